@@ -22,15 +22,9 @@ from rcdiag.corrections.apply import (
     outcome,
     quantities_of,
 )
+from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction, Rejection
-from rcdiag.corrections.quantities import (
-    SAFETY_BOUND,
-    Excess,
-    LogRatio,
-    Quantity,
-    TrueRatio,
-    Unsafe,
-)
+from rcdiag.corrections.quantities import Excess, LogRatio, Quantity, TrueRatio, Unsafe
 from rcdiag.corrections.sequences import Rows
 
 Array = NDArray[np.float64]

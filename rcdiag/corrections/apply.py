@@ -13,6 +13,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.corrections.arithmetic import (
+    Tokens,
+    guarded_exp,
+    row_statistic,
+    token_statistic,
+    within,
+)
 from rcdiag.corrections.correction import Correction, Level, Rejection, Weighting
 from rcdiag.corrections.quantities import (
     Beyond,
@@ -21,13 +28,8 @@ from rcdiag.corrections.quantities import (
     LogRatio,
     Quantity,
     Ratio,
-    Tokens,
     Within,
     bounded,
-    guarded_exp,
-    row_statistic,
-    token_statistic,
-    within,
 )
 from rcdiag.corrections.sequences import Column, Rows
 

@@ -8,16 +8,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.corrections.arithmetic import UNSAID, Array, Tokens
 from rcdiag.corrections.correction import Guard
 from rcdiag.corrections.quantities import (
-    UNSAID,
-    Array,
     EveryLogProb,
     Guarded,
     InFloat32,
     Quantity,
     Reduction,
-    Tokens,
 )
 from rcdiag.lazy import lazy
 from rcdiag.statistics.pair import PolicyPair

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rcdiag.corrections.exponentials import exp, log
 from rcdiag.registry import Registry
 
 if TYPE_CHECKING:
-    from rcdiag.corrections.quantities import Array, Tokens
+    from rcdiag.corrections.arithmetic import Array, Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class Statistic:
 
 def _prob_change(tokens: Tokens) -> Array:
     """Return target - behavior probability of each sampled token."""
-    return np.exp(tokens.target) - np.exp(tokens.behavior)
+    return exp(tokens.target) - exp(tokens.behavior)
 
 
 def _if_known(values: Array) -> Array:
@@ -49,11 +50,11 @@ def _binary_kl(tokens: Tokens) -> Array:
     """Return KL(behavior || target) of the two-sided choice "this token or another", nats."""
     kind = tokens.behavior.dtype.type
     p, q = (
-        np.clip(np.exp(values), kind(1e-6), kind(1.0) - kind(1e-6))
+        np.clip(exp(values), kind(1e-6), kind(1.0) - kind(1e-6))
         for values in (tokens.behavior, tokens.target)
     )
     one = kind(1.0)
-    return p * np.log(p / q) + (one - p) * np.log((one - p) / (one - q))
+    return p * log(p / q) + (one - p) * log((one - p) / (one - q))
 
 
 STATISTICS: Registry[Statistic] = Registry(
@@ -88,7 +89,7 @@ STATISTICS: Registry[Statistic] = Registry(
             name="error_factor",
             formula="exp(|log_ratio|)",
             unit="ratio",
-            of=lambda tokens: np.exp(np.abs(tokens.clamped)),
+            of=lambda tokens: exp(np.abs(tokens.clamped)),
         ),
         Statistic(
             name="prob_change",

@@ -256,3 +256,24 @@ def test_keys_of_slime_stand_behind_the_word_of_its_logger(rows, tmp_path):
     found = by_key(result)
     assert found["train/mis_kl"].agrees
     assert found["train/mis_k3_kl"].explained_by == "tokens"
+
+
+def test_keys_of_roll_lose_their_tag_in_its_tracker(tmp_path):
+    scored = rcdiag.score(ROLLOUTS, trainer="roll", presets="is_weight_token")
+    ours = (scored.steps["0"] if scored.steps else scored).corrections["is_weight_token"].metrics
+    numbers = {key.partition("@")[0]: value for key, value in ours.items()}
+    log = write_log(tmp_path / "log.jsonl", {0: numbers}, prefix="")
+    result = rcdiag.score(ROLLOUTS, logged=log, trainer="roll", presets="is_weight_token")
+    assert len(by_key(result)) == len(numbers) > 0
+    assert all(one.agrees for one in by_key(result).values())
+
+
+def test_a_correction_of_whole_batches_has_a_log_too(tmp_path):
+    """M2PO compares all tokens of a batch, of which parts say nothing."""
+    ours = rcdiag.score(ROLLOUTS, trainer="areal", presets="token_mask").corrections["token_mask"]
+    doubled = {key: 2.0 * value for key, value in ours.metrics.items()}
+    log = write_log(tmp_path / "log.jsonl", {0: doubled}, prefix="")
+    settings = {"token_mask": {"m2_threshold": 0.01}}
+    for more in ({}, {"settings": settings}):
+        result = rcdiag.score(ROLLOUTS, logged=log, trainer="areal", presets="token_mask", **more)
+        assert not all(one.agrees for one in by_key(result).values())

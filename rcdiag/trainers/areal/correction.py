@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Guard, Rejection, Weighting
-from rcdiag.corrections.quantities import Array, Tokens
+from rcdiag.corrections.exponentials import exp
 from rcdiag.corrections.statistics import STATISTICS, Statistic
 from rcdiag.trainers.trainer import Config, Refused, choice, optional_number
 
@@ -107,7 +108,7 @@ STATISTICS.ship(
         Statistic(
             name="forward_k3",
             formula="exp(-log_ratio) - 1 + log_ratio, that of a NaN too",
-            of=lambda tokens: np.exp(-_raw(tokens)) - 1.0 + _raw(tokens),
+            of=lambda tokens: exp(-_raw(tokens)) - 1.0 + _raw(tokens),
             source="areal 1.0.4, areal/utils/data.py, KLEstimator",
         ),
         Statistic(

@@ -13,18 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import applied_weights, ratio, weight_quantity
+from rcdiag.corrections.arithmetic import SAFETY_BOUND, Array, Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import (
-    SAFETY_BOUND,
     SUM,
-    Array,
     Beyond,
     K,
     LogRatio,
     Quantity,
     Reduction,
     SquaredRatio,
-    Tokens,
 )
 from rcdiag.corrections.sequences import Column
 from rcdiag.corrections.trainer_means import EPSILON, Batch

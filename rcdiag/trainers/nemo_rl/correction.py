@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Guard, Rejection, Weighting
-from rcdiag.corrections.quantities import Array, Tokens
 from rcdiag.corrections.statistics import STATISTICS, Statistic
 from rcdiag.trainers.trainer import Config, Refused, choice, optional_number
 

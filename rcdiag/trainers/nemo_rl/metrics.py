@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import ratio, weight_quantity
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.exponentials import exp, log
 from rcdiag.corrections.quantities import (
     SUM,
-    Array,
     K,
     LogRatio,
     Quantity,
     Ratio,
     Reduction,
-    Tokens,
     Within,
     bounded,
 )
@@ -55,7 +55,7 @@ def _k(kind: str, logs: Array) -> Array:
         return 0.5 * np.square(logs)
     if logs.dtype == np.float64:
         return np.expm1(logs) - logs
-    return np.exp(logs) - logs.dtype.type(1.0) - logs
+    return exp(logs) - logs.dtype.type(1.0) - logs
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class JensenShannon:
 
     def of(self, tokens: Tokens) -> Array:
         half = tokens.target.dtype.type(0.5)
-        mixture = np.log(half * np.exp(tokens.target) + half * np.exp(tokens.behavior))
+        mixture = log(half * exp(tokens.target) + half * exp(tokens.behavior))
         of_target, of_behavior = tokens.target - mixture, tokens.behavior - mixture
         return half * _k("k3", of_target) + half * _k("k3", of_behavior)
 

@@ -13,17 +13,10 @@ from typing import ClassVar
 import numpy as np
 
 from rcdiag.corrections.apply import outcome, raw_weights
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Weighting
-from rcdiag.corrections.quantities import (
-    SUM,
-    Array,
-    Quantity,
-    Ratio,
-    Reduction,
-    Tokens,
-    Within,
-    bounded,
-)
+from rcdiag.corrections.exponentials import exp
+from rcdiag.corrections.quantities import SUM, Quantity, Ratio, Reduction, Within, bounded
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]
@@ -47,7 +40,7 @@ class WeighedDifference:
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
-        return np.exp(tokens.behavior) * (tokens.behavior - tokens.target)
+        return exp(tokens.behavior) * (tokens.behavior - tokens.target)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Guard, Level, Rejection, Weighting
-from rcdiag.corrections.quantities import Array, Tokens
 from rcdiag.corrections.statistics import STATISTICS, Statistic
 from rcdiag.results import Finding
 from rcdiag.trainers.document import MISSING, Document

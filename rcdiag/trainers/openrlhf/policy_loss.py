@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Guard, Rejection, Weighting
-from rcdiag.corrections.quantities import SUM, Array, LogRatio, Quantity, Reduction, Tokens
+from rcdiag.corrections.quantities import SUM, LogRatio, Quantity, Reduction
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.results import Finding
 from rcdiag.trainers.document import Document

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Guard, Rejection, Weighting
-from rcdiag.corrections.quantities import Array, Tokens
+from rcdiag.corrections.exponentials import exp, log
 from rcdiag.corrections.statistics import STATISTICS, Statistic
 from rcdiag.trainers.trainer import Config, Refused, choice, optional_number
 
@@ -78,14 +79,14 @@ PRESETS: Mapping[str, Config] = {
 
 def _change(tokens: Tokens) -> Array:
     """Return target - behavior probability of each token."""
-    return np.exp(tokens.target) - np.exp(tokens.behavior)
+    return exp(tokens.target) - exp(tokens.behavior)
 
 
 def _kl(tokens: Tokens) -> Array:
     """Return KL(behavior || target) of the choice "this token or another", nats."""
-    q, p = np.exp(tokens.behavior), np.exp(tokens.target)
+    q, p = exp(tokens.behavior), exp(tokens.target)
     one, epsilon = q.dtype.type(1.0), q.dtype.type(1e-8)
-    rest = np.log((one - q + epsilon) / (one - p + epsilon))
+    rest = log((one - q + epsilon) / (one - p + epsilon))
     return q * (tokens.behavior - tokens.target) + (one - q) * rest
 
 

@@ -13,16 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import ratio, statistic_of_rows
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import (
-    Array,
     Beyond,
     K,
     LogRatio,
     Quantity,
     Ratio,
     Reduction,
-    Tokens,
     Within,
 )
 from rcdiag.corrections.trainer_means import Batch

@@ -19,9 +19,9 @@ from rcdiag.corrections.apply import (
     veto_quantity,
     vetoed_rows,
 )
+from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import (
-    SAFETY_BOUND,
     Beyond,
     LogRatio,
     Quantity,

@@ -18,9 +18,9 @@ from rcdiag.corrections.apply import (
     raw_weights,
     statistic_of_rows,
 )
+from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import (
-    SAFETY_BOUND,
     Beyond,
     K,
     Kept,

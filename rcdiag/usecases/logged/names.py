@@ -33,6 +33,8 @@ class Names:
                 continue
             words[own] = one
             spellings |= {name: own for name in one.names.values()}
+            # A tag of ROLL's keys, `actor/clipfrac@sum`, is cut off by its tracker.
+            spellings |= {name.partition("@")[0]: own for name in one.names.values()}
         return cls(trainer, words, spellings)
 
     def ours(self, key: str) -> str | None:

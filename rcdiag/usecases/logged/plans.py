@@ -25,8 +25,13 @@ def tried_plans(plan: Plan, preset: str) -> dict[str, Plan]:
     return {
         GIVEN: only(plan, [preset]),
         **_generations(plan, preset),
-        OTHER_PRESETS: only(presets, list(presets.corrections)),
+        OTHER_PRESETS: only(presets, _of_parts(presets)),
     }
+
+
+def _of_parts(plan: Plan) -> list[str]:
+    """Return the presets that parts of a batch add up to: M2PO compares all tokens of it."""
+    return [name for name, one in plan.corrections.items() if not one.needs_whole_batch]
 
 
 def only(plan: Plan, presets: Sequence[str]) -> Plan:

@@ -80,8 +80,13 @@ class Evidence:
 
     def batch(self, step: Step) -> Rows | None:
         """Return the rows of a step, as the chosen preset needs them."""
-        rows = self.reading.rows.get(GIVEN)
-        return None if rows is None else rows.steps[step]
+        rows, chosen = (
+            self.reading.rows.get(GIVEN),
+            self.plan.corrections.get(self.sides.preset or ""),
+        )
+        if rows is None or (chosen is not None and chosen.needs_whole_batch):
+            return None
+        return rows.steps[step]
 
     def logged(self, rows: Rows) -> Numbers:
         """Return what the trainer logs of some rows with the chosen preset."""

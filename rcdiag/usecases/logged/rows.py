@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import token_effects
-from rcdiag.corrections.quantities import Tokens
+from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.statistics.accumulator import Step, added_by_key
@@ -51,10 +51,15 @@ class Reading:
     table_rows: int
 
     def of(self, step: Step, plan: str) -> dict[str, Numbers]:
-        """Return the numbers of every preset of a plan, as its trainer logs them."""
+        """Return the numbers of every preset of a plan, as its trainer logs them.
+
+        A preset that compares all tokens of a batch is left out: parts were read.
+        """
         rows = self.rows[plan].steps[step]
         return {
-            name: logged_by(self.plans[plan], name, rows) for name in self.plans[plan].corrections
+            name: logged_by(self.plans[plan], name, rows)
+            for name, correction in self.plans[plan].corrections.items()
+            if not correction.needs_whole_batch
         }
 
     def rounded(self, step: Step, metric: str) -> float | None:
@@ -135,7 +140,9 @@ def read_again(
 
 def _rejects(plan: Plan, preset: str) -> bool:
     correction = plan.corrections.get(preset)
-    return correction is not None and bool(correction.rejections or correction.veto is not None)
+    if correction is None or correction.needs_whole_batch:
+        return False
+    return bool(correction.rejections or correction.veto is not None)
 
 
 def _states(pairs: Mapping[Step, PolicyPair]) -> States:

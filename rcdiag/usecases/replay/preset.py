@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import TokenEffects, quantities_of, token_effects
+from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import Tokens, under
+from rcdiag.corrections.quantities import under
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.errors import RcdiagError, setting

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import log_ratio, quantities_of, ratio, token_effects
+from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import K, LogRatio, Quantity, Tokens
+from rcdiag.corrections.quantities import K, LogRatio, Quantity
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.statistics.clusters import ClusterSums, Grouping
 from rcdiag.statistics.pair import PolicyPair

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import Effect, Settings, log_ratio
-from rcdiag.corrections.quantities import SAFETY_BOUND, TrueRatio, Unsafe
+from rcdiag.corrections.arithmetic import SAFETY_BOUND
+from rcdiag.corrections.quantities import TrueRatio, Unsafe
 from rcdiag.statistics.clusters import summing_matrix
 from rcdiag.usecases.sweep.thresholds import Array, Chunk
 

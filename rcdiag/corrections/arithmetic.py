@@ -1,0 +1,290 @@
+"""Log-ratios of tokens become ratios and statistics, in a trainer's arithmetic and under its guard.
+
+Trainers clamp log-ratios before exp, most of them to +-20; `ratio` is that of the clamped one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.corrections.correction import Guard, Rejection
+from rcdiag.corrections.exponentials import exp
+from rcdiag.corrections.statistics import STATISTICS
+from rcdiag.lazy import lazy
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.table.segments import segment_max, segment_sum
+
+Array = NDArray[np.floating]
+T = TypeVar("T", bound=np.floating)
+
+SAFETY_BOUND = 20.0  # nats, of a guard that is not said otherwise
+
+UNSAID = Guard()
+
+
+class Tokens:
+    """Log-ratios of tokens in the arithmetic of the trainer, and what is made of them, once.
+
+    Some statistics read more than the log-ratio: the two log-probs, the sequences that the tokens
+    belong to, the turn and the advantage of each token.
+    """
+
+    def __init__(
+        self,
+        log_ratio: Array,
+        *,
+        behavior: Array | None = None,
+        target: Array | None = None,
+        lengths: NDArray[np.int64] | None = None,
+        turn: NDArray[np.int64] | None = None,
+        advantage: Array | None = None,
+        guard: Guard = UNSAID,
+    ) -> None:
+        self.raw_log_ratio = log_ratio  # before the guard
+        self.guard = guard
+        self._behavior, self._target = behavior, target
+        self._lengths, self._turn = lengths, turn
+        self._advantage = advantage
+        self._guarded: dict[Guard, Tokens] = {guard: self}
+
+    @classmethod
+    def of(cls, pair: PolicyPair, dtype: type[np.floating] = np.float64) -> Tokens:
+        """Return the tokens of a pair, log-probs rounded to the arithmetic of the trainer."""
+        batch = pair.tokens
+        behavior, target = (
+            batch.log_probs[policy].astype(dtype, copy=False)
+            for policy in (pair.behavior, pair.target)
+        )
+        advantage = batch.advantages
+        if advantage is None and batch.advantage is not None:
+            advantage = np.repeat(batch.advantage, batch.lengths)
+        return cls(
+            target - behavior,
+            behavior=behavior,
+            target=target,
+            lengths=batch.lengths,
+            turn=batch.turn,
+            advantage=advantage,
+        )
+
+    def under(self, guard: Guard) -> Tokens:
+        """Return the same tokens under another guard; made once for each guard."""
+        if guard not in self._guarded:
+            other = Tokens(
+                self.raw_log_ratio,
+                behavior=self._behavior,
+                target=self._target,
+                lengths=self._lengths,
+                turn=self._turn,
+                advantage=self._advantage,
+                guard=guard,
+            )
+            other._guarded = self._guarded
+            self._guarded[guard] = other
+        return self._guarded[guard]
+
+    @lazy
+    def in_float32(self) -> Tokens:
+        """The same tokens in float32, the log-probs rounded before their difference is taken."""
+        behavior, target = (
+            self.behavior.astype(np.float32, copy=False),
+            self.target.astype(np.float32, copy=False),
+        )
+        return Tokens(
+            target - behavior,
+            behavior=behavior,
+            target=target,
+            lengths=self._lengths,
+            turn=self._turn,
+            advantage=self._advantage,
+            guard=self.guard,
+        )
+
+    @lazy
+    def unclamped(self) -> Array:
+        """Log-ratios before any clamp, [tokens]; the guard says what NaN and infinity are."""
+        values = self.raw_log_ratio
+        if self.guard.nan_log_prob is not None:
+            values = self.target - self.behavior
+        if self.guard.non_finite == "equal":
+            values = np.where(np.isfinite(values), values, values.dtype.type(0.0))
+        elif self.guard.non_finite == "nan_equal":
+            values = np.where(np.isnan(values), values.dtype.type(0.0), values)
+        return values
+
+    @lazy
+    def log_ratio(self) -> Array:
+        """Log-ratios as sums and means take them, [tokens]."""
+        if self.guard.before_sums:
+            return self._within_bound(self.unclamped)
+        return self.unclamped
+
+    @lazy
+    def clamped(self) -> Array:
+        """Log-ratios as exp takes them, [tokens]."""
+        if self.guard.before_sums or np.isinf(self.guard.bound):
+            return self.log_ratio
+        return self._within_bound(self.log_ratio)
+
+    def _within_bound(self, values: Array) -> Array:
+        """Return values within the guard's bound; the array itself where all of them are."""
+        bound = self.guard.bound
+        if len(values) and values.min() >= -bound and values.max() <= bound:
+            return values
+        return np.clip(values, -bound, bound)
+
+    @lazy
+    def true_ratio(self) -> Array:
+        """Ratios without any clamp in float64, which the honest numbers read, [tokens]."""
+        if self.clamped is self.raw_log_ratio and self.ratio.dtype == np.float64:
+            return self.ratio
+        with np.errstate(over="ignore"):
+            return np.exp(self.raw_log_ratio.astype(np.float64, copy=False))
+
+    @lazy
+    def ratio(self) -> Array:
+        return finite_or_zero(exp(self.clamped), self.guard)
+
+    @lazy
+    def k3(self) -> Array:
+        """Clamped log-ratios as ratio - 1 - log_ratio, nats, [tokens]."""
+        if self.clamped.dtype == np.float64:
+            return np.expm1(self.clamped) - self.clamped
+        # Trainers write it so, and lose digits in their arithmetic.
+        return self.ratio - self.clamped.dtype.type(1.0) - self.clamped
+
+    @property
+    def behavior(self) -> Array:
+        """Log-probs of the policy that sampled, nats, [tokens]."""
+        assert self._behavior is not None, "the log-probs themselves are needed"
+        return self._without_nan(self._behavior)
+
+    @property
+    def target(self) -> Array:
+        """Log-probs of the policy that expectations are wanted under, nats, [tokens]."""
+        assert self._target is not None, "the log-probs themselves are needed"
+        return self._without_nan(self._target)
+
+    def _without_nan(self, log_probs: Array) -> Array:
+        """Put what the guard says in place of log-probs that are NaN, [tokens]."""
+        instead = self.guard.nan_log_prob
+        if instead is None:
+            return log_probs
+        return np.where(np.isnan(log_probs), log_probs.dtype.type(instead), log_probs)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Sampled tokens of each sequence, [sequences]."""
+        assert self._lengths is not None, "the sequences of the tokens are needed"
+        return self._lengths
+
+    @property
+    def advantage(self) -> Array:
+        """Advantage of each token, NaN where it is unknown, [tokens]."""
+        if self._advantage is None:
+            return np.full(len(self.raw_log_ratio), np.nan)
+        return self._advantage
+
+    @lazy
+    def segment_lengths(self) -> NDArray[np.int64]:
+        """Sampled tokens of each run of neighbours, [segments]."""
+        starts = np.zeros(len(self.raw_log_ratio), np.bool_)
+        starts[np.cumsum(self.lengths)[:-1]] = True
+        if self._turn is not None:
+            starts[1:] |= np.diff(self._turn) != 0
+        edges = np.flatnonzero(starts)
+        return np.diff(np.concatenate([[0], edges, [len(starts)]]))
+
+    def row_sum(self, values: Array) -> Array:
+        """Sum values over each sequence, [sequences], in float64."""
+        return segment_sum(values.astype(np.float64, copy=False), self.lengths)
+
+    def row_mean(self, values: Array) -> Array:
+        """Average values over each sequence, [sequences], in float64."""
+        return self.row_sum(values) / self.lengths
+
+    def on_tokens(self, of_rows: NDArray) -> NDArray:
+        """Give each token the value of its sequence, [tokens]."""
+        return np.repeat(of_rows, self.lengths)
+
+    def segment_mean(self, values: Array) -> Array:
+        """Give each token the mean of its segment, [tokens], in float64."""
+        sums = segment_sum(values.astype(np.float64, copy=False), self.segment_lengths)
+        return np.repeat(sums / self.segment_lengths, self.segment_lengths)
+
+    def kept(self, rejections: Sequence[Rejection]) -> NDArray[np.bool_]:
+        """Tell which tokens stay under rejections by token, segment or sequence, [tokens]."""
+        keep = np.ones(len(self.raw_log_ratio), np.bool_)
+        for rejection in rejections:
+            lower = -np.inf if rejection.lower is None else rejection.lower
+            keep &= within(self._statistic(rejection), lower, rejection.upper)
+        return keep
+
+    def _statistic(self, rejection: Rejection) -> Array:
+        """Return the statistic of a rejection at each token, [tokens]."""
+        if rejection.of_tokens:
+            return statistic(self, token_statistic(rejection.statistic))
+        keep, counts = self.kept(rejection.over), self.lengths.astype(np.float64)
+        if rejection.over:
+            counts = np.maximum(self.row_sum(keep.astype(np.float64)), 1.0)
+        if rejection.of_ratio:
+            sums = self.row_sum(np.where(keep, self.log_ratio, 0.0))
+            logs = sums if rejection.statistic == "sequence" else sums / counts
+            return self.on_tokens(self.exp(logs))
+        place, name = row_statistic(rejection.statistic)
+        values = statistic(self, name)
+        if place in ("max", "min"):
+            sign = 1.0 if place == "max" else -1.0
+            turned = np.where(keep, sign * values, -np.inf).astype(np.float64, copy=False)
+            return self.on_tokens(sign * segment_max(turned, self.lengths))
+        sums = self.row_sum(np.where(keep, values, 0.0))
+        return self.on_tokens(sums if place == "sum" else sums / counts)
+
+    def exp(self, logs: Array) -> Array:
+        """Return ratios of summed or averaged log-ratios, under the guard."""
+        return guarded_exp(logs, self.guard)
+
+
+def guarded_exp(logs: NDArray[T], guard: Guard) -> NDArray[T]:
+    """Return exp of log-ratios that are held within the guard's bound."""
+    bounded = logs if np.isinf(guard.bound) else np.clip(logs, -guard.bound, guard.bound)
+    return finite_or_zero(exp(bounded), guard)
+
+
+def finite_or_zero(ratio: NDArray[T], guard: Guard) -> NDArray[T]:
+    """Set ratios that are no finite number to 0 where the guard says so."""
+    if guard.non_finite != "zero":
+        return ratio
+    return np.where(np.isfinite(ratio), ratio, ratio.dtype.type(0.0))
+
+
+def token_statistic(name: str) -> str:
+    """Return the statistic of tokens that a rejection by token reads: `token_k1` is k1."""
+    if name == "token":
+        return "ratio"
+    return name if name.startswith("segment") else name.removeprefix("token_")
+
+
+def row_statistic(name: str) -> tuple[str, str]:
+    """Return place and statistic of a rejection by sequence: `seq_mean_k3` is mean, k3."""
+    _, place, of_tokens = name.split("_", 2)
+    return place, of_tokens
+
+
+def statistic(tokens: Tokens, name: str) -> Array:
+    """Return a statistic of tokens by its name, [tokens]."""
+    if name == "segment":
+        return tokens.exp(tokens.segment_mean(tokens.log_ratio))
+    if name.startswith("segment_"):
+        return tokens.segment_mean(statistic(tokens, name.removeprefix("segment_")))
+    return STATISTICS[name].of(tokens)
+
+
+def within(values: Array, lower: float | Array, upper: float | Array) -> NDArray[np.bool_]:
+    """Tell where values lie within bounds, both included; NaN is outside."""
+    with np.errstate(invalid="ignore"):
+        return (values >= lower) & (values <= upper)
