@@ -58,6 +58,7 @@ def test_a_term_opens_by_enter_and_closes_by_escape(seen):
     term.focus()
     seen.page.keyboard.press("Enter")
     popover = seen.page.locator("#popover")
+    popover.wait_for()
     assert "E[ratio - 1 - log_ratio]" in popover.inner_text()
     seen.page.keyboard.press("Escape")
     assert not popover.is_visible()
