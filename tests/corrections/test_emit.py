@@ -19,7 +19,7 @@ from rcdiag.corrections.quantities import K, LogRatio, Ratio
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers import TRAINERS, find_trainer
 from rcdiag.trainers.config import TrainerConfig, read_trainer_config
-from rcdiag.trainers.emit import emit, writers
+from rcdiag.trainers.emit import emit, expresses, writers
 from rcdiag.trainers.plan import Plan, plan_corrections
 from rcdiag.trainers.settings_text import digits
 from tests.corrections.batches import batches, seeded
@@ -95,13 +95,11 @@ def test_presets_move_to_every_trainer_that_can_have_them(source):
     moved = 0
     for name, correction in presets_of(source).corrections.items():
         for trainer in writers():
-            try:
-                emit(correction, trainer)
-            except RcdiagError as error:
-                assert trainer != source, (name, error.message)  # noqa: PT017
-            else:
+            if expresses(TRAINERS[trainer], correction):
                 assert_moves(correction, trainer)
                 moved += 1
+            else:
+                assert trainer != source, name
     # The veto of 0.6.0 acts on weights; no other generation has that.
     assert moved >= {"verl-0.6.0": 0, "verl-20251027": 7}.get(source, 2)
     assert source != "verl-0.6.0" or moved == 0
