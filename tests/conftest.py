@@ -19,16 +19,18 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Files that take longest: started first, so that all workers end at about the same time.
 LONGEST = (
+    "pages/test_every_page.py",
     "test_sample_data.py",
     "engines/test_vllm.py",
-    "usecases/test_diagnose.py",
-    "pages/test_every_page.py",
-    "usecases/test_one_diagnosis.py",
-    "pages/test_sweep_page.py",
     "faults/test_faults.py",
-    "cli/test_sweep_outputs.py",
+    "usecases/test_diagnose.py",
+    "pages/test_interactions.py",
+    "runners/test_local.py",
     "diagnosis/test_judge.py",
-    "test_contributing.py",
+    "pages/test_transcript.py",
+    "pages/test_sliders.py",
+    "usecases/test_one_diagnosis.py",
+    "cli/test_what_is_written.py",
 )
 
 

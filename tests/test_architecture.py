@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,8 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def imports_of(path: Path) -> set[str]:
+@cache
+def imports_of(path: Path) -> frozenset[str]:
     """Dotted names of all modules that a file imports, at its top or inside functions."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -44,7 +46,7 @@ def imports_of(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
             names.add(str(node.module))
-    return names
+    return frozenset(names)
 
 
 def importers(files: list[Path], *packages: str) -> list[str]:

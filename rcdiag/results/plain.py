@@ -17,7 +17,7 @@ _AS_IT_IS = frozenset({str, int, bool, types.NoneType})
 
 def unstructured(value: Any) -> Any:
     """Turn dataclasses into dicts, NaN and infinities into strings that any JSON reader takes."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _AS_IT_IS:  # first: a result of a sweep has tens of thousands of these
         return value
     fields = _fields_of(kind)

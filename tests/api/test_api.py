@@ -189,8 +189,9 @@ def test_a_result_comes_back_from_a_file_and_from_text(table, tmp_path):
     result.save(tmp_path / "r.json")
     for source in (tmp_path / "r.json", str(tmp_path / "r.json"), result.to_json()):
         assert rcdiag.load_result(source).to_json() == result.to_json()
-    assert rcdiag.report(tmp_path / "r.json", plots=tmp_path / "plots")
-    assert list((tmp_path / "plots").glob("*.png"))
+    written = rcdiag.report(tmp_path / "r.json", tmp_path / "r.html")
+    assert written == [tmp_path / "r.html"]
+    assert written[0].read_text() == rcdiag.report(result, tmp_path / "2.html")[0].read_text()
 
 
 def test_progress_hears_what_happens(table, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,7 +19,7 @@ from rcdiag.corrections.quantities import K, LogRatio, Ratio
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers import TRAINERS, find_trainer
 from rcdiag.trainers.config import TrainerConfig, read_trainer_config
-from rcdiag.trainers.emit import emit, writers
+from rcdiag.trainers.emit import emit, expresses, writers
 from rcdiag.trainers.plan import Plan, plan_corrections
 from rcdiag.trainers.settings_text import digits
 from tests.corrections.batches import batches, seeded
@@ -94,17 +95,21 @@ def test_presets_move_to_every_trainer_that_can_have_them(source):
     moved = 0
     for name, correction in presets_of(source).corrections.items():
         for trainer in writers():
-            try:
-                emit(correction, trainer)
-            except RcdiagError as error:
-                assert trainer != source, (name, error.message)  # noqa: PT017
-            else:
-                # Some trainers add 1e-8 to counts that they divide by.
-                assert_reads_back(correction, trainer, seeded(7, sd=0.05), within=1e-7)
+            if expresses(TRAINERS[trainer], correction):
+                assert_moves(correction, trainer)
                 moved += 1
+            else:
+                assert trainer != source, name
     # The veto of 0.6.0 acts on weights; no other generation has that.
     assert moved >= {"verl-0.6.0": 0, "verl-20251027": 7}.get(source, 2)
     assert source != "verl-0.6.0" or moved == 0
+
+
+@cache
+def assert_moves(correction: Correction, trainer: str) -> None:
+    """Presets of many trainers are the same correction, which moves alike whoever has it."""
+    # Some trainers add 1e-8 to counts that they divide by.
+    assert_reads_back(correction, trainer, seeded(7, sd=0.05), within=1e-7)
 
 
 def correction_of(name: str, **changes) -> Correction:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import rcdiag
+from tests.cli.conftest import rcdiag, run_once
 from tests.engine_models import make_model, make_table, reference
 
-__all__ = ["rcdiag"]
+__all__ = ["rcdiag", "run_once"]
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.engine_models import make_model, make_table, rcdiag_alone
+from tests.engines.engine_here import EngineHere
 
 pytestmark = pytest.mark.engine
 
@@ -39,10 +40,12 @@ NEW = ("--policy", "rollout=hf:float32")
 
 
 @pytest.fixture(scope="module")
-def scored(table, model, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
-    """The table with a policy more, and the result document."""
+def scored(table, model, run_once, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
+    """The table with a policy more, and the result document; the engine runs in this process."""
     out = tmp_path_factory.mktemp("scored") / "out.parquet"
-    run = rcdiag_alone("score", table, "--model", model, *NEW, "-o", out, "--json")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rcdiag.runners.local.EngineProcess", EngineHere)
+        run = run_once("score", table, "--model", model, *NEW, "-o", out, "--json")
     assert run.code == 0, run.err
     return out, run.document
 

@@ -109,13 +109,12 @@ def test_a_law_keeps_what_it_should_and_sums_to_one():
 
 
 def test_tables_follow_from_seed_and_number_alone(tmp_path):
-    for number in (1, 4):
-        one = make_table(5, number, tmp_path / "one.parquet", small=True)
-        make_table(5, number + 1, tmp_path / "between.parquet", small=True)
-        other = make_table(5, number, tmp_path / "other.parquet", small=True)
-        assert {**one, "file": ""} == {**other, "file": ""}
-        first, second = (pq.read_table(tmp_path / f"{n}.parquet") for n in ("one", "other"))
-        assert first.equals(second)
+    one = make_table(5, 4, tmp_path / "one.parquet", small=True)
+    make_table(5, 5, tmp_path / "between.parquet", small=True)
+    other = make_table(5, 4, tmp_path / "other.parquet", small=True)
+    assert {**one, "file": ""} == {**other, "file": ""}
+    first, second = (pq.read_table(tmp_path / f"{n}.parquet") for n in ("one", "other"))
+    assert first.equals(second)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_it_stands_in_the_tab_of_its_kind(added, result):
 
 
 def test_it_is_saved_as_png_and_svg(added, result, tmp_path):
-    save_figures(result, tmp_path)
+    save_figures(result, tmp_path, only=[added.name])
     assert (tmp_path / f"{added.name}.png").read_bytes().startswith(b"\x89PNG")
     assert "count of the added figure" in (tmp_path / f"{added.name}.svg").read_text()
 

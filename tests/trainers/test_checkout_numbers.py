@@ -21,9 +21,9 @@ from rcdiag.trainers.document import Document
 from rcdiag.trainers.plan import Plan, plan_corrections
 from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
 from rcdiag.usecases.replay.preset import loss_of_preset
-from rcdiag.usecases.replay.update import chosen_update
 from tests.trainers.checkout_batches import BATCHES, CURRENT, Batch
 from tests.trainers.differences import differing
+from tests.trainers.update_settings import update_of
 from tests.usecases.replay.builders import batch_of
 
 FOLDERS = ("prime_rl", "open_instruct", "roll", "miles")
@@ -147,18 +147,7 @@ def test_a_loss(folder: str, case: Mapping[str, Any]) -> None:
         current,
         batch.mask,
     )
-    update = chosen_update(
-        replace(plan, document=document_of(folder, config)),
-        ["advantage"],
-        loss=None,
-        loss_settings=(),
-        aggregation=None,
-        denominator=None,
-        constant=None,
-        loss_scale_factor=None,
-        advantage=None,
-        rebaseline=False,
-    )
+    update = update_of(replace(plan, document=document_of(folder, config)))
     # ROLL's own code was asked with the advantages for scores.
     rewards = np.array(batch.advantages)[[any(row) for row in batch.mask]]
     replayed = replace(replayed, tokens=replace(replayed.tokens, reward=rewards))

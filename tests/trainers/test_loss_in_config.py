@@ -10,11 +10,9 @@ import pytest
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW
 from rcdiag.usecases.plans import plan_of
-from rcdiag.usecases.replay.update import Update, chosen_update
+from rcdiag.usecases.replay.update import Update
+from tests.trainers.update_settings import update_of
 
-NOTHING: dict[str, Any] = dict.fromkeys(
-    ("loss", "aggregation", "denominator", "constant", "loss_scale_factor", "advantage")
-)
 VERL = """
 algorithm: {rollout_correction: {rollout_is: token}}
 actor_rollout_ref:
@@ -32,9 +30,7 @@ def updated(
 ) -> Update:
     file = folder / "run.conf"
     file.write_text(text)
-    plan = plan_of(trainer=trainer, trainer_config=file)
-    options = {**NOTHING, "rebaseline": False, **given}
-    return chosen_update(plan, ["advantage"], loss_settings=loss_settings, **options)
+    return update_of(plan_of(trainer=trainer, trainer_config=file), loss_settings, **given)
 
 
 # Trainer, its file, and the loss, the aggregation and the settings that follow.
@@ -180,19 +176,15 @@ def test_without_a_setting_of_the_loss_there_is_no_note(tmp_path: Path) -> None:
 
 def test_open_instruct_clips_at_its_own_bound() -> None:
     """Its clip is 0.2 below and 0.272 above where nobody sets another."""
-    plan = plan_of(trainer="open-instruct")
-    update = chosen_update(
-        plan, ["advantage"], loss_settings=(), rebaseline=False, clip_high=None, **NOTHING
-    )
+    update = update_of(plan_of(trainer="open-instruct"), clip_high=None)
     assert update.settings.value(CLIP_HIGH) == 0.272
 
 
 def test_the_clip_is_that_of_the_loss() -> None:
     """SkyRL's cispo lets the ratio go from 0 to 5 where nobody sets its bounds."""
     plan = plan_of(trainer="skyrl")
-    given = {**NOTHING, "loss": "cispo", "loss_settings": (), "rebaseline": False}
-    assert chosen_update(plan, ["advantage"], **given).clip == (1.0, 4.0)
-    assert chosen_update(plan, ["advantage"], **given, clip_high=2.0).clip == (1.0, 2.0)
+    assert update_of(plan, loss="cispo").clip == (1.0, 4.0)
+    assert update_of(plan, loss="cispo", clip_high=2.0).clip == (1.0, 2.0)
 
 
 def test_a_clip_ratio_that_verl_does_not_read_is_said(tmp_path: Path) -> None:

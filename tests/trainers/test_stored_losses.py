@@ -14,11 +14,10 @@ from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.preset import PresetLoss, loss_of_preset
-from rcdiag.usecases.replay.update import chosen_update
 from tests.trainers.answers import Updated, read_answers
 from tests.trainers.batches import BATCHES
 from tests.trainers.test_stored_answers import STORED, near
-from tests.trainers.update_settings import document_of
+from tests.trainers.update_settings import document_of, update_of
 
 
 def of_correction(trainer: str) -> set[str]:
@@ -30,18 +29,7 @@ def replayed(trainer: str, case: Updated) -> PresetLoss:
     """The update of a stored case, under its correction."""
     config = {name: case.settings[name] for name in of_correction(trainer) & case.settings.keys()}
     plan = plan_corrections(TRAINERS[trainer], {"it": config})
-    update = chosen_update(
-        replace(plan, document=document_of(trainer, case.settings)),
-        ["advantage"],
-        loss=None,
-        loss_settings=(),
-        aggregation=None,
-        denominator=None,
-        constant=None,
-        loss_scale_factor=None,
-        advantage=None,
-        rebaseline=False,
-    )
+    update = update_of(replace(plan, document=document_of(trainer, case.settings)))
     tokens = sampled_tokens(BATCHES[case.batch].trajectories(), ("rollout", "old", "current"))
     bad = NonFinite.of(tokens)
     # One prompt, as the trainers' own code was asked.

@@ -6,6 +6,8 @@ from typing import Any
 
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.document import Document
+from rcdiag.trainers.plan import Plan
+from rcdiag.usecases.replay.update import Update, chosen_update
 from tests.trainers.answers import Settings
 
 _OF_SKYRL = {
@@ -34,3 +36,12 @@ def document_of(trainer: str, settings: Settings) -> Document:
         return Document(_skyrl(settings))
     blocks = {"nemo-rl": "loss_fn", "areal": "actor", "axolotl": "trl", "openrlhf": "actor"}
     return Document({blocks[family]: settings} if family in blocks else settings)
+
+
+def update_of(plan: Plan, loss_settings: Any = (), **given: Any) -> Update:
+    """The update on a table with advantages; what is not given is the trainer's own choice."""
+    options = dict.fromkeys(
+        ("loss", "aggregation", "denominator", "constant", "loss_scale_factor", "advantage")
+    )
+    chosen: dict[str, Any] = {**options, "rebaseline": False, **given}
+    return chosen_update(plan, ["advantage"], loss_settings=loss_settings, **chosen)
