@@ -149,7 +149,10 @@ class Formulas:
         """E|ratio - weight| over whole sequences given E[ratio] = 1, as `scores.bias_bound`.
 
         Every family has it: where it is no bound (weights by token) it is a measure of distance.
+        NaN where the ratio of a sequence is not known, be that sequence kept or not.
         """
+        if np.isnan(self.base["seq_true"].sum()):
+            return np.full(self.settings.count, np.nan)
         count = self.base["sequences"].sum()
         means = self.column("means").sum(axis=0) / count
         return np.maximum(1.0 - means, 0.0) + 2.0 * self.total("over") / count
