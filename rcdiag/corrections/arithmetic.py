@@ -49,7 +49,8 @@ class Tokens:
         self._behavior, self._target = behavior, target
         self._lengths, self._turn = lengths, turn
         self._advantage = advantage
-        self._guarded: dict[Guard, Tokens] = {guard: self}
+        # Under other guards; not these tokens themselves, which would then outlive their batch.
+        self._guarded: dict[Guard, Tokens] = {}
 
     @classmethod
     def of(cls, pair: PolicyPair, dtype: type[np.floating] = np.float64) -> Tokens:
@@ -73,8 +74,10 @@ class Tokens:
 
     def under(self, guard: Guard) -> Tokens:
         """Return the same tokens under another guard; made once for each guard."""
+        if guard == self.guard:
+            return self
         if guard not in self._guarded:
-            other = Tokens(
+            self._guarded[guard] = Tokens(
                 self.raw_log_ratio,
                 behavior=self._behavior,
                 target=self._target,
@@ -83,8 +86,6 @@ class Tokens:
                 advantage=self._advantage,
                 guard=guard,
             )
-            other._guarded = self._guarded
-            self._guarded[guard] = other
         return self._guarded[guard]
 
     @lazy

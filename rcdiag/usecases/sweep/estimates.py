@@ -32,16 +32,20 @@ class Estimates:
         """Shares: the estimates with intervals that end at 0 and 1."""
         return Estimates(self.values, np.maximum(self.low, 0.0), np.minimum(self.high, 1.0))
 
-    def metric(self, at: int) -> MetricValue:
-        value, low, high = (float(x[at]) for x in (self.values, self.low, self.high))
-        if not np.isfinite(value):
-            return MetricValue(value=None)
-        if not (np.isfinite(low) and np.isfinite(high)):
-            return MetricValue(value=value)
+    def metrics(self) -> list[MetricValue]:
+        """The values with their intervals; None for what is not defined."""
+        values, low, high = self.values, self.low, self.high
+        known = np.isfinite(values)
         # All clusters agree, as where nothing is rejected: what was never seen has no error.
-        if high - low <= ROUNDING * max(1.0, abs(value)):
-            return MetricValue(value=value)
-        return MetricValue(value=value, low=low, high=high)
+        reach = ROUNDING * np.maximum(1.0, np.abs(values))
+        bounded = known & np.isfinite(low) & np.isfinite(high) & ~(high - low <= reach)
+        of_all = zip(*(x.tolist() for x in (values, low, high, known, bounded)), strict=True)
+        return [
+            MetricValue(value=value, low=least, high=most)
+            if has_interval
+            else MetricValue(value=value if is_known else None)
+            for value, least, most, is_known, has_interval in of_all
+        ]
 
 
 class Formulas:
@@ -50,15 +54,30 @@ class Formulas:
     def __init__(self, state: SweepState, family: str) -> None:
         self.state, self.family = state, family
         self.settings = state.plan.settings[family]
+        self.layout = state.plan.layouts[family]
         self.sums = state.families[family]
         self.base = {
             name: state.cluster("", name)[:, None]
             for name in ("tokens", "sequences", "true", "mass", "seq_true")
         }
         self.clusters = state.num_clusters
+        self._columns: dict[str, Array] = {}
 
     def column(self, name: str) -> Array:
-        return self.state.cluster(self.family, name)
+        """Sums by cluster, [clusters, settings]; each is put together once."""
+        if name not in self._columns:
+            self._columns[name] = self.state.cluster(self.family, name)
+        return self._columns[name]
+
+    def total(self, name: str, *, rejected: bool = False) -> Array:
+        """A sum over all sequences, or over those that a setting does not keep, [settings]."""
+        return self.layout.read(name, self.sums.totals[name], rejected=rejected)
+
+    def squares(self) -> Array:
+        """Sum of the squared weights of tokens, [settings]."""
+        if "squares" in self.sums.totals:
+            return self.total("squares")
+        return self.column("kept").sum(axis=0)
 
     def ratio(self, numerators: Array, denominators: Array) -> Estimates:
         """Sum over sum, with the linearised error of Cochran 1977, Sampling Techniques, 6.4."""
@@ -89,15 +108,15 @@ class Formulas:
 
     def ess_token(self) -> Array:
         """(sum w)^2 / (N sum w^2) over all tokens."""
-        squares = self.sums.totals["squares"]
+        squares = self.squares()
         return self.weights().sum(axis=0) ** 2 / (self.base["tokens"].sum() * squares)
 
     def ess_trainer(self) -> Array:
         """1 / E[(w / (E[w] + 1e-8))^2] before rejection, as verl 0.9 logs it; NaN without IS."""
         if self.settings.weighting is None:
             return np.full(self.settings.count, np.nan)
-        totals, tokens = self.sums.totals, self.base["tokens"].sum() + EPSILON
-        mean, squares = totals["logged"] / tokens, totals["logged_squares"] / tokens
+        tokens = self.base["tokens"].sum() + EPSILON
+        mean, squares = self.total("logged") / tokens, self.total("logged_squares") / tokens
         return (mean + EPSILON) ** 2 / squares
 
     def weights(self) -> Array:
@@ -106,7 +125,7 @@ class Formulas:
     def lost_mass(self) -> Estimates:
         """E[ratio 1(rejected)] / E[ratio], at the level of the rejection."""
         if not self.settings.rejects_tokens:
-            lost = self.ratio(self.column("lost_mass"), self.base["mass"])
+            lost = self.ratio(self.state.rejected(self.family, "mass"), self.base["mass"])
             return lost if np.isfinite(self.state.shift) else _undefined(lost)
         kept = self.ratio(self.column("kept_mass"), self.base["true"])
         return Estimates(1.0 - kept.values, 1.0 - kept.high, 1.0 - kept.low)
@@ -123,16 +142,20 @@ class Formulas:
         weighting = self.settings.weighting
         if weighting is None or weighting.level != "sequence":
             return np.full(self.settings.count, np.nan)
-        return self.sums.totals["gap"] / self.base["seq_true"].sum()
+        gap = self.total("gap") + self.total("true", rejected=True)
+        return gap / self.base["seq_true"].sum()
 
     def bias(self) -> Array:
         """E|ratio - weight| over whole sequences given E[ratio] = 1, as `scores.bias_bound`.
 
         Every family has it: where it is no bound (weights by token) it is a measure of distance.
+        NaN where the ratio of a sequence is not known, be that sequence kept or not.
         """
+        if np.isnan(self.base["seq_true"].sum()):
+            return np.full(self.settings.count, np.nan)
         count = self.base["sequences"].sum()
         means = self.column("means").sum(axis=0) / count
-        return np.maximum(1.0 - means, 0.0) + 2.0 * self.sums.totals["over"] / count
+        return np.maximum(1.0 - means, 0.0) + 2.0 * self.total("over") / count
 
     def variance(self) -> Array:
         """Var over sequences of their mean weight."""
@@ -156,15 +179,21 @@ class Formulas:
 
     def keep_length_correlation(self) -> Array:
         """Pearson correlation over sequences of the share of tokens kept with the length."""
-        totals, count = self.sums.totals, self.base["sequences"].sum()
-        tokens = self.base["tokens"].sum()
+        count, tokens = self.base["sequences"].sum(), self.base["tokens"].sum()
+        kept, alive = (self.column(name).sum(axis=0) for name in ("kept", "alive"))
+        share = share_squared = alive
+        if self.settings.rejects_tokens:
+            share, share_squared = self.total("share"), self.total("share_squared")
         squares = self.state.cluster("", "length_squared").sum()
-        covariance = totals["share_length"] - totals["share"] * tokens / count
-        of_share = totals["share_squared"] - totals["share"] ** 2 / count
+        covariance = kept - share * tokens / count
+        of_share = share_squared - share**2 / count
         of_length = squares - tokens**2 / count
         correlation = covariance / np.sqrt(of_share * of_length)
         same_length = squares * count == tokens**2
-        defined = (self.sums.most > self.sums.least) & ~same_length
+        extremes = (np.atleast_2d(each) for each in (self.sums.least, self.sums.most))
+        least, most = (self.layout.read("", each) for each in extremes)
+        least, most = np.where(alive < count, 0.0, least), np.where(alive > 0.0, most, 0.0)
+        defined = (most > least) & ~same_length
         return np.where(defined, np.clip(correlation, -1.0, 1.0), np.nan)
 
     def clamped_share(self) -> float:
@@ -198,16 +227,15 @@ def length_quartiles(state: SweepState) -> list[float]:
     return [float(cut) for cut in cuts(state.lengths[0])]
 
 
-def by_quartile(state: SweepState, kept: Array) -> Array:
-    """Share of tokens kept, [4, settings]; NaN where a quartile has no sequence.
-
-    `kept` are tokens by the bins of LENGTHS, [LENGTHS + 1, settings].
-    """
+def by_quartile(state: SweepState, family: str) -> Array:
+    """Share of tokens kept, [4, settings]; NaN where a quartile has no sequence."""
+    kept = state.families[family].lengths  # by the bins of LENGTHS
+    assert kept is not None
     sequences, tokens = state.lengths
     quartile = np.searchsorted(cuts(sequences), np.append(LENGTHS, LENGTHS[-1] + 1))
     of_all = np.bincount(quartile, tokens, 4)[:, None]
     sums = np.stack([kept[quartile == number].sum(axis=0) for number in range(4)])
-    return sums / of_all
+    return state.plan.layouts[family].read("kept", sums) / of_all
 
 
 GroupCounts = dict[str, NDArray[np.int64]]
@@ -223,13 +251,13 @@ def sweep_rows(
 
 def kept_groups(state: SweepState) -> GroupCounts:
     """Groups with two kept sequences, by family; under "" those that have two."""
-    width = state.plan.width
-    counts = np.zeros(width, np.int64) if state.groups is None else state.groups.kept(width)
-    by_family, start = {"": counts[:1]}, 1
-    for family, settings in state.plan.settings.items():
-        by_family[family] = counts[start : start + settings.count]
-        start += settings.count
-    return by_family
+    plan, groups = state.plan, state.groups
+    counts = np.zeros(plan.width, np.int64) if groups is None else groups.kept(plan.width)
+    by_family = {
+        family: np.broadcast_to(counts[plan.rejections[family]], (settings.count,))
+        for family, settings in plan.settings.items()
+    }
+    return {"": counts[:1], **by_family}
 
 
 def _rows(of: Formulas, settings: list[Bounds], groups: NDArray[np.int64]) -> list[SweepRow]:
@@ -254,27 +282,26 @@ def _rows(of: Formulas, settings: list[Bounds], groups: NDArray[np.int64]) -> li
         "bias_bound": of.bias_bound(),
         "keep_length_correlation": of.keep_length_correlation(),
     }
-    quartiles = by_quartile(of.state, of.sums.lengths)
+    quartiles = by_quartile(of.state, of.family).T.tolist()
     clamped = of.clamped_share()
+    numbers: dict[str, list[Any]] = {name: value.metrics() for name, value in values.items()}
+    numbers |= {name: _numbers(of_settings) for name, of_settings in plain.items()}
+    numbers["kept_tokens"] = kept.sum(axis=0).astype(np.int64).tolist()
+    numbers["kept_sequences"] = lives.sum(axis=0).astype(np.int64).tolist()
+    numbers["kept_groups"] = groups.tolist()
+    of_rows = zip(settings, quartiles, zip(*numbers.values(), strict=True), strict=True)
     return [
         SweepRow(
             bounds=bounds,
-            kept_tokens=int(kept[:, at].sum()),
-            kept_sequences=int(lives[:, at].sum()),
-            kept_groups=int(groups[at]),
-            kept_by_length=[float(share) for share in quartiles[:, at]],
+            kept_by_length=of_quartiles,
             clamped_share=clamped,
-            **_at(values, plain, at),
+            **dict(zip(numbers, row, strict=True)),
         )
-        for at, bounds in enumerate(settings)
+        for bounds, of_quartiles, row in of_rows
     ]
 
 
-def _at(values: dict[str, Estimates], plain: dict[str, Array], at: int) -> dict[str, Any]:
-    """Give the numbers of one setting."""
-    estimates: dict[str, Any] = {name: value.metric(at) for name, value in values.items()}
-    return estimates | {name: _number(numbers[at]) for name, numbers in plain.items()}
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def _numbers(values: Array) -> list[float | None]:
+    """Give the numbers of all settings; None for what is not defined."""
+    finite = np.isfinite(values).tolist()
+    return [value if known else None for value, known in zip(values.tolist(), finite, strict=True)]

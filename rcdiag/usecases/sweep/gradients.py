@@ -22,7 +22,6 @@ from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import K, LogRatio, Quantity
 from rcdiag.corrections.sequences import rows_of
-from rcdiag.statistics.clusters import ClusterSums, Grouping
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
 from rcdiag.table.segments import segment_sum
@@ -118,12 +117,12 @@ REFERENCE = "reference"
 
 @dataclass(frozen=True, slots=True)
 class CandidateGradients:
-    """Sums of the candidates' gradients and of the reference's, and the tails of their weights.
+    """The candidates' gradients and the reference's by sequence, and the tails of their weights.
 
     The last column of a gradient is the sum of its weights times advantages, for `centred`.
     """
 
-    clusters: dict[tuple[str, str], ClusterSums]  # candidate and quantity
+    sequences: dict[tuple[str, str], Array]  # candidate and quantity -> [sequences, columns]
     tails: dict[str, UpperTail]  # candidate -> logs of weight times |advantage| of sequences
 
 
@@ -131,7 +130,6 @@ def candidate_gradients(
     pair: PolicyPair,
     candidates: Mapping[str, Correction],
     baseline: Baseline | None,
-    by_cluster: Grouping,
 ) -> CandidateGradients:
     """Sketch the weighted gradient of every candidate on one batch."""
     if not candidates:
@@ -152,22 +150,22 @@ def candidate_gradients(
         return np.column_stack([sums, segment_sum(weights, pair.lengths)])
 
     plain = np.column_stack([sketches(cells, slope, len(rows)), lengths])
-    clusters = {
-        ("", "signals"): by_cluster.added((~np.isnan(advantage)).astype(np.float64)),
-        (REFERENCE, "gradient"): by_cluster.added(plain * of_rows[:, None] * signal),
-        (REFERENCE, "weights"): by_cluster.added((of_rows * lengths)[:, None]),
-        (REFERENCE, "scores"): by_cluster.added(gradient(tokens.ratio.astype(np.float64))),
+    sequences = {
+        ("", "signals"): (~np.isnan(advantage)).astype(np.float64)[:, None],
+        (REFERENCE, "gradient"): plain * of_rows[:, None] * signal,
+        (REFERENCE, "weights"): (of_rows * lengths)[:, None],
+        (REFERENCE, "scores"): gradient(tokens.ratio.astype(np.float64)),
     }
     tails = {}
     for name, correction in candidates.items():
         weights = token_effects(correction, tokens, rows).final
         sums = gradient(weights)
         means = sums[:, -1] / pair.lengths
-        clusters[name, "gradient"] = by_cluster.added(sums * signal)
-        clusters[name, "over"] = by_cluster.added(np.maximum(means - true, 0.0))
+        sequences[name, "gradient"] = sums * signal
+        sequences[name, "over"] = np.maximum(means - true, 0.0)[:, None]
         weighted = means * size
         tails[name] = UpperTail.of(np.log(weighted[weighted > 0.0]))
-    return CandidateGradients(clusters, tails)
+    return CandidateGradients(sequences, tails)
 
 
 def centred(gradient: Array, scores: Array) -> Array:

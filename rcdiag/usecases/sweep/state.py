@@ -7,34 +7,33 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import Effect, Settings, apply, log_ratio
+from rcdiag.corrections.apply import Settings, log_ratio
 from rcdiag.corrections.correction import Correction
-from rcdiag.statistics.clusters import ClusterSums, Grouping, grouping
+from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
 from rcdiag.statistics.suite import SuiteState
+from rcdiag.usecases.sweep.by_cluster import Array, Index, Places, SumsByCluster
 from rcdiag.usecases.sweep.gradients import Baseline, candidate_gradients, recorded_advantage
+from rcdiag.usecases.sweep.layout import Layout
 from rcdiag.usecases.sweep.sums import (
+    LENGTHS,
+    FamilyEffect,
     FamilySums,
     Groups,
     base_sums,
     count_lengths,
-    family_sums,
     frame,
     groups_of,
-    sums_by_cluster,
 )
-from rcdiag.usecases.sweep.thresholds import Array, Chunk, chunks
+from rcdiag.usecases.sweep.thresholds import Chunk, chunks
 
 # Arrays of sequences and settings have so many cells at most, 4 MB.
 CELLS = 1 << 19
 # Above so many, clusters are folded: a sweep holds hundreds of numbers per cluster and setting.
 # Intervals stay right, and their width is known to sqrt(1 / 512), or 4%.
 MAX_CLUSTERS = 256
-
-Name = tuple[str, str]  # family or candidate ("" for what no setting changes), and the quantity
 
 
 @dataclass(frozen=True)
@@ -52,37 +51,63 @@ class SweepPlan:
         """The settings of every family and candidate as arrays of bounds."""
         return {name: Settings.of(grid) for name, grid in self.corrections.items()}
 
+    @cached_property
+    def layouts(self) -> dict[str, Layout]:
+        """The settings of every family and candidate as they are read off sums."""
+        return {name: Layout.of(settings) for name, settings in self.settings.items()}
+
     @property
     def without_signal(self) -> bool:
         """Whether the table has neither advantages nor rewards."""
         return not self.recorded and (self.baseline is None or np.isnan(self.baseline.overall))
 
+    @cached_property
+    def rejections(self) -> dict[str, slice]:
+        """Where the settings of a family stand among all that keep other sequences or tokens.
+
+        Families that reject alike stand at the same place; the first place keeps everything.
+        """
+        places: dict[tuple[object, ...], slice] = {}
+        of_family, end = {}, 1
+        for name, settings in self.settings.items():
+            if not settings.rejections and settings.veto is None:
+                of_family[name] = slice(0, 1)
+                continue
+            bounds = (settings.reject_lower, settings.reject_upper, settings.veto)
+            statistics = tuple(rejection.statistic for rejection in settings.rejections)
+            key = (statistics, *(None if each is None else each.tobytes() for each in bounds))
+            if key not in places:
+                places[key] = slice(end, end + settings.count)
+                end += settings.count
+            of_family[name] = places[key]
+        return of_family
+
     @property
     def width(self) -> int:
-        """Settings in all, and one that keeps everything."""
-        return 1 + sum(settings.count for settings in self.settings.values())
+        """Settings that keep other sequences or tokens, and one that keeps everything."""
+        return max((place.stop for place in self.rejections.values()), default=1)
 
 
-@dataclass
 class SweepState:
     """The state of some rows under every setting of a sweep."""
 
-    plan: SweepPlan
-    clusters: dict[Name, ClusterSums]
-    families: dict[str, FamilySums]
-    groups: Groups | None  # None where rows have no prompt group
-    shift: float  # largest log-ratio of a sequence; sums of their ratios are held times exp(-it)
-    steps: frozenset[int | None]
-    suite: SuiteState
-    tails: dict[str, UpperTail]  # candidate -> logs of weight times |advantage| of sequences
-    lengths: Array  # sequences and tokens by length, [2, LENGTHS + 1]
+    def __init__(self, plan: SweepPlan, suite: SuiteState) -> None:
+        self.plan = plan
+        self.suite = suite
+        self.clusters = SumsByCluster(MAX_CLUSTERS)
+        self.families: dict[str, FamilySums] = {name: FamilySums() for name in plan.settings}
+        self.kept_groups: RunningSum[Groups] = RunningSum()  # of none without prompt groups
+        # The largest log-ratio of a sequence; sums of their ratios are held times exp(-it).
+        self.shift = -np.inf
+        self.steps: frozenset[int | None] = frozenset()
+        # Candidate -> logs of weight times |advantage| of sequences.
+        self.tails: dict[str, UpperTail] = {}
+        self.lengths = np.zeros((2, len(LENGTHS) + 1))  # sequences and tokens by length
 
     @classmethod
     def of(cls, pair: PolicyPair, plan: SweepPlan) -> SweepState:
         """The state of one batch, which is not empty."""
-        lengths = np.zeros_like(count_lengths(pair.lengths))
-        suite = SuiteState.of(pair)
-        state = cls(plan, {}, {}, None, -np.inf, frozenset(), suite, {}, lengths)
+        state = cls(plan, SuiteState.of(pair))
         state._add_pair(pair)
         return state
 
@@ -95,33 +120,28 @@ class SweepState:
         """Take in all of a batch but its suite."""
         plan, step = self.plan, pair.tokens.step
         with np.errstate(all="ignore"):
+            rows = self.clusters.rows(pair.tokens.cluster)
             gradients = candidate_gradients(
                 pair,
                 {name: plan.corrections[name][0] for name in plan.candidates},
                 plan.baseline,
-                self._grouping(pair.tokens.cluster),
             )
-            for name, sums in gradients.clusters.items():
-                self._add_sums(name, sums)
+            places = Places(rows, self.clusters.most)
+            for name, values in gradients.sequences.items():
+                places.add(self.clusters.table(name, values.shape[1:]), values)
             self._add_tails(gradients.tails)
             self.steps |= frozenset([None] if step is None else np.unique(step).tolist())
             self.lengths = self.lengths + count_lengths(pair.lengths)
-            most = max((settings.count for settings in plan.settings.values()), default=1)
+            most = max((layout.left.count for layout in plan.layouts.values()), default=1)
+            start = 0
             for chunk in chunks(pair, recorded_advantage(pair), max(1, CELLS // most)):
-                self._add_chunk(chunk)
+                self._add_chunk(chunk, rows[start : start + len(chunk.rows)])
+                start += len(chunk.rows)
 
     def __add__(self, other: SweepState) -> SweepState:
-        both = SweepState(
-            self.plan,
-            {name: sums.copy() for name, sums in self.clusters.items()},
-            {name: sums.copy() for name, sums in self.families.items()},
-            self.groups,
-            self.shift,
-            self.steps,
-            self.suite,
-            self.tails,
-            self.lengths,
-        )
+        both = SweepState(self.plan, self.suite)
+        both += self
+        both.suite = self.suite
         both += other
         return both
 
@@ -129,11 +149,15 @@ class SweepState:
         """Take in the state of the next rows; thresholds are many, so no sum is copied."""
         with np.errstate(all="ignore"):
             factor = self._raise_shift(other.shift)
-            for name, sums in other.clusters.items():
-                self._add_sums(name, sums.scaled(factor) if name[1] in SHIFTED else sums)
+            shifted = other.clusters
+            if factor != 1.0:
+                shifted = shifted.copy()
+                shifted.scale(SHIFTED, factor)
+            self.clusters += shifted
             for family, of_family in other.families.items():
-                self._add_family(family, of_family)
-        self.groups = _added(self.groups, other.groups)
+                self.families[family] += of_family
+        if (groups := other.groups) is not None:
+            self.kept_groups.add(groups)
         self.steps = self.steps | other.steps
         self.suite = self.suite + other.suite
         self._add_tails(other.tails)
@@ -146,43 +170,29 @@ class SweepState:
             for name, tail in ({**tails} | self.tails).items()
         }
 
-    def _add_chunk(self, chunk: Chunk) -> None:
-        """Take in some sequences of a batch."""
-        by_cluster = self._grouping(chunk.rows.cluster)
+    def _add_chunk(self, chunk: Chunk, rows: Index) -> None:
+        """Take in some sequences of a batch; `rows` [sequences] are those of their clusters."""
+        plan = self.plan
         self._raise_shift(float(log_ratio(chunk.rows, "sequence").max()))
-        parts = frame(chunk, by_cluster.index, self.shift if np.isfinite(self.shift) else 0.0)
-        for name, sums in base_sums(chunk, parts).items():
-            self._add_sums(("", name), by_cluster.of_clusters(sums))
-        counts = [np.ones((len(chunk.rows), 1), np.bool_)]
-        for family, settings in self.plan.settings.items():
-            effect = apply(chunk, settings)
-            self._add_family(family, family_sums(chunk, effect, settings, parts))
-            for name, sums in sums_by_cluster(chunk, effect, settings, parts).items():
-                self._add_sums((family, name), by_cluster.of_clusters(sums))
-            if self.plan.grouped:
-                counts.append(_alive(effect, settings))
-        if self.plan.grouped:
-            self.groups = _added(self.groups, _groups(chunk, np.concatenate(counts, axis=1)))
-
-    def _grouping(self, clusters: NDArray[np.uint64]) -> Grouping:
-        """Group some sequences by cluster, folded where the sums so far are: these add at once."""
-        so_far = self.clusters.get(("", "sequences"))
-        if so_far is None or not so_far.folded:
-            return grouping(clusters, MAX_CLUSTERS)
-        keys, index = np.unique(clusters % np.uint64(MAX_CLUSTERS), return_inverse=True)
-        return Grouping(keys, index, MAX_CLUSTERS, folded=True)
-
-    def _add_sums(self, name: Name, sums: ClusterSums) -> None:
-        if name in self.clusters:
-            self.clusters[name] += sums
-        else:
-            self.clusters[name] = sums
-
-    def _add_family(self, family: str, sums: FamilySums) -> None:
-        if family in self.families:
-            self.families[family] += sums
-        else:
-            self.families[family] = sums
+        shift = self.shift if np.isfinite(self.shift) else 0.0
+        places = Places(rows, self.clusters.most)
+        parts = frame(chunk, places, shift, recorded=plan.recorded)
+        for quantity, values in base_sums(chunk, parts).items():
+            places.add(self.clusters.table(("", quantity), (1,)), values[:, None])
+        groups = parts.group
+        counts = np.zeros((groups.size, plan.width)) if plan.grouped else None
+        if counts is not None:
+            counts[:, 0] = np.bincount(groups.rows, minlength=groups.size)
+        counted = {0}
+        for family, layout in plan.layouts.items():
+            effect = FamilyEffect.of(family, layout, chunk, parts)
+            effect.add(self.clusters, self.families[family])
+            place = plan.rejections[family]
+            if counts is not None and place.start not in counted:
+                counts[:, place] = effect.group_counts()
+                counted.add(place.start)
+        if counts is not None:
+            self.kept_groups.add(groups_of(parts.group_keys, counts))
 
     def _raise_shift(self, largest: float) -> float:
         """Hold ratios relative to a new largest; the factor for sums that are held by `largest`."""
@@ -190,38 +200,35 @@ class SweepState:
         if not np.isfinite(self.shift):  # NaN and infinity stay
             return 1.0
         if np.isfinite(old) and self.shift > old:
-            for name in self.clusters:
-                if name[1] in SHIFTED:
-                    self.clusters[name] = self.clusters[name].scaled(np.exp(old - self.shift))
+            self.clusters.scale(SHIFTED, float(np.exp(old - self.shift)))
         return float(np.exp(largest - self.shift))
 
     @property
+    def groups(self) -> Groups | None:
+        """The prompt groups that keep sequences; None where rows have no prompt group."""
+        return self.kept_groups.total()
+
+    @property
     def num_clusters(self) -> int:
-        return len(self.clusters["", "sequences"])
+        return len(self.clusters)
 
     def cluster(self, family: str, name: str) -> Array:
         """Sums by cluster: [clusters, settings], of what no setting changes [clusters]."""
-        return self.clusters[family, name].sums
+        sums = self.clusters[family, name if self.has(family, name) else PLAIN.get(name, name)]
+        if family in self.plan.layouts and sums.ndim == 3:
+            return self.plan.layouts[family].read(name, sums)
+        return sums[:, 0] if family == "" else sums
+
+    def rejected(self, family: str, name: str) -> Array:
+        """Sums over the sequences that settings do not keep, [clusters, settings]."""
+        return self.plan.layouts[family].read(name, self.clusters[family, name], rejected=True)
 
     def has(self, family: str, name: str) -> bool:
+        """Tell whether there are sums of a quantity."""
         return (family, name) in self.clusters
 
 
+# Where whole sequences weigh 1 or nothing, their mean weight says whether they are kept.
+PLAIN = {"means": "alive", "squared_means": "alive"}
 # Sums of ratios of whole sequences, which are held times exp(-shift).
-SHIFTED = ("mass", "lost_mass")
-
-
-def _added(one: Groups | None, other: Groups | None) -> Groups | None:
-    return other if one is None else one if other is None else one + other
-
-
-def _alive(effect: Effect, settings: Settings) -> NDArray[np.bool_]:
-    lives = effect.kept > 0
-    return np.broadcast_to(lives, (len(lives), settings.count))
-
-
-def _groups(chunk: Chunk, lives: NDArray[np.bool_]) -> Groups:
-    keys, index = np.unique(chunk.rows.cluster, return_inverse=True)
-    order = np.argsort(index, kind="stable")
-    starts = np.searchsorted(index[order], np.arange(len(keys)))
-    return groups_of(keys, np.add.reduceat(lives[order], starts, axis=0, dtype=np.int32))
+SHIFTED = ("mass",)

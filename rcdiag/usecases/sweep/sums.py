@@ -6,25 +6,22 @@ is known from two bits per group and setting.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import Effect, Settings, log_ratio
+from rcdiag.corrections.apply import Effect, apply, log_ratio
 from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.quantities import TrueRatio, Unsafe
-from rcdiag.statistics.clusters import summing_matrix
-from rcdiag.usecases.sweep.thresholds import Array, Chunk
+from rcdiag.usecases.sweep.by_cluster import Array, Index, Places, SumsByCluster
+from rcdiag.usecases.sweep.layout import Layout, SequenceBins
+from rcdiag.usecases.sweep.thresholds import Chunk
 
 Bits = NDArray[np.uint8]
 
 # Groups whose bits are spread out at a time.
 UNPACKED = 1024
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +69,29 @@ Sums = dict[str, Array]
 class Frame:
     """How the sequences of a chunk are added up."""
 
-    by_cluster: csr_array  # [clusters, sequences]
-    by_length: csr_array  # [LENGTHS + 1, sequences] of those that occur
-    bins: NDArray[np.int64]  # which lengths these are
+    cluster: Places  # the row of their cluster
+    length: Places  # the bin of their length
+    group: Places  # the number of their prompt group in the chunk
+    group_keys: NDArray[np.uint64]  # [groups]
     signals: dict[str, Array]  # [sequences] rewards, advantages; NaN = unknown
     mass: Array  # [sequences] ratio of the sequence, times exp(-shift)
     true: Array  # [sequences] the same as it is
 
 
-def frame(chunk: Chunk, cluster: NDArray[np.int64], shift: float) -> Frame:
-    """Lay out how sequences are added up: by the number of their cluster, and by length."""
+def frame(chunk: Chunk, clusters: Places, shift: float, *, recorded: bool) -> Frame:
+    """Lay out how sequences are added up; `recorded` tells whether they may have an advantage."""
     rows = chunk.rows
-    bins, index = np.unique(np.searchsorted(LENGTHS, rows.lengths), return_inverse=True)
     logs = log_ratio(rows, "sequence")
+    keys, group = np.unique(rows.cluster, return_inverse=True)
+    signals = {"reward": rows.reward}
+    if recorded:
+        signals["advantage"] = chunk.advantage
     return Frame(
-        summing_matrix(cluster),
-        summing_matrix(index),
-        bins,
-        {"reward": rows.reward, "advantage": chunk.advantage},
+        clusters,
+        Places(np.searchsorted(LENGTHS, rows.lengths), len(LENGTHS) + 1),
+        Places(group, len(keys)),
+        keys,
+        signals,
         np.exp(logs - shift),
         np.exp(logs),
     )
@@ -103,7 +105,7 @@ def count_lengths(lengths: NDArray[np.int64]) -> Array:
 
 
 def base_sums(chunk: Chunk, parts: Frame) -> Sums:
-    """Add up what does not depend on the settings, [clusters]."""
+    """Return what does not depend on the settings, [sequences]."""
     rows = chunk.rows
     columns = {
         "tokens": rows.lengths.astype(np.float64),
@@ -119,97 +121,164 @@ def base_sums(chunk: Chunk, parts: Frame) -> Sums:
     for name, values in parts.signals.items():
         columns[name] = np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf)
         columns[f"{name}_count"] = (~np.isnan(values)).astype(np.float64)
-    return {name: parts.by_cluster @ values for name, values in columns.items()}
+    return columns
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FamilySums:
-    """What all settings of a family do to some sequences, added up over all of them."""
+    """What the settings of a family do to some sequences, added up over all of them.
 
-    totals: Sums  # name -> [settings]
-    lengths: Array  # [LENGTHS + 1, settings] kept tokens
-    least: Array  # [settings] share of tokens kept, of the sequence where it is least
-    most: Array  # [settings] the same of the sequence where it is most
+    Sums are by bin and column of the family's layout.
+    """
+
+    totals: Sums = field(default_factory=dict)  # name -> [bins, columns]
+    lengths: Array | None = None  # [LENGTHS + 1, bins, columns] kept tokens
+    # Share of tokens kept of the sequence where it is least and most, of what the layout leaves of
+    # the settings, [columns]; 1 where no token is rejected by itself.
+    least: Array = field(default_factory=lambda: np.ones(1))
+    most: Array = field(default_factory=lambda: np.zeros(1))
 
     def __iadd__(self, other: FamilySums) -> FamilySums:
         """Add in place."""
         for name, values in other.totals.items():
-            self.totals[name][...] += values
-        self.lengths[...] += other.lengths
-        np.minimum(self.least, other.least, out=self.least)
-        np.maximum(self.most, other.most, out=self.most)
+            self.total(name, values.shape)[...] += values
+        if other.lengths is not None:
+            self.of_lengths(other.lengths.shape[1:])[...] += other.lengths
+        self.extremes(other.least, other.most)
         return self
+
+    def total(self, name: str, shape: tuple[int, ...]) -> Array:
+        """Return the sums of a quantity [bins, columns] to be added to."""
+        if name not in self.totals:
+            self.totals[name] = np.zeros(shape)
+        return self.totals[name]
+
+    def of_lengths(self, shape: tuple[int, ...]) -> Array:
+        """Return the kept tokens by length, bin and column to be added to."""
+        if self.lengths is None:
+            self.lengths = np.zeros((len(LENGTHS) + 1, *shape))
+        return self.lengths
+
+    def extremes(self, least: Array, most: Array) -> None:
+        """Take in the least and the most of further sequences."""
+        self.least = np.minimum(self.least, least)
+        self.most = np.maximum(self.most, most)
 
     def copy(self) -> FamilySums:
         """Copy the sums into memory of their own."""
         totals = {name: values.copy() for name, values in self.totals.items()}
-        return FamilySums(totals, self.lengths.copy(), self.least.copy(), self.most.copy())
+        lengths = None if self.lengths is None else self.lengths.copy()
+        return FamilySums(totals, lengths, self.least.copy(), self.most.copy())
 
 
-def family_sums(chunk: Chunk, effect: Effect, settings: Settings, parts: Frame) -> FamilySums:
-    """Add up the effect of all settings of a family on a chunk."""
-    rows, count = chunk.rows, settings.count
-    lengths = rows.lengths[:, None].astype(np.float64)
-    weights = effect.loss_weights
-    means, share = weights.sum / lengths, effect.kept / lengths
-    by_length = np.zeros((len(LENGTHS) + 1, count))
-    by_length[parts.bins] = parts.by_length @ _wide(effect.kept, count)
-    totals = {
-        "squares": weights.squares.sum(axis=0),
-        "gap": np.abs(parts.true[:, None] - means).sum(axis=0),
-        "over": np.maximum(means - parts.true[:, None], 0.0).sum(axis=0),
-        "share": share.sum(axis=0),
-        "share_squared": np.square(share).sum(axis=0),
-        "share_length": (share * lengths).sum(axis=0),
-    }
-    if (logged := effect.weights) is not None:  # as trainers log them: before rejection
-        totals |= {
-            "logged": logged.sum.sum(axis=0),
-            "logged_squares": logged.squares.sum(axis=0),
-        }
-    return FamilySums(
-        {name: np.broadcast_to(values, (count,)).copy() for name, values in totals.items()},
-        by_length,
-        np.broadcast_to(share.min(axis=0), (count,)).copy(),
-        np.broadcast_to(share.max(axis=0), (count,)).copy(),
-    )
+@dataclass(frozen=True, slots=True)
+class FamilyEffect:
+    """What the settings of a family do to the sequences of a chunk."""
+
+    family: str
+    layout: Layout
+    chunk: Chunk
+    parts: Frame
+    effect: Effect  # of what the layout leaves of the settings
+
+    @classmethod
+    def of(cls, family: str, layout: Layout, chunk: Chunk, parts: Frame) -> FamilyEffect:
+        """Apply the settings of a family to a chunk."""
+        return cls(family, layout, chunk, parts, apply(chunk, layout.left))
+
+    def add(self, clusters: SumsByCluster, sums: FamilySums) -> None:
+        """Add the effect to the sums by cluster, and to those of the family."""
+        columns, totals = self._columns()
+        for name, values in columns.items():
+            bins = self.layout.bins_of(name)
+            table = clusters.table((self.family, name), _shape(bins, values))
+            _within(self.parts.cluster, self._bins(bins), bins).add(_flat(table), values)
+        for name, values in totals.items():
+            bins = self.layout.bins_of(name)
+            total = sums.total(name, _shape(bins, values))
+            if bins is None:
+                total[0] += values.sum(axis=0)
+            else:
+                Places(self._bins(bins), bins.windows.count).add(total, values)
+        kept, bins = self.effect.kept, self.layout.kept
+        table = sums.of_lengths(_shape(bins, kept))
+        _within(self.parts.length, self._bins(bins), bins).add(_flat(table), kept)
+        if self.layout.left.rejects_tokens:
+            share = kept / self._lengths
+            sums.extremes(share.min(axis=0), share.max(axis=0))
+        else:
+            sums.extremes(np.ones(1), np.ones(1))
+
+    def group_counts(self) -> Array:
+        """Count the sequences that every setting keeps of the prompt groups, [groups, settings]."""
+        bins, group = self.layout.kept, self.parts.group
+        alive = (self.effect.kept > 0).astype(np.float64)
+        counts = np.zeros((group.size, *_shape(bins, alive)))
+        _within(group, self._bins(bins), bins).add(_flat(counts), alive)
+        return self.layout.read("alive", counts)
+
+    @property
+    def _lengths(self) -> Array:
+        return self.chunk.rows.lengths[:, None].astype(np.float64)
+
+    def _bins(self, bins: SequenceBins | None) -> Index:
+        """Return the bin of every sequence."""
+        if bins is None:
+            return np.zeros(len(self.chunk.rows), np.int64)
+        return self.chunk.once((self.family, "bins"), lambda: bins.bins(self.chunk))
+
+    def _columns(self) -> tuple[Sums, Sums]:
+        """Return what intervals need by cluster, and what is needed over all sequences alone.
+
+        Both are [sequences, columns], or one column where the settings agree.
+        """
+        left, parts, chunk = self.layout.left, self.parts, self.chunk
+        lives = self.effect.kept > 0
+        alive = lives.astype(np.float64)
+        columns, totals = {"kept": self.effect.kept, "alive": alive}, {}
+        means = alive
+        if left.rejects_tokens or left.weighting is not None:  # else weights are 1
+            weights = self.effect.loss_weights
+            means = weights.sum / self._lengths
+            columns |= {"means": means, "squared_means": np.square(means)}
+            totals["squares"] = weights.squares
+            if left.weighting is not None:
+                columns["weights"] = weights.sum
+        totals["over"] = np.maximum(means - parts.true[:, None], 0.0)
+        if left.rejects_tokens:
+            # A sequence without a kept token has no kept mass, a NaN ratio or not.
+            columns["kept_mass"] = np.where(lives, chunk.kept_true_ratios(left), 0.0)
+            share = self.effect.kept / self._lengths
+            totals |= {"share": share, "share_squared": np.square(share)}
+        else:
+            columns["mass"] = parts.mass[:, None]
+        if (excess := chunk.truncated_mass(left)) is not None:
+            columns["excess"] = excess
+        if left.weighting is not None and left.weighting.level == "sequence":
+            totals["gap"] = np.abs(parts.true[:, None] - means)
+            totals["true"] = parts.true[:, None]
+        if (logged := self.effect.weights) is not None:  # as trainers log them: before rejection
+            totals |= {"logged": logged.sum, "logged_squares": logged.squares}
+        for name, values in parts.signals.items():
+            finite = ~np.isnan(values)
+            columns[name] = np.where(lives & finite[:, None], values[:, None], 0.0)
+            columns[f"{name}_count"] = finite[:, None] * alive
+        return columns, totals
 
 
-def _wide(values: Array, count: int) -> Array:
-    """Give every setting a column of its own."""
-    return np.ascontiguousarray(np.broadcast_to(values, (len(values), count)))
+def _shape(bins: SequenceBins | None, values: Array) -> tuple[int, int]:
+    """Return the bins and columns of the sums of values [sequences, columns]."""
+    return (1 if bins is None else bins.windows.count), values.shape[1]
 
 
-def sums_by_cluster(chunk: Chunk, effect: Effect, settings: Settings, parts: Frame) -> Sums:
-    """Add up by cluster what intervals need, [clusters, settings]."""
-    return {
-        name: parts.by_cluster @ _wide(values, settings.count)
-        for name, values in _columns(chunk, effect, settings, parts).items()
-    }
+def _flat(sums: Array) -> Array:
+    """Return the rows and bins of sums as rows, [rows * bins, columns]."""
+    return sums.reshape(-1, sums.shape[-1])
 
 
-def _columns(chunk: Chunk, effect: Effect, settings: Settings, parts: Frame) -> Sums:
-    """Compute what intervals need, [sequences, settings]."""
-    weights = effect.loss_weights.sum
-    means = weights / chunk.rows.lengths[:, None].astype(np.float64)
-    lives = (effect.kept > 0).astype(np.float64)
-    columns = {
-        "kept": effect.kept,
-        "alive": lives,
-        "means": means,
-        "squared_means": np.square(means),
-    }
-    if settings.rejects_tokens:
-        # A sequence without a kept token has no kept mass, a NaN ratio or not.
-        columns["kept_mass"] = np.where(lives > 0, chunk.kept_true_ratios(settings), 0.0)
-    else:
-        columns["lost_mass"] = np.where(lives > 0, 0.0, parts.mass[:, None])
-    if settings.weighting is not None:
-        columns["weights"] = weights
-    if (excess := chunk.truncated_mass(settings)) is not None:
-        columns["excess"] = excess
-    for name, values in parts.signals.items():
-        finite = ~np.isnan(values)
-        columns[name] = np.where(finite, values, 0.0)[:, None] * lives
-        columns[f"{name}_count"] = finite[:, None] * lives
-    return columns
+def _within(places: Places, bin_of: Index, bins: SequenceBins | None) -> Places:
+    """Return the places of sequences among rows and bins."""
+    if bins is None:
+        return places
+    count = bins.windows.count
+    return Places(places.rows * count + bin_of, places.size * count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,15 @@ class Window:
         return cls(edges, first, np.searchsorted(edges, upper))
 
     @property
+    def count(self) -> int:
+        """Return the number of bins."""
+        return len(self.edges) + 1
+
+    def bins(self, values: NDArray[np.floating]) -> Index:
+        """Return the bin of each value."""
+        return np.searchsorted(self.edges, values)
+
+    @property
     def key(self) -> bytes:
         """Bytes that are the same for the same settings."""
         return self.edges.tobytes() + self.first.tobytes() + self.last.tobytes()
@@ -53,19 +62,32 @@ def table(
     return sums.reshape(rows, columns).astype(np.float64, copy=False)
 
 
-def inside(binned: Array, window: Window) -> Array:
+class Runs(Protocol):
+    """Settings as runs of bins."""
+
+    @property
+    def first(self) -> Index: ...
+
+    @property
+    def last(self) -> Index: ...
+
+
+def inside(binned: Array, runs: Runs) -> Array:
     """Sums over the bins of each setting, [rows, settings]; `binned` is [rows, bins].
 
     Added up from each lower bound on: a difference of two sums from the start would lose the
     digits of small ratios beside large ones.
     """
-    sums = np.zeros((len(binned), len(window.first)))
-    for first in np.unique(window.first):
-        settings = np.flatnonzero((window.first == first) & (window.last >= first))
+    firsts, lasts = runs.first, runs.last
+    sums = np.zeros((len(binned), len(firsts)))
+    for first in np.unique(firsts):
+        settings = np.flatnonzero((firsts == first) & (lasts >= first))
         if len(settings):
-            last = window.last[settings]
+            last = lasts[settings]
             upward = np.cumsum(binned[:, first : last.max() + 1], axis=1)
-            sums[:, settings] = upward[:, last - first]
+            one, end = int(settings[0]), int(settings[-1]) + 1
+            at: Index | slice = slice(one, end) if end - one == len(settings) else settings
+            sums[:, at] = np.take(upward, last - first, axis=1)
     return sums
 
 
@@ -117,9 +139,10 @@ class Chunk:
     def owner(self) -> NDArray[np.int64]:
         """Sequence of each token."""
         lengths = self.rows.lengths
-        return self._once("owner", lambda: np.repeat(np.arange(len(lengths)), lengths))
+        return self.once("owner", lambda: np.repeat(np.arange(len(lengths)), lengths))
 
-    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what is made under a key, and make it the first time."""
         if key not in self.made:
             self.made[key] = make()
         return self.made[key]
@@ -128,13 +151,13 @@ class Chunk:
         """Counts or sums of a token quantity by sequence and bin of the statistic `name`."""
         mark = edges.tobytes()
         values = statistic(self.tokens, name)
-        bins = self._once((name, mark), lambda: np.searchsorted(edges, values))
+        bins = self.once((name, mark), lambda: np.searchsorted(edges, values))
 
         def make() -> Array:
             weights = self._values(what, edges, bins)
             return table(self.owner, bins, len(self.rows), len(edges) + 1, weights)
 
-        return self._once((name, mark, what), make)
+        return self.once((name, mark, what), make)
 
     def _values(
         self, what: str, edges: Array, bins: NDArray[np.int64]
@@ -152,11 +175,11 @@ class Chunk:
     @property
     def squares(self) -> Array:
         """Squared ratios of the tokens."""
-        return self._once("squares", lambda: np.square(self.tokens.ratio))
+        return self.once("squares", lambda: np.square(self.tokens.ratio))
 
     def inside(self, name: str, window: Window, what: str) -> Array:
         """Sums over the tokens whose statistic is inside, [sequences, settings]."""
-        return self._once(
+        return self.once(
             (name, window.key, what, "inside"),
             lambda: inside(self._table(name, window.edges, what), window),
         )
@@ -168,7 +191,7 @@ class Chunk:
     def excess(self, edges: Array) -> Array:
         """Sum of (true ratio - edge)+ over tokens, [sequences, edges]."""
         over = self._table("ratio", edges, "over")
-        return self._once(
+        return self.once(
             (edges.tobytes(), "excess"), lambda: excess_above(self.counts(edges), over, edges)
         )
 
@@ -192,7 +215,7 @@ class Chunk:
         assert (settings.weight_upper < np.exp(SAFETY_BOUND)).all()
         if settings.weighs_tokens:
             edges, index = np.unique(settings.weight_upper, return_inverse=True)
-            return self.excess(edges)[:, index]
+            return np.take(self.excess(edges), index, axis=1)
         true = np.exp(log_ratio(self.rows, "sequence"))[:, None]
         return np.maximum(true - settings.weight_upper, 0.0)
 
@@ -231,7 +254,7 @@ class Chunk:
         below = self._inside("ratio", window)
         sums = below.sum + edges * counts + nan
         squares = below.squares + np.square(edges) * counts + nan
-        return WeightSums(sums[:, index], squares[:, index])
+        return WeightSums(np.take(sums, index, axis=1), np.take(squares, index, axis=1))
 
 
 def _token_window(settings: Settings) -> tuple[str, Window]:

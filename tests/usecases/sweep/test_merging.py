@@ -73,8 +73,9 @@ def test_shards_and_orders_give_the_same(seed, cuts):
 
 def arrays_of(state: SweepState) -> list[np.ndarray]:
     """A copy of every array of sums that a state holds."""
-    sums = [item.sums for item in state.clusters.values()]
+    sums = [state.clusters[name] for name in state.clusters.tables]
     for family in state.families.values():
+        assert family.lengths is not None
         sums += [*family.totals.values(), family.lengths, family.least, family.most]
     assert state.groups is not None
     sums += [state.groups.one, state.groups.two, state.lengths]
