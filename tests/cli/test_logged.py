@@ -58,7 +58,7 @@ def test_the_page_has_a_section(rcdiag, table, tmp_path):
     html = tmp_path / "page.html"
     log = log_of(tmp_path, kl=KL, k3_kl=0.25123456)
     rcdiag("score", table, "--logged", log, "--html", html)
-    page = html.read_text()
+    page = html.read_text().replace("<wbr>", "")  # where a long name may break
     assert "The trainer's own log" in page or "The trainer&#39;s own log" in page
     assert '">rollout_corr/k3_kl</code>' in page
     assert "not explained" in page

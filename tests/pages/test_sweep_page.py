@@ -79,8 +79,8 @@ def test_a_preset_that_was_swept_has_bias_and_variance(result, presets):
     swept = {item.names: item for item in treatments if item.candidate is not None}
     (together,) = [item for names, item in swept.items() if "decoupled_seq_is" in names]
     (row,) = [row for row in result.families["seq_tis"].rows if row.bounds == {"upper": 2.0}]
-    assert together.bias == row.weight_distance
-    assert together.variance == row.weight_variance
+    assert together.bias == pytest.approx(row.weight_distance, rel=1e-13)
+    assert together.variance == pytest.approx(row.weight_variance, rel=1e-13)
     assert together.error == together.candidate.gradient_bias + together.candidate.gradient_noise
 
 
