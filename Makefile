@@ -7,7 +7,9 @@ LAST := sample_data/policy/step_8
 # Tests run side by side, one thread each; a file stays in one process, so that its results are
 # made once. Files start in the order of tests/conftest.py: the longest first.
 ALONE := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
-PYTEST := $(ALONE) $(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+# One worker more than cores: tests also wait, for Chromium and for processes that they start.
+WORKERS := $(shell python3 -c 'import os; print((os.cpu_count() or 1) + 1)' 2>/dev/null || echo auto)
+PYTEST := $(ALONE) $(PY) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Hundreds of processes read the same modules: they compile them once, also where the image says no.
 unexport PYTHONDONTWRITEBYTECODE
 QUICK := not engine and not browser and not slow and not gpu and not oracle and not cluster
