@@ -22,6 +22,7 @@ from tests.diagnosis.tables import (
     plain,
     presence_penalty,
     repetition_penalty,
+    taken_twice,
     tempered,
     top_p,
     with_tool_turns,
@@ -180,3 +181,23 @@ def test_rows_wholly_of_older_weights_count_as_older(seed: int) -> None:
     case = replace(honest, log_probs=columns, token_id=ids, facts=facts)
     diagnosis = judged(case)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correct", "in-flight-update")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_few_rare_tokens_do_not_hide_a_temperature(seed: int) -> None:
+    """Their factors spread, as under a cap; that all sure tokens moved to one side tells."""
+    temperature = drawn(seed).uniform(0.55, 0.7)
+    case = made(tempered(temperature), noisy(0.01), seed=seed, rows=64, sharpness=1.6)
+    diagnosis = judged(case)
+    assert diagnosis.verdict == "fix"
+    assert diagnosis.causes[0].slug in ("trainer-without-temperature", "logit-softcap")
+
+
+def test_answers_that_come_twice_by_chance_are_no_rows_written_twice() -> None:
+    """Twenty-eight answers of thirty are likely enough to come twice; so are the other two then."""
+    case = taken_twice(made(), 30)
+    likely = np.isin(case.row % ROWS, np.arange(28))[case.owner]
+    for policy, values in case.log_probs.items():
+        case = with_values(case, policy, lambda _, v=values: np.where(likely, 0.02 * v, v))
+    assert "duplicated-rows" not in slugs(judged(case))
+    assert "duplicated-rows" in slugs(judged(taken_twice(made(), 3)))

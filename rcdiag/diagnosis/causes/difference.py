@@ -268,6 +268,8 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
         return None  # other weights sum to 1 too: the recorded law is not the one that sampled
     if _draft_recorded(signs) is not None:
         return None
+    if signs.sure_power is not None and signs.sure_power.one_sided:
+        return None  # one law is sharper in every context, as no other weights make it
     return Suspicion(
         confidence=0.9,
         message=f"Log-ratios ({law.rms:.2g} nats rms) depend on the token, the same in both halves "

@@ -12,6 +12,7 @@ from rcdiag.diagnosis.signs import Signs
 
 # Rows whose tokens are less likely than this together do not stand twice by chance.
 UNLIKELY = -9.0
+BY_CHANCE = 0.1  # so many of all rows that stand twice may be unlikely ones
 
 
 def _columns_identical(signs: Signs) -> Suspicion | None:
@@ -47,7 +48,7 @@ def _duplicated_rows(signs: Signs) -> Suspicion | None:
     case = signs.case
     values = case.log_probs[case.sampler]
     seen: dict[bytes, int] = {}
-    again = np.zeros(len(case.lengths), np.bool_)
+    repeated = np.zeros(len(case.lengths), np.bool_)
     total = np.bincount(
         case.owner[case.mask],
         _surprise(values[case.mask]),
@@ -61,12 +62,13 @@ def _duplicated_rows(signs: Signs) -> Suspicion | None:
         if groups is not None:
             digest.update(groups[index].tobytes())
         key = digest.digest()
-        if key in seen and total[index] < UNLIKELY:
-            again[index] = True
+        repeated[index] = key in seen
         seen.setdefault(key, int(index))
-    share = float(again.mean())
-    if again.sum() < 2:
+    again = repeated & (total < UNLIKELY)
+    # Where many answers come twice by chance, some of the less likely ones do as well.
+    if again.sum() < max(2, BY_CHANCE * repeated.sum()):
         return None
+    share = float(again.mean())
     first = int(case.row[np.flatnonzero(again)[0]])
     return Suspicion(
         confidence=0.97 if share > 0.02 else 0.75,

@@ -8,11 +8,13 @@ import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, HOLDS, VISIBLE, usable
-from rcdiag.diagnosis.signs import Law, Signs
+from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.signs.tempered import Tempered, tempered
 
 # Nats; where both sides give tokens so much surprisal on the mean, contexts have many likely ones.
 FLAT = 0.6
+# Spread of the powers of sure tokens, where one temperature makes all of them.
+EVEN = 0.65
 
 
 def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
@@ -26,7 +28,7 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
     ratio_z, inverse_z = signs.law.ratio_mean[1], signs.law.inverse_mean[1]
     if declared == 1.0 and not signs.declared.sampler.sampling_temperature:
         return None  # every row was sampled at 1: another law that flattens
-    if abs(ratio_z) < BROKEN and _uneven(signs.law, seen, declared):
+    if abs(ratio_z) < BROKEN and _uneven(signs, seen, declared):
         return None  # a cap on logits flattens too, unevenly
     if abs(ratio_z) > BROKEN and abs(inverse_z) < HOLDS:
         return "temperature-raw-recorded", seen, "E[1 / ratio] is 1 and E[ratio] is not"
@@ -47,15 +49,30 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
     return "trainer-without-temperature", seen, "the recorded law is the trainer's at another T"
 
 
-def _uneven(law: Law, seen: Tempered, declared: float | None) -> bool:
+def _uneven(signs: Signs, seen: Tempered, declared: float | None) -> bool:
     """Tell whether a law is flatter by different factors; noise blurs those near 1, and contexts
     with many likely tokens all of them, so that a factor that rows declare stands.
     """
+    tokens = signs.case.tokens
     if declared is None:
-        many_likely = -max(law.tokens.sampler.mean(), law.tokens.trainer.mean()) > FLAT
-        return seen.spread > (2.2 if many_likely else 1.1)
+        many_likely = -max(tokens.sampler.mean(), tokens.trainer.mean()) > FLAT
+        spread = seen.spread > (2.2 if many_likely else 1.1)
+        # Factors of few rare tokens spread by chance; sure tokens tell then.
+        return spread and (_as_under_a_cap(signs) or not _even(signs))
     far = abs(np.log(seen.factor)) > 0.15
     return far and seen.spread > 1.5 and not _agrees(seen.factor, declared)
+
+
+def _even(signs: Signs) -> bool:
+    """Tell whether one temperature fits all sure tokens."""
+    power = signs.sure_power
+    return power is not None and power.one_sided and power.spread <= EVEN
+
+
+def _as_under_a_cap(signs: Signs) -> bool:
+    """Tell whether log-ratios of rare tokens lie on a line, and token ids do not explain them."""
+    line = signs.law.rare_line
+    return line is not None and line.explained >= 0.5 and signs.law.by_token_id[1] <= 0.3
 
 
 def _agrees(factor: float, declared: float) -> bool:
@@ -199,10 +216,9 @@ def _softcap(signs: Signs) -> Suspicion | None:
     if not usable(signs) or signs.law.rms < 0.03 or _temperature(signs) is not None:
         return None
     seen = tempered(signs.case.tokens)
-    if seen is None or abs(signs.law.ratio_mean[1]) > BROKEN or signs.law.by_token_id[1] > 0.3:
+    if seen is None or abs(signs.law.ratio_mean[1]) > BROKEN or signs.law.one_sided > 0.995:
         return None
-    line = signs.law.rare_line
-    if signs.law.one_sided > 0.995 or line is None or line.explained < 0.5:
+    if not _as_under_a_cap(signs):
         return None
     flatter = "sampler" if seen.factor < 1 else "trainer"
     return Suspicion(

@@ -30,6 +30,36 @@ class Tempered:
     sure: float  # share of sure tokens whose ratio is on the other side of 1
 
 
+@dataclass(frozen=True)
+class SurePower:
+    """What is left of sure tokens is, on one side, a power of what is left on the other side.
+
+    Where one token has nearly all mass, and another the rest, the rest at temperature T is that at
+    temperature 1 to the power of 1/T. Several others move the power a little, and a cap on logits
+    by context; other weights give as many powers above 1 as below.
+    """
+
+    low: float  # 2% quantile of log(-sampler) / log(-trainer)
+    high: float  # 98% quantile
+    spread: float  # from the 10% to the 90% quantile, over the median's distance from 1
+
+    @property
+    def one_sided(self) -> bool:
+        """Tell whether one law is sharper than the other wherever a token is sure."""
+        return self.low > 1.03 or self.high < 0.97
+
+
+def sure_power(tokens: PairTokens) -> SurePower | None:
+    """Return the powers of sure tokens; None where these are few."""
+    sure = (tokens.trainer > SURE[0]) & (tokens.trainer < SURE[1]) & (tokens.sampler < 0)
+    if sure.sum() < 4 * LEAST:
+        return None
+    powers = np.log(-tokens.sampler[sure]) / np.log(-tokens.trainer[sure])
+    low, tenth, middle, ninetieth, high = np.quantile(powers, [0.02, 0.1, 0.5, 0.9, 0.98])
+    spread = (ninetieth - tenth) / max(abs(1 - middle), 1e-9)
+    return SurePower(float(low), float(high), float(spread))
+
+
 def tempered(tokens: PairTokens) -> Tempered | None:
     """Look for a power law between two columns; None where sure and rare tokens do not agree.
 
