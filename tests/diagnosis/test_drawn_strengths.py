@@ -201,3 +201,11 @@ def test_answers_that_come_twice_by_chance_are_no_rows_written_twice() -> None:
         case = with_values(case, policy, lambda _, v=values: np.where(likely, 0.02 * v, v))
     assert "duplicated-rows" not in slugs(judged(case))
     assert "duplicated-rows" in slugs(judged(taken_twice(made(), 3)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_law_that_lacks_little_mass_is_no_noise(seed: int) -> None:
+    """Log-ratios are as small as those of rounding, and as often above 0; E[ratio] is not 1."""
+    kept = drawn(seed).uniform(0.985, 0.992)
+    diagnosis = judged(made(top_p(kept), noisy(0.03), seed=seed, sharpness=4.0))
+    assert diagnosis.verdict in ("fix", "cannot-tell")

@@ -27,6 +27,8 @@ BROKEN = 4.0
 def _noisy(signs: Signs) -> bool:
     """Tell whether the mismatch is no more than two honest engines have."""
     law = signs.law
+    if abs(law.ratio_mean[0] - 1.0) > 0.001 and abs(law.ratio_mean[1]) > 2 * BROKEN:
+        return False  # rounding leaves E[ratio] at 1
     if law.rms < HONEST:
         return True
     correlation, explained = law.by_token_id
@@ -264,8 +266,12 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
     law = signs.law
     if law.rms < HONEST or not _by_weights(law) or signs.declared.weights_agree:
         return None
-    if abs(law.ratio_mean[0] - 1.0) > 0.05 and abs(law.ratio_mean[1]) > 2 * BROKEN:
+    mean, z = law.ratio_mean
+    if abs(mean - 1.0) > 0.05 and abs(z) > 2 * BROKEN:
         return None  # other weights sum to 1 too: the recorded law is not the one that sampled
+    # Missed large ratios make a mean too small, noise of the recorder half of rms^2 too large.
+    if mean - 1.0 > law.rms**2 and z > BROKEN + 1:
+        return None
     if _draft_recorded(signs) is not None:
         return None
     if signs.sure_power is not None and signs.sure_power.one_sided:
