@@ -194,13 +194,17 @@ def test_few_rare_tokens_do_not_hide_a_temperature(seed: int) -> None:
 
 
 def test_answers_that_come_twice_by_chance_are_no_rows_written_twice() -> None:
-    """Twenty-eight answers of thirty are likely enough to come twice; so are the other two then."""
-    case = taken_twice(made(), 30)
-    likely = np.isin(case.row % ROWS, np.arange(28))[case.owner]
-    for policy, values in case.log_probs.items():
-        case = with_values(case, policy, lambda _, v=values: np.where(likely, 0.02 * v, v))
-    assert "duplicated-rows" not in slugs(judged(case))
-    assert "duplicated-rows" in slugs(judged(taken_twice(made(), 3)))
+    """A record of the whole law makes answers of a kept set less likely than they were."""
+
+    def twice(**facts: np.ndarray) -> Case:
+        case = taken_twice(made(**facts), 3)
+        for policy, values in case.log_probs.items():
+            total = np.bincount(case.owner, values)[case.owner]
+            case = with_values(case, policy, lambda v, by=-12.0 / total: by * v)
+        return case
+
+    assert "duplicated-rows" in slugs(judged(twice()))
+    assert "duplicated-rows" not in slugs(judged(twice(top_p=np.full(ROWS, 0.7))))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

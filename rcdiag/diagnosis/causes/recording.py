@@ -6,13 +6,12 @@ import hashlib
 
 import numpy as np
 
-from rcdiag.diagnosis.case import Array
+from rcdiag.diagnosis.case import Array, RowFacts
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.signs import Signs
 
 # Rows whose tokens are less likely than this together do not stand twice by chance.
 UNLIKELY = -9.0
-BY_CHANCE = 0.1  # so many of all rows that stand twice may be unlikely ones
 
 
 def _columns_identical(signs: Signs) -> Suspicion | None:
@@ -48,13 +47,16 @@ def _duplicated_rows(signs: Signs) -> Suspicion | None:
     case = signs.case
     values = case.log_probs[case.sampler]
     seen: dict[bytes, int] = {}
-    repeated = np.zeros(len(case.lengths), np.bool_)
+    again = np.zeros(len(case.lengths), np.bool_)
     total = np.bincount(
         case.owner[case.mask],
         _surprise(values[case.mask]),
         len(case.lengths),
     )
     groups = case.facts.group
+    # A record of the whole law makes answers of a kept set or a low temperature less likely than
+    # they were.
+    unlikely = 2 * UNLIKELY if _sharper(case.facts) else UNLIKELY
     for index in np.flatnonzero(case.lengths > 0):
         tokens = slice(case.start[index], case.start[index] + case.lengths[index])
         digest = hashlib.blake2b(case.token_id[tokens].tobytes(), digest_size=16)
@@ -62,13 +64,12 @@ def _duplicated_rows(signs: Signs) -> Suspicion | None:
         if groups is not None:
             digest.update(groups[index].tobytes())
         key = digest.digest()
-        repeated[index] = key in seen
+        if key in seen and total[index] < unlikely:
+            again[index] = True
         seen.setdefault(key, int(index))
-    again = repeated & (total < UNLIKELY)
-    # Where many answers come twice by chance, some of the less likely ones do as well.
-    if again.sum() < max(2, BY_CHANCE * repeated.sum()):
-        return None
     share = float(again.mean())
+    if again.sum() < 2:
+        return None
     first = int(case.row[np.flatnonzero(again)[0]])
     return Suspicion(
         confidence=0.97 if share > 0.02 else 0.75,
@@ -79,6 +80,15 @@ def _duplicated_rows(signs: Signs) -> Suspicion | None:
         share_of_rows=share,
         also_possible=[],
         mended=case.without_rows(again),
+    )
+
+
+def _sharper(facts: RowFacts) -> bool:
+    """Tell whether rows declare that they were sampled from less than the whole law at 1."""
+    below_one = (facts.temperature, facts.top_p)
+    above_zero = (facts.top_k, facts.min_p)
+    return any(v is not None and bool((v < 0.99).any()) for v in below_one) or any(
+        v is not None and bool((v > 0).any()) for v in above_zero
     )
 
 
