@@ -32,7 +32,7 @@ demo: $(READY) ## score the shipped rollouts with vLLM and Hugging Face, report 
 	    -o reports/demo/scored.parquet --result reports/demo/result.json \
 	    --html reports/demo/report.html --plots reports/demo/plots
 
-test: lint ## set up, lint and test, with real vLLM and Chromium (7 to 8 minutes on two cores)
+test: lint ## set up, lint and test, with real vLLM and Chromium (7 minutes on two cores)
 	@[ -n "$(CHROMIUM)" ] || \
 	    echo "left out: tests of the pages (no Chromium: apt-get install chromium, or set CHROMIUM)"
 	@$(PYTEST) -m "$(if $(CHROMIUM),,not browser and )not slow and not gpu and not oracle and not cluster" tests
