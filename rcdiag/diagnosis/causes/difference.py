@@ -354,7 +354,11 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
         confidence=0.85,
         message=f"The two forward passes differ ({law.rms:.2g} nats rms, k3 {law.k3:.2g}) {where}.",
         evidence=[
-            fact("rms log-ratio", "more than rounding", rms=law.rms),
+            fact(
+                "rms log-ratio",
+                "more than rounding" if law.rms >= HONEST else "that of rounding, but see E[ratio]",
+                rms=law.rms,
+            ),
             fact(
                 "E[ratio]",
                 "not 1: the record may not be the law that sampled"
