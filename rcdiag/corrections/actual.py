@@ -22,8 +22,8 @@ from rcdiag.corrections.apply import (
     outcome,
     quantities_of,
 )
-from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction, Rejection
+from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.quantities import Excess, LogRatio, Quantity, TrueRatio, Unsafe
 from rcdiag.corrections.sequences import Rows
 

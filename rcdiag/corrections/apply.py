@@ -13,13 +13,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.arithmetic import (
-    Tokens,
-    guarded_exp,
-    row_statistic,
-    token_statistic,
-    within,
-)
 from rcdiag.corrections.correction import Correction, Level, Rejection, Weighting
 from rcdiag.corrections.quantities import (
     Beyond,
@@ -31,7 +24,10 @@ from rcdiag.corrections.quantities import (
     Within,
     bounded,
 )
+from rcdiag.corrections.rejections import tokens_kept, within
 from rcdiag.corrections.sequences import Column, Rows
+from rcdiag.corrections.statistics import row_statistic, token_statistic
+from rcdiag.corrections.tokens import Tokens
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -53,7 +49,7 @@ def log_ratio(rows: Rows, level: Level, over: Over = ()) -> Array:
 def ratio(rows: Rows, level: Level, over: Over = ()) -> Array:
     """Return exp of each row's log-ratio, clamped as the trainer does, [sequences]."""
     values = log_ratio(rows, level, over).astype(rows.dtype)
-    return guarded_exp(values, rows.guard).astype(np.float64)
+    return rows.guard.exp(values).astype(np.float64)
 
 
 def raw_weights(rows: Rows, weighting: Weighting) -> Column:
@@ -474,7 +470,7 @@ def _token_weights(correction: Correction, tokens: Tokens, rows: Rows) -> Array 
     if weighting.by_token:
         return weight_quantity(correction).of(tokens).astype(np.float64, copy=False)
     weights = np.repeat(_sequence_weights(rows, weighting), rows.lengths)
-    return np.where(tokens.kept(correction.zeroing), weights, 0.0)
+    return np.where(tokens_kept(tokens, correction.zeroing), weights, 0.0)
 
 
 def _sequence_weights(rows: Rows, weighting: Weighting) -> Array:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import PLACES, Correction, Level, Rejection, Weighting
+from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.statistics import STATISTICS
 from rcdiag.errors import RcdiagError
 

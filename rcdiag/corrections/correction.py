@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from rcdiag.corrections.statistics import Statistic
+from rcdiag.corrections.guard import UNSAID, Guard
+from rcdiag.corrections.statistics import STATISTICS, Statistic
 
 # A segment is a run of neighbouring sampled tokens: one turn of the policy. Its ratio, like that of
 # `geometric`, is exp of a mean of log-ratios.
 Level = Literal["token", "segment", "sequence", "geometric"]
 PLACES = ("token_", "segment_", "seq_sum_", "seq_mean_", "seq_max_", "seq_min_")
 BY_TOKEN = ("token", "segment")  # levels at which tokens of one sequence may have other values
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """What a trainer does to log-ratios before it takes exp of them or of their sums."""
-
-    bound: float = 20.0  # nats; log-ratios are clamped to +-bound before exp; inf: no clamp
-    before_sums: bool = False  # the clamp acts on tokens before they are summed or averaged
-    # NaN or infinite: `stays`; `equal` makes the log-ratio 0, `nan_equal` that of a NaN alone,
-    # `zero` makes the ratio 0.
-    non_finite: Literal["stays", "equal", "nan_equal", "zero"] = "stays"
-    epsilon: float = 1e-8  # what it adds to counts of tokens that it divides by
-    nan_log_prob: float | None = None  # what takes the place of a log-prob that is NaN
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +82,6 @@ class Rejection:
     @property
     def _of_tokens(self) -> Statistic | None:
         """Return the statistic of tokens that it reads; None where that is the ratio."""
-        # Statistics are defined on tokens, which know the guards of corrections.
-        from rcdiag.corrections.statistics import STATISTICS
-
         place = next((name for name in PLACES if self.statistic.startswith(name)), "")
         return STATISTICS.get(self.statistic.removeprefix(place))
 
@@ -126,7 +110,7 @@ class Correction:
     # Outside of their bounds weights are 0 and the loss mask stays: statistics other than the
     # weight itself, for which `Weighting.outside` is `zero`.
     zeroing: tuple[Rejection, ...] = ()
-    guard: Guard = Guard()
+    guard: Guard = UNSAID
     # The policy loss of this name makes these weights itself, of the current policy and the
     # rollout: they are not multiplied in once more.
     weights_in_loss: bool = False

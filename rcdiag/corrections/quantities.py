@@ -8,9 +8,12 @@ from typing import ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.arithmetic import SAFETY_BOUND, UNSAID, Array, T, Tokens, statistic, within
-from rcdiag.corrections.correction import Guard, Level, Rejection
+from rcdiag.corrections.correction import Level, Rejection
 from rcdiag.corrections.exponentials import exp
+from rcdiag.corrections.guard import SAFETY_BOUND, UNSAID, Guard, T
+from rcdiag.corrections.rejections import tokens_kept, within
+from rcdiag.corrections.statistics import statistic
+from rcdiag.corrections.tokens import Array, Tokens
 
 Outside = Literal["truncate", "clip", "zero", "mask", "floor"]
 
@@ -190,7 +193,7 @@ class Within:
 
     def of(self, tokens: Tokens) -> Array:
         values = 1.0 if self.quantity is None else self.quantity.of(tokens)
-        return np.where(tokens.kept(self.over), values, self.elsewhere)
+        return np.where(tokens_kept(tokens, self.over), values, self.elsewhere)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.arithmetic import UNSAID, Array, Tokens
-from rcdiag.corrections.correction import Guard
+from rcdiag.corrections.guard import UNSAID, Guard
 from rcdiag.corrections.quantities import (
     EveryLogProb,
     Guarded,
@@ -17,6 +16,7 @@ from rcdiag.corrections.quantities import (
     Quantity,
     Reduction,
 )
+from rcdiag.corrections.tokens import Array, Tokens
 from rcdiag.lazy import lazy
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch, joined_sketches

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rcdiag.corrections.exponentials import exp, log
+from rcdiag.corrections.tokens import Array, Tokens
 from rcdiag.registry import Registry
-
-if TYPE_CHECKING:
-    from rcdiag.corrections.arithmetic import Array, Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,3 +133,25 @@ STATISTICS: Registry[Statistic] = Registry(
         ),
     ),
 )
+
+
+def statistic(tokens: Tokens, name: str) -> Array:
+    """Return a statistic of tokens by its name, [tokens]."""
+    if name == "segment":
+        return tokens.guard.exp(tokens.segment_mean(tokens.log_ratio))
+    if name.startswith("segment_"):
+        return tokens.segment_mean(statistic(tokens, name.removeprefix("segment_")))
+    return STATISTICS[name].of(tokens)
+
+
+def token_statistic(name: str) -> str:
+    """Return the statistic of tokens that a rejection by token reads: `token_k1` is k1."""
+    if name == "token":
+        return "ratio"
+    return name if name.startswith("segment") else name.removeprefix("token_")
+
+
+def row_statistic(name: str) -> tuple[str, str]:
+    """Return place and statistic of a rejection by sequence: `seq_mean_k3` is mean, k3."""
+    _, place, of_tokens = name.split("_", 2)
+    return place, of_tokens

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import applied_weights, bounded_quantity, raw_weights
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction, Within
+from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.sequences import Column
+from rcdiag.corrections.tokens import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]
@@ -56,7 +57,7 @@ class Weighed:
     keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "max", "min")
 
     def of(self, tokens: Tokens) -> Array:
-        counted = tokens.kept(self.over)
+        counted = tokens_kept(tokens, self.over)
         if self.weight is not None:
             counted = counted & (self.weight.of(tokens) > 0)
         return np.where(counted, self.quantity.of(tokens), self.elsewhere)
@@ -73,7 +74,7 @@ class Moved:
 
     def of(self, tokens: Tokens) -> Array:
         moved = self.weight.of(tokens) != tokens.ratio
-        return (moved & tokens.kept(self.over)).astype(np.float64)
+        return (moved & tokens_kept(tokens, self.over)).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from rcdiag.corrections.bounds import weights_of
-from rcdiag.corrections.correction import Correction, Guard, Weighting
+from rcdiag.corrections.correction import Correction, Weighting
+from rcdiag.corrections.guard import Guard
 from rcdiag.results import Finding
 from rcdiag.trainers.axolotl.loss_in_config import loss_in
 from rcdiag.trainers.axolotl.losses import UPDATE

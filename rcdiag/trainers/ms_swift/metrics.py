@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import applied_weights, ratio, weight_quantity
-from rcdiag.corrections.arithmetic import SAFETY_BOUND, Array, Tokens
 from rcdiag.corrections.correction import Correction
+from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.quantities import (
     SUM,
     Beyond,
@@ -25,6 +25,7 @@ from rcdiag.corrections.quantities import (
     SquaredRatio,
 )
 from rcdiag.corrections.sequences import Column
+from rcdiag.corrections.tokens import Array, Tokens
 from rcdiag.corrections.trainer_means import EPSILON, Batch
 
 Metrics = dict[str, float]

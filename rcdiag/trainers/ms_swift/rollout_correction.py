@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from rcdiag.corrections.bounds import weights_of, windows_of
-from rcdiag.corrections.correction import Correction, Guard, Rejection, Weighting
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.guard import Guard
 from rcdiag.trainers.document import Document
 from rcdiag.trainers.ms_swift.loss_in_config import loss_in
 from rcdiag.trainers.ms_swift.losses import UPDATE

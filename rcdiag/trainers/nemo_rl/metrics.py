@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import ratio, weight_quantity
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.exponentials import exp, log
 from rcdiag.corrections.quantities import (
@@ -26,6 +25,8 @@ from rcdiag.corrections.quantities import (
     Within,
     bounded,
 )
+from rcdiag.corrections.rejections import tokens_kept
+from rcdiag.corrections.tokens import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.trainers.nemo_rl.correction import EPSILON
 
@@ -81,7 +82,7 @@ class Times:
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
-        return self.quantity.of(tokens) * tokens.kept(self.over)
+        return self.quantity.of(tokens) * tokens_kept(tokens, self.over)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rcdiag.corrections.arithmetic import Array, Tokens
-from rcdiag.corrections.correction import Correction, Guard, Rejection, Weighting
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.quantities import SUM, LogRatio, Quantity, Reduction
+from rcdiag.corrections.rejections import tokens_kept
+from rcdiag.corrections.tokens import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.results import Finding
 from rcdiag.trainers.document import Document
@@ -115,7 +117,7 @@ class Outside:
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
-        return (~tokens.kept(self.tests)).astype(np.float64)
+        return (~tokens_kept(tokens, self.tests)).astype(np.float64)
 
 
 def _gate_of(correction: Correction) -> Rejection | None:

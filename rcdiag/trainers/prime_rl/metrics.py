@@ -12,9 +12,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction, UnclampedK3, Within
+from rcdiag.corrections.rejections import tokens_kept
+from rcdiag.corrections.tokens import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]
@@ -41,7 +42,7 @@ class Dropped:
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
-        dropped = ~tokens.kept(self.rejections)
+        dropped = ~tokens_kept(tokens, self.rejections)
         if self.sign:
             dropped = dropped & (np.sign(tokens.advantage) == self.sign)
         values = 1.0 if self.quantity is None else self.quantity.of(tokens)

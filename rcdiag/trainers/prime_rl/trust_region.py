@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.corrections.correction import Correction, Guard, Rejection, Weighting
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.guard import Guard
 from rcdiag.trainers.document import Document
 from rcdiag.trainers.prime_rl.emit import loss_table
 from rcdiag.trainers.prime_rl.loss_in_config import loss_in

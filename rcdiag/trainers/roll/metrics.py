@@ -18,9 +18,9 @@ from rcdiag.corrections.apply import (
     statistic_of_rows,
     token_bounds,
 )
-from rcdiag.corrections.arithmetic import within
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import Beyond, K, Kept, LogRatio, Quantity, Ratio
+from rcdiag.corrections.rejections import within
 from rcdiag.corrections.trainer_means import EPSILON, Batch
 
 Metrics = dict[str, float]

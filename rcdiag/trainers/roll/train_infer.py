@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.corrections.correction import Correction, Guard, Rejection, Weighting
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.guard import Guard
 from rcdiag.results import Finding
 from rcdiag.trainers.document import MISSING, Document
 from rcdiag.trainers.roll.emit import block

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import ratio, statistic_of_rows
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import (
     Beyond,
@@ -24,6 +23,7 @@ from rcdiag.corrections.quantities import (
     Reduction,
     Within,
 )
+from rcdiag.corrections.tokens import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]

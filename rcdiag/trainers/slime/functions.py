@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rcdiag.corrections.correction import Correction, Guard, Weighting
+from rcdiag.corrections.correction import Correction, Weighting
+from rcdiag.corrections.guard import Guard
 from rcdiag.results import Finding
 from rcdiag.trainers.document import Document
 from rcdiag.trainers.slime import mis

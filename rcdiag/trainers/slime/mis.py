@@ -19,8 +19,8 @@ from rcdiag.corrections.apply import (
     veto_quantity,
     vetoed_rows,
 )
-from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.quantities import (
     Beyond,
     LogRatio,

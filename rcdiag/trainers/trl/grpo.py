@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.corrections.correction import Correction, Guard, Rejection, Weighting
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.guard import Guard
 from rcdiag.results import Finding
 from rcdiag.trainers.document import Document
 from rcdiag.trainers.trainer import (

@@ -18,8 +18,8 @@ from rcdiag.corrections.apply import (
     raw_weights,
     statistic_of_rows,
 )
-from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.quantities import (
     Beyond,
     K,

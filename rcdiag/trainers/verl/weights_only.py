@@ -10,9 +10,9 @@ from functools import partial
 import numpy as np
 
 from rcdiag.corrections.apply import ratio, raw_weights, veto_quantity, vetoed_rows
-from rcdiag.corrections.arithmetic import within
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import Kept, Quantity
+from rcdiag.corrections.rejections import within
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.statistics.quantiles import Ordered
 from rcdiag.trainers.document import Document

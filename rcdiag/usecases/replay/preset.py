@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import TokenEffects, quantities_of, token_effects
-from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import under
+from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.sequences import rows_of
+from rcdiag.corrections.tokens import Tokens
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.losses.batch import loss_batch
@@ -92,7 +93,7 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
         tokens = Tokens.of(pair)
         effects = token_effects(correction, tokens, rows)
         first = [one for one in correction.rejections if one.leaves_denominators]
-        in_mask = tokens.under(correction.guard).kept(first) if first else None
+        in_mask = tokens_kept(tokens.under(correction.guard), first) if first else None
         metrics = trainer.metrics(Batch(rows), correction)
         kept = effects.kept & _kept_by_current(whole, batch)
     weights = None if correction.weights_in_loss else effects.weights
@@ -124,7 +125,9 @@ def _check_level(name: str, correction: Correction, loss: PolicyLoss) -> None:
 def _kept_by_current(correction: Correction, batch: ReplayBatch) -> Flags:
     """Tell which tokens stay under the rejections that look at the policy being updated."""
     tokens = Tokens.of(batch.pair("rollout", "current")).under(correction.guard)
-    return tokens.kept([rejection for rejection in correction.rejections if rejection.of_current])
+    return tokens_kept(
+        tokens, [rejection for rejection in correction.rejections if rejection.of_current]
+    )
 
 
 def loss_of_preset(name: str, batch: ReplayBatch, update: Update) -> PresetLoss:

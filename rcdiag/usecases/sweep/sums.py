@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import Effect, apply, log_ratio
-from rcdiag.corrections.arithmetic import SAFETY_BOUND
+from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.quantities import TrueRatio, Unsafe
 from rcdiag.usecases.sweep.by_cluster import Array, Index, Places, SumsByCluster
 from rcdiag.usecases.sweep.layout import Layout, SequenceBins

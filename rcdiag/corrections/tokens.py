@@ -5,25 +5,16 @@ Trainers clamp log-ratios before exp, most of them to +-20; `ratio` is that of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
-
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.correction import Guard, Rejection
 from rcdiag.corrections.exponentials import exp
-from rcdiag.corrections.statistics import STATISTICS
+from rcdiag.corrections.guard import UNSAID, Guard
 from rcdiag.lazy import lazy
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.table.segments import segment_max, segment_sum
+from rcdiag.table.segments import segment_sum
 
 Array = NDArray[np.floating]
-T = TypeVar("T", bound=np.floating)
-
-SAFETY_BOUND = 20.0  # nats, of a guard that is not said otherwise
-
-UNSAID = Guard()
 
 
 class Tokens:
@@ -148,7 +139,7 @@ class Tokens:
 
     @lazy
     def ratio(self) -> Array:
-        return finite_or_zero(exp(self.clamped), self.guard)
+        return self.guard.finite(exp(self.clamped))
 
     @lazy
     def k3(self) -> Array:
@@ -216,76 +207,3 @@ class Tokens:
         """Give each token the mean of its segment, [tokens], in float64."""
         sums = segment_sum(values.astype(np.float64, copy=False), self.segment_lengths)
         return np.repeat(sums / self.segment_lengths, self.segment_lengths)
-
-    def kept(self, rejections: Sequence[Rejection]) -> NDArray[np.bool_]:
-        """Tell which tokens stay under rejections by token, segment or sequence, [tokens]."""
-        keep = np.ones(len(self.raw_log_ratio), np.bool_)
-        for rejection in rejections:
-            lower = -np.inf if rejection.lower is None else rejection.lower
-            keep &= within(self._statistic(rejection), lower, rejection.upper)
-        return keep
-
-    def _statistic(self, rejection: Rejection) -> Array:
-        """Return the statistic of a rejection at each token, [tokens]."""
-        if rejection.of_tokens:
-            return statistic(self, token_statistic(rejection.statistic))
-        keep, counts = self.kept(rejection.over), self.lengths.astype(np.float64)
-        if rejection.over:
-            counts = np.maximum(self.row_sum(keep.astype(np.float64)), 1.0)
-        if rejection.of_ratio:
-            sums = self.row_sum(np.where(keep, self.log_ratio, 0.0))
-            logs = sums if rejection.statistic == "sequence" else sums / counts
-            return self.on_tokens(self.exp(logs))
-        place, name = row_statistic(rejection.statistic)
-        values = statistic(self, name)
-        if place in ("max", "min"):
-            sign = 1.0 if place == "max" else -1.0
-            turned = np.where(keep, sign * values, -np.inf).astype(np.float64, copy=False)
-            return self.on_tokens(sign * segment_max(turned, self.lengths))
-        sums = self.row_sum(np.where(keep, values, 0.0))
-        return self.on_tokens(sums if place == "sum" else sums / counts)
-
-    def exp(self, logs: Array) -> Array:
-        """Return ratios of summed or averaged log-ratios, under the guard."""
-        return guarded_exp(logs, self.guard)
-
-
-def guarded_exp(logs: NDArray[T], guard: Guard) -> NDArray[T]:
-    """Return exp of log-ratios that are held within the guard's bound."""
-    bounded = logs if np.isinf(guard.bound) else np.clip(logs, -guard.bound, guard.bound)
-    return finite_or_zero(exp(bounded), guard)
-
-
-def finite_or_zero(ratio: NDArray[T], guard: Guard) -> NDArray[T]:
-    """Set ratios that are no finite number to 0 where the guard says so."""
-    if guard.non_finite != "zero":
-        return ratio
-    return np.where(np.isfinite(ratio), ratio, ratio.dtype.type(0.0))
-
-
-def token_statistic(name: str) -> str:
-    """Return the statistic of tokens that a rejection by token reads: `token_k1` is k1."""
-    if name == "token":
-        return "ratio"
-    return name if name.startswith("segment") else name.removeprefix("token_")
-
-
-def row_statistic(name: str) -> tuple[str, str]:
-    """Return place and statistic of a rejection by sequence: `seq_mean_k3` is mean, k3."""
-    _, place, of_tokens = name.split("_", 2)
-    return place, of_tokens
-
-
-def statistic(tokens: Tokens, name: str) -> Array:
-    """Return a statistic of tokens by its name, [tokens]."""
-    if name == "segment":
-        return tokens.exp(tokens.segment_mean(tokens.log_ratio))
-    if name.startswith("segment_"):
-        return tokens.segment_mean(statistic(tokens, name.removeprefix("segment_")))
-    return STATISTICS[name].of(tokens)
-
-
-def within(values: Array, lower: float | Array, upper: float | Array) -> NDArray[np.bool_]:
-    """Tell where values lie within bounds, both included; NaN is outside."""
-    with np.errstate(invalid="ignore"):
-        return (values >= lower) & (values <= upper)
