@@ -83,7 +83,7 @@ from rcdiag.diagnosis.guides import judged
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.suite import BlockSums, Suite, SuiteState
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.passes import token_batches
 keep_freed_memory()
 states = RunningSum()

@@ -23,7 +23,7 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 from benchmarks.scoring import machine  # noqa: E402
-from rcdiag.table.table import open_table  # noqa: E402
+from rcdiag.table.opening import open_table  # noqa: E402
 from rcdiag.table.writer import VALUES_PER_ROW_GROUP, encodings  # noqa: E402
 
 TOKENS = 20_000_000

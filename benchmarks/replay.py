@@ -45,7 +45,7 @@ def reset_peak() -> int:
 def prepared(names: list[str]):
     """Update and batch, as the use case makes them."""
     from rcdiag.losses.settings import LossSettings
-    from rcdiag.table.table import open_table
+    from rcdiag.table.opening import open_table
     from rcdiag.trainers import find_trainer
     from rcdiag.trainers.plan import plan_corrections, preset_configs
     from rcdiag.usecases.replay.batch import Roles, read_batch

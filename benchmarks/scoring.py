@@ -47,8 +47,8 @@ VARIANTS = {
 def rows(model: str, vocabulary: int):
     """Shipped rows as trajectories; for the random model other ids with the same lengths."""
     from rcdiag.table.decode import decode
+    from rcdiag.table.opening import open_table
     from rcdiag.table.stream import read_chunks, whole
-    from rcdiag.table.table import open_table
     from rcdiag.table.trajectories import Ragged, Trajectories
 
     dump = open_table(ROOT / "sample_data" / "rollouts.parquet")
@@ -158,7 +158,7 @@ def plain_vllm(folder: Path, dtype: str, trajectories) -> Callable[[], np.ndarra
 
 
 def rcdiag(backend: str, folder: Path, dtype: str, trajectories) -> Callable[[], np.ndarray]:
-    from rcdiag.engines.spec import parse_policy
+    from rcdiag.engines.notation import parse_policy
 
     # The plain ways know no temperature: everybody scores at 1.
     longest = int((trajectories.prompt_ids.lengths + trajectories.response_ids.lengths).max())

@@ -30,8 +30,8 @@ from benchmarks.scoring import machine  # noqa: E402
 from rcdiag.corrections.correction import Correction  # noqa: E402
 from rcdiag.statistics.adding import RunningSum  # noqa: E402
 from rcdiag.statistics.pair import PolicyPair, pair_of  # noqa: E402
+from rcdiag.table.opening import open_table  # noqa: E402
 from rcdiag.table.stream import read_trajectories  # noqa: E402
-from rcdiag.table.table import open_table  # noqa: E402
 from rcdiag.table.writer import TableWriter  # noqa: E402
 from rcdiag.trainers import find_trainer  # noqa: E402
 from rcdiag.trainers.plan import Plan  # noqa: E402

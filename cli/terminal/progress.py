@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.status import Status
 
 from rcdiag.usecases.progress import Progress as Listener
-
-if TYPE_CHECKING:
-    from cli.terminal.screen import Screen
 
 # Seconds between two progress lines where stderr is no terminal, and before the first one.
 SECONDS_PER_LINE = 30.0
@@ -24,13 +22,14 @@ SECONDS_BEFORE_CONVERSION = 0.5  # short conversions show nothing
 class Bars(Listener):
     """Bars with scored tokens, tokens per second and time left; off a terminal lines instead."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, console: Console, say: Callable[[str], None], *, quiet: bool) -> None:
+        """`console` is that of stderr, and `say` writes a sentence there where one is wanted."""
         self.written: list[Path] = []
-        self._say = screen.say
-        self._lines = not screen.err.is_terminal
+        self._say = say
+        self._lines = not console.is_terminal
         self._last_line = time.monotonic()
-        self._console = screen.err
-        self._quiet = screen.quiet
+        self._console = console
+        self._quiet = quiet
         self._conversion: float | None = None  # when it began
         self._status: Status | None = None
         self._tasks: dict[str, tuple[TaskID, float, int]] = {}  # policy -> task, start, tokens then
@@ -40,9 +39,9 @@ class Bars(Listener):
             TextColumn("{task.completed:,.0f} of {task.total:,.0f} tokens"),
             TextColumn("{task.fields[speed]}"),
             TimeRemainingColumn(),
-            console=screen.err,
+            console=console,
             transient=True,
-            disable=screen.quiet or not screen.err.is_terminal,
+            disable=quiet or not console.is_terminal,
         )
 
     def __enter__(self) -> Bars:

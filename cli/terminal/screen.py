@@ -43,7 +43,7 @@ class Screen:
 
     def progress(self) -> Bars:
         """Return a listener for the library, a context: its bars go when the block ends."""
-        return Bars(self)
+        return Bars(self.err, self.say, quiet=self.quiet)
 
     def show(self, result: Result) -> None:
         """Draw the result, or with `json` print its document alone."""

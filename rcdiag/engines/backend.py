@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from rcdiag.engines.spec import PolicySpec
+
 if TYPE_CHECKING:
-    from rcdiag.engines.spec import PolicySpec
     from rcdiag.table.trajectories import Scores, Trajectories
 
 Progress = Callable[[int], None]  # called with the number of tokens that have just been scored
@@ -103,6 +104,14 @@ class Backend:
     def known_options(self) -> dict[str, Option]:
         """Return all options that rcdiag reads itself."""
         return {**COMMON_OPTIONS, **self.options}
+
+    def split(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Split a policy's options into those that rcdiag reads and those that the engine gets."""
+        own = self.known_options
+        return (
+            {key: value for key, value in options.items() if key in own},
+            {key: value for key, value in options.items() if key not in own},
+        )
 
     def place(self, about: Mapping[str, Any]) -> Place:
         """Return the place of a policy, of which the file metadata notes `about`."""

@@ -21,13 +21,14 @@ from typing import IO, Any
 
 import pyarrow as pa
 
+from rcdiag.engines import BACKENDS
 from rcdiag.engines.scored_by import SECONDS, TOKENS
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.extras import saying_what_to_install
+from rcdiag.table.batches import Batch, TableFile
 from rcdiag.table.decode import decode
 from rcdiag.table.parts import score_table, write_part
-from rcdiag.table.table import Batch, TableFile
 from rcdiag.table.trajectories import Trajectories
 
 Say = Callable[[dict[str, Any]], None]
@@ -37,7 +38,7 @@ def run(job: dict[str, Any], parts: Iterator[tuple[dict[str, Any], bytes]], say:
     """Load the engine, then score the parts; the file of a part appears whole or not at all."""
     spec = PolicySpec(**job["spec"])
     with saying_what_to_install(f"policy `{spec.name}`: on {socket.gethostname()} "):
-        engine = spec.load(job["max_length"])
+        engine = BACKENDS[spec.backend].load(spec, job["max_length"])
     folder = Path(job["folder"])
     about = {**spec.to_dict(), **engine.provenance(), "host": socket.gethostname()}
     _check_weights(spec, job["weights"], about)

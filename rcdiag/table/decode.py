@@ -11,9 +11,9 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.batches import Batch
 from rcdiag.table.hashing import hashed_texts, mixed
 from rcdiag.table.segments import segment_sum
-from rcdiag.table.table import Batch
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 ROW_COLUMNS = ("response_mask", "temperature", "group_id", "step")

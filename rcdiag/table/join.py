@@ -19,10 +19,11 @@ from rcdiag.errors import RcdiagError
 from rcdiag.files import not_writable
 from rcdiag.results import JoinReport
 from rcdiag.table.match import matched_rows
+from rcdiag.table.opening import open_table
 from rcdiag.table.schema import FORMAT_VERSION, column_setting, with_metadata
 from rcdiag.table.sources import SourceFile
 from rcdiag.table.stream import UniqueSampleIds
-from rcdiag.table.table import Table, open_table
+from rcdiag.table.table import Table
 
 NAMED = 10
 ROW = "__row"

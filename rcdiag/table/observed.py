@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.table.batches import Batch, TableFile
 from rcdiag.table.readers.footer import RowGroup
 from rcdiag.table.readers.parquet import open_parquet, read_whole, row_groups_of
-
-if TYPE_CHECKING:
-    from rcdiag.table.table import Batch, Table, TableFile
+from rcdiag.table.table import Table
 
 # Rows that are named for each policy.
 FIRST_ROWS = 10

@@ -9,9 +9,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.batches import Batch, RowRange
 from rcdiag.table.decode import columns_needed, decode, hashed
 from rcdiag.table.observed import with_log_probs
-from rcdiag.table.table import Batch, RowRange, Table
+from rcdiag.table.table import Table
 from rcdiag.table.trajectories import Trajectories
 
 

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.batches import Batch
 from rcdiag.table.decode import columns_needed, decode
 from rcdiag.table.stream import RowRange, UniqueSampleIds
-from rcdiag.table.table import Batch, Table
+from rcdiag.table.table import Table
 from rcdiag.table.trajectories import ModelLimits, Ragged, Trajectories
 
 

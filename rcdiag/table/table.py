@@ -1,15 +1,13 @@
-"""Trajectory tables are opened: any number of files as one, read in batches, never whole."""
+"""A trajectory table is any number of files as one, read in batches, never whole."""
 
 from __future__ import annotations
 
 import hashlib
 import html
 import shlex
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,15 +15,14 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from rcdiag.errors import RcdiagError, without_secrets
+from rcdiag.errors import RcdiagError
 from rcdiag.results import JoinReport
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
-from rcdiag.table.conversion import Conversion, Heard, RowOrigin, convert_files, with_urls
-from rcdiag.table.memory import name_in_memory, write_rows
-from rcdiag.table.naming import Naming, naming_of
-from rcdiag.table.observed import all_null
+from rcdiag.table.batches import Batch, RowRange, TableFile
+from rcdiag.table.conversion import Conversion
+from rcdiag.table.naming import Naming
 from rcdiag.table.readers.parquet import (
     open_parquet,
     read_rows_of,
@@ -34,84 +31,8 @@ from rcdiag.table.readers.parquet import (
 )
 from rcdiag.table.remote_file import TAIL, AnyFile, RemoteFile
 from rcdiag.table.scratch import Scratch
-from rcdiag.table.sources import SourceFile, SourceFiles, find_files
-from rcdiag.table.unify import common_schema, conformed
-
-RowRange = tuple[int, int]  # first row and the row after the last, in the whole table
-
-
-@dataclass(frozen=True, slots=True)
-class TableFile:
-    """One file of a table, and where its rows begin in the whole."""
-
-    path: AnyFile  # of several files that are converted to one the first
-    num_rows: int
-    first_row: int
-    converted: Path | None = None  # its rows as parquet, where it is of another format
-    url: str = ""  # what `path` is a copy of
-    # Where rows stood in the files that were given, where those are of another format.
-    origin: RowOrigin | None = field(default=None, compare=False, repr=False)
-    # Where some rows are drawn: their numbers in the whole table that they are drawn from, [rows],
-    # and the number that the file's first row has there.
-    drawn: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
-    start: int = 0
-    # Whether columns or types differ from the table's: those that the file lacks are null there.
-    differs: bool = False
-
-    def where(self, row: int) -> str:
-        """Return file and row, as an error names them, of a row counted from this file's first."""
-        in_path = row if self.drawn is None else int(self.drawn[row]) - self.start
-        return f"{self.name}, row {in_path}" if self.origin is None else self.origin.where(in_path)
-
-    @property
-    def name(self) -> str:
-        """Return the file's name as the user knows it."""
-        return without_secrets(self.url) or str(self.path)
-
-    @property
-    def sources(self) -> tuple[SourceFile, ...]:
-        """Return the files that were given for its rows."""
-        return (SourceFile(self.path, self.url),) if self.origin is None else self.origin.files
-
-    @property
-    def parquet(self) -> AnyFile:
-        """Return the parquet file that its rows are read from."""
-        return self.converted or self.path
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Rows of one file in their order, with canonical column names."""
-
-    table: pa.Table
-    file: TableFile
-    row_in_file: int  # of the first row that was read
-    # Which of the rows that were read are in the table, from 0, ascending; None: all of them.
-    taken: NDArray[np.int64] | None = None
-
-    @property
-    def first_row(self) -> int:
-        """Return the number of the first row in the whole table."""
-        return self.file.first_row + self.row_in_file
-
-    @property
-    def rows(self) -> NDArray[np.int64] | None:
-        """Return the numbers of the rows in the whole table; None where they follow each other."""
-        return None if self.taken is None else self.first_row + self.taken
-
-    def take(self, keep: NDArray[np.bool_]) -> Batch:
-        """Return the rows where `keep` [rows] holds."""
-        assert self.taken is None
-        taken = np.flatnonzero(keep)
-        return Batch(self.table.take(taken), self.file, self.row_in_file, taken)
-
-    def slice(self, start: int, stop: int) -> Batch:
-        return Batch(self.table.slice(start, stop - start), self.file, self.row_in_file + start)
-
-    def where(self, row: int) -> str:
-        """Return file and row, as an error names them."""
-        offset = row if self.taken is None else int(self.taken[row])
-        return self.file.where(self.row_in_file + offset)
+from rcdiag.table.sources import SourceFile
+from rcdiag.table.unify import conformed
 
 
 @dataclass(frozen=True, repr=False)
@@ -420,285 +341,8 @@ def _groups_with(file: TableFile, first: int, end: int) -> range:
     return range(start, int(np.searchsorted(ends, end, side="left")) + 1)
 
 
-def open_table(
-    source: str | Path | Sequence[str | Path],
-    renames: Mapping[str, str] | None = None,
-    format: str | None = None,
-    needed: Sequence[str] = (),
-    given: Mapping[str, Any] | None = None,
-) -> Table:
-    """Open a file, a folder, a glob, a URL, or a list of them, as one table.
-
-    `renames` maps canonical column names to the names in the files; an empty name reads none as
-    that column. Columns of parquet files that are not mapped are read under the names that other
-    programs give them where nothing speaks against it. `format` names one of `READERS`; without it
-    the files tell. `given` holds values of all rows that the files lack. A table without
-    `response_ids` or without a mapped column is refused, with an error that names what else it
-    lacks of `needed`. Parquet stays where it is: its footers are read, and the first rows of a file
-    with other names; files of another format are converted to parquet here, once.
-    """
-    sources = [source] if isinstance(source, (str, Path)) else source
-    parts = [find_files(str(place), format) for place in sources]
-    for part in parts:
-        if part.reader is not parts[0].reader:
-            raise RcdiagError(
-                f"{part.source}: not the format of the other files ({part.reader.name}, "
-                f"{parts[0].source} is {parts[0].reader.name})",
-                hint="one table has one format; rcdiag.open_table joins two dumps of one run",
-            )
-    return open_parts(parts, renames, needed, given)
-
-
-def open_parts(
-    parts: Sequence[SourceFiles],
-    renames: Mapping[str, str] | None = None,
-    needed: Sequence[str] = (),
-    given: Mapping[str, Any] | None = None,
-    tokenizer: str | None = None,
-    heard: Heard | None = None,
-    beside: Path | None = None,
-) -> Table:
-    """Open the files of sources of one format as one table.
-
-    `tokenizer` is a folder whose tokenizer encodes dumps of text; `heard` takes how far a
-    conversion is. What is converted lies in a temporary folder, that of the file `beside` if given.
-    """
-    reader = parts[0].reader
-    files = [file for part in parts for file in part.files]
-    values = given_values.read_given(given)
-    # Copies of remote files stay as long as the table.
-    kept = [part.scratch for part in parts if part.scratch is not None]
-    if reader.read is None:
-        try:
-            table = _table(parts[0].source, files, renames or {}, needed)
-        except RcdiagError as error:
-            raise with_urls(error, files) from error
-        return _with_given(_without_absent(replace(table, scratch=_together(kept))), values)
-    missing.check_names(renames or {})
-    scratch = Scratch(beside)
-    target = scratch.path / "converted.parquet"
-    try:
-        made = convert_files(
-            reader,
-            files,
-            target,
-            given=values,
-            renames={name: own for name, own in (renames or {}).items() if own},
-            tokenizer=tokenizer,
-            heard=heard,
-        )
-    except BaseException:
-        scratch.remove()
-        raise
-    schema = columns.versions_are_numbers(open_parquet(target).schema_arrow)
-    first = files[0]
-    file = TableFile(first.path, made.rows, 0, target, first.url, made.origin)
-    table = Table((file,), schema, {}, _together([scratch, *kept]), conversion=made)
-    return _without_absent(table)
-
-
-def open_rows(
-    rows: object,
-    renames: Mapping[str, str] | None = None,
-    needed: Sequence[str] = (),
-    given: Mapping[str, Any] | None = None,
-) -> Table:
-    """Open a table that lies in memory, as `open_table` opens files.
-
-    It is written to a parquet file once, which goes with the table.
-    """
-    name = name_in_memory(rows)
-    if name is None:
-        raise RcdiagError(
-            f"a {type(rows).__name__} is no table",
-            hint="give a path, a data frame, an Arrow table, or a mapping of columns; a list holds "
-            "paths, or rows that are mappings, so that several frames are concatenated first",
-        )
-    values = given_values.read_given(given)
-    scratch = Scratch()
-    path = scratch.path / "000000.parquet"
-    file = SourceFile(path, name)
-    write_rows(rows, name, path)
-    try:
-        table = _table(name, [file], renames or {}, needed)
-    except RcdiagError as error:
-        raise with_urls(error, [file]) from error
-    return _with_given(_without_absent(replace(table, scratch=scratch)), values)
-
-
 def _picked(table: pa.Table, keep: NDArray[np.bool_]) -> pa.Table:
     """Return the rows where `keep` [rows] holds; runs of neighbours are copied as a whole."""
     edges = np.flatnonzero(np.diff(keep, prepend=False, append=False))
     runs = edges.reshape(-1, 2).tolist()
     return pa.concat_tables(table.slice(first, end - first) for first, end in runs).combine_chunks()
-
-
-def _without_absent(table: Table) -> Table:
-    """Return a table without the columns of log-probs that are null in every row."""
-    columns_of = [f"{policy}_log_probs" for policy in table.policies]
-    absent = frozenset(name for name in columns_of if all_null(table, name))
-    if not absent:
-        return table
-    return replace(table, schema=_without(table.schema, absent), absent=table.absent | absent)
-
-
-def _without(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
-    fields = [field for field in schema if field.name not in names]
-    return pa.schema(fields, metadata=schema.metadata)
-
-
-def _together(folders: Sequence[Scratch]) -> Scratch | None:
-    """Return a folder that keeps others as long as it is there itself."""
-    if not folders:
-        return None
-    first, *others = folders
-    first.others = tuple(others)
-    return first
-
-
-def _with_given(table: Table, given: Mapping[str, Any]) -> Table:
-    """Return a table of parquet files with columns that the user gives for all rows.
-
-    Values that the files have must not contradict them. Nothing is written: rows are filled when
-    they are read.
-    """
-    if not given:
-        return table
-    given_values.check_choices(given, (), table.name)
-    schema = table.schema
-    for name, value in given.items():
-        column = given_values.column_of(name)
-        if column in schema.names:
-            _agree(table, name, value)
-        elif name == given_values.GROUP_SIZE:
-            given_values.check_divisible(table.num_rows, value, table.name)
-            schema = schema.append(pa.field(column, pa.int64()))
-        else:
-            schema = schema.append(pa.field(column, given_values.type_of(name, value)))
-    metadata = {**table.metadata, "given": {**table.metadata.get("given", {}), **given}}
-    return replace(table, schema=columns.with_metadata(schema, metadata), given=given)
-
-
-def _agree(table: Table, name: str, value: Any) -> None:
-    """Refuse a value that rows of a table contradict."""
-    column = given_values.column_of(name)
-    if name == given_values.GROUP_SIZE:
-        counts: Counter[Any] = Counter()
-        for batch in table.batches([column]):
-            counts.update(batch.table[column].to_pylist())
-        given_values.check_group_sizes(np.array(list(counts.values())), value, table.name)
-        return
-    for batch in table.batches([column]):
-        row = given_values.contradiction(batch.table, name, value)
-        if row is not None:
-            own = batch.table[column][row].as_py()
-            raise given_values.refusal(batch.where(row), name, value, own)
-
-
-def _table(
-    source: str,
-    files: Sequence[SourceFile],
-    renames: Mapping[str, str],
-    needed: Sequence[str],
-) -> Table:
-    """Make one table of parquet files that all have the same columns.
-
-    What is read under other names is decided by the first file.
-    """
-    mapped = {name: own for name, own in renames.items() if own}
-    off = frozenset(renames) - set(mapped)
-    naming = Naming(off=off)
-    opened: list[TableFile] = []
-    absent: set[str] = set()
-    schemas: list[pa.Schema] = []
-    schema: pa.Schema | None = None
-    first_row = 0
-    for source_file in files:
-        path = source_file.path
-        parquet = open_parquet(path)
-        if schema is None:
-            missing.check_names(renames, parquet.schema_arrow, str(path))
-            naming = naming_of(path, path, mapped, off)
-            mapped = {**mapped, **naming.taken}
-        _check_columns(parquet.schema_arrow, mapped, needed, path, naming)
-        file_schema = _canonical(parquet.schema_arrow, mapped, path)
-        absent |= {field.name for field in file_schema if pt.is_null(field.type)}
-        file_schema = _without(file_schema, absent)
-        columns.check_types(file_schema, str(path))
-        schema = file_schema if schema is None else _of_both(schema, file_schema, path, opened)
-        schemas.append(file_schema)
-        rows = parquet.metadata.num_rows
-        opened.append(TableFile(path, rows, first_row, url=source_file.url))
-        first_row += rows
-    if first_row == 0:
-        raise RcdiagError(f"{source}: the table has zero rows", hint="was the dump finished?")
-    assert schema is not None
-    kinds = {field.name: field.type for field in schema}
-    own_kinds = [{field.name: field.type for field in own} for own in schemas]
-    told = [
-        replace(file, differs=own != kinds) for file, own in zip(opened, own_kinds, strict=True)
-    ]
-    return Table(tuple(told), schema, mapped, naming=naming, absent=frozenset(absent))
-
-
-def _check_columns(
-    file_schema: pa.Schema,
-    renames: Mapping[str, str],
-    needed: Sequence[str],
-    path: AnyFile,
-    naming: Naming,
-) -> None:
-    """Refuse a file without tokens or a mapped column, with all that it lacks."""
-    always = {renames.get("response_ids", "response_ids"), *renames.values()}
-    if not always <= set(file_schema.names):
-        missing.check_columns(["response_ids", *needed], file_schema, renames, str(path), naming)
-
-
-def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: AnyFile) -> pa.Schema:
-    """Return the file's schema with mapped columns under their canonical names."""
-    back: dict[str, str] = {}
-    for name, in_file in renames.items():
-        if name in file_schema.names and name != in_file and name not in renames.values():
-            raise RcdiagError(
-                f"{path}: {columns.column_setting({name: in_file})}, but a column `{name}` is "
-                "there as well",
-                hint=f"drop or rename `{name}` in the file",
-            )
-        if in_file in back:
-            raise RcdiagError(
-                f"{columns.column_setting({name: in_file})}: `{in_file}` is read as "
-                f"`{back[in_file]}` already",
-                hint="one column stands for one thing",
-            )
-        back[in_file] = name
-    fields = [field.with_name(back.get(field.name, field.name)) for field in file_schema]
-    return columns.versions_are_numbers(pa.schema(fields, metadata=file_schema.metadata))
-
-
-def _of_both(
-    table_schema: pa.Schema, file_schema: pa.Schema, path: AnyFile, files: list[TableFile]
-) -> pa.Schema:
-    """Return the schema of a table that gains a file.
-
-    Parts of recorders may have columns that others lack; all other files have the same columns.
-    """
-    if file_schema.equals(table_schema):
-        return table_schema
-    file_types = {field.name: field.type for field in file_schema}
-    table_types = {field.name: field.type for field in table_schema}
-    differ = sorted(
-        name
-        for name in file_types.keys() | table_types.keys()
-        if file_types.get(name) != table_types.get(name)
-    )
-    if not differ:  # only the order of the columns differs
-        return table_schema
-    if columns.is_recorded(table_schema) and columns.is_recorded(file_schema):
-        schema, differ = common_schema(table_schema, file_schema)
-        if not differ:
-            return schema.with_metadata(table_schema.metadata)
-    raise RcdiagError(
-        f"{path}: columns {', '.join(differ)} differ from {files[0].name}; one table needs one "
-        "schema",
-        hint="score the files apart, or write them with the same columns",
-    )

@@ -12,12 +12,12 @@ import numpy as np
 from rcdiag.results import ConvertResult
 from rcdiag.table.conversion import convert_files
 from rcdiag.table.decode import token_ids
+from rcdiag.table.opening import open_table as open_files
 from rcdiag.table.readers.parquet import PARQUET
 from rcdiag.table.readers.reader import Dump, Reader, Rows
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFiles
 from rcdiag.table.table import Table
-from rcdiag.table.table import open_table as open_files
 from rcdiag.table.writer import TableWriter
 from rcdiag.usecases.progress import Progress
 from rcdiag.usecases.provenance import provenance

@@ -13,10 +13,11 @@ from typing import Any, Generic, TypeVar
 
 from rcdiag.errors import RcdiagError
 from rcdiag.runners import Runner
+from rcdiag.table.batches import RowRange
 from rcdiag.table.copies import marks_of, sees, without_what_stays
 from rcdiag.table.observed import unobserved
 from rcdiag.table.stream import columns_read, read_arrow, read_trajectories, trajectories_of
-from rcdiag.table.table import RowRange, Table
+from rcdiag.table.table import Table
 from rcdiag.table.tokens import TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
 from rcdiag.usecases.case import CaseRows

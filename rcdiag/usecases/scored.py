@@ -10,13 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
+from rcdiag.engines.notation import default_policies, parse_policy
 from rcdiag.engines.run import ScoringPlan, plan_scoring, run_scoring
-from rcdiag.engines.spec import PolicySpec, default_policies, parse_policy
+from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, one_of
 from rcdiag.files import check_outputs
 from rcdiag.runners import Runner
 from rcdiag.table.destination import Destination
-from rcdiag.table.table import Table, open_table
+from rcdiag.table.opening import open_table
+from rcdiag.table.table import Table
 from rcdiag.usecases.progress import SILENT, Progress
 
 Policies = Mapping[str, str] | Sequence[str]  # {"old": "hf:float32"} or ["old=hf:float32"]

@@ -16,11 +16,12 @@ from rcdiag.table.draw import draw_rows
 from rcdiag.table.memory import InMemory, name_in_memory
 from rcdiag.table.names import names_for, spelled
 from rcdiag.table.naming import POLICIES, Naming
+from rcdiag.table.opening import open_parts, open_rows
 from rcdiag.table.readers.parquet import open_parquet
 from rcdiag.table.schema import policies_in
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFiles, check_remote, find_files
-from rcdiag.table.table import Table, open_parts, open_rows
+from rcdiag.table.table import Table
 from rcdiag.table.trajectories import POLICY_NAME
 from rcdiag.usecases.progress import Progress
 

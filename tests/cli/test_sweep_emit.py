@@ -11,7 +11,7 @@ import yaml
 import rcdiag as api
 from rcdiag.results import CorrectionResult, MetricValue, SweepResult
 from rcdiag.results.sweep import Candidate, Recommendation
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.trainers import TRAINERS, find_trainer
 from rcdiag.trainers.plan import Plan
 from rcdiag.trainers.settings_text import Inexpressible

@@ -11,7 +11,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain, names
 from rcdiag.pages.page import page
 from rcdiag.statistics.metrics import FAMILIES, METRICS, Family, Metric
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.run import sweep

@@ -16,7 +16,7 @@ import pytest
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.backend import Backend, Option, OtherBatches, Place
 from rcdiag.engines.ladders import again, to_repeat
-from rcdiag.engines.spec import default_policies, parse_policy
+from rcdiag.engines.notation import default_policies, parse_policy
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain
 from rcdiag.usecases.compare.roles import describe, ladder_order, role

@@ -5,12 +5,12 @@ import pytest
 
 from rcdiag.engines.hf import head as head_module
 from rcdiag.engines.hf.engine import HfEngine
+from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.packing import length_buckets, padded
-from rcdiag.engines.spec import parse_policy
 from rcdiag.errors import RcdiagError
 from rcdiag.table.decode import decode
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import read_chunks, whole
-from rcdiag.table.table import open_table
 from rcdiag.table.trajectories import Trajectories
 from tests.engine_models import make_model, reference
 

@@ -17,7 +17,7 @@ from rcdiag.engines.matmul import (  # noqa: E402
     rounded_linear,
     rounds,
 )
-from rcdiag.engines.spec import parse_policy  # noqa: E402
+from rcdiag.engines.notation import parse_policy  # noqa: E402
 from tests.engines.test_hf import rows_of, score  # noqa: E402
 
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, MixtralConfig, PhiConfig
 
-from rcdiag.engines.spec import parse_policy
+from rcdiag.engines.notation import parse_policy
 from rcdiag.learning.gradient import Gradient
 from rcdiag.learning.optimizer import StepReport
 from rcdiag.learning.settings import OptimizerSettings
 from rcdiag.learning.trainee import Trainee
 from rcdiag.table.decode import decode
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import read_chunks, whole
-from rcdiag.table.table import open_table
 from rcdiag.table.trajectories import Trajectories
 from tests import engine_models as engines
 

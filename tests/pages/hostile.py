@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 
 from rcdiag.results import Finding, MetricValue, Result, from_json, to_json
-from rcdiag.table.table import Table, open_table
+from rcdiag.table.opening import open_table
+from rcdiag.table.table import Table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import plan_corrections, preset_configs
 from rcdiag.usecases.compare.run import compare

@@ -13,7 +13,7 @@ import pytest
 from rcdiag.engines.tokenizer import decoder
 from rcdiag.losses.settings import LossSettings
 from rcdiag.results import Result, from_json
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, plan_corrections, preset_configs
 from rcdiag.usecases.compare.run import compare

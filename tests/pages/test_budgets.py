@@ -16,7 +16,7 @@ from rcdiag.api.report import explanation
 from rcdiag.pages.packing import packed_document
 from rcdiag.pages.page import page
 from rcdiag.results import Result, to_json
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
 from tests.builders import write_table

@@ -15,7 +15,7 @@ from rcdiag.pages.formats import number
 from rcdiag.pages.page import page, sha256
 from rcdiag.pages.save import save_figures
 from rcdiag.results import Finding, NamedCause, ScoreResult, from_json, to_json
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import plan_corrections, preset_configs
 from rcdiag.usecases.score import score

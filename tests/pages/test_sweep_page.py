@@ -12,7 +12,7 @@ from rcdiag.pages.page import page
 from rcdiag.pages.tabs.corrections import tab
 from rcdiag.pages.tabs.corrections.treatments import treatments_of
 from rcdiag.results import ScoreResult, SweepResult
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.trainers.emit import emit, on_sweep_page
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.run import sweep

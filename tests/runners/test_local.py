@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import rcdiag
+from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.process import EngineProcess
-from rcdiag.engines.spec import PolicySpec, parse_policy
+from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.runners import runner_on
 from rcdiag.runners.devices import Devices

@@ -15,10 +15,10 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.join import join_tables
+from rcdiag.table.opening import open_table
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.reader import Reader
 from rcdiag.table.stream import read_chunks
-from rcdiag.table.table import open_table
 from tests.builders import arrow_table, write_table
 from tests.cli.conftest import rcdiag as rcdiag_fixture
 from tests.engines.toy_engine import PROBABILITIES, make_checkpoint

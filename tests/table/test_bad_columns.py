@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from tests.builders import write_table
 
 

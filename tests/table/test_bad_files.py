@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import read_trajectories
-from rcdiag.table.table import open_table
 from tests.builders import arrow_table, write_table
 
 

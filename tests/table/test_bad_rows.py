@@ -10,8 +10,8 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.decode import decode
+from rcdiag.table.opening import open_table
 from rcdiag.table.survey import survey
-from rcdiag.table.table import open_table
 from tests.builders import write_table
 
 GOOD = {

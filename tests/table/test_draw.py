@@ -12,7 +12,8 @@ import rcdiag
 from rcdiag.errors import RcdiagError
 from rcdiag.table import draw
 from rcdiag.table.draw import draw_rows
-from rcdiag.table.table import Table, open_table
+from rcdiag.table.opening import open_table
+from rcdiag.table.table import Table
 from tests.builders import write_table
 
 FILES, GROUPS, SIZE = 4, 25, 4  # 400 rows: groups of 4, 25 in each file, a row group for each

@@ -6,7 +6,7 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import free_memory as memory
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
 from tests.builders import write_table
 

@@ -10,8 +10,9 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.draw import draw_rows
 from rcdiag.table.given import GIVEN, read_given
 from rcdiag.table.join import join_tables
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import read_trajectories
-from rcdiag.table.table import Table, open_table
+from rcdiag.table.table import Table
 from tests.builders import write_table
 
 IDS = [[number] for number in range(12)]

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.table.join import join_tables
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from tests.table.joining import IDS, LOG_PROBS, TOKENS, joined, log_probs, rows, table
 from tests.usecases.compare.tables import about, write_policies

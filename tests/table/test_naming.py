@@ -10,8 +10,9 @@ import pytest
 from rcdiag.errors import RcdiagError
 from rcdiag.table.names import known_names, spelled
 from rcdiag.table.naming import FIRST_ROWS
+from rcdiag.table.opening import open_table
 from rcdiag.table.schema import column_spec
-from rcdiag.table.table import Table, open_table
+from rcdiag.table.table import Table
 from tests.builders import write_table
 
 IDS = pa.array([[11, 12, 13], [21, 22]], pa.list_(pa.int32()))

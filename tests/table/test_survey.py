@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.survey import Survey, survey
-from rcdiag.table.table import open_table
 from rcdiag.table.trajectories import ModelLimits
 from tests.builders import write_table
 

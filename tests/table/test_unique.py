@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.stream import UniqueSampleIds, read_trajectories
-from rcdiag.table.table import open_table
 from tests.builders import write_table
 
 

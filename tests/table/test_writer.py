@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.table.writer import TableWriter
 from tests.builders import arrow_table
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.case import read_case
 from rcdiag.usecases.diagnosed import rows_to_judge
 from rcdiag.usecases.passes import token_batches

@@ -6,7 +6,7 @@ import pytest
 
 import rcdiag
 from rcdiag.engines import BACKENDS
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.chosen_pair import choose_pair
 from rcdiag.usecases.progress import Progress
 from rcdiag.usecases.score import score

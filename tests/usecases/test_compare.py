@@ -12,7 +12,7 @@ import pytest
 
 from rcdiag.results import CompareResult, MetricValue
 from rcdiag.statistics.metrics import METRICS
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
 from tests.usecases.compare.tables import about, base_log_probs, shifted, write_policies

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import rcdiag
-from rcdiag.engines.spec import parse_policy
+from rcdiag.engines.notation import parse_policy
 from rcdiag.errors import RcdiagError
 from rcdiag.table.parts import write_part
 from tests.builders import write_table

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rcdiag.results import ScoreResult, TokenWeights
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import plan_corrections, preset_configs
 from rcdiag.usecases.score import score

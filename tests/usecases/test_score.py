@@ -10,7 +10,7 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results import MetricValue, ScoreResult
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
 from tests.builders import Lists, ids_like, make_state, values_of, write_table
 

@@ -10,7 +10,7 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results import SweepResult, from_json, to_json
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.usecases.score import score

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.engines.backend import Backend, Option, OtherBatches, Place, is_low_precision
+from rcdiag.engines.spec import PolicySpec
 
 if TYPE_CHECKING:
     from rcdiag.engines.hf.engine import HfEngine
-    from rcdiag.engines.spec import PolicySpec
 
 
 def _load(spec: PolicySpec, max_length: int) -> HfEngine:

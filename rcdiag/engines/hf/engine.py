@@ -36,7 +36,7 @@ class HfEngine:
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
-        self.options = spec.own_options
+        self.options = spec.options
         self.device = choose_device(self.options.get("device"))
         self.folder = check_checkpoint(spec.model)
         torch.backends.cuda.matmul.allow_tf32 = False

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.engines.backend import Backend, Option, OtherBatches, Place, is_low_precision
+from rcdiag.engines.spec import PolicySpec
 
 if TYPE_CHECKING:
-    from rcdiag.engines.spec import PolicySpec
     from rcdiag.engines.vllm.engine import VllmEngine
 
 
 def _load(spec: PolicySpec, max_length: int) -> VllmEngine:
     from rcdiag.engines.vllm.engine import VllmEngine
 
-    return VllmEngine(spec, max_length)
+    return VllmEngine(spec, max_length, *VLLM.split(spec.options))
 
 
 def _own_place(about: Mapping[str, Any]) -> Place | None:

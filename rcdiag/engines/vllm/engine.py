@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,16 @@ REQUESTS_AT_ONCE = 512
 class VllmEngine:
     """One vLLM engine in this process; prefix caching and speculation off."""
 
-    def __init__(self, spec: PolicySpec, max_length: int) -> None:
+    def __init__(
+        self,
+        spec: PolicySpec,
+        max_length: int,
+        options: Mapping[str, Any],
+        passed_on: Mapping[str, Any],
+    ) -> None:
+        """Start the engine with the options that rcdiag reads, and those passed on to vLLM."""
         self.spec = spec
-        self.options = spec.own_options
+        self.options = options
         self.path = self.options.get("path", "prefill")
         self.folder = check_checkpoint(spec.model)
         self.score_options: dict[str, Any] = {
@@ -38,7 +45,7 @@ class VllmEngine:
             "top_k": int(self.options.get("top_k", 0)),
         }
         set_environment(self.folder, max_length, self.path)
-        self.engine_options = engine_options(spec, self.path, max_length)
+        self.engine_options = engine_options(spec, self.path, max_length, passed_on)
         may_round = rounds(self.options.get("matmul"), _device_type(), "bfloat16")
         os.environ[vllm_plugin.ROUNDED_LINEAR] = "1" if may_round else "0"
         self.lora = lora_request(self.options.get("adapter"))

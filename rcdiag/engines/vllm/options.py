@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,10 @@ def set_environment(folder: Path, max_length: int, path: str) -> None:
         os.environ.setdefault(name, value)
 
 
-def engine_options(spec: PolicySpec, path: str, max_length: int) -> dict[str, Any]:
+def engine_options(
+    spec: PolicySpec, path: str, max_length: int, passed_on: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return vLLM's engine arguments: rcdiag's own, and those that a user passes on to vLLM."""
     import torch
 
     _check_device(spec, torch.cuda.is_available())
@@ -63,7 +67,7 @@ def engine_options(spec: PolicySpec, path: str, max_length: int) -> dict[str, An
     if path == "decode":
         # The processor counts the tokens done so far; asynchronous steps would run ahead of it.
         options["async_scheduling"] = False
-    return options | _known(spec.engine_options)
+    return options | _known(passed_on)
 
 
 def _check_device(spec: PolicySpec, have_gpu: bool) -> None:
@@ -76,7 +80,8 @@ def _check_device(spec: PolicySpec, have_gpu: bool) -> None:
         )
 
 
-def _known(options: dict[str, Any]) -> dict[str, Any]:
+def _known(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options that vLLM has and that leave its log-probs right, or refuse them."""
     from vllm import EngineArgs
 
     names = {field.name for field in dataclasses.fields(EngineArgs)}
@@ -90,7 +95,7 @@ def _known(options: dict[str, Any]) -> dict[str, Any]:
                 f"{key}={options[key]}: log-probs scored with it are wrong (vllm #42019, #53488)",
                 hint=f"leave {key} out",
             )
-    return options
+    return dict(options)
 
 
 def lora_request(adapter: str | None) -> Any:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rcdiag.engines.spec import PolicySpec, parse_policy
+from rcdiag.engines.notation import parse_policy
+from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, one_of, setting
 from rcdiag.learning.settings import LoraSettings, OptimizerSettings, SketchSettings
 

@@ -15,10 +15,11 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import growing
+from rcdiag.table.opening import open_table
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.reader import Dump, Reader, Rows
 from rcdiag.table.stream import read_trajectories
-from rcdiag.table.table import Table, open_table
+from rcdiag.table.table import Table
 from tests.table.toy_reader import TOY, write_toy
 
 
@@ -321,8 +322,8 @@ def test_a_large_dump_is_converted_in_bounded_memory(tmp_path):
         nonlocal largest
         largest = max(largest, pool.bytes_allocated() - before)
 
+    from rcdiag.table.opening import open_parts
     from rcdiag.table.sources import find_files
-    from rcdiag.table.table import open_parts
 
     path = write_toy(tmp_path / "a.toyjsonl", [])
     table = open_parts([find_files(str(path))], heard=heard)

@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.readers.safe import Foreign, Jagged, Tensor, foreign, load_pickle, load_torch
 from rcdiag.table.readers.safe.content import Content
-from rcdiag.table.table import open_table
 from tests.table.readers.pickled import (
     Built,
     Named,

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.sources import find_files
-from rcdiag.table.table import open_table
 from tests.builders import write_table
 from tests.table.toy_reader import TOY, write_toy
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rcdiag.results import CompareResult, Finding, from_json, to_json
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from tests.usecases.compare.tables import about, base_log_probs, known, shifted, write_policies
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rcdiag.results import CompareResult, from_json, to_json
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from tests.builders import flat
 from tests.usecases.compare.tables import about, base_log_probs, shifted, write_policies

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from tests.usecases.compare.tables import base_log_probs, write_policies
 

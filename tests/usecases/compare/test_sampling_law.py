@@ -7,7 +7,7 @@ import pytest
 
 from rcdiag.results import CompareResult, from_json, to_json
 from rcdiag.statistics.metrics import METRICS
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from tests.usecases.compare.tables import base_log_probs, ragged, shifted, write_policies
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rcdiag.results import PresetReplay, ReplayResult
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, preset_configs
 from rcdiag.usecases.replay.batch import ReplayBatch, Roles, replay_batch

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rcdiag.engines.spec import parse_policy
+from rcdiag.engines.notation import parse_policy
 from rcdiag.learning.learner import Parts
 from rcdiag.learning.settings import SketchSettings
 from rcdiag.learning.trainee import Trainee
 from rcdiag.results import ReplayResult
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.replay.batch import ReplayBatch, Roles, read_batch
 from rcdiag.usecases.replay.training import Training

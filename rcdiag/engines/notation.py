@@ -1,0 +1,108 @@
+"""`NAME=BACKEND[:DTYPE][,key=value...]`: how a user names a policy to score."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rcdiag.engines import BACKENDS
+from rcdiag.engines.backend import Backend, Option
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting, setting
+from rcdiag.table.trajectories import POLICY_NAME
+
+SHORT = 0.5  # likeness of fp32 to float32, and less than that of bf16 to bfloat16
+SWITCH = {"true": True, "1": True, "false": False, "0": False}
+
+
+def default_policies() -> dict[str, str]:
+    """Return the policies that a model alone scores: name -> the text that `parse_policy` takes.
+
+    Of two backends with the same default policy the first registered has it.
+    """
+    texts: dict[str, str] = {}
+    for backend in BACKENDS.values():
+        if (name := backend.default_policy) is not None:
+            texts.setdefault(name, f"{name}={backend.name}:{backend.default_dtype}")
+    return texts
+
+
+def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
+    """Parse NAME=BACKEND[:DTYPE][,key=value...]; without `model=` it has the default model."""
+    name, _, rest = text.partition("=")
+    head, *pairs = rest.split(",")
+    backend_name, _, dtype = head.partition(":")
+    if not POLICY_NAME.fullmatch(name) or not rest:
+        raise _bad(text, "wanted NAME=BACKEND[:DTYPE][,key=value...]")
+    if backend_name not in BACKENDS:
+        raise _bad(
+            text,
+            f"no backend `{backend_name}`; there are {', '.join(BACKENDS)}",
+            guess=did_you_mean(backend_name, BACKENDS),
+        )
+    backend = BACKENDS[backend_name]
+    dtype = dtype or backend.default_dtype
+    if dtype not in backend.dtypes:
+        raise _bad(
+            text,
+            f"no dtype `{dtype}` in {backend_name}; there are {', '.join(backend.dtypes)}",
+            guess=did_you_mean(dtype, backend.dtypes, likeness=SHORT),
+        )
+    options = dict(_pair(text, pair, backend) for pair in pairs)
+    model = options.pop("model", default_model)
+    if model is None:
+        hint = f"give {setting('model', 'PATH')}, or model=PATH in the policy"
+        raise _bad(text, "no model", hint=hint)
+    return PolicySpec(
+        name=name, backend=backend_name, dtype=dtype, model=str(model), options=options
+    )
+
+
+def _pair(text: str, pair: str, backend: Backend) -> tuple[str, Any]:
+    key, equals, value = pair.partition("=")
+    if not equals or not key:
+        raise _bad(text, f"`{pair}` is not key=value")
+    option = backend.known_options.get(key)
+    if option is not None:
+        return key, _checked(text, key, value, option)
+    if not backend.passes_options_on:
+        names = list(backend.known_options)
+        hint = f"{did_you_mean(key, names)}known: {', '.join(names)}"
+        raise _bad(text, f"unknown option `{key}`", hint=hint)
+    return key, _guessed(value)
+
+
+def _checked(text: str, key: str, value: str, option: Option) -> Any:
+    """Return an option that rcdiag reads, checked and in its type."""
+    if option.takes is bool:
+        if value.lower() not in SWITCH:
+            raise _bad(text, f"{key}={value}: wanted true or false")
+        return SWITCH[value.lower()]
+    if option.takes is int:
+        if not value.isdecimal():
+            raise _bad(text, f"{key}={value}: wanted a whole number")
+        return int(value)
+    if isinstance(option.takes, tuple) and value not in option.takes:
+        raise _bad(
+            text,
+            f"{key}={value}: not known; there are {', '.join(option.takes)}",
+            guess=did_you_mean(value, option.takes, likeness=SHORT),
+        )
+    return value
+
+
+def _guessed(value: str) -> Any:
+    """Return an option that the engine reads, taken as true, false, JSON, else text."""
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _bad(text: str, why: str, hint: str = "", guess: str = "") -> RcdiagError:
+    """Make the error about a policy; without a hint of its own it shows examples after a guess."""
+    examples = {"old": "hf:float32", "fp8": "vllm:bfloat16,quantization=fp8"}
+    example = f"for example {mapping_setting('policies', examples, '--policy')}"
+    return RcdiagError(f"policy {text}: {why}", hint=hint or guess + example)

@@ -1,0 +1,91 @@
+"""Rows of a table come in batches, each of one file that knows where its rows stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rcdiag.errors import without_secrets
+from rcdiag.table.conversion import RowOrigin
+from rcdiag.table.remote_file import AnyFile
+from rcdiag.table.sources import SourceFile
+
+RowRange = tuple[int, int]  # first row and the row after the last, in the whole table
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """One file of a table, and where its rows begin in the whole."""
+
+    path: AnyFile  # of several files that are converted to one the first
+    num_rows: int
+    first_row: int
+    converted: Path | None = None  # its rows as parquet, where it is of another format
+    url: str = ""  # what `path` is a copy of
+    # Where rows stood in the files that were given, where those are of another format.
+    origin: RowOrigin | None = field(default=None, compare=False, repr=False)
+    # Where some rows are drawn: their numbers in the whole table that they are drawn from, [rows],
+    # and the number that the file's first row has there.
+    drawn: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+    start: int = 0
+    # Whether columns or types differ from the table's: those that the file lacks are null there.
+    differs: bool = False
+
+    def where(self, row: int) -> str:
+        """Return file and row, as an error names them, of a row counted from this file's first."""
+        in_path = row if self.drawn is None else int(self.drawn[row]) - self.start
+        return f"{self.name}, row {in_path}" if self.origin is None else self.origin.where(in_path)
+
+    @property
+    def name(self) -> str:
+        """Return the file's name as the user knows it."""
+        return without_secrets(self.url) or str(self.path)
+
+    @property
+    def sources(self) -> tuple[SourceFile, ...]:
+        """Return the files that were given for its rows."""
+        return (SourceFile(self.path, self.url),) if self.origin is None else self.origin.files
+
+    @property
+    def parquet(self) -> AnyFile:
+        """Return the parquet file that its rows are read from."""
+        return self.converted or self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one file in their order, with canonical column names."""
+
+    table: pa.Table
+    file: TableFile
+    row_in_file: int  # of the first row that was read
+    # Which of the rows that were read are in the table, from 0, ascending; None: all of them.
+    taken: NDArray[np.int64] | None = None
+
+    @property
+    def first_row(self) -> int:
+        """Return the number of the first row in the whole table."""
+        return self.file.first_row + self.row_in_file
+
+    @property
+    def rows(self) -> NDArray[np.int64] | None:
+        """Return the numbers of the rows in the whole table; None where they follow each other."""
+        return None if self.taken is None else self.first_row + self.taken
+
+    def take(self, keep: NDArray[np.bool_]) -> Batch:
+        """Return the rows where `keep` [rows] holds."""
+        assert self.taken is None
+        taken = np.flatnonzero(keep)
+        return Batch(self.table.take(taken), self.file, self.row_in_file, taken)
+
+    def slice(self, start: int, stop: int) -> Batch:
+        return Batch(self.table.slice(start, stop - start), self.file, self.row_in_file + start)
+
+    def where(self, row: int) -> str:
+        """Return file and row, as an error names them."""
+        offset = row if self.taken is None else int(self.taken[row])
+        return self.file.where(self.row_in_file + offset)
