@@ -27,7 +27,7 @@ from rcdiag.corrections.quantities import (
 from rcdiag.corrections.rejections import tokens_kept, within
 from rcdiag.corrections.sequences import Column, Rows
 from rcdiag.corrections.statistics import row_statistic, token_statistic
-from rcdiag.corrections.tokens import Tokens
+from rcdiag.corrections.arithmetic import Tokens
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]

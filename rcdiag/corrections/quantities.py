@@ -13,7 +13,7 @@ from rcdiag.corrections.exponentials import exp
 from rcdiag.corrections.guard import SAFETY_BOUND, UNSAID, Guard, T
 from rcdiag.corrections.rejections import tokens_kept, within
 from rcdiag.corrections.statistics import statistic
-from rcdiag.corrections.tokens import Array, Tokens
+from rcdiag.corrections.arithmetic import Array, Tokens
 
 Outside = Literal["truncate", "clip", "zero", "mask", "floor"]
 

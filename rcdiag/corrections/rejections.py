@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.correction import Rejection
 from rcdiag.corrections.statistics import row_statistic, statistic, token_statistic
-from rcdiag.corrections.tokens import Array, Tokens
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.table.segments import segment_max
 
 

@@ -16,7 +16,7 @@ from rcdiag.corrections.quantities import (
     Quantity,
     Reduction,
 )
-from rcdiag.corrections.tokens import Array, Tokens
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.lazy import lazy
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch, joined_sketches

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rcdiag.corrections.exponentials import exp, log
-from rcdiag.corrections.tokens import Array, Tokens
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.registry import Registry
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import TokenEffects, token_effects
-from rcdiag.corrections.tokens import Tokens
+from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.results import (
     BinExamples,
     SequenceContext,

@@ -12,7 +12,7 @@ from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.quantities import under
 from rcdiag.corrections.sequences import rows_of
-from rcdiag.corrections.tokens import Tokens
+from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.tokens import TokenBatch
 

@@ -17,7 +17,7 @@ from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction, Within
 from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.sequences import Column
-from rcdiag.corrections.tokens import Array, Tokens
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]

@@ -15,7 +15,7 @@ import numpy as np
 from rcdiag.corrections.apply import kept_quantity, outcome
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction
-from rcdiag.corrections.tokens import Array, Tokens
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.trainers.slime import mis
 from rcdiag.trainers.slime.built_in import mean_of, ratio_metrics, ratio_quantities

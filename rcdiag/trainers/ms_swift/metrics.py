@@ -25,7 +25,7 @@ from rcdiag.corrections.quantities import (
     SquaredRatio,
 )
 from rcdiag.corrections.sequences import Column
-from rcdiag.corrections.tokens import Array, Tokens
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import EPSILON, Batch
 
 Metrics = dict[str, float]

@@ -26,7 +26,7 @@ from rcdiag.corrections.quantities import (
     bounded,
 )
 from rcdiag.corrections.rejections import tokens_kept
-from rcdiag.corrections.tokens import Array, Tokens
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.trainers.nemo_rl.correction import EPSILON
 

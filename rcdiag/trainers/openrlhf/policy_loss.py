@@ -16,7 +16,7 @@ from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.quantities import SUM, LogRatio, Quantity, Reduction
 from rcdiag.corrections.rejections import tokens_kept
-from rcdiag.corrections.tokens import Array, Tokens
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.results import Finding
 from rcdiag.trainers.document import Document

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction, UnclampedK3, Within
 from rcdiag.corrections.rejections import tokens_kept
-from rcdiag.corrections.tokens import Array, Tokens
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]

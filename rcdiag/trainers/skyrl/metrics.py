@@ -23,7 +23,7 @@ from rcdiag.corrections.quantities import (
     Reduction,
     Within,
 )
-from rcdiag.corrections.tokens import Array, Tokens
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]

@@ -14,7 +14,7 @@ from rcdiag.corrections.apply import applied_weights
 from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction, bounded
 from rcdiag.corrections.sequences import Rows
-from rcdiag.corrections.tokens import Array, Tokens
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]

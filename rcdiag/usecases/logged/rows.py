@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import token_effects
 from rcdiag.corrections.sequences import Rows, rows_of
-from rcdiag.corrections.tokens import Tokens
+from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.statistics.accumulator import Step, added_by_key
 from rcdiag.statistics.adding import RunningSum

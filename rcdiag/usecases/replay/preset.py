@@ -13,7 +13,7 @@ from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import under
 from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.sequences import rows_of
-from rcdiag.corrections.tokens import Tokens
+from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.losses.batch import loss_batch
