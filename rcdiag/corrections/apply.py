@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction, Level, Rejection, Weighting
 from rcdiag.corrections.quantities import (
     Beyond,
@@ -27,7 +28,6 @@ from rcdiag.corrections.quantities import (
 from rcdiag.corrections.rejections import tokens_kept, within
 from rcdiag.corrections.sequences import Column, Rows
 from rcdiag.corrections.statistics import row_statistic, token_statistic
-from rcdiag.corrections.arithmetic import Tokens
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -8,12 +8,12 @@ from typing import ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Level, Rejection
 from rcdiag.corrections.exponentials import exp
 from rcdiag.corrections.guard import SAFETY_BOUND, UNSAID, Guard, T
 from rcdiag.corrections.rejections import tokens_kept, within
 from rcdiag.corrections.statistics import statistic
-from rcdiag.corrections.arithmetic import Array, Tokens
 
 Outside = Literal["truncate", "clip", "zero", "mask", "floor"]
 

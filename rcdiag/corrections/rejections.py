@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Rejection
 from rcdiag.corrections.statistics import row_statistic, statistic, token_statistic
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.table.segments import segment_max
 
 

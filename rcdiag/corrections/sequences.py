@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.guard import UNSAID, Guard
 from rcdiag.corrections.quantities import (
     EveryLogProb,
@@ -16,7 +17,6 @@ from rcdiag.corrections.quantities import (
     Quantity,
     Reduction,
 )
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.lazy import lazy
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch, joined_sketches

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rcdiag.corrections.exponentials import exp, log
 from rcdiag.corrections.arithmetic import Array, Tokens
+from rcdiag.corrections.exponentials import exp, log
 from rcdiag.registry import Registry
 
 

@@ -1,7 +1,8 @@
 """Results are plain data that become JSON and back: numbers and words, read without torch.
 
-To add a kind of result: a dataclass in a file of its own, and one line in KINDS. To add a field:
-one line with its `Doc`; `rcdiag explain`, the JSON Schema (`make schema`) and JSON follow.
+To add a kind of result: a dataclass in a file of its own, which knows its summary, and one line in
+KINDS. To add a field: one line with its `Doc`; `rcdiag explain`, the JSON Schema (`make schema`)
+and JSON follow.
 """
 
 from __future__ import annotations

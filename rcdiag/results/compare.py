@@ -26,7 +26,7 @@ from rcdiag.results.base import (
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
 from rcdiag.results.score import Mismatch
-from rcdiag.results.show import Shown
+from rcdiag.results.show import Shown, Summary, number, size
 
 # How means under the behavior policy of a pair are made.
 SAMPLED, WEIGHTED, NOT_GIVEN = MEANS = ("sampled", "weighted", "not-given")
@@ -396,3 +396,20 @@ class CompareResult(Shown):
         Doc('What the figures of a comparison are drawn from, by "a->b"; every pair stands once.'),
     ] = field(default_factory=dict)
     rows_left_out: RowsLeftOut = field(default=0, metadata=ADDED)
+
+    def _summary(self) -> Summary:
+        """Summarise the policies, the one that is nearest to the sampler first."""
+        order = sorted(self.policies.items(), key=lambda item: item[1].behind.value or 0.0)
+        rows = [
+            (
+                name,
+                policy.role,
+                policy.setup,
+                number(policy.behind.value),
+                "nearest" * policy.may_be_nearest,
+            )
+            for name, policy in order
+        ]
+        columns = ("policy", "role", "about", "behind, nats per token", "")
+        about = f"{len(self.policies)} policies, {size(self)}"
+        return Summary(about, columns, rows, "policies")

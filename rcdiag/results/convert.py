@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.compare import JoinReport
 from rcdiag.results.doc import Doc
-from rcdiag.results.show import Shown
+from rcdiag.results.show import WIDTH, Shown, Summary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -74,3 +75,14 @@ class ConvertResult(Shown):
     def findings(self) -> list[Finding]:
         """Return no findings: a conversion judges nothing."""
         return []
+
+    def _summary(self) -> Summary:
+        """Summarise what a conversion changed, and what the table lacks."""
+        rows = [("changed", text, str(rows or "all")) for text, rows in self.changes.items()]
+        rows += [("lacking", f"{name}: {way}", "") for name, way in self.lacking.items()]
+        cut = [
+            (what, textwrap.shorten(text, WIDTH, placeholder=" ..."), n) for what, text, n in rows
+        ]
+        policies = ", ".join(self.policies) or "no policies"
+        about = f"{self.output}, {self.rows:,} rows, {self.tokens:,} tokens, {policies}"
+        return Summary(about, ("", "what", "rows"), cut, "changes")

@@ -17,7 +17,7 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
-from rcdiag.results.show import Shown
+from rcdiag.results.show import Shown, Summary, number, size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,3 +172,13 @@ class DiagnoseResult(Shown):
     duration: Annotated[float, Doc("How long a diagnosis took.", unit="seconds")]
     findings: Findings = field(default_factory=list)
     diagnosis: DiagnosisOfTable = None
+
+    def _summary(self) -> Summary:
+        """Summarise the experiments, the best of each column first."""
+        rows = [
+            (one.cause, one.setting, number(one.rms_before), number(one.rms_left))
+            for one in self.experiments
+        ]
+        model = f", with {self.trainer_model}" if self.trainer_model else ""
+        columns = ("cause", "supposed", "rms before", "rms left")
+        return Summary(f"{size(self)}{model}", columns, rows, "experiments")

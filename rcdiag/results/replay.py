@@ -29,7 +29,7 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
-from rcdiag.results.show import Shown
+from rcdiag.results.show import Shown, Summary, number, size
 
 _MODEL = "--model CHECKPOINT"
 _WITH_MODEL = f"rcdiag replay rollouts.parquet {_MODEL}"
@@ -1056,6 +1056,10 @@ class PairedDifference:
     ] = None
 
 
+# Levels in the order in which a reader of a summary wants to see them.
+UPDATE_LEVELS = ("ok", "note", "warning", "error", "cannot judge")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class ReplayResult(Shown):
     """The result of `rcdiag replay` describes updates on one training step, or on several."""
@@ -1155,3 +1159,22 @@ class ReplayResult(Shown):
     ] = field(default_factory=list)
     findings: Findings = field(default_factory=list)
     diagnosis: DiagnosisOfTable = field(default=None, metadata=ADDED)
+
+    def _summary(self) -> Summary:
+        """Summarise the presets with their health, those with a safe update first."""
+        rows = [
+            (
+                name,
+                number(replay.loss),
+                f"{replay.kept_tokens / max(self.num_tokens, 1):.1%}",
+                number(replay.coefficients.norm),
+                replay.health.verdict,
+            )
+            for name, replay in self.presets.items()
+        ]
+        rows.sort(key=lambda row: UPDATE_LEVELS.index(row[-1]))
+        step = "" if self.step is None else f"step {self.step}, "
+        about = f"{self.trainer}, {self.policy_loss} loss, {step}{size(self)}"
+        return Summary(
+            about, ("preset", "loss", "kept", "|coefficients|", "health"), rows, "presets"
+        )

@@ -47,7 +47,7 @@ from rcdiag.results.base import (
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
 from rcdiag.results.logged import LogComparison
-from rcdiag.results.show import Shown
+from rcdiag.results.show import Shown, Summary, interval, number, size
 
 WeightSum = Annotated[
     float | None,
@@ -621,6 +621,10 @@ class StepResult:
     rows_left_out: RowsLeftOut = field(default=0, metadata=ADDED)
 
 
+# Levels in the order in which a reader of a summary wants to see them.
+METRIC_LEVELS = ("error", "warning", "unknown", "ok")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class ScoreResult(Shown):
     """The result of `rcdiag score` describes one pair of policies and every correction."""
@@ -703,3 +707,15 @@ class ScoreResult(Shown):
             see=("theirs", "ours", "explained_by", "logged-differs"),
         ),
     ] = field(default=None, metadata=ADDED)
+
+    def _summary(self) -> Summary:
+        """Summarise the metrics that have a guide, the gravest first."""
+        steps = f", {len(self.steps)} steps" if self.steps else ""
+        rows = [
+            (name, number(value.value), interval(value), level)
+            for level in METRIC_LEVELS
+            for name, value in self.mismatch.items()
+            if value.level == level
+        ]
+        about = f"{self.behavior} -> {self.target}, {size(self)}{steps}"
+        return Summary(about, ("metric", "value", "95% interval", "level"), rows, "metrics")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rcdiag.files import write_text
 from rcdiag.results.base import Finding, MetricValue, written_interval
@@ -16,18 +16,8 @@ from rcdiag.results.base import Finding, MetricValue, written_interval
 if TYPE_CHECKING:
     import polars as pl
 
-    from rcdiag.results.compare import CompareResult
-    from rcdiag.results.convert import ConvertResult
-    from rcdiag.results.diagnose import DiagnoseResult
-    from rcdiag.results.replay import ReplayResult
-    from rcdiag.results.score import ScoreResult
-    from rcdiag.results.sweep import SweepResult
 
 ROWS, FINDINGS, WIDTH = 8, 5, 100
-# Levels in the order in which a reader wants to see them: metrics that are wrong, updates that
-# could be taken.
-METRIC_LEVELS = ("error", "warning", "unknown", "ok")
-UPDATE_LEVELS = ("ok", "note", "warning", "error", "cannot judge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +28,16 @@ class Summary:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     unit: str  # what one row is: metrics, policies, candidates, presets
+
+
+class Counted(Protocol):
+    """A result of so many sequences and tokens."""
+
+    @property
+    def num_sequences(self) -> int: ...
+
+    @property
+    def num_tokens(self) -> int: ...
 
 
 class Shown:
@@ -51,6 +51,10 @@ class Shown:
         @property
         def findings(self) -> list[Finding]:
             """Return what is out of order."""
+            ...
+
+        def _summary(self) -> Summary:
+            """Return what the result is about, and its first numbers."""
             ...
 
     def frame(self, name: str | None = None) -> pl.DataFrame:
@@ -85,7 +89,7 @@ class Shown:
         return importlib.import_module("rcdiag.pages.plot").plot(self, name, width)
 
     def __repr__(self) -> str:
-        summary = SUMMARIES[self.kind](self)
+        summary = self._summary()
         cells = [summary.columns, *summary.rows[:ROWS]]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = [f"rcdiag {self.kind}: {summary.about}"]
@@ -100,7 +104,7 @@ class Shown:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        summary = SUMMARIES[self.kind](self)
+        summary = self._summary()
         head = "".join(f"<th>{escape(name)}</th>" for name in summary.columns)
         body = "".join(
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
@@ -122,116 +126,16 @@ def _more(count: int, unit: str) -> list[str]:
     return [f"  ... and {count} more {unit}"] if count > 0 else []
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """Write a number in four digits; nothing where there is none."""
     return "" if value is None else f"{value:.4g}"
 
 
-def _interval(value: MetricValue) -> str:
-    return written_interval(value, _number)
+def interval(value: MetricValue) -> str:
+    """Write the interval of a number in four digits."""
+    return written_interval(value, number)
 
 
-def _size(
-    result: ScoreResult | CompareResult | DiagnoseResult | SweepResult | ReplayResult,
-) -> str:
+def size(result: Counted) -> str:
+    """Say how much a result is about."""
     return f"{result.num_sequences:,} sequences, {result.num_tokens:,} tokens"
-
-
-def _of_score(result: ScoreResult) -> Summary:
-    """Summarise the metrics that have a guide, the gravest first."""
-    steps = f", {len(result.steps)} steps" if result.steps else ""
-    rows = [
-        (name, _number(value.value), _interval(value), level)
-        for level in METRIC_LEVELS
-        for name, value in result.mismatch.items()
-        if value.level == level
-    ]
-    about = f"{result.behavior} -> {result.target}, {_size(result)}{steps}"
-    return Summary(about, ("metric", "value", "95% interval", "level"), rows, "metrics")
-
-
-def _of_compare(result: CompareResult) -> Summary:
-    """Summarise the policies, the one that is nearest to the sampler first."""
-    order = sorted(result.policies.items(), key=lambda item: item[1].behind.value or 0.0)
-    rows = [
-        (
-            name,
-            policy.role,
-            policy.setup,
-            _number(policy.behind.value),
-            "nearest" * policy.may_be_nearest,
-        )
-        for name, policy in order
-    ]
-    columns = ("policy", "role", "about", "behind, nats per token", "")
-    about = f"{len(result.policies)} policies, {_size(result)}"
-    return Summary(about, columns, rows, "policies")
-
-
-def _of_diagnose(result: DiagnoseResult) -> Summary:
-    """Summarise the experiments, the best of each column first."""
-    rows = [
-        (one.cause, one.setting, _number(one.rms_before), _number(one.rms_left))
-        for one in result.experiments
-    ]
-    model = f", with {result.trainer_model}" if result.trainer_model else ""
-    columns = ("cause", "supposed", "rms before", "rms left")
-    return Summary(f"{_size(result)}{model}", columns, rows, "experiments")
-
-
-def _of_sweep(result: SweepResult) -> Summary:
-    """Summarise the candidates that are not refused, the best first."""
-    advice = result.recommendation
-    ranked = sorted(
-        (candidate for candidate in advice.candidates if candidate.rank is not None),
-        key=lambda candidate: candidate.rank or 0,
-    )
-    rows = [
-        (
-            str(candidate.rank),
-            candidate.name,
-            _number(candidate.efficiency.value),
-            _interval(candidate.efficiency),
-        )
-        for candidate in ranked
-    ]
-    choice = f" {advice.choice}" if advice.choice else ""
-    about = f"{result.behavior} -> {result.target}, {_size(result)}: {advice.answer}{choice}"
-    return Summary(about, ("rank", "candidate", "efficiency", "95% interval"), rows, "candidates")
-
-
-def _of_replay(result: ReplayResult) -> Summary:
-    """Summarise the presets with their health, those with a safe update first."""
-    rows = [
-        (
-            name,
-            _number(replay.loss),
-            f"{replay.kept_tokens / max(result.num_tokens, 1):.1%}",
-            _number(replay.coefficients.norm),
-            replay.health.verdict,
-        )
-        for name, replay in result.presets.items()
-    ]
-    rows.sort(key=lambda row: UPDATE_LEVELS.index(row[-1]))
-    step = "" if result.step is None else f"step {result.step}, "
-    about = f"{result.trainer}, {result.policy_loss} loss, {step}{_size(result)}"
-    return Summary(about, ("preset", "loss", "kept", "|coefficients|", "health"), rows, "presets")
-
-
-def _of_convert(result: ConvertResult) -> Summary:
-    """Summarise what a conversion changed, and what the table lacks."""
-    rows = [("changed", text, str(rows or "all")) for text, rows in result.changes.items()]
-    rows += [("lacking", f"{name}: {way}", "") for name, way in result.lacking.items()]
-    cut = [(what, textwrap.shorten(text, WIDTH, placeholder=" ..."), n) for what, text, n in rows]
-    policies = ", ".join(result.policies) or "no policies"
-    about = f"{result.output}, {result.rows:,} rows, {result.tokens:,} tokens, {policies}"
-    return Summary(about, ("", "what", "rows"), cut, "changes")
-
-
-SUMMARIES: dict[str, Callable[[Any], Summary]] = {
-    "score": _of_score,
-    "compare": _of_compare,
-    "diagnose": _of_diagnose,
-    "sweep": _of_sweep,
-    "replay": _of_replay,
-    "convert": _of_convert,
-}

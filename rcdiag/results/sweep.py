@@ -32,7 +32,7 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
-from rcdiag.results.show import Shown
+from rcdiag.results.show import Shown, Summary, interval, number, size
 
 _REFUSES = "the recommendation refuses (rcdiag's proposal)"
 _OVER_ALL = "over all sequences, w their mean weight, 0 where rejected"
@@ -699,3 +699,25 @@ class SweepResult(Shown):
     ]
     findings: Findings = field(default_factory=list)
     diagnosis: DiagnosisOfTable = field(default=None, metadata=ADDED)
+
+    def _summary(self) -> Summary:
+        """Summarise the candidates that are not refused, the best first."""
+        advice = self.recommendation
+        ranked = sorted(
+            (candidate for candidate in advice.candidates if candidate.rank is not None),
+            key=lambda candidate: candidate.rank or 0,
+        )
+        rows = [
+            (
+                str(candidate.rank),
+                candidate.name,
+                number(candidate.efficiency.value),
+                interval(candidate.efficiency),
+            )
+            for candidate in ranked
+        ]
+        choice = f" {advice.choice}" if advice.choice else ""
+        about = f"{self.behavior} -> {self.target}, {size(self)}: {advice.answer}{choice}"
+        return Summary(
+            about, ("rank", "candidate", "efficiency", "95% interval"), rows, "candidates"
+        )

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.corrections.apply import TokenEffects, outcome, quantities_of, token_effects
+from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import K, LogRatio, Quantity
 from rcdiag.corrections.sequences import rows_of
-from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.statistics.pair import pair_of
 from rcdiag.table.segments import segment_sum
 from rcdiag.trainers import TRAINERS

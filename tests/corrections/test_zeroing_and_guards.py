@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from rcdiag.corrections.apply import outcome, quantities_of, token_effects
+from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.quantities import under
 from rcdiag.corrections.sequences import rows_of
-from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.tokens import TokenBatch
 

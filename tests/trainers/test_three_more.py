@@ -228,8 +228,8 @@ def test_weights_of_use_tis_alone_are_minus_one() -> None:
 def test_weights_that_the_loss_makes(preset: str, expected: list[float]) -> None:
     """By hand, at the first update; they are told apart from weights that are multiplied in."""
     from rcdiag.corrections.apply import token_effects
-    from rcdiag.corrections.sequences import rows_of
     from rcdiag.corrections.arithmetic import Tokens
+    from rcdiag.corrections.sequences import rows_of
     from tests.two_rows import toy_pair
 
     pair = toy_pair()

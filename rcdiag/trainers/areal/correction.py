@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.exponentials import exp
 from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.statistics import STATISTICS, Statistic
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.trainers.trainer import Config, Refused, choice, optional_number
 
 # No clamp before exp; a log-ratio that is no finite number becomes 0, but not in a KL.

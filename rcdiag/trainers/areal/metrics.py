@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import applied_weights, bounded_quantity, raw_weights
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction, Within
 from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.sequences import Column
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]

@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 
 from rcdiag.corrections.apply import kept_quantity, outcome
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.trainers.slime import mis
 from rcdiag.trainers.slime.built_in import mean_of, ratio_metrics, ratio_quantities

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import applied_weights, ratio, weight_quantity
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.quantities import (
@@ -25,7 +26,6 @@ from rcdiag.corrections.quantities import (
     SquaredRatio,
 )
 from rcdiag.corrections.sequences import Column
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import EPSILON, Batch
 
 Metrics = dict[str, float]

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.statistics import STATISTICS, Statistic
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.trainers.trainer import Config, Refused, choice, optional_number
 
 EPSILON = 1e-8  # which its masked means add to counts

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import ratio, weight_quantity
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.exponentials import exp, log
 from rcdiag.corrections.quantities import (
@@ -26,7 +27,6 @@ from rcdiag.corrections.quantities import (
     bounded,
 )
 from rcdiag.corrections.rejections import tokens_kept
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.trainers.nemo_rl.correction import EPSILON
 

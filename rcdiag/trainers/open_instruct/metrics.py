@@ -13,10 +13,10 @@ from typing import ClassVar
 import numpy as np
 
 from rcdiag.corrections.apply import outcome, raw_weights
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.exponentials import exp
 from rcdiag.corrections.quantities import SUM, Quantity, Ratio, Reduction, Within, bounded
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Level, Rejection, Weighting
 from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.statistics import STATISTICS, Statistic
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.results import Finding
 from rcdiag.trainers.document import MISSING, Document
 from rcdiag.trainers.open_instruct.emit import OF_TV, flags

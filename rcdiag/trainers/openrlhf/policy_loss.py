@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.quantities import SUM, LogRatio, Quantity, Reduction
 from rcdiag.corrections.rejections import tokens_kept
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.results import Finding
 from rcdiag.trainers.document import Document

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.exponentials import exp, log
 from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.statistics import STATISTICS, Statistic
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.trainers.trainer import Config, Refused, choice, optional_number
 
 # The sampler's server writes it in place of a log-prob that is missing or no number:

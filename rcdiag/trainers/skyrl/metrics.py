@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import ratio, statistic_of_rows
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import (
     Beyond,
@@ -23,7 +24,6 @@ from rcdiag.corrections.quantities import (
     Reduction,
     Within,
 )
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]

@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import SUM, K, Kept, Quantity, Ratio, Reduction
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.trainers.slime import mis
 from rcdiag.trainers.slime.functions import logged_of

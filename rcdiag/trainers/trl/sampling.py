@@ -11,10 +11,10 @@ from typing import ClassVar
 import numpy as np
 
 from rcdiag.corrections.apply import applied_weights
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction, bounded
 from rcdiag.corrections.sequences import Rows
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import token_effects
-from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.arithmetic import Tokens
+from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.statistics.accumulator import Step, added_by_key
 from rcdiag.statistics.adding import RunningSum

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import TokenEffects, quantities_of, token_effects
+from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import under
 from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.sequences import rows_of
-from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.losses.batch import loss_batch

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import log_ratio, quantities_of, ratio, token_effects
+from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import K, LogRatio, Quantity
 from rcdiag.corrections.sequences import rows_of
-from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
 from rcdiag.table.segments import segment_sum

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import Settings, WeightSums, log_ratio, token_bounds
+from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.quantities import K, LogRatio, Quantity, Ratio, TrueRatio, Unsafe
 from rcdiag.corrections.sequences import Column, Rows, rows_of
 from rcdiag.corrections.statistics import statistic
-from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.segments import segment_max
 

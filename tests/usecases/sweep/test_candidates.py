@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 
 from rcdiag.corrections.apply import outcome, quantities_of, token_effects
+from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.quantities import K, LogRatio
 from rcdiag.corrections.sequences import rows_of
-from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.table.segments import segment_sum
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.families import FAMILIES
