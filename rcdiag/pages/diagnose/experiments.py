@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MOST = 14  # bars
 LONGEST = 46  # letters beside a bar
+UNEXPLAINED = "#8a929c"  # rows that no weights explain
+ROWS = "row of the table"
 
 
 def shown(result: DiagnoseResult) -> list[ExperimentResult]:
@@ -82,6 +84,9 @@ def left_chart(result: DiagnoseResult) -> Chart:
 
 def posterior(result: DiagnoseResult, figure: Figure) -> None:
     """Draw the probability of every candidate's weights for every row."""
+    from matplotlib.colors import to_rgb
+    from matplotlib.ticker import MaxNLocator
+
     policies = list(dict.fromkeys(row["column"] for row in result.weights))
     grid = figure.subplots(len(policies), 1, squeeze=False).ravel()
     for axes, policy in zip(grid, policies, strict=True):
@@ -89,12 +94,10 @@ def posterior(result: DiagnoseResult, figure: Figure) -> None:
         names = list(rows[0]["probability"])
         shares = np.array([[row["probability"][name] for row in rows] for name in names])
         explained = np.array([row["row_explained"] for row in rows])
+        colours = np.where(explained[:, None], to_rgb(FIRST), to_rgb(UNEXPLAINED))
         axes.imshow(
-            shares * np.where(explained, 1.0, 0.35),
+            1.0 - shares[..., None] * (1.0 - colours),  # white where a share is 0
             aspect="auto",
-            cmap="Blues",
-            vmin=0.0,
-            vmax=1.0,
             interpolation="nearest",
             extent=(-0.5, len(rows) - 0.5, len(names) - 0.5, -0.5),
             rasterized=True,
@@ -102,7 +105,39 @@ def posterior(result: DiagnoseResult, figure: Figure) -> None:
         axes.set_yticks(range(len(names)), [short(name) for name in names])
         axes.set_title(policy, fontsize=9, loc="left")
         axes.grid(visible=False)
-        axes.set_xlabel("row")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        # Rows are drawn side by side, and may be some of the table.
+        axes.xaxis.set_major_formatter(
+            lambda place, _, of=rows: str(of[round(place)]["row"]) if 0 <= place < len(of) else ""
+        )
+        axes.set_xlabel(ROWS)
+
+
+def posterior_chart(result: DiagnoseResult) -> Chart:
+    """Return the same probabilities, row by row."""
+    names = list(dict.fromkeys(name for row in result.weights for name in row["probability"]))
+    return Chart(
+        form="lanes",
+        columns=(
+            "row",
+            "policy",
+            *(f"P({name})" for name in names),
+            "explained",
+            "other weights from token",
+        ),
+        rows=[
+            (
+                row["row"],
+                row["column"],
+                *(row["probability"].get(name) for name in names),
+                "yes" if row["row_explained"] else "no",
+                row["switch"],
+            )
+            for row in result.weights
+        ],
+        x=Axis(label=ROWS),
+        options={"lanes": names, "panel": "policy", "told": "explained"},
+    )
 
 
 FIGURES = (
@@ -123,8 +158,9 @@ FIGURES = (
         kind="diagnose",
         title="Whose weights made the rows",
         says="A column is a row of the table, a line a checkpoint; the stronger the colour, the "
-        "likelier its weights. Pale rows are explained by none of them.",
+        "likelier its weights. Grey rows are explained by none of them.",
         draw=posterior,
+        chart=posterior_chart,
         applies=lambda result: bool(result.weights),
         size=lambda result: (
             11.0,

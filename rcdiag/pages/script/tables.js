@@ -40,7 +40,8 @@ function setUpSorting(table) {
     head.replaceChildren(button);
     const name = head.dataset.about;
     if (name && explained.has(name)) {
-      head.append(el("button", { type: "button", class: "about-head", "aria-label": `What is ${head.textContent}?`, onclick: (event) => openTerm(name, event.currentTarget) }, "?"));
+      // A no-break space keeps the button on the line of the last word.
+      head.append("\u00a0", el("button", { type: "button", class: "about-head", "aria-label": `What is ${head.textContent}?`, onclick: (event) => openTerm(name, event.currentTarget) }, "?"));
     }
   });
 }

@@ -160,7 +160,7 @@ def _scatter(treatments: Sequence[Treatment], results: DumpResults) -> Figure:
             for treatment in treatments
             if treatment.bias is not None and treatment.ess_seq is not None
         ],
-        x=Axis(label="weight bias: distance from the ratios of whole sequences", start=0.0),
+        x=Axis(label="weight bias, from ratios of sequences", start=0.0),
         y=Axis(label="ESS of sequences, applied", percent=True, start=0.0, end=1.0),
         options={
             "at": ["weight bias", "ESS of sequences"],
