@@ -28,7 +28,7 @@ POLICIES = 10
 
 
 def test_all_that_is_known_of_one_pair_is_below_700_kilobytes():
-    """Every command, each setting of the sweep, text of the rows, a model's updates, experiments."""
+    """All settings of the sweep, texts of the rows, the updates of a model, experiments."""
     table = open_table(SAMPLES / "stale.parquet")
     told = scored("stale.parquet", text=True), sweep(table), compare(table)
     with_model = MAKERS["replay-model"](), MAKERS["diagnose"]()

@@ -8,7 +8,7 @@ import numpy as np
 
 from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.style import FIRST, GRID, INK, SECOND, short
+from rcdiag.pages.style import FIRST, GRID, INK, NARROW, SECOND, short
 from rcdiag.results import DiagnoseResult
 from rcdiag.results.diagnose import ExperimentResult
 
@@ -19,6 +19,7 @@ MOST = 14  # bars
 LONGEST = 46  # letters beside a bar
 UNEXPLAINED = "#8a929c"  # rows that no weights explain
 ROWS = "row of the table"
+LEFT = "rms left unexplained (nats)"
 
 
 def shown(result: DiagnoseResult) -> list[ExperimentResult]:
@@ -44,15 +45,16 @@ def left(result: DiagnoseResult, figure: Figure) -> None:
         axes.plot(ends, [place, place], color=GRID, linewidth=3, solid_capstyle="round")
         axes.plot(ends[0], place, "o", color=INK, markersize=4)
         axes.plot(ends[1], place, "o", color=colour, markersize=6)
+    longest = LONGEST if figure.get_figwidth() >= NARROW else LONGEST // 2
     labels = [
-        one.setting if len(one.setting) <= LONGEST else f"{one.setting[: LONGEST - 1]}…"
+        one.setting if len(one.setting) <= longest else f"{one.setting[: longest - 1]}…"
         for one in chosen
     ]
     axes.set_yticks(places, labels, fontsize=8)
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.xaxis.minorticks_off()
-    axes.set_xlabel("rms of recorded − predicted log-prob (nats)")
+    axes.set_xlabel(LEFT)
     axes.grid(axis="y", visible=False)
 
 
@@ -73,7 +75,7 @@ def left_chart(result: DiagnoseResult) -> Chart:
             )
             for one in shown(result)
         ],
-        x=Axis(label="rms of recorded − predicted log-prob (nats)", scale="log"),
+        x=Axis(label=LEFT, scale="log"),
         series=(
             Series(label="by the checkpoint's own log-probs", y="before", tone="ink"),
             Series(label="by the experiment's", y="left", tone="first"),

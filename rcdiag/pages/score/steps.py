@@ -9,8 +9,8 @@ import numpy as np
 
 from rcdiag.pages.charts import Axis, Chart, Mark, Series
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.formats import percentage
-from rcdiag.pages.shapes import ends, heights
+from rcdiag.pages.formats import number, percentage
+from rcdiag.pages.shapes import ends, heights, whole_numbers
 from rcdiag.pages.style import FIRST, SECOND
 from rcdiag.results import MetricValue, ScoreResult
 
@@ -47,8 +47,7 @@ def by_step(metric: str, label: str) -> Callable[[ScoreResult, Figure], None]:
             axes.axvline(step, color=SECOND, linewidth=1.0, linestyle="--")
         if metric != "kappa":
             axes.set_ylim(bottom=0)
-        if metric == "ratio_outside_2":
-            axes.yaxis.set_major_formatter(lambda value, _: percentage(value))
+        whole_numbers(axes.yaxis, percentage if metric == "ratio_outside_2" else number)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("training step")
         axes.set_ylabel(label)
