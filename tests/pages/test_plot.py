@@ -130,7 +130,7 @@ def test_panels_stand_two_in_a_row_in_a_column_of_a_paper():
 
 
 def overlapping(figure: Figure) -> list[str]:
-    """The pairs of labels on one axis that overlap, and labels that are cut at the edge."""
+    """Labels of one axis that overlap, powers beside an axis, and labels cut at the edge."""
     FigureCanvasAgg(figure).draw()
     edge = figure.bbox.padded(1.0)
     said = []
@@ -142,8 +142,9 @@ def overlapping(figure: Figure) -> list[str]:
             shown = [one for at, one in placed if low <= at <= high and not one.get_rotation()]
             boxes = [(one.get_text(), one.get_window_extent()) for one in shown]
             for (first, box), (second, other) in pairwise(boxes):
-                if box.padded(-1.0).overlaps(other.padded(-1.0)):
+                if box.overlaps(other):
                     said.append(f"{first} over {second}")
+            said += filter(None, [axis.get_offset_text().get_text()])
             name = axis.get_label()
             box = name.get_window_extent()
             if name.get_text() and not (edge.contains(*box.min) and edge.contains(*box.max)):
