@@ -475,7 +475,13 @@ function listen(chart, root, ring, spots) {
     if (index >= 0) show(index, false);
     else hide();
   });
-  root.addEventListener("pointerleave", hide);
+  // A finger that is lifted leaves the chart: what it touched stays until something else is touched.
+  root.addEventListener("pointerdown", (event) => {
+    const index = event.pointerType === "mouse" ? -1 : nearest(event);
+    if (index >= 0) show(index, false);
+  });
+  root.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") hide(); });
+  root.addEventListener("pointercancel", hide);
   root.addEventListener("blur", hide);
   root.addEventListener("click", (event) => open(nearest(event)));
   root.addEventListener("keydown", (event) => {
