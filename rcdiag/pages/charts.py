@@ -1,7 +1,8 @@
 """A chart is what the page's script draws: a table of numbers, and how its columns are drawn.
 
-There are five forms: curves over an axis, bars by bin, a scatter of named points, dots with
-intervals by name, and a triangle of pairs. The same table is shown on demand and copied.
+There are six forms: curves over an axis, bars by bin, a scatter of named points, dots with
+intervals by name, a triangle of pairs, and lanes whose cells are shaded row by row. The same table
+is shown on demand and copied.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Literal
 
-Form = Literal["curves", "bars", "scatter", "dots", "triangle"]
+Form = Literal["curves", "bars", "scatter", "dots", "triangle", "lanes"]
 Scale = Literal["linear", "log", "symlog"]
 # What a colour means everywhere: the target is likelier, the behavior is likelier, neither.
 Tone = Literal["first", "second", "ink", "soft"]

@@ -17,6 +17,11 @@ def number(value: float | None) -> str:
     return f"{value:.5g}" if 0.9 < value < 1.1 else f"{value:.3g}"
 
 
+def effective(samples: float) -> str:
+    """Write how many samples are left, from ten on without a fraction."""
+    return f"{samples:,.0f}" if samples >= 10.0 else f"{samples:.3g}"
+
+
 def interval(value: MetricValue) -> str:
     """Write both ends of the 95% interval; empty where there is none."""
     return written_interval(value, number, " … ")

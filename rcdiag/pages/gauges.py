@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rcdiag.pages.blocks import Gauge
-from rcdiag.pages.formats import number, percentage
+from rcdiag.pages.formats import effective, number, percentage
 from rcdiag.results import MetricValue
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import METRICS
@@ -51,8 +51,7 @@ def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
         guide = lowered_ess_guide(guide, value.expected)
 
     def counted(share: float) -> str:
-        effective = share * num_sequences
-        return f"{effective:,.0f}" if effective >= 10 else number(effective)
+        return effective(share * num_sequences)
 
     return _gauge(
         "ess_seq",

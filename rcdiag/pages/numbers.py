@@ -27,7 +27,7 @@ def drawn_numbers(figure: Figure) -> tuple[tuple[str, ...], list[Line]]:
             continue
         title = axes.get_title() or axes.get_title(loc="right") or axes.get_title(loc="left")
         panel = title or f"panel {number}: {axes.get_ylabel() or axes.get_xlabel()}".rstrip(": ")
-        lines += [(panel, *line) for line in _of_axes(axes)]
+        lines += [(panel.replace("\n", " "), *line) for line in _of_axes(axes)]
     return COLUMNS, lines
 
 

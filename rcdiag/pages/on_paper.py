@@ -6,10 +6,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, SymmetricalLogLocator
 
+from rcdiag.pages.style import NARROW
 from rcdiag.pages.svg import rendered
 
 NOTEBOOK_DPI = 110
-NARROW = 5.0  # inches: below, as in a column of a paper, letters and ticks are few and small
 COLUMN_LETTERS = 6.5  # points, what journals allow for labels
 COLUMN_TICKS = 4
 

@@ -255,7 +255,7 @@ def _terms(tabs: Sequence[Tab], explain: Explain | None) -> dict[str, Mapping[st
 
 def _quoted(part: Any) -> Iterator[str]:
     """Return the names between backticks in the sentences of a part."""
-    if isinstance(part, (Words, Lines, Headline, Finding, Action, Tab)):
+    if isinstance(part, (Words, Lines, Headline, Finding, Action, Tab, Figure)):
         for item in fields(part):
             value = getattr(part, item.name)
             lines = [value] if isinstance(value, str) else value

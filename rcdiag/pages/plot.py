@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Names of several figures that stand beside each other in one.
 GROUPS = {"steps": BY_STEP}
-ACROSS, UP = 6.9, 4.8  # inches of a group: the width of a page
+ACROSS, UP = 6.9, 4.8  # inches of a group: the width of a page, and that of two rows
 
 
 def plot(result: Result, name: str, width: float | None = None) -> Figure:
@@ -35,20 +35,21 @@ def plot(result: Result, name: str, width: float | None = None) -> Figure:
 
 
 def _group(result: Result, names: list[str], width: float | None) -> Any:
-    """Draw several figures in two columns."""
+    """Draw several figures in two columns, or below each other in a column of a paper."""
     import matplotlib as mpl
 
-    from rcdiag.pages.on_paper import PaperFigure
-    from rcdiag.pages.style import STYLE
+    from rcdiag.pages.on_paper import PaperFigure, fit_column
+    from rcdiag.pages.style import NARROW, STYLE
 
     across = ACROSS if width is None else width
-    rows = -(-len(names) // 2)
+    columns = 1 if across < NARROW else 2
+    rows = -(-len(names) // columns)
+    up = across / columns * UP / ACROSS
     letters = {"font.size": max(STYLE["font.size"] * across / (2 * ACROSS) * 1.6, 7.0)}
     with mpl.rc_context({**STYLE, **letters}):
-        figure = PaperFigure(
-            figsize=(across, UP / 2 * rows * across / ACROSS), layout="constrained"
-        )
-        parts = figure.subfigures(rows, 2, squeeze=False).ravel()
+        figure = PaperFigure(figsize=(across, up * rows), layout="constrained")
+        parts = figure.subfigures(rows, columns, squeeze=False).ravel()
         for part, name in zip(parts, names, strict=False):
             FIGURES[name].draw(result, part)
+        fit_column(figure, across)
     return figure

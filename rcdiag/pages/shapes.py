@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rcdiag.pages.formats import number
 from rcdiag.pages.style import FIRST
 from rcdiag.results import MetricValue
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
@@ -61,6 +63,12 @@ def _power(value: float, _: float) -> str:
     # U+2212 and superscripts.
     digits = str(round(np.log10(value))).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     return f"10{digits}"
+
+
+def whole_numbers(axis: Axis, written: Callable[[float], str] = number) -> None:
+    """Write the numbers of an axis whole, and not as multiples of a power at its end."""
+    # Ticks are sums of steps: 0.30000000000000004 is 0.3.
+    axis.set_major_formatter(lambda value, _: written(float(f"{value:.6g}")))
 
 
 def panels(figure: Figure, count: int, **shared: Any) -> Sequence[Axes]:

@@ -35,6 +35,7 @@ STYLE: dict[str, Any] = {
     "savefig.facecolor": "none",
 }
 
+NARROW = 5.0  # inches: below, as in a column of a paper, letters and ticks are few and small
 LONGEST = 18  # letters of a name that a figure has room for
 
 

@@ -16,6 +16,7 @@ from rcdiag.results.base import Finding, MetricValue, written_interval
 if TYPE_CHECKING:
     import polars as pl
 
+    from rcdiag.results.diagnosis import Diagnosis
 
 ROWS, FINDINGS, WIDTH = 8, 5, 100
 
@@ -90,9 +91,12 @@ class Shown:
 
     def __repr__(self) -> str:
         summary = self._summary()
-        cells = [summary.columns, *summary.rows[:ROWS]]
+        cells = [summary.columns, *summary.rows[:ROWS]] if summary.rows else []
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = [f"rcdiag {self.kind}: {summary.about}"]
+        diagnosis = getattr(self, "diagnosis", None)
+        if diagnosis is not None:
+            lines += textwrap.wrap(_judged(diagnosis), WIDTH, subsequent_indent="  ")
         for row in cells:
             padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             lines.append("  " + "  ".join(padded).rstrip())
@@ -105,21 +109,29 @@ class Shown:
 
     def _repr_html_(self) -> str:
         summary = self._summary()
+        diagnosis = getattr(self, "diagnosis", None)
+        judged = "" if diagnosis is None else f"<p>{escape(_judged(diagnosis))}</p>"
         head = "".join(f"<th>{escape(name)}</th>" for name in summary.columns)
         body = "".join(
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
             for row in summary.rows
         )
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         findings = "".join(
             f"<li><b>{escape(finding.severity)}</b> <code>{escape(finding.slug)}</code> "
             f"{escape(finding.message)} <i>{escape(finding.fix)}</i></li>"
             for finding in self.findings
         )
         return (
-            f"<div><p><b>rcdiag {escape(self.kind)}</b> {escape(summary.about)}</p>"
-            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-            f"<ul>{findings}</ul></div>"
+            f"<div><p><b>rcdiag {escape(self.kind)}</b> {escape(summary.about)}</p>{judged}"
+            f"{table if body else ''}<ul>{findings}</ul></div>"
         )
+
+
+def _judged(diagnosis: Diagnosis) -> str:
+    """Say the verdict, its causes and what shows them, in a sentence or two."""
+    causes = ", ".join(cause.slug for cause in diagnosis.causes)
+    return f"{diagnosis.verdict}{f' ({causes})' if causes else ''}: {diagnosis.summary}"
 
 
 def _more(count: int, unit: str) -> list[str]:

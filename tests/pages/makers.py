@@ -97,6 +97,7 @@ MAKERS: dict[str, Callable[[], Result | list[Result]]] = {
     "replay": replayed,
     "replay-model": replayed_with_model,
     "replay-steps": replayed_over_steps,
+    "diagnose": lambda: from_json(stored("diagnose"), "diagnose"),
     "hostile-score": hostile_score,
     "hostile-compare": hostile_compare,
 }

@@ -125,3 +125,26 @@ def test_a_page_of_experiments_counts_them_once():
     text = page(from_json(stored("diagnose"), "diagnose"))
     text = re.sub(r"<script.*", "", text, flags=re.DOTALL)
     assert len(re.findall(r"\d+ experiments in \d+ s", text)) == 1
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 800, 1280])
+def test_the_question_mark_of_a_head_stands_beside_its_words(browser, rendered, width):
+    seen = visit(browser, rendered("whole"), viewport={"width": width, "height": 900})
+    looked = 0
+    for tab in ("corrections", "ladder", "update"):
+        seen.go(tab)
+        apart = seen.page.evaluate(
+            """() => [...document.querySelectorAll('.tab.on .about-head')].map(each => [
+                each.previousElementSibling.getBoundingClientRect(), each.getBoundingClientRect(),
+                each.closest('th').getBoundingClientRect()])
+            .map(([words, mark, head]) => [mark.left - words.right, words.bottom - mark.bottom,
+                                           mark.right - head.right])"""
+        )
+        looked += len(apart)
+        for beside, below, beyond in apart:
+            assert 0 <= beside < 12
+            assert abs(below) < 8
+            assert beyond <= 0
+    assert looked > 10
+    seen.page.context.close()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
+import random
 
 import pytest
 
@@ -13,11 +12,12 @@ from rcdiag.pages.page import page
 from rcdiag.results import to_json
 from tests.pages.browser import visit
 from tests.pages.makers import replayed
+from tests.pages.unpacked import unpacked
 
 
 def joined(letters: str) -> str:
     """Join the pieces of a packed document as the page's script does."""
-    stored = json.loads(gzip.decompress(base64.b64decode(letters)))
+    stored = json.loads(unpacked(letters))
 
     def rows(table) -> str:
         cells = [stored["columns"][place].split("\n") for place in table["columns"]]
@@ -61,6 +61,22 @@ def test_a_result_comes_back_to_the_letter_and_is_smaller():
     assert len(letters) < 0.85 * len(packed(compact(text)))
 
 
+@pytest.mark.parametrize("size", range(40, 48))
+def test_letters_of_a_text_of_any_length_mean_nothing_in_html(size):
+    """Hexadecimal digits at random, of which gzip leaves bytes of all kinds."""
+    text = "".join(random.Random(size).choices("0123456789abcdef", k=100 * size))
+    letters = packed(text)
+    assert unpacked(letters) == text
+    assert not set(letters) & set("<>&\"'/\\ \n")
+
+
+def test_equal_columns_are_stored_once():
+    columns = {name: [{"value": place / 7} for place in range(20)] for name in "abc"}
+    stored = json.loads(unpacked(packed_document(json.dumps(columns))))
+    assert len(stored["columns"]) == 1
+    assert joined(packed_document(json.dumps(columns))) == compact(json.dumps(columns))
+
+
 @pytest.mark.browser
 def test_the_script_joins_a_document_to_the_letter(browser, tmp_path):
     result = replayed()
@@ -68,4 +84,15 @@ def test_the_script_joins_a_document_to_the_letter(browser, tmp_path):
     file.write_text(page(result))
     seen = visit(browser, file)
     assert seen.page.evaluate("name => textOf(name)", "replay") == compact(to_json(result))
+    seen.page.context.close()
+
+
+@pytest.mark.browser
+def test_the_script_unpacks_texts_of_any_length(browser, tmp_path):
+    file = tmp_path / "page.html"
+    file.write_text(page(replayed()))
+    seen = visit(browser, file)
+    texts = ["", *("x\u2028é" * count for count in range(1, 12))]
+    for text in texts:
+        assert seen.page.evaluate("letters => unpack(letters)", packed(text)) == text
     seen.page.context.close()

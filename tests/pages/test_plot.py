@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import rcdiag
@@ -126,3 +127,50 @@ def test_panels_stand_two_in_a_row_in_a_column_of_a_paper():
         for axes in figure.axes:
             figure.draw_without_rendering()
             assert axes.title.get_window_extent().x1 <= figure.bbox.x1 + 1
+
+
+def overlapping(figure: Figure) -> list[str]:
+    """Labels of one axis that overlap, powers beside an axis, and labels cut at the edge."""
+    FigureCanvasAgg(figure).draw()
+    edge = figure.bbox.padded(1.0)
+    said = []
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            ticks = [one for one in axis.get_ticklabels() if one.get_visible() and one.get_text()]
+            low, high = sorted(axis.get_view_interval())
+            placed = zip(axis.get_ticklocs(), ticks, strict=False)
+            shown = [one for at, one in placed if low <= at <= high and not one.get_rotation()]
+            boxes = [(one.get_text(), one.get_window_extent()) for one in shown]
+            for (first, box), (second, other) in pairwise(boxes):
+                if box.overlaps(other):
+                    said.append(f"{first} over {second}")
+            said += filter(None, [axis.get_offset_text().get_text()])
+            name = axis.get_label()
+            box = name.get_window_extent()
+            if name.get_text() and not (edge.contains(*box.min) and edge.contains(*box.max)):
+                said.append(f"cut: {name.get_text()}")
+    return said
+
+
+@pytest.mark.parametrize("width", [3.3, 6.9])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("diagnose", "unexplained-by-experiment"),
+        ("diagnose", "weights-by-row"),
+        ("score", "worst-sequence-strips"),
+        ("score", "steps"),
+        ("compare", "mismatch-by-rung"),
+    ],
+)
+def test_labels_on_paper_neither_overlap_nor_are_cut(kind, name, width):
+    assert overlapping(MAKERS[kind]().plot(name, width=width)) == []
+
+
+def test_a_factor_in_which_all_tokens_agree_is_no_empty_panel():
+    figure = MAKERS["replay"]().plot("ratio-factors")
+    mismatch, staleness, _ = figure.axes
+    assert [text.get_text() for text in staleness.texts] == ["all tokens agree"]
+    assert not staleness.patches
+    assert mismatch.patches
+    assert not mismatch.texts

@@ -31,7 +31,7 @@ def run_notebook(notebook: dict[str, Any]) -> tuple[list[list[Output]], int]:
             outputs = _run_cell("".join(cell["source"]), names)
             drawn = [plt.figure(number) for number in plt.get_fignums()]
             outputs += [{"display_data": {"image/png": _png(each)}} for each in drawn]
-            figures += len(drawn)
+            figures += sum("image/png" in data for each in outputs for data in each.values())
             plt.close("all")
             shown.append([_stored(each) for each in outputs])
     return shown, figures
@@ -52,8 +52,11 @@ def _run_cell(source: str, names: dict[str, Any]) -> list[Output]:
     outputs: list[Output] = [{"stream": out.getvalue()}] if out.getvalue() else []
     if value is not None:
         data = {"text/plain": repr(value)}
-        if hasattr(value, "_repr_html_"):
-            data["text/html"] = value._repr_html_()
+        html = value._repr_html_() if hasattr(value, "_repr_html_") else None
+        if html is not None:
+            data["text/html"] = html
+        if hasattr(value, "_repr_png_"):
+            data["image/png"] = base64.b64encode(value._repr_png_()).decode()
         outputs.append({"execute_result": data})
     return outputs
 

@@ -37,6 +37,7 @@ def densities(result: CompareResult, figure: Figure) -> None:
         axes.set_xlabel(short(result.pairs[name].behavior), fontsize=8)
         axes.set_ylabel(short(result.pairs[name].target), fontsize=8)
         axes.tick_params(labelsize=7)
+    figure.supxlabel("log-prob (nats)", fontsize=8)
 
 
 def by_probability(result: CompareResult, figure: Figure) -> None:
@@ -54,8 +55,10 @@ def by_probability(result: CompareResult, figure: Figure) -> None:
         axes.set_xticks(at, labels, rotation=40, ha="right", rotation_mode="anchor", fontsize=6)
         axes.tick_params(axis="y", labelsize=7)
         first, second = short(result.pairs[name].behavior), short(result.pairs[name].target)
-        axes.set_title(f"{first} against {second}", fontsize=8, loc="left")
+        axes.set_title(f"{first}\n→ {second}", fontsize=8, loc="left")
         axes.label_outer(remove_inner_ticks=False)
+    figure.supxlabel("geometric mean of both probabilities", fontsize=8)
+    figure.supylabel("rms log-ratio (nats)", fontsize=8)
 
 
 def _size(result: CompareResult) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.shapes import heights, shades
+from rcdiag.pages.shapes import heights, shades, whole_numbers
 from rcdiag.pages.style import FIRST, GRID, INK, SECOND, short
 from rcdiag.results import CompareResult, MetricValue
 
@@ -97,6 +97,8 @@ def waterfall(result: CompareResult, figure: Figure) -> None:
         place = axes.get_xaxis_transform()  # x in the data, y as a share of the axes
         axes.text(at, 1.01, " noise floor", color=SECOND, fontsize=8, transform=place)
     axes.grid(axis="y", visible=False)
+    axes.locator_params(axis="x", nbins=5)
+    whole_numbers(axes.xaxis)
     axes.set_xlabel("part of E[log-ratio²] / 2 (nats per token)")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.style import FIRST, GRID, INK, SECOND, short
+from rcdiag.pages.style import FIRST, GRID, INK, NARROW, SECOND, short
 from rcdiag.results import DiagnoseResult
 from rcdiag.results.diagnose import ExperimentResult
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 MOST = 14  # bars
 LONGEST = 46  # letters beside a bar
+UNEXPLAINED = "#8a929c"  # rows that no weights explain
+ROWS = "row of the table"
+LEFT = "rms left unexplained (nats)"
 
 
 def shown(result: DiagnoseResult) -> list[ExperimentResult]:
@@ -42,15 +45,16 @@ def left(result: DiagnoseResult, figure: Figure) -> None:
         axes.plot(ends, [place, place], color=GRID, linewidth=3, solid_capstyle="round")
         axes.plot(ends[0], place, "o", color=INK, markersize=4)
         axes.plot(ends[1], place, "o", color=colour, markersize=6)
+    longest = LONGEST if figure.get_figwidth() >= NARROW else LONGEST // 2
     labels = [
-        one.setting if len(one.setting) <= LONGEST else f"{one.setting[: LONGEST - 1]}…"
+        one.setting if len(one.setting) <= longest else f"{one.setting[: longest - 1]}…"
         for one in chosen
     ]
     axes.set_yticks(places, labels, fontsize=8)
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.xaxis.minorticks_off()
-    axes.set_xlabel("rms of recorded − predicted log-prob (nats)")
+    axes.set_xlabel(LEFT)
     axes.grid(axis="y", visible=False)
 
 
@@ -71,7 +75,7 @@ def left_chart(result: DiagnoseResult) -> Chart:
             )
             for one in shown(result)
         ],
-        x=Axis(label="rms of recorded − predicted log-prob (nats)", scale="log"),
+        x=Axis(label=LEFT, scale="log"),
         series=(
             Series(label="by the checkpoint's own log-probs", y="before", tone="ink"),
             Series(label="by the experiment's", y="left", tone="first"),
@@ -82,6 +86,9 @@ def left_chart(result: DiagnoseResult) -> Chart:
 
 def posterior(result: DiagnoseResult, figure: Figure) -> None:
     """Draw the probability of every candidate's weights for every row."""
+    from matplotlib.colors import to_rgb
+    from matplotlib.ticker import MaxNLocator
+
     policies = list(dict.fromkeys(row["column"] for row in result.weights))
     grid = figure.subplots(len(policies), 1, squeeze=False).ravel()
     for axes, policy in zip(grid, policies, strict=True):
@@ -89,12 +96,10 @@ def posterior(result: DiagnoseResult, figure: Figure) -> None:
         names = list(rows[0]["probability"])
         shares = np.array([[row["probability"][name] for row in rows] for name in names])
         explained = np.array([row["row_explained"] for row in rows])
+        colours = np.where(explained[:, None], to_rgb(FIRST), to_rgb(UNEXPLAINED))
         axes.imshow(
-            shares * np.where(explained, 1.0, 0.35),
+            1.0 - shares[..., None] * (1.0 - colours),  # white where a share is 0
             aspect="auto",
-            cmap="Blues",
-            vmin=0.0,
-            vmax=1.0,
             interpolation="nearest",
             extent=(-0.5, len(rows) - 0.5, len(names) - 0.5, -0.5),
             rasterized=True,
@@ -102,7 +107,39 @@ def posterior(result: DiagnoseResult, figure: Figure) -> None:
         axes.set_yticks(range(len(names)), [short(name) for name in names])
         axes.set_title(policy, fontsize=9, loc="left")
         axes.grid(visible=False)
-        axes.set_xlabel("row")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        # Rows are drawn side by side, and may be some of the table.
+        axes.xaxis.set_major_formatter(
+            lambda place, _, of=rows: str(of[round(place)]["row"]) if 0 <= place < len(of) else ""
+        )
+        axes.set_xlabel(ROWS)
+
+
+def posterior_chart(result: DiagnoseResult) -> Chart:
+    """Return the same probabilities, row by row."""
+    names = list(dict.fromkeys(name for row in result.weights for name in row["probability"]))
+    return Chart(
+        form="lanes",
+        columns=(
+            "row",
+            "policy",
+            *(f"P({name})" for name in names),
+            "explained",
+            "other weights from token",
+        ),
+        rows=[
+            (
+                row["row"],
+                row["column"],
+                *(row["probability"].get(name) for name in names),
+                "yes" if row["row_explained"] else "no",
+                row["switch"],
+            )
+            for row in result.weights
+        ],
+        x=Axis(label=ROWS),
+        options={"lanes": names, "panel": "policy", "told": "explained"},
+    )
 
 
 FIGURES = (
@@ -123,8 +160,9 @@ FIGURES = (
         kind="diagnose",
         title="Whose weights made the rows",
         says="A column is a row of the table, a line a checkpoint; the stronger the colour, the "
-        "likelier its weights. Pale rows are explained by none of them.",
+        "likelier its weights. Grey rows are explained by none of them.",
         draw=posterior,
+        chart=posterior_chart,
         applies=lambda result: bool(result.weights),
         size=lambda result: (
             11.0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,10 +26,15 @@ def factors(result: ReplayResult, figure: Figure) -> None:
         edges = np.array(factor.log_ratio_histogram["edges"])
         counts = np.array(factor.log_ratio_histogram["counts"])
         largest = max(largest, reach(edges, counts))
-        histogram(axes, edges, counts)
-        axes.set_ylabel("tokens", fontsize=8)
+        if factor.log_ratio_abs_max:
+            histogram(axes, edges, counts)
+            axes.set_ylabel("tokens", fontsize=8)
+        else:
+            middle: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
+            axes.text(0.5, 0.5, "all tokens agree", transform=axes.transAxes, **middle)
+            axes.set_yticks([])
         axes.set_title(f"{name}: {factor.behavior} → {factor.target}", fontsize=9, loc="right")
-        if name == "staleness":
+        if name == "staleness" and factor.log_ratio_abs_max:
             _clip_range(result, axes)
     panels[-1].set_xscale("symlog", linthresh=1e-4, linscale=0.5)
     panels[-1].set_xlim(-1.3 * largest, 1.3 * largest)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.formats import percentage
-from rcdiag.pages.style import FIRST, GRID
+from rcdiag.pages.style import FIRST, INK
 from rcdiag.results import ScoreResult
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def draw(result: ScoreResult, figure: Figure) -> None:
     """Draw the share of the KL, by k3, that the largest tokens hold."""
     axes = figure.add_subplot()
     tokens, held = zip(*result.figures["concentration"], strict=True)
-    axes.plot(tokens, tokens, color=GRID, label="all tokens alike")
+    axes.plot(tokens, tokens, color=INK, linewidth=1.0, linestyle="--", label="all tokens alike")
     axes.plot(tokens, held, color=FIRST, label="here")
     axes.set_xscale("log")
     axes.xaxis.minorticks_off()

@@ -37,6 +37,14 @@ def shares_beyond(histogram: Histogram) -> list[tuple[float, float, float]]:
     return rows
 
 
+def any_beyond(result: ScoreResult) -> bool:
+    """Tell whether any token is off by more than the smallest size that is drawn."""
+    histogram = result.figures.get("log_ratio_histogram")
+    return histogram is not None and any(
+        above or below for _, above, below in shares_beyond(histogram)
+    )
+
+
 def bounds(result: ScoreResult) -> list[Mark]:
     """Return where presets truncate, zero or reject tokens, with the ratio as the name."""
     logs = {
@@ -119,7 +127,7 @@ FIGURES = (
         "right is changed. A click on a curve lists tokens of that size.",
         draw=draw,
         chart=chart,
-        applies=lambda result: bool(result.figures),
+        applies=any_beyond,
         adds=_adds,
     ),
 )

@@ -109,7 +109,9 @@ PANELS = (
 
 
 def _has_bins(result: ScoreResult, name: str) -> bool:
-    return name in result.profiles and bool(result.profiles[name].bins)
+    """Tell whether a profile has a bin whose mismatch is a number."""
+    bins = result.profiles[name].bins if name in result.profiles else []
+    return bool(np.isfinite(heights([bin_.log_ratio_rms for bin_ in bins])).any())
 
 
 def _figure(name: str, title: str, profile_name: str) -> FigureSpec:

@@ -131,6 +131,7 @@ FIGURES = (
         "a change along the strip an event. Long sequences are cut at 400 tokens.",
         draw=strips,
         on_page=False,
+        size=lambda result: (5.4, 5.8),
         applies=lambda result: bool(result.worst_sequences),
     ),
 )

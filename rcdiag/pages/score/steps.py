@@ -9,7 +9,8 @@ import numpy as np
 
 from rcdiag.pages.charts import Axis, Chart, Mark, Series
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.shapes import ends, heights
+from rcdiag.pages.formats import number, percentage
+from rcdiag.pages.shapes import ends, heights, whole_numbers
 from rcdiag.pages.style import FIRST, SECOND
 from rcdiag.results import MetricValue, ScoreResult
 
@@ -39,12 +40,14 @@ def by_step(metric: str, label: str) -> Callable[[ScoreResult, Figure], None]:
         steps = values_by_step(result, metric)
         values, at = list(steps.values()), np.array(list(steps))
         axes.plot(at, heights(values), color=FIRST, marker="o", markersize=4, linewidth=1.4)
-        if any(value.low is not None for value in values):
-            axes.fill_between(at, *ends(values), color=FIRST, alpha=0.2, linewidth=0)
+        told = np.array([value.low is not None and value.high is not None for value in values])
+        if told.any():
+            axes.fill_between(at, *ends(values), where=told, color=FIRST, alpha=0.2, linewidth=0)
         for step in changes(result):
             axes.axvline(step, color=SECOND, linewidth=1.0, linestyle="--")
         if metric != "kappa":
             axes.set_ylim(bottom=0)
+        whole_numbers(axes.yaxis, percentage if metric == "ratio_outside_2" else number)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("training step")
         axes.set_ylabel(label)
@@ -62,7 +65,11 @@ def step_chart(metric: str, label: str) -> Callable[[ScoreResult], Chart]:
             columns=("step", metric, "low", "high"),
             rows=[(step, value.value, value.low, value.high) for step, value in steps.items()],
             x=Axis(label="training step"),
-            y=Axis(label=label, start=None if metric == "kappa" else 0.0),
+            y=Axis(
+                label=label,
+                start=None if metric == "kappa" else 0.0,
+                percent=metric == "ratio_outside_2",
+            ),
             series=(Series(label=metric, y=metric, low="low", high="high"),),
             marks=[Mark(at=step, label=f"from step {step}") for step in changes(result)],
             options={"small": True, "whole": True},
@@ -81,7 +88,7 @@ def _figure(name: str, title: str, metric: str, label: str, says: str) -> Figure
         name=name,
         kind="score",
         title=title,
-        says=f"The band is the 95% interval over prompt groups. {says}",
+        says=f"The band is the 95% interval over prompt groups, where there is one. {says}",
         draw=by_step(metric, label),
         chart=step_chart(metric, label),
         applies=lambda result: bool(result.steps),

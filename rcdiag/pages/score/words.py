@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rcdiag.pages.formats import fraction, number, part_of, with_interval
+from rcdiag.pages.formats import effective, fraction, part_of, with_interval
 from rcdiag.results import CorrectionResult, ScoreResult, SequenceTokens
-
-
-def _count(value: float) -> str:
-    """Write an effective number of sequences, from ten on without a fraction."""
-    return f"{value:,.0f}" if value >= 10.0 else number(value)
 
 
 def answer(result: ScoreResult) -> str:
@@ -22,7 +17,7 @@ def answer(result: ScoreResult) -> str:
     if k3.value is None:
         return "no number of the mismatch can be computed"
     sequences = (
-        f", effective sequences {_count(ess.value * result.num_sequences)} of "
+        f", effective sequences {effective(ess.value * result.num_sequences)} of "
         f"{result.num_sequences:,}"
         if ess.value is not None
         else ""

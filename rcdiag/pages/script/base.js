@@ -69,9 +69,22 @@ function textIn(source) {
   return unpacked.get(source);
 }
 
+// Five letters are four bytes, the last ones fewer: what is missing counts as the largest digit.
+const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%.()*+-;,=:?@^_`{|}~";
+function bytesOf(letters) {
+  const values = [];
+  [...DIGITS].forEach((letter, value) => { values[letter.charCodeAt(0)] = value; });
+  const bytes = new DataView(new ArrayBuffer(Math.ceil(letters.length / 5) * 4));
+  for (let at = 0; at < letters.length; at += 5) {
+    let value = 0;
+    for (let place = at; place < at + 5; place += 1) value = value * 85 + (values[letters.charCodeAt(place)] ?? 84);
+    bytes.setUint32((at / 5) * 4, value);
+  }
+  return new Uint8Array(bytes.buffer, 0, Math.floor((letters.length * 4) / 5));
+}
+
 async function unpack(letters) {
-  const bytes = Uint8Array.from(atob(letters), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const stream = new Blob([bytesOf(letters)]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).text();
 }
 

@@ -1,4 +1,4 @@
-// Five forms of charts, each drawn from its own table: curves, bars, scatter, dots, triangle.
+// Six forms of charts, each drawn from its own table: curves, bars, scatter, dots, triangle, lanes.
 const TEXT = 6.6; // width of a letter
 const TONES = { first: "first", second: "second", ink: "tone-ink", soft: "tone-soft" };
 const tip = document.getElementById("tip");
@@ -13,25 +13,25 @@ function known(values) {
 }
 
 // A scale gives places between 0 and 1, and ticks with their texts.
-function makeScale(axis, values) {
+function makeScale(axis, values, most = 4) {
   const some = known(values);
   if (axis.scale === "log") return logScale(axis, some.filter((value) => value > 0));
   if (axis.scale === "symlog") return symlogScale(axis, some);
-  return linearScale(axis, some);
+  return linearScale(axis, some, most);
 }
 
 function written(axis, value) {
   return axis.percent ? percent(value) : number(value);
 }
 
-function linearScale(axis, values) {
+function linearScale(axis, values, most) {
   let low = axis.start ?? Math.min(...values, Infinity);
   let high = axis.end ?? Math.max(...values, -Infinity);
   if (!(high > low)) [low, high] = Number.isFinite(low) ? [low - (low ? Math.abs(low) / 2 : 0.5), low + (low ? Math.abs(low) / 2 : 0.5)] : [0, 1];
   const pad = (high - low) * 0.04;
   if (axis.start === undefined) low -= pad;
   if (axis.end === undefined) high += pad;
-  const rough = (high - low) / 4;
+  const rough = (high - low) / most;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((times) => times * power).find((each) => each >= rough);
   const ticks = [];
@@ -125,7 +125,12 @@ function fitted(text, width) {
 }
 
 function widest(scale) {
-  return Math.max(...scale.ticks.map((tick) => scale.text(tick).length), 2) * TEXT + 10;
+  return Math.max(...scale.ticks.map((tick) => extent(scale.text(tick))), 2 * TEXT) + 10;
+}
+
+// How wide a text is; a sign of per cent is wider than a digit.
+function extent(text) {
+  return text.length * TEXT + (text.endsWith("%") ? 4 : 0);
 }
 
 function linesOf(chart) {
@@ -147,15 +152,27 @@ function linesOf(chart) {
   return lines;
 }
 
+// The points of a line that have an interval, in runs: nothing is shaded where there is none.
+function bandsOf(points) {
+  const bands = [[]];
+  for (const point of points) {
+    if (typeof point.low === "number" && typeof point.high === "number") bands.at(-1).push(point);
+    else if (bands.at(-1).length) bands.push([]);
+  }
+  return bands.filter((band) => band.length);
+}
+
 function drawCurves(chart, root, width, dense) {
   const lines = linesOf(chart);
   const height = chart.small || dense ? 150 : 240;
   const points = lines.flatMap((line) => line.points);
   const xs = [...points.map((point) => point.x), ...(chart.xrange || [])];
-  const x = makeScale(chart.x, [...xs, ...(chart.marks || []).map(([at]) => at).filter((at) => at >= Math.min(...xs) && at <= Math.max(...xs))]);
   const y = makeScale(chart.y, points.flatMap((point) => [point.y, point.low, point.high]));
-  if (chart.whole) x.ticks = x.ticks.filter(Number.isInteger);
   const left = widest(y);
+  const room = (width - left) / (Math.max(...xs.map((value) => number(value).length), 2) * TEXT + 18);
+  const marked = (chart.marks || []).map(([at]) => at).filter((at) => at >= Math.min(...xs) && at <= Math.max(...xs));
+  const x = makeScale(chart.x, [...xs, ...marked], chart.whole ? Math.min(Math.max(room, 2), 8) : 4);
+  if (chart.whole) x.ticks = x.ticks.filter(Number.isInteger);
   const box = { left, top: 26, width: width - left - 10, height, right: 10 };
   const { at, up } = frame(root, box, x, y, chart.x, chart.y);
   if (chart.zero) root.append(svg("line", { class: "zero", x1: left, x2: left + box.width, y1: up(0), y2: up(0) }));
@@ -173,11 +190,10 @@ function drawCurves(chart, root, width, dense) {
   const spots = [];
   for (const { series, group, points: some } of lines) {
     const tone = TONES[series.tone || "first"];
-    const band = some.filter((point) => typeof point.low === "number" && typeof point.high === "number");
-    if (band.length > 1) {
-      const path = [...band.map((p) => [p.x, p.high]), ...band.reverse().map((p) => [p.x, p.low])];
-      root.append(svg("path", { class: `area ${tone}`, d: `M${path.map(([a, b]) => `${at(a).toFixed(1)} ${up(b).toFixed(1)}`).join("L")}Z` }));
-      band.reverse();
+    for (const band of bandsOf(some)) {
+      const path = [...band.map((p) => [p.x, p.high]), ...[...band].reverse().map((p) => [p.x, p.low])];
+      if (band.length > 1) root.append(svg("path", { class: `area ${tone}`, d: `M${path.map(([a, b]) => `${at(a).toFixed(1)} ${up(b).toFixed(1)}`).join("L")}Z` }));
+      else root.append(svg("line", { class: `error-bar ${tone}`, "stroke-opacity": 0.4, x1: at(band[0].x), x2: at(band[0].x), y1: up(band[0].low), y2: up(band[0].high) }));
     }
     if (!series.dots) {
       const d = `M${some.map((p) => `${at(p.x).toFixed(1)} ${up(p.y).toFixed(1)}`).join("L")}`;
@@ -206,7 +222,7 @@ function drawBars(chart, root, width) {
   const upper = { left, top: 26, width: inner, height: 110, right: 10 };
   const lower = { left, top: 180, width: inner, height: 120, right: 10 };
   const top = frame(root, upper, across, rms, { label: "" }, { label: `${chart.dots[0]} (nats), 95% interval` });
-  const bottom = frame(root, lower, across, share, { label: "" }, { label: "share of squares (filled) and of tokens (outline)" });
+  const bottom = frame(root, lower, across, share, { label: "" }, { label: "share of squares (filled), tokens (outline)" });
   const spots = [];
   labels.forEach((label, place) => {
     const x = left + step * (place + 0.5);
@@ -328,7 +344,65 @@ function drawTriangle(chart, root, width) {
   return { height: line * names.length + 6, spots };
 }
 
-const FORMS = { curves: drawCurves, bars: drawBars, scatter: drawScatter, dots: drawDots, triangle: drawTriangle };
+// A lane for each name in every panel, and in it a cell for each row: its shade is a share of 1.
+function drawLanes(chart, root, width) {
+  const names = chart.lanes;
+  const panels = [...new Set(columnOf(chart, chart.panel))];
+  const longest = Math.max(...names.map((name) => name.length)) * TEXT + 12;
+  const stacked = longest > width * 0.35;
+  const left = stacked ? 8 : longest;
+  const inner = width - left - 10;
+  const [line, gap] = stacked ? [40, 18] : [26, 2];
+  const spots = [];
+  let top = 0;
+  for (const panel of panels) {
+    const rows = chart.rows.filter((row) => row[chart.columns.indexOf(chart.panel)] === panel);
+    const step = inner / rows.length;
+    top += 20;
+    root.append(svg("text", { class: "strong", x: 0, y: top - 7 }, fitted(panel, width)));
+    names.forEach((name, lane) => {
+      const y = top + line * lane;
+      const place = chart.columns.indexOf(`P(${name})`);
+      const label = stacked ? { x: left, y: y + 13 } : { x: left - 10, y: y + line / 2 + 4, "text-anchor": "end" };
+      root.append(svg("text", label, fitted(name, stacked ? inner : longest)));
+      root.append(svg("rect", { class: "lane", x: left, y: y + gap, width: inner, height: line - gap - 2 }));
+      for (const { start, end, share, known: told } of runsOf(rows, place, chart)) {
+        if (share > 0) root.append(svg("rect", { class: told ? "dot first" : "dot tone-soft", x: left + start * step, y: y + gap, width: (end - start) * step, height: line - gap - 2, "fill-opacity": share }));
+      }
+    });
+    const bottom = top + line * names.length;
+    const places = names.map((name) => chart.columns.indexOf(`P(${name})`));
+    const likeliest = (row) => places.reduce((best, place, lane) => (row[place] > row[places[best]] ? lane : best), 0);
+    rows.forEach((row, place) => {
+      const y = top + line * likeliest(row) + (line + gap - 2) / 2;
+      spots.push({ x: left + step * (place + 0.5), y, middle: (top + bottom) / 2, row, head: `row ${row[0]}` });
+    });
+    const scale = linearScale({ start: 0, end: rows.length - 1 }, [], Math.max(inner / 70, 2));
+    for (const tick of scale.ticks.filter(Number.isInteger)) {
+      const text = String(rows[tick][0]);
+      const half = (text.length * TEXT) / 2;
+      root.append(svg("text", { class: "soft", x: Math.min(left + step * (tick + 0.5), width - half), y: bottom + 14, "text-anchor": "middle" }, text));
+    }
+    root.append(svg("text", { class: "soft", x: left + inner / 2, y: bottom + 30, "text-anchor": "middle" }, chart.x.label));
+    top = bottom + 44;
+  }
+  return { height: top, spots };
+}
+
+// Neighbours that look alike are one rectangle.
+function runsOf(rows, place, chart) {
+  const told = chart.columns.indexOf(chart.told);
+  const runs = [];
+  rows.forEach((row, at) => {
+    const share = Math.round(20 * row[place]) / 20;
+    const last = runs.at(-1);
+    if (last && last.share === share && last.known === (row[told] === "yes")) last.end = at + 1;
+    else runs.push({ start: at, end: at + 1, share, known: row[told] === "yes" });
+  });
+  return runs;
+}
+
+const FORMS = { curves: drawCurves, bars: drawBars, scatter: drawScatter, dots: drawDots, triangle: drawTriangle, lanes: drawLanes };
 
 // What a click on a spot opens: other parts of the script add their functions here.
 const openers = {};
@@ -384,9 +458,9 @@ function listen(chart, root, ring, spots) {
   const nearest = (event) => {
     const frameBox = root.getBoundingClientRect();
     const [x, y] = [event.clientX - frameBox.left, event.clientY - frameBox.top];
-    const away = spots.map((spot) => Math.hypot(spot.x - x, (spot.y - y) * (chart.form === "curves" ? 0.5 : 1)));
+    const away = spots.map((spot) => Math.hypot(spot.x - x, ((spot.middle ?? spot.y) - y) * (chart.form === "curves" ? 0.5 : 1)));
     const index = away.indexOf(Math.min(...away));
-    const reach = chart.form === "bars" ? Infinity : spots[index]?.near ?? 45;
+    const reach = ["bars", "lanes"].includes(chart.form) ? Infinity : spots[index]?.near ?? 45;
     return index >= 0 && away[index] < reach ? index : -1;
   };
   const open = (index) => {
@@ -401,7 +475,13 @@ function listen(chart, root, ring, spots) {
     if (index >= 0) show(index, false);
     else hide();
   });
-  root.addEventListener("pointerleave", hide);
+  // A finger that is lifted leaves the chart: what it touched stays until something else is touched.
+  root.addEventListener("pointerdown", (event) => {
+    const index = event.pointerType === "mouse" ? -1 : nearest(event);
+    if (index >= 0) show(index, false);
+  });
+  root.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") hide(); });
+  root.addEventListener("pointercancel", hide);
   root.addEventListener("blur", hide);
   root.addEventListener("click", (event) => open(nearest(event)));
   root.addEventListener("keydown", (event) => {

@@ -37,10 +37,11 @@ function sortBy(table, place, button) {
 function setUpSorting(table) {
   [...table.tHead.rows[0].cells].forEach((head, place) => {
     const button = el("button", { type: "button", class: "sort", onclick: () => sortBy(table, place, button) }, head.textContent);
-    head.replaceChildren(button);
+    const line = el("span", { class: "head" }, button); // words and button stay beside each other
+    head.replaceChildren(line);
     const name = head.dataset.about;
     if (name && explained.has(name)) {
-      head.append(el("button", { type: "button", class: "about-head", "aria-label": `What is ${head.textContent}?`, onclick: (event) => openTerm(name, event.currentTarget) }, "?"));
+      line.append(el("button", { type: "button", class: "about-head", "aria-label": `What is ${head.textContent}?`, onclick: (event) => openTerm(name, event.currentTarget) }, "?"));
     }
   });
 }

@@ -16,8 +16,17 @@ function remember(address) {
   history.replaceState(null, "", `#${address}`);
 }
 
+// A part of an address; one that was damaged on its way stays as it is.
+function readable(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 function follow() {
-  const [name, ...rest] = location.hash.slice(1).split("/").map(decodeURIComponent);
+  const [name, ...rest] = location.hash.slice(1).split("/").map(readable);
   const part = name ? document.getElementById(name) : null;
   const tab = part?.closest(".tab") ?? tabs[0];
   showTab(tab);

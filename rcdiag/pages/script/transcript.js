@@ -65,6 +65,8 @@ function setUpTranscript(block) {
   const preset = block.querySelector(".preset");
   const map = block.querySelector(".minimap");
   const legend = block.querySelector(".legend");
+  const missing = el("p", { class: "warning banner", role: "status", hidden: true }); // what an address asks for in vain
+  block.before(missing);
   let [score, sequence, gaps, flow, spans, at, sums, numbers] = [null, null, new Map(), [], [], 0, [], []];
 
   function alternativesOf(place) {
@@ -151,6 +153,11 @@ function setUpTranscript(block) {
     stored.replaceChildren(...parts.map(([name, words]) => el("details", { open: true }, el("summary", {}, `${name} as the table holds it`), el("p", { tabindex: "0", role: "region", "aria-label": `${name} as the table holds it` }, words))));
   }
 
+  function tellMissing(words) {
+    missing.textContent = words;
+    missing.hidden = !words;
+  }
+
   function open(chosen, position, keep) {
     sequence = chosen;
     gaps = gapsOf(sequence);
@@ -178,7 +185,7 @@ function setUpTranscript(block) {
     const sizes = sequence.log_ratio.map(Math.abs);
     const worst = sizes.indexOf(Math.max(...sizes));
     const wanted = sequence.positions.indexOf(position);
-    if (position !== undefined && wanted < 0) say(`The page does not hold position ${position} of row ${sequence.row}: it shows the largest |log-ratio| of that row.`);
+    tellMissing(position !== undefined && wanted < 0 ? `The page does not hold position ${position} of row ${sequence.row}: it shows the largest |log-ratio| of that row.` : "");
     at = 0;
     showToken(wanted < 0 ? worst : wanted, keep);
   }
@@ -261,8 +268,8 @@ function setUpTranscript(block) {
   openers.token = async (row, position) => {
     await begun();
     const chosen = score.worst_sequences.find((each) => each.row === row);
-    if (!chosen) return say(`Row ${row} is not among the sequences that this page holds.`);
-    open(chosen, position, false);
+    if (chosen) open(chosen, position, false);
+    else tellMissing(`Row ${row} is not among the sequences that this page holds: it shows the first of them.`);
     return block.closest("section").scrollIntoView({ block: "start" });
   };
 }

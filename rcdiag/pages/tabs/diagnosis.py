@@ -284,6 +284,9 @@ def _numbers(results: DumpResults) -> Section | None:
     mismatch = mismatch_of(results)
     if not mismatch:
         return None
+    if all(value.value is None for value in mismatch.values()):
+        none = f"None of {len(mismatch)} numbers can be computed of these log-probs."
+        return Section(title="All numbers", blocks=[Words(text=none)], name="numbers")
     rows: list[Row] = []
     for family in FAMILIES.values():
         names = [name for name in family.metrics if name in mismatch]

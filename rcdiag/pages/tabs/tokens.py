@@ -25,7 +25,9 @@ from rcdiag.pages.blocks import (
     text,
 )
 from rcdiag.pages.drawn import figures_of
+from rcdiag.pages.formats import number
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.score.exceedance import SMALLEST, any_beyond
 from rcdiag.pages.score.profiles import FIGURES as PROFILES
 from rcdiag.pages.tabs.corrections.treatments import recommended
 from rcdiag.pages.tabs.diagnosis import BY_STEP
@@ -49,19 +51,36 @@ def tab(results: DumpResults) -> Tab | None:
         _tokens(score),
         _ids(score),
     ]
-    return Tab(
-        name="tokens",
-        title="Tokens",
-        heading="Where the mismatch sits",
-        sections=[section for section in sections if section is not None],
-    )
+    filled = [section for section in sections if section is not None]
+    if not filled:
+        return None
+    return Tab(name="tokens", title="Tokens", heading="Where the mismatch sits", sections=filled)
 
 
 def _where(result: ScoreResult) -> Section | None:
     others = [f for f in figures_of(result) if f.name not in (*PROFILE_NAMES, *BY_STEP)]
+    words = [Words(text=text, soft=True) for text in (_left_out(result), _agree(result)) if text]
     if not others:
         return None
-    return Section(title="How many tokens, and how far", blocks=[Figures(items=others)])
+    return Section(title="How many tokens, and how far", blocks=[*words, Figures(items=others)])
+
+
+def _left_out(result: ScoreResult) -> str:
+    """Say of how many rows this tab is, where some hold no valid log-probs."""
+    if not result.rows_left_out:
+        return ""
+    left = result.num_sequences - result.rows_left_out
+    return (
+        f"This tab is of the {left:,} of {result.num_sequences:,} responses whose log-probs are "
+        "neither NaN nor infinite nor positive."
+    )
+
+
+def _agree(result: ScoreResult) -> str:
+    """Say that no token is off, where the figure of tokens that are has nothing to draw."""
+    if any_beyond(result) or "log_ratio_histogram" not in result.figures:
+        return ""
+    return f"No token is off by more than {number(SMALLEST)} nats."
 
 
 def _profile(result: ScoreResult) -> Section | None:
@@ -84,8 +103,8 @@ def _sequences(result: ScoreResult, preset: str) -> Section | None:
             Column(head="Step", numbers=True),
             Column(head="Reward", numbers=True),
             Column(head="Tokens", numbers=True),
-            Column(head="Sum of log-ratios", numbers=True),
-            Column(head="Largest token", numbers=True),
+            Column(head="Sum of log-ratios (nats)", numbers=True),
+            Column(head="Largest token (nats)", numbers=True),
         ],
         rows=[_sequence_row(sequence) for sequence in result.worst_sequences],
         screen=len(result.worst_sequences) > MOST_PRINTED,
@@ -171,8 +190,8 @@ def _tokens(result: ScoreResult) -> Section | None:
             Column(head="Position", numbers=True),
             Column(head="Token id", numbers=True),
             *([Column(head="Text")] if texts else []),
-            Column(head=result.behavior, numbers=True),
-            Column(head=result.target, numbers=True),
+            Column(head=f"Log-prob, {result.behavior}", numbers=True),
+            Column(head=f"Log-prob, {result.target}", numbers=True),
             Column(head="Log-ratio", numbers=True),
         ],
         rows=[
@@ -190,7 +209,10 @@ def _tokens(result: ScoreResult) -> Section | None:
             for token in result.worst_tokens
         ],
     )
-    how = "Rows are counted from 0 over the whole table, positions from the first response token."
+    how = (
+        "Rows are counted from 0 over the whole table, positions from the first response token; "
+        "log-probs and log-ratios are in nats."
+    )
     return Section(
         title="Tokens with the largest |log-ratio|", blocks=[table, Words(text=how, soft=True)]
     )
@@ -214,8 +236,8 @@ def _ids(result: ScoreResult) -> Section | None:
             Column(head="Tokens", numbers=True),
             Column(head="Share of tokens", numbers=True),
             Column(head="Share of squares", numbers=True),
-            Column(head="rms log-ratio", numbers=True),
-            Column(head="Mean log-ratio", numbers=True),
+            Column(head="rms log-ratio (nats)", numbers=True),
+            Column(head="Mean log-ratio (nats)", numbers=True),
         ],
         rows=[Row(cells=_id_cells(token, texts)) for token in result.worst_token_ids],
     )

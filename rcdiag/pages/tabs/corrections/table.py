@@ -22,7 +22,6 @@ from rcdiag.pages.blocks import (
 )
 from rcdiag.pages.charts import Axis, Chart
 from rcdiag.pages.drawn import figures_of
-from rcdiag.pages.formats import number
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.score.words import raw_ess
 from rcdiag.pages.tabs.corrections.treatments import Treatment, recommended, tag_of
@@ -101,7 +100,7 @@ def _error(treatment: Treatment) -> Cell:
     if candidate is None or treatment.error is None:
         return amount(None)
     parts = (candidate.gradient_bias or 0.0, candidate.gradient_noise)
-    return amount(treatment.error, note=" + ".join(map(number, parts)))
+    return amount(treatment.error, note=" + ".join(f"{part:.3g}" for part in parts))
 
 
 def _how(results: DumpResults, estimated: bool) -> str:
@@ -160,7 +159,7 @@ def _scatter(treatments: Sequence[Treatment], results: DumpResults) -> Figure:
             for treatment in treatments
             if treatment.bias is not None and treatment.ess_seq is not None
         ],
-        x=Axis(label="weight bias: distance from the ratios of whole sequences", start=0.0),
+        x=Axis(label="weight bias, from ratios of sequences", start=0.0),
         y=Axis(label="ESS of sequences, applied", percent=True, start=0.0, end=1.0),
         options={
             "at": ["weight bias", "ESS of sequences"],

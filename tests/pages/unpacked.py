@@ -1,0 +1,13 @@
+"""What a page holds packed, unpacked in Python."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+
+BASE_85 = str.maketrans(",:.", "<>&")
+
+
+def unpacked(letters: str) -> str:
+    """Return the text that `packed` made the letters of."""
+    return gzip.decompress(base64.b85decode(letters.translate(BASE_85))).decode()
