@@ -104,7 +104,12 @@ class _Machine:
         return part
 
     def number(self, size: int) -> int:
-        return int.from_bytes(self.take(size), "little")
+        start, self.at = self.at, self.at + size
+        if size == 1:
+            return self.data[start]
+        if self.at > len(self.data):
+            raise ValueError("an argument reaches beyond the end")
+        return int.from_bytes(self.data[start : self.at], "little")
 
     def line(self) -> str:
         limit = bytes(self.data[self.at : self.at + 1024])
