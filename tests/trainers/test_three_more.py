@@ -158,7 +158,7 @@ def test_names_that_are_like_a_setting_and_no_slip(tmp_path: Path) -> None:
             {"rejection_sampling.action": "clamp", "rejection_sampling.metric": "kl_k2"},
             "takes metric ratio alone",
         ),
-        ("areal", {"prox_logp_method": "loglinear"}, "rcdiag does not compute it"),
+        ("areal", {"prox_logp_method": "loglinear"}, "A table lacks k"),
     ],
 )
 def test_what_a_trainer_stops_on(trainer: str, settings: dict[str, Any], message: str) -> None:

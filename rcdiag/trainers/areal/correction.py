@@ -131,9 +131,10 @@ def read(config: Config) -> Correction:
     if decoupled and method == "loglinear":
         raise Refused(
             "prox_logp_method: loglinear puts the proximal log-probs between the sampler's and the "
-            "current ones, by how many versions the sampler lags: where it lags by one or none "
-            "they are the sampler's own, and AReaL sees no mismatch, whatever the engines did; "
-            "rcdiag does not compute it",
+            "current ones: of a token that was sampled k versions ago AReaL sees (k - 1) / k of "
+            "the log-ratio to the current ones, and none for k of 1 or 0, whatever the engines "
+            "did. A table lacks k: policy_version says which weights sampled a token, and no "
+            "column which version the trainer was at",
             "take recompute, which is what loglinear approximates",
         )
     first = m2po(config)
