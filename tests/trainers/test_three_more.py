@@ -168,6 +168,15 @@ def test_what_a_trainer_stops_on(trainer: str, settings: dict[str, Any], message
         found.read({**found.settings, **on, **settings})
 
 
+def test_what_a_trainer_takes_and_no_table_gives_is_not_said_to_stop_it() -> None:
+    settings = {"use_decoupled_loss": True, "prox_logp_method": "loglinear"}
+    plan = plan_corrections(find_trainer("areal"), {"it": settings})
+    (finding,) = plan.findings
+    assert finding.slug == "settings-not-computed"
+    assert "areal-1.0 takes prox_logp_method: loglinear" in finding.message
+    assert not plan.corrections
+
+
 @pytest.mark.parametrize(
     ("text", "slug"),
     [

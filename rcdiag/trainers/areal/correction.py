@@ -16,7 +16,7 @@ from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Guard, Rejection, Weighting
 from rcdiag.corrections.exponentials import exp
 from rcdiag.corrections.statistics import STATISTICS, Statistic
-from rcdiag.trainers.trainer import Config, Refused, choice, optional_number
+from rcdiag.trainers.trainer import Config, NotComputed, Refused, choice, optional_number
 
 # No clamp before exp; a log-ratio that is no finite number becomes 0, but not in a KL.
 GUARD = Guard(bound=np.inf, non_finite="equal", epsilon=0.0)
@@ -129,7 +129,7 @@ def read(config: Config) -> Correction:
     method = choice(config, "prox_logp_method", ("recompute", "metrics", "loglinear"))
     decoupled, recomputed = bool(config["use_decoupled_loss"]), bool(config["recompute_logprob"])
     if decoupled and method == "loglinear":
-        raise Refused(
+        raise NotComputed(
             "prox_logp_method: loglinear puts the proximal log-probs between the sampler's and the "
             "current ones: of a token that was sampled k versions ago AReaL sees (k - 1) / k of "
             "the log-ratio to the current ones, and none for k of 1 or 0, whatever the engines "
