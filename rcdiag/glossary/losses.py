@@ -65,9 +65,9 @@ def _loss(listed: str) -> Entry:
         what=f"{loss.says} Source: {loss.source}.",
         formula=loss.formula,
         direction=loss.direction,
-        units=None if loss.refused else "loss",
+        units="loss",
         generations=_generations(listed, trainers),
-        example=f"{example}: refused" if loss.refused else example,
+        example=example,
         see=tuple(dict.fromkeys([*loss.see, *(setting.name for setting in loss.settings)])),
     )
 

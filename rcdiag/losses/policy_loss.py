@@ -35,7 +35,6 @@ class PolicyLoss:
     see: tuple[str, ...] = ()
     alias: str = ""  # what corrections (`loss_type`) and results call it, where not by its name
     given: str = ""  # the settings of the worked number, where the defaults do not do
-    refused: bool = False  # rcdiag knows the loss and cannot compute it
     weights_of_tokens: bool = False  # it takes IS weights of tokens, and none of sequences
 
     @property

@@ -6,12 +6,13 @@ verl 0.9.1 does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import LossBatch, TokenLosses
-from rcdiag.losses.policy_loss import SYMBOLS, VERL_FILE, PolicyLoss
-from rcdiag.losses.settings import LossSetting, LossSettings
+from rcdiag.losses.clipped import ppo
+from rcdiag.losses.policy_loss import CLIPPED_TO, SYMBOLS, VERL_FILE, PolicyLoss
+from rcdiag.losses.settings import CLIP_RANGE, LossSetting, LossSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +31,29 @@ PPO_KL_COEF = LossSetting(
     default=0.1,
     example="log_ratio -0.5: + 0.05",
     see=("kl_cov",),
+)
+CLIP_COV_RATIO = LossSetting(
+    name="clip_cov_ratio",
+    says="Share of the tokens that clip_cov leaves out by lot, one at least, if there are as many "
+    "candidates.",
+    default=2e-4,
+    above=0.0,
+    example="10,000 tokens: two of them",
+    see=("clip_cov", "clip_cov_lb"),
+)
+CLIP_COV_LB = LossSetting(
+    name="clip_cov_lb",
+    says="Covariance above which a token is a candidate of clip_cov's lot.",
+    default=1.0,
+    example="(A - mean A)(log p - mean log p) = 1.2: a candidate, if it is below clip_cov_ub",
+    see=("clip_cov", "clip_cov_ub"),
+)
+CLIP_COV_UB = LossSetting(
+    name="clip_cov_ub",
+    says="Covariance below which a token is a candidate of clip_cov's lot.",
+    default=5.0,
+    example="(A - mean A)(log p - mean log p) = 5.5: no candidate",
+    see=("clip_cov", "clip_cov_lb"),
 )
 
 
@@ -72,23 +96,42 @@ KL_COV = PolicyLoss(
 )
 
 
-def clip_cov(tokens: LossBatch, settings: LossSettings) -> NoReturn:
-    """Refuse the loss: verl leaves a random choice of tokens out."""
-    raise RcdiagError(
-        "clip_cov: its tokens are drawn by torch.randperm, so the trainer's loss cannot be "
-        "reproduced without the state of its random generator",
-        "take another loss, e.g. kl_cov",
-    )
+def expected_to_stay(covariance: Tensor, clipped: Tensor, settings: LossSettings) -> Tensor:
+    """Return the probability of each token that clip_cov's lot leaves it in the loss, [tokens].
+
+    Candidates have a covariance between both bounds and are not clipped. The lot takes the share
+    clip_cov_ratio of all tokens out of them, one at least, and each of them is as likely.
+    """
+    low, high = settings.value(CLIP_COV_LB), settings.value(CLIP_COV_UB)
+    candidates = (covariance > low) & (covariance < high) & ~clipped
+    drawn = max(int(settings.value(CLIP_COV_RATIO) * len(covariance)), 1)
+    count = int(candidates.sum())
+    return 1.0 - candidates.double() * (min(drawn, count) / max(count, 1))
+
+
+def clip_cov(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return PPO without dual clip times the probability that the lot leaves the token in.
+
+    That is the mean of the loss over all lots, and its gradient theirs. Of pg_clipfrac, the share
+    that is left out, it is the number itself: every lot takes as many.
+    """
+    log_ratio = tokens.log_ratio
+    losses, clipped = ppo(log_ratio.exp(), tokens.advantages, settings)
+    stay = expected_to_stay(covariances(tokens), clipped, settings)
+    return TokenLosses(losses * stay, {"pg_clipfrac": 1.0 - stay, "ppo_kl": -log_ratio})
 
 
 CLIP_COV = PolicyLoss(
     name="clip_cov",
-    says="PPO that leaves a random choice of tokens of high covariance out. "
-    "rcdiag refuses it: without the trainer's random generator it cannot be repeated. Its "
-    "pg_clipfrac in verl is the share left out.",
-    formula=f"max(-A r, -A clip(r)), 0 for those drawn; {SYMBOLS}",
+    says="PPO that leaves a few tokens of high covariance out, drawn by lot: rcdiag gives the mean "
+    "over all lots, from which the trainer's loss differs by the luck of one. Its pg_clipfrac is "
+    "the share left out, the same for every lot. verl draws in each micro-batch, rcdiag in the "
+    "batch.",
+    formula="max(-A r, -A clip(r)) (1 - k/m) at m candidates, not clipped, with clip_cov_lb < "
+    "(A - mean A)(log p - mean log p) < clip_cov_ub; k = min(m, clip_cov_ratio of the tokens, one "
+    f"at least); 1, 5 and 2e-4; {CLIPPED_TO}; {SYMBOLS}",
     source=f"arXiv 2505.22617; {VERL_FILE}, loss_mode clip_cov",
     function=clip_cov,
-    see=("kl_cov",),
-    refused=True,
+    settings=(*CLIP_RANGE, CLIP_COV_RATIO, CLIP_COV_LB, CLIP_COV_UB),
+    see=("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "kl_cov"),
 )

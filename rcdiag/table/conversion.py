@@ -147,7 +147,8 @@ class _Pass:
                 present = column.is_valid().to_numpy(zero_copy_only=False)
                 counted = sampled[np.repeat(present, lengths)]
             flat = column.flatten()
-            numbers = flat.fill_null(float("nan")).to_numpy(zero_copy_only=False)
+            known = flat.fill_null(float("nan")) if flat.null_count else flat
+            numbers = known.to_numpy(zero_copy_only=False)
             watch = self.watches.setdefault(name, LogProbWatch())
             watch.add(numbers, counted)
             floored = numbers == FLOOR

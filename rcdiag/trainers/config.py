@@ -14,6 +14,7 @@ from rcdiag.errors import RcdiagError, nearest, setting
 from rcdiag.results import Finding
 from rcdiag.trainers import TRAINERS, families, find_trainer
 from rcdiag.trainers.document import MISSING, Document
+from rcdiag.trainers.shell_variables import VARIABLE
 from rcdiag.trainers.trainer import Claim, Config, Trainer
 
 
@@ -36,6 +37,7 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
     if not known and not _is_of_some_trainer(document.under(chosen.config.path)):
         raise _nothing_in(path, [chosen] if trainer else None)
     _check_slips(document, chosen, settings, path)
+    _check_variables(document, settings, path)
     findings = _number_trap(settings, document.texts_under(chosen.config.path))
     settings, notes = chosen.config.complete(settings, document)
     findings += notes
@@ -132,6 +134,17 @@ def _check_slips(document: Document, trainer: Trainer, settings: Config, path: P
                 raise RcdiagError(
                     f"{path}: {trainer.name} has no setting `{key}`", hint=f"did you mean {near}?"
                 )
+
+
+def _check_variables(document: Document, settings: Config, path: Path) -> None:
+    """Refuse a setting of a script whose value only a run of it would tell."""
+    for name, value in settings.items() if document.format == "flags" else ():
+        if isinstance(value, str) and VARIABLE.fullmatch(value):
+            raise RcdiagError(
+                f"{path}: {name} is {value}, and the script does not say what that is without "
+                "being run: a command, a choice or the environment sets it",
+                hint="write the value in its place",
+            )
 
 
 def _guessed(trainer: Trainer, doubt: str) -> Finding:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rcdiag.errors import RcdiagError
+from rcdiag.trainers.shell_variables import with_values
 from rcdiag.trainers.yaml_text import DEEPEST, LONGEST, read_yaml
 
 Format = Literal["yaml", "toml", "flags"]
@@ -244,12 +245,16 @@ _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 _SEPARATORS = ("&", "&&", "|", "||", ">", ">>", "2>&1")
 # A flag, an override, or a line that goes on: what a text must have to be a command line.
 _COMMAND_LINE = re.compile(r"(?m)(^|\s|\()--[A-Za-z]|\s\+{0,2}[A-Za-z_]\w*\.[\w.]+=\S|\\$")
-_COMMENT = re.compile(r"(?m)(?<=\s)#[^\n'\"]*$")
+# A text between quotes, which may hold a #, or a comment: a whole line, or the end of one.
+_QUOTED_OR_COMMENT = re.compile(
+    r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|^[ \t]*#[^\n]*\n?|(?<=\s)#[^\n]*",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def _words(code: str) -> list[str]:
     """Split shell code into words; the end of a line is a word of its own."""
-    lexer = shlex.shlex(_COMMENT.sub("", code).replace("\n", " \n "), posix=True)
+    lexer = shlex.shlex(code.replace("\n", " \n "), posix=True)
     lexer.whitespace, lexer.whitespace_split = " \t\r", True
     return list(lexer)
 
@@ -259,7 +264,7 @@ def _flags(text: str) -> dict[str, Any]:
 
     Text without any flag is no command line, and gives nothing.
     """
-    code = _without_comments(text)
+    code = with_values(_without_comments(text))
     if not _COMMAND_LINE.search(code):
         return {}
     try:
@@ -284,7 +289,7 @@ def _flags(text: str) -> dict[str, Any]:
             name, has_value, value = word.removeprefix("--").partition("=")
             values[name] = [value] if has_value else []
             current = None if has_value else name
-        elif "." in word and (override := _OVERRIDE.fullmatch(word)):
+        elif (override := _OVERRIDE.fullmatch(word)) and "." in override[1]:
             values[override[1]] = [override[2]]
             current = None
         elif current is not None:
@@ -296,9 +301,10 @@ def _flags(text: str) -> dict[str, Any]:
 
 
 def _without_comments(text: str) -> str:
-    """Return a shell script without the lines that are comments."""
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    return "\n".join([*lines, ""])
+    """Return a shell script without its comments."""
+    return _QUOTED_OR_COMMENT.sub(
+        lambda found: "" if found[0].lstrip(" \t").startswith("#") else found[0], text
+    )
 
 
 def _value(words: Sequence[str]) -> Any:

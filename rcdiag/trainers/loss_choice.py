@@ -8,6 +8,7 @@ from typing import Any
 
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers.document import MISSING, Document
+from rcdiag.trainers.shell_variables import VARIABLE
 
 Names = str | tuple[str, ...]  # dotted names under which a trainer writes a setting
 
@@ -35,10 +36,12 @@ class LossChoice:
 def value(document: Document, names: Names, default: Any = None) -> Any:
     """Return what a file writes under the first of some names, else the default.
 
-    A reference to another key, which OmegaConf would resolve, says nothing by itself.
+    A reference to another key, which OmegaConf would resolve, says nothing by itself. In a script
+    it is a variable, whose value only a run would tell.
     """
     found = document.find(*((names,) if isinstance(names, str) else names))
-    reference = isinstance(found, str) and found.startswith("${")
+    is_text = isinstance(found, str) and document.format != "flags"
+    reference = is_text and found.startswith("${")
     return default if found is MISSING or reference else found
 
 
@@ -53,8 +56,12 @@ def number(document: Document, names: Names) -> float | None:
         return float(written)  # 1e-4 is text to YAML 1.1
     except (TypeError, ValueError):
         name = names if isinstance(names, str) else names[0]
+        variable = isinstance(written, str) and VARIABLE.fullmatch(written)
         raise RcdiagError(
-            f"{name}: wanted a number, got {written!r}", "mend the configuration file"
+            f"{name}: wanted a number, got {written!r}",
+            "the script does not say what that is without being run; write the number in its place"
+            if variable
+            else "mend the configuration file",
         ) from None
 
 

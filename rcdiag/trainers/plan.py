@@ -12,7 +12,7 @@ from rcdiag.corrections.correction import Correction, in_float32
 from rcdiag.errors import RcdiagError, did_you_mean, nearest, setting
 from rcdiag.results import Finding
 from rcdiag.trainers.document import Document
-from rcdiag.trainers.trainer import Config, Refused, Trainer
+from rcdiag.trainers.trainer import Config, NotComputed, Refused, Trainer
 
 ARITHMETICS: dict[str, type[np.floating]] = {"float64": np.float64, "float32": np.float32}
 
@@ -133,10 +133,12 @@ def _acts(trainer: Trainer, config: Config, name: str, value: Any) -> bool:
 
 
 def _refused(trainer: Trainer, name: str, settings: Config, error: Refused) -> Finding:
+    takes = isinstance(error, NotComputed)
+    verb = "takes" if takes else "stops on"
     return Finding(
-        slug="trainer-refuses",
+        slug="settings-not-computed" if takes else "trainer-refuses",
         severity="error",
-        message=f"{name}: {trainer.name} stops on {error.message}; nothing is computed for it",
+        message=f"{name}: {trainer.name} {verb} {error.message}; nothing is computed for it",
         fix=error.hint,
         evidence={"preset": name, "trainer": trainer.name, "config": dict(settings)},
     )

@@ -117,6 +117,10 @@ class Refused(RcdiagError):
     """Settings on which the trainer itself would stop."""
 
 
+class NotComputed(Refused):
+    """Settings that the trainer takes, and that need what no table has."""
+
+
 def choice(config: Config, name: str, allowed: tuple[Any, ...]) -> Any:
     """Return a setting that must be one of a few words."""
     value = config[name]

@@ -29,7 +29,6 @@ def reward(tmp_path) -> Path:
 ASKED = [
     (("--loss", "vanila"), "loss vanila: verl-0.9 does not have it", "one of vanilla"),
     (("--loss", "dro"), "dro_beta: this loss needs a number above 0", "no default"),
-    (("--loss", "clip_cov"), "clip_cov: its tokens are drawn", "kl_cov"),
     (("--loss", "dppo_tv", "--trainer", "verl-0.6.1"), "loss dppo_tv: verl-0.6.1", "one of"),
     (("--loss", "sapo", "--trainer", "slime"), "loss sapo: slime does not have it", "gspo"),
     (("--aggregation", "token-sum", "--trainer", "verl-0.7.1"), "aggregation token-sum", "one of"),

@@ -17,7 +17,7 @@ from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.policy_loss import WORKED as UPDATE
 from tests.glossary.test_every_name import _written_out
 from tests.losses.rules import RULES, loss_settings
-from tests.trainers.toy import ADVANTAGES, BEHAVIOR, LOG_RATIOS, REFUSED, replayed
+from tests.trainers.toy import ADVANTAGES, BEHAVIOR, LOG_RATIOS, replayed
 
 OLD, RATIOS = BEHAVIOR, LOG_RATIOS
 LOSSES = {listed: loss.name for listed, loss in policy_losses().items()}
@@ -34,7 +34,7 @@ def values(loss: str) -> str:
 
 
 def test_worked_losses():
-    for name in [name for name in LOSSES if name != REFUSED]:
+    for name in LOSSES:
         loss, needed = LOSSES[name], policy_losses()[name].given
         given = f"{needed}: " if needed else ""
         assert explain(name).example == f"{UPDATE}: {given}loss {values(loss)}"

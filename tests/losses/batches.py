@@ -53,12 +53,7 @@ def one_row(current: Any, old: Any, advantages: Any, **others: Any) -> LossBatch
 
 def losses_of(*trainers: str) -> list[tuple[str, str]]:
     """Every loss of these trainers that can be computed; of all, without."""
-    return [
-        (trainer, loss)
-        for trainer in trainers or RULES
-        for loss in RULES[trainer].losses
-        if loss != "clip_cov"
-    ]
+    return [(trainer, loss) for trainer in trainers or RULES for loss in RULES[trainer].losses]
 
 
 SMALL = st.integers(-300, 300).map(lambda count: count / 100)  # no rounding noise at bounds
@@ -98,6 +93,9 @@ SETTINGS = st.fixed_dictionaries(
         "tau_neg": st.sampled_from((1.05, 3.0)),
         "kl_cov_ratio": st.sampled_from((2e-4, 0.1, 0.5, 1.0)),
         "ppo_kl_coef": st.sampled_from((0.1, 1.0)),
+        "clip_cov_ratio": st.sampled_from((2e-4, 0.3, 1.0)),
+        "clip_cov_lb": st.sampled_from((1.0, 0.05)),
+        "clip_cov_ub": st.sampled_from((5.0, 0.5)),
         "dro_beta": st.sampled_from((0.05, 1.0)),
     }
 )

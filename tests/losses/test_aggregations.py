@@ -111,8 +111,8 @@ def test_scale_factor():
         loss_of("verl-0.9", mode, scale_factor=0)
 
 
-# kl_cov picks its tokens in each batch anew (verl #7829), real compares the rows of a prompt.
-NOT_SPLIT = ("kl_cov", "real")
+# Both of these pick tokens in each batch anew (verl #7829), real compares the rows of a prompt.
+NOT_SPLIT = ("kl_cov", "clip_cov", "real")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,6 @@ def test_sums_and_given_denominators_of_nothing_are_zero():
 
 
 REFUSED = [
-    ("verl-0.9", "clip_cov", {}, "random generator"),
     ("verl-0.9", "ppo", {}, "does not have it"),
     ("verl-0.6.0", "reinforce", {}, "does not have it"),
     ("verl-0.7.0", "dppo_tv", {}, "does not have it"),

@@ -25,6 +25,9 @@ class PolicyLossConfig:
     kl_cov_ratio: float
     ppo_kl_coef: float
     dro_beta: float | None
+    clip_cov_ratio: float
+    clip_cov_lb: float
+    clip_cov_ub: float
     rollout_correction: dict[str, Any] | None
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -94,9 +97,9 @@ def core_algos(trainer: str) -> types.SimpleNamespace:
 def config_of(
     settings: LossSettings, counts: dict[str, float], correction: dict[str, Any] | None = None
 ) -> ActorConfig:
-    policy = PolicyLossConfig(
-        *(value(settings, name) for name in ("kl_cov_ratio", "ppo_kl_coef", "dro_beta")), correction
-    )
+    names = ("kl_cov_ratio", "ppo_kl_coef", "dro_beta")
+    lots = ("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub")
+    policy = PolicyLossConfig(*(value(settings, name) for name in (*names, *lots)), correction)
     return ActorConfig(
         *(
             value(settings, name)
@@ -146,6 +149,33 @@ def ask(
     value.backward()
     assert current.grad is not None
     return Answer(value.item(), _by_key(metrics), current.grad.numpy())
+
+
+def ask_every_lot(*asked: Any) -> Answer:
+    """The mean of clip_cov over its lots: each rotation of the candidates is one of them."""
+    import torch
+
+    lots = 1  # also where there is nothing to draw from
+    answers: list[Answer] = []
+
+    def rotated(count: int) -> torch.Tensor:
+        nonlocal lots
+        lots = count
+        return torch.arange(count).roll(len(answers))
+
+    drawn = torch.randperm
+    torch.randperm = rotated  # type: ignore[assignment]
+    try:
+        while len(answers) < lots:
+            answers.append(ask(*asked))
+    finally:
+        torch.randperm = drawn
+    return Answer(
+        float(np.mean([answer.loss for answer in answers])),
+        {key: float(np.mean([answer.metrics[key] for answer in answers]))
+         for key in answers[0].metrics},
+        np.mean([answer.gradient for answer in answers], axis=0),
+    )  # fmt: skip
 
 
 def _by_key(metrics: list[Any]) -> dict[str, float]:

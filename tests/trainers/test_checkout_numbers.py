@@ -117,7 +117,16 @@ LOGGED = {
         *("actor/clipfrac@sum", "actor/pg_loss@sum", "actor/approxkl@sum", "actor/policykl@sum"),
         *("actor/ratio_mean@sum", "actor/ratio_max@max", "actor/ratio_min@min"),
         *("actor/ppo_ratio_high_clipfrac@sum", "actor/ppo_ratio_low_clipfrac@sum"),
-        "actor/ppo_ratio_clipfrac@sum",
+        *("actor/ppo_ratio_clipfrac@sum", "actor/tis_clipped_ratio_mean@sum"),
+        *("actor/cispo_clipped_ratio_mean", "actor/topr_scores_mean", "actor/topr_scores_std"),
+        *(
+            f"actor/topr_{name}"
+            for sign in ("positive", "negative")
+            for name in (
+                *(f"{sign}_samples@sum", f"{sign}_ratio", f"{sign}_loss"),
+                f"weighted_{sign}_loss",
+            )
+        ),
     },
     "prime_rl": set(),
 }

@@ -158,7 +158,7 @@ def test_names_that_are_like_a_setting_and_no_slip(tmp_path: Path) -> None:
             {"rejection_sampling.action": "clamp", "rejection_sampling.metric": "kl_k2"},
             "takes metric ratio alone",
         ),
-        ("areal", {"prox_logp_method": "loglinear"}, "rcdiag does not compute it"),
+        ("areal", {"prox_logp_method": "loglinear"}, "A table lacks k"),
     ],
 )
 def test_what_a_trainer_stops_on(trainer: str, settings: dict[str, Any], message: str) -> None:
@@ -166,6 +166,15 @@ def test_what_a_trainer_stops_on(trainer: str, settings: dict[str, Any], message
     on = {"use_decoupled_loss": True, "rejection_sampling": True} if trainer == "areal" else {}
     with pytest.raises(Refused, match=message):
         found.read({**found.settings, **on, **settings})
+
+
+def test_what_a_trainer_takes_and_no_table_gives_is_not_said_to_stop_it() -> None:
+    settings = {"use_decoupled_loss": True, "prox_logp_method": "loglinear"}
+    plan = plan_corrections(find_trainer("areal"), {"it": settings})
+    (finding,) = plan.findings
+    assert finding.slug == "settings-not-computed"
+    assert "areal-1.0 takes prox_logp_method: loglinear" in finding.message
+    assert not plan.corrections
 
 
 @pytest.mark.parametrize(

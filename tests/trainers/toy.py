@@ -23,7 +23,6 @@ LENGTHS = [3, 2]
 LOG_RATIOS = np.concatenate([np.array(row) for row in BY_ROW])
 BEHAVIOR = np.array(ROLLOUT)
 ADVANTAGES = np.array([1.0, 1.0, 1.0, -1.0, -1.0])
-REFUSED = "clip_cov"  # the loss that draws lots, which rcdiag does not compute
 
 Config = dict[str, Any]
 
@@ -114,5 +113,4 @@ def by_losses(trainer: str) -> dict[str, set[str]]:
     return {
         loss: set(replayed(trainer, loss, **own.get(trainer, {})).metrics)
         for loss in TRAINERS[trainer].update.losses
-        if loss != REFUSED
     }

@@ -15,6 +15,7 @@ _OF_SKYRL = {
     **dict.fromkeys(("cispo_anchor", "cispo_eps_clip_low", "cispo_eps_clip_high"), "cispo"),
     **dict.fromkeys(("dppo_type", "delta_low", "delta_high"), "dppo"),
     **dict.fromkeys(("kl_cov_frac", "ppo_kl_coef"), "kl_cov"),
+    **dict.fromkeys(("clip_ratio", "clip_cov_lb", "clip_cov_ub"), "clip_cov"),
 }
 
 

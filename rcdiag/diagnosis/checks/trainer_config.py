@@ -61,6 +61,16 @@ TRAINER_CONFIG_CHECKS = (
         _VERL,
     ),
     _of_settings(
+        "settings-not-computed",
+        "error",
+        "Can a table give what these settings compute?",
+        "The trainer takes these settings, and they need what no table has. Nothing is computed "
+        "for them; all else goes on.",
+        "take the settings that the message names",
+        "prox_logp_method: loglinear in AReaL, by versions that the trainer was at",
+        ("prox_logp_method", "trainer-refuses"),
+    ),
+    _of_settings(
         "trainer-guessed",
         "note",
         "Which generation of the trainer is the config of?",

@@ -59,17 +59,14 @@ def block(mask: NDArray[Any], aligned: str, name: str, where: Where) -> Span:
     `aligned` is "left" for rows that are padded at their end, "right" for those padded at their
     beginning.
     """
-    ones = mask != 0
-    width, lengths = mask.shape[1], ones.sum(1, dtype=np.int64)
+    ones = mask == 1
+    width, lengths = mask.shape[1], np.count_nonzero(ones, axis=1)
     starts = width - lengths if aligned == "right" else np.zeros_like(lengths)
-    place = np.arange(width)
-    if aligned == "right":
-        fits = (ones == (place >= starts[:, None])).all(1)
-    else:
-        fits = (ones == (place < lengths[:, None])).all(1)
-    fits &= ~((mask != 1) & ones).any(1)
-    if not fits.all():
-        row = int(np.argmin(fits))
+    before, after = ones[:, :-1], ones[:, 1:]
+    misfits = (before > after if aligned == "right" else before < after).any(1)
+    misfits |= (mask != ones).any(1)
+    if misfits.any():
+        row = int(np.argmax(misfits))
         raise RcdiagError(
             f"{where(row)}: {name} is not one block of ones at the {aligned} of its padding",
             hint="rows that are packed, or padded in another way, are not what this trainer writes",

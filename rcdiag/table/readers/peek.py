@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import pickletools
 import zipfile
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from rcdiag.table.readers.footer import MAGIC, FooterError, read_footer
+from rcdiag.table.readers.safe.scan import number_behind, scanned
+from rcdiag.table.readers.safe.torch_file import LOCAL_HEADER
 
 # The beginning of a file that is looked at, in bytes; a JSON record may be longer.
 HEAD = 1 << 16
 LONGEST_RECORD = 1 << 28
-# Opcodes of a pickle: those of whole numbers, and those that only remember what was read.
-WHOLE_NUMBERS = frozenset({"BININT", "BININT1", "BININT2", "LONG1"})
-MEMOS = frozenset({"BINPUT", "LONG_BINPUT", "MEMOIZE"})
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -87,32 +85,21 @@ class Peek:
 
         A global is written as `module.name`. The pickle is scanned, not loaded.
         """
-        return frozenset(name for name, text in self._scanned if name)
+        return frozenset(self._held("name"))
 
     @cached_property
     def pickle_words(self) -> frozenset[str]:
         """Return short texts in the pickle, or in the pickle of a torch file: keys among them."""
-        return frozenset(text for _, text in self._scanned if text)
+        return frozenset(self._held("text"))
 
     @cached_property
     def pickle_texts(self) -> tuple[str, ...]:
         """Return the texts of `pickle_words` in their order in the pickle."""
-        return tuple(text for _, text in self._scanned if text)
+        return self._held("text")
 
     def pickle_number(self, key: str) -> int | None:
         """Return the whole number that stands behind a key early in a pickle."""
-        text = None
-        try:
-            for opcode, argument, _ in pickletools.genops(self._pickle):
-                if isinstance(argument, str):
-                    text = argument
-                elif text == key and isinstance(argument, int) and opcode.name in WHOLE_NUMBERS:
-                    return argument
-                elif opcode.name not in MEMOS:
-                    text = None
-        except Exception:  # a pickle that is cut at HEAD, or damaged, ends here
-            pass
-        return None
+        return number_behind(self._pickle, key)
 
     @property
     def is_torch_file(self) -> bool:
@@ -126,30 +113,23 @@ class Peek:
         if not self.head.startswith(b"PK\x03\x04"):
             return b""
         try:
-            with zipfile.ZipFile(self.path) as archive:
-                names = [name for name in archive.namelist() if name.endswith("/data.pkl")]
-                if not names:
-                    return b""
-                with archive.open(names[0]) as stream:
-                    return stream.read(HEAD)
-        except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError):
+            if not zipfile.is_zipfile(self.path):
+                return b""  # it breaks off before the archive's directory
+        except OSError:
             return b""
+        # torch.save writes its pickle first; the directory of thousands of tensors is not read.
+        name, extra = (int.from_bytes(self.head[at : at + 2], "little") for at in (26, 28))
+        end = LOCAL_HEADER + name
+        if not self.head[LOCAL_HEADER:end].endswith(b"/data.pkl"):
+            return b""
+        return self.head[end + extra :]
 
     @cached_property
     def _scanned(self) -> tuple[tuple[str, str], ...]:
-        names: list[tuple[str, str]] = []
-        texts: list[str] = []
-        try:
-            for opcode, argument, _ in pickletools.genops(self._pickle):
-                if opcode.name == "GLOBAL":
-                    names.append((str(argument).replace(" ", "."), ""))
-                elif opcode.name == "STACK_GLOBAL" and len(texts) >= 2:
-                    names.append((".".join(texts[-2:]), ""))
-                elif isinstance(argument, str) and len(argument) <= 64:
-                    texts.append(argument)
-        except Exception:  # a pickle that is cut at HEAD, or damaged, ends here
-            pass
-        return tuple(names + [("", text) for text in texts])
+        return tuple(scanned(self._pickle))
+
+    def _held(self, kind: str) -> tuple[str, ...]:
+        return tuple(text for each, text in self._scanned if each == kind)
 
 
 def _lines(stream: Any) -> Any:

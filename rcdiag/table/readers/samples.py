@@ -83,7 +83,7 @@ class Fields:
         if array is None:
             return None
         self._check_length(name, array, length, "the response has")
-        if not np.isin(array, (0, 1)).all():
+        if not ((array == 0) | (array == 1)).all():
             raise self.wrong(name, "holds other values than 0 and 1")
         return array.astype(BITS)
 

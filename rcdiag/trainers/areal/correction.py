@@ -17,7 +17,7 @@ from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.exponentials import exp
 from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.statistics import STATISTICS, Statistic
-from rcdiag.trainers.trainer import Config, Refused, choice, optional_number
+from rcdiag.trainers.trainer import Config, NotComputed, Refused, choice, optional_number
 
 # No clamp before exp; a log-ratio that is no finite number becomes 0, but not in a KL.
 GUARD = Guard(bound=np.inf, non_finite="equal", epsilon=0.0)
@@ -130,11 +130,12 @@ def read(config: Config) -> Correction:
     method = choice(config, "prox_logp_method", ("recompute", "metrics", "loglinear"))
     decoupled, recomputed = bool(config["use_decoupled_loss"]), bool(config["recompute_logprob"])
     if decoupled and method == "loglinear":
-        raise Refused(
+        raise NotComputed(
             "prox_logp_method: loglinear puts the proximal log-probs between the sampler's and the "
-            "current ones, by how many versions the sampler lags: where it lags by one or none "
-            "they are the sampler's own, and AReaL sees no mismatch, whatever the engines did; "
-            "rcdiag does not compute it",
+            "current ones: of a token that was sampled k versions ago AReaL sees (k - 1) / k of "
+            "the log-ratio to the current ones, and none for k of 1 or 0, whatever the engines "
+            "did. A table lacks k: policy_version says which weights sampled a token, and no "
+            "column which version the trainer was at",
             "take recompute, which is what loglinear approximates",
         )
     first = m2po(config)

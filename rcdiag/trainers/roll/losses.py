@@ -133,14 +133,16 @@ def _weighted(batch: LossBatch, weights: Tensor) -> TokenLosses:
 def tis(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return policy gradient times the PPO ratio within bounds, [0, 1] by default."""
     low, high = settings.value(TIS_LOWER), settings.value(TIS_UPPER)
-    return _weighted(batch, batch.log_ratio.exp().clamp(low, high))
+    ratio = batch.log_ratio.exp().clamp(low, high)
+    return replace(_weighted(batch, ratio), logged={"tis_ratio": ratio})
 
 
 def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return policy gradient times the PPO ratio within [0.9, 1.1], or the bounds that are set."""
     low, high = 1.0 - settings.value(CISPO_LOW), 1.0 + settings.value(CISPO_HIGH)
     ratio = batch.log_ratio.exp()
-    losses = _weighted(batch, ratio.clamp(low, high))
+    bounded = ratio.clamp(low, high)
+    losses = replace(_weighted(batch, bounded), logged={"cispo_ratio": bounded})
     if not settings.value(UNIFIED_MASK):
         return losses
     beyond = (batch.advantages > 0) & (ratio > high) | (batch.advantages < 0) & (ratio < low)
@@ -161,10 +163,10 @@ def topr(batch: LossBatch, settings: LossSettings) -> TokenLosses:
         )
     good = (rewards > 0)[batch.rows]
     bounded = _weighted(batch, batch.log_ratio.exp().clamp(0.0, 1.0)).values
-    losses = (settings.value(TOPR_POSITIVE) * -batch.advantages * batch.current).where(
-        good, settings.value(TOPR_NEGATIVE) * bounded
-    )
-    return TokenLosses(losses, {})
+    positive = -batch.advantages * batch.current * good
+    negative = bounded * ~good
+    losses = settings.value(TOPR_POSITIVE) * positive + settings.value(TOPR_NEGATIVE) * negative
+    return TokenLosses(losses, {"topr_positive": positive, "topr_negative": negative})
 
 
 def gpg(batch: LossBatch, settings: LossSettings) -> TokenLosses:
@@ -256,8 +258,40 @@ def _aggregated(batch: LossBatch, values: Tensor, name: str) -> float:
     return (summed / divisor).item() if divisor else math.nan
 
 
+def _of_topr(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
+    """Return the two parts of topr's loss, and what it counts of rows that have a token."""
+    rewards = batch.rewards
+    assert rewards is not None  # without which the loss is refused
+    rewards = rewards[batch.lengths > 0]
+    parts = {
+        name: _aggregated(batch, losses.logged[f"topr_{name}"], settings.aggregation)
+        for name in ("positive", "negative")
+    }
+    counts = {
+        "positive": (rewards > 0).sum().item(),
+        "negative": (rewards <= 0).sum().item(),
+    }
+    weights = {
+        "positive": settings.value(TOPR_POSITIVE),
+        "negative": settings.value(TOPR_NEGATIVE),
+    }
+    numbers = {
+        "topr_scores_mean": rewards.mean().item(),
+        "topr_scores_std": rewards.std().item() if len(rewards) > 1 else math.nan,
+    }
+    for name, loss in parts.items():
+        numbers[f"topr_{name}_samples@sum"] = float(counts[name])
+        numbers[f"topr_{name}_ratio"] = counts[name] / (len(rewards) + EPSILON)
+        numbers[f"topr_{name}_loss"] = loss
+        numbers[f"topr_weighted_{name}_loss"] = weights[name] * loss
+    return numbers
+
+
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return what ROLL logs of a loss; the tag after @ is cut off by its tracker."""
+    """Return what ROLL logs of a loss; the tag after @ is cut off by its tracker.
+
+    Left out are shares of places of the padded grid, whose width no table holds, and settings.
+    """
     mode, ratio = settings.aggregation, losses.logged.get("ratio", batch.log_ratio.exp())
     weights = 1.0 if batch.weights is None else batch.weights
     distance = batch.log_ratio * batch.kept
@@ -270,6 +304,14 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
         "ratio_max@max": (ratio * batch.kept).max().item() if len(ratio) else 0.0,
         "ratio_min@min": ratio.where(batch.kept, 1e10).min().item() if len(ratio) else 1e10,
     }
+    if "tis_ratio" in losses.logged:
+        mean = _aggregated(batch, losses.logged["tis_ratio"], "seq-mean-token-mean")
+        numbers["tis_clipped_ratio_mean@sum"] = mean
+    if "cispo_ratio" in losses.logged:
+        sums = (row_mean(batch, "all") * losses.logged["cispo_ratio"].detach()).sum()
+        numbers["cispo_clipped_ratio_mean"] = sums.item() / max(len(batch.lengths), 1)
+    if "topr_positive" in losses.logged:
+        numbers |= _of_topr(batch, losses, settings)
     if "clipfrac" not in losses.logged:
         return numbers
     low, high = losses.logged["ppo_ratio_low"], losses.logged["ppo_ratio_high"]

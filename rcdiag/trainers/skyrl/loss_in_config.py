@@ -50,6 +50,9 @@ def loss_in(document: Document) -> LossChoice:
             tau_neg="sapo.tau_neg",
             kl_cov_ratio="kl_cov.kl_cov_frac",
             ppo_kl_coef="kl_cov.ppo_kl_coef",
+            clip_cov_ratio="clip_cov.clip_ratio",
+            clip_cov_lb="clip_cov.clip_cov_lb",
+            clip_cov_ub="clip_cov.clip_cov_ub",
         )
     )
     if kind == "dual_clip":

@@ -142,6 +142,18 @@ def kl_cov(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     return TokenLosses(losses, {"clipped": chosen.new_zeros(())}, weighted=True)
 
 
+def clip_cov(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return PPO losses times the probability that the lot leaves the token in.
+
+    No weight and no mask of a correction reaches it, and the covariance is that of advantages after
+    the reduction.
+    """
+    losses, beyond = ppo(batch.log_ratio.exp(), batch.advantages, settings)
+    scaled = replace(batch, advantages=batch.advantages * _advantage_factor(batch, settings))
+    stay = selected.expected_to_stay(selected.covariances(scaled), beyond, settings)
+    return TokenLosses(losses * stay, {"clipped": 1.0 - stay}, weighted=True)
+
+
 def importance_weighted(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return -A ratio without any bound; no weight and no mask of a correction reaches it."""
     ratio = batch.log_ratio.exp()
@@ -185,7 +197,14 @@ KL_COV = _own(
     f"(log p - mean log p), A divided as the loss is; 1 and 0.2; {SYMBOLS}",
     function=kl_cov,
 )
-CLIP_COV = _own(selected.CLIP_COV)
+CLIP_COV = _own(
+    selected.CLIP_COV,
+    says="PPO that leaves a few tokens of high covariance out, drawn by lot: rcdiag gives the mean "
+    "over all lots, from which the trainer's loss differs by the luck of one. Its clip_ratio is "
+    "the share left out, the same for every lot. The covariance is that of advantages after "
+    "loss_reduction, and SkyRL leaves every correction out.",
+    function=clip_cov,
+)
 IMPORTANCE_WEIGHTED = PolicyLoss(
     name="importance_weighted",
     says="The policy gradient times the ratio of current to old, without any bound; SkyRL leaves "

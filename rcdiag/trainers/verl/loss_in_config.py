@@ -34,6 +34,9 @@ def loss_in(document: Document) -> LossChoice:
         tau_neg="actor.tau_neg",
         kl_cov_ratio="actor.policy_loss.kl_cov_ratio",
         ppo_kl_coef="actor.policy_loss.ppo_kl_coef",
+        clip_cov_ratio="actor.policy_loss.clip_cov_ratio",
+        clip_cov_lb="actor.policy_loss.clip_cov_lb",
+        clip_cov_ub="actor.policy_loss.clip_cov_ub",
         dro_beta="actor.policy_loss.dro_beta",
     )
     both = number(document, "actor.clip_ratio")

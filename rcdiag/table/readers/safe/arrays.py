@@ -23,8 +23,11 @@ MOST_EMPTY_ELEMENTS = 1 << 24
 def shape_of(size: Any) -> tuple[int, ...]:
     """Return a shape that consists of whole numbers from 0 on, at most eight of them."""
     shape = tuple(size) if isinstance(size, (list, tuple)) else (size,)
-    if len(shape) > 8 or not all(type(count) is int and count >= 0 for count in shape):
+    if len(shape) > 8:
         raise ValueError("a shape that is none")
+    for count in shape:
+        if type(count) is not int or count < 0:
+            raise ValueError("a shape that is none")
     return shape
 
 

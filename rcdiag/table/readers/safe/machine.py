@@ -21,6 +21,7 @@ from rcdiag.table.readers.safe.names import NAMES
 
 # Numbers, True, False and None one after the other: instructions that only push a constant.
 CONSTANTS = re.compile(rb"(?:K.|M.{2}|J.{4}|G.{8}|[N\x88\x89])++", re.DOTALL)
+SHORTEST, RUNS = ord("K"), frozenset(b"KMJGN\x88\x89")  # of a byte; those that begin a run
 BEFORE_CONSTANTS, AFTER_CONSTANTS = b"\x80\x02](", b"e."
 
 # Whole numbers beyond this have no use in a dump; a longer one costs time to build.
@@ -104,7 +105,12 @@ class _Machine:
         return part
 
     def number(self, size: int) -> int:
-        return int.from_bytes(self.take(size), "little")
+        start, self.at = self.at, self.at + size
+        if size == 1:
+            return self.data[start]
+        if self.at > len(self.data):
+            raise ValueError("an argument reaches beyond the end")
+        return int.from_bytes(self.data[start : self.at], "little")
 
     def line(self) -> str:
         limit = bytes(self.data[self.at : self.at + 1024])
@@ -125,6 +131,11 @@ class _Machine:
 
     def constants(self) -> None:
         """Push the constants that follow each other here."""
+        data, at = self.data, self.at
+        if data[at - 1] == SHORTEST and data[at + 1] not in RUNS:  # one alone, such as a length
+            self.stack.append(data[at])
+            self.at = at + 1
+            return
         match = CONSTANTS.match(self.data, self.at - 1)
         if match is None:
             raise ValueError("a number that breaks off")
@@ -300,7 +311,7 @@ def _with(method: Callable[..., None], *arguments: Any) -> Callable[[_Machine], 
 STOP = ord(".")
 INSTRUCTIONS: list[Callable[[_Machine], None]] = [_Machine.unknown] * 256
 for _codes, _instruction in (
-    (b"KMJGN\x88\x89", _Machine.constants),
+    (RUNS, _Machine.constants),
     (b"\x80", _Machine.protocol),
     (b"\x95", _Machine.frame),
     (b"\x8a", _with(_Machine.integer, 1)),
