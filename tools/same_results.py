@@ -110,6 +110,13 @@ INTERVALS = (
 
 CHANGED: tuple[Change, ...] = (
     Change(
+        old=r"exit",
+        new=r"exit",
+        reason="clip_cov is no longer refused: the mean over its lots is computed",
+        only=r"^replay (?!.*slime).*\bclip_cov$",
+        convert=lambda code: 0.0,
+    ),
+    Change(
         old=r"(steps/\d+/|pairs/rollout->[^/]+/)?mismatch/(chi2|hellinger2)_(token|seq)"
         r"/(low|high|level)",
         new=NEW_VALUE,
