@@ -6,15 +6,13 @@ verl 0.9.1 does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.policy_loss import SYMBOLS, VERL_FILE, PolicyLoss
 from rcdiag.losses.settings import LossSetting, LossSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rcdiag.losses.tensor import Tensor
 
 KL_COV_RATIO = LossSetting(
     name="kl_cov_ratio",

@@ -87,7 +87,7 @@ def _hashes(table: pa.Table) -> list[int]:
     ends = size * np.cumsum(lengths_of(prompts))
     content = tokens.tobytes()
     cuts = itertools.pairwise([0, *ends.tolist()])
-    keys = [content[start:end] for start, end in cuts]
+    keys: list[bytes | None] = [content[start:end] for start, end in cuts]
     if prompts.null_count:  # no prompt is another thing than an empty one
         keys = [
             key if known else None

@@ -44,6 +44,8 @@ def test_commands_on_a_table_load_nothing_that_takes_longer_than_their_work(doub
     heavy = (*NEVER, "scipy", "pyarrow.compute", "rcdiag.learning", "rcdiag.usecases.sweep")
     assert loaded_by(measuring, heavy) == "[]\n[]\n[]\n"
     assert loaded_by([("sweep", doubtful, "-q")], (*NEVER, "pyarrow.compute")) == "[]\n"
+    # Without a model, whose forward and backward are torch's.
+    assert loaded_by([("replay", doubtful, "-q")], NEVER) == "[]\n"
 
 
 def test_a_report_of_a_result_loads_no_table(doubtful, tmp_path, rcdiag):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses import clipped, linear
@@ -36,9 +35,7 @@ from rcdiag.losses.settings import (
     LossSettings,
     above_one,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rcdiag.losses.tensor import Tensor
 
 TIS_LOWER = LossSetting(
     name="tis_lower_bound",
