@@ -45,7 +45,7 @@ def test_commands_on_a_table_load_nothing_that_takes_longer_than_their_work(doub
     assert loaded_by(measuring, heavy) == "[]\n[]\n[]\n"
     assert loaded_by([("sweep", doubtful, "-q")], (*NEVER, "pyarrow.compute")) == "[]\n"
     # Without a model, whose forward and backward are torch's.
-    assert loaded_by([("replay", doubtful, "-q")], NEVER) == "[]\n"
+    assert loaded_by([("replay", "sample_data/stale.parquet", "-q")], NEVER) == "[]\n"
 
 
 def test_a_report_of_a_result_loads_no_table(doubtful, tmp_path, rcdiag):
