@@ -351,8 +351,12 @@ class Tensor:
     def _larger(self, other: Tensor, function: Callable[..., NDArray], sign: float) -> Tensor:
         one, two = sign * self._data, sign * other._data
         share = np.where(one == two, 0.5, 1.0)
-        mine, theirs = np.where(one < two, 0.0, share), np.where(two < one, 0.0, share)
-        return self._with(other, function, lambda pull: pull * mine, lambda pull: pull * theirs)
+        return self._with(
+            other,
+            function,
+            lambda pull: np.where(one < two, 0.0, pull * share),
+            lambda pull: np.where(two < one, 0.0, pull * share),
+        )
 
     def _extreme(self, number: NDArray) -> Tensor:
         reached = self._data == number

@@ -65,7 +65,8 @@ def test_a_function_and_its_derivatives_are_those_of_torch(name, values):
     (x, torch_x), (y, torch_y) = both(values), both(OTHERS)
     ours, theirs = FUNCTIONS[name](x, y), FUNCTIONS[name](torch_x, torch_y)
     same(ours.detach().numpy(), theirs.detach().numpy())
-    total, expected = (ours * Tensor(PULL)).sum(), (theirs * torch.tensor(PULL)).sum()
+    pull = PULL if values is VALUES else np.where(np.arange(12) % 4, PULL, np.nan)
+    total, expected = (ours * Tensor(pull)).sum(), (theirs * torch.tensor(pull)).sum()
     gradients = torch.autograd.grad(expected, [torch_x, torch_y], allow_unused=True)
     for of, gradient in zip((x, y), gradients, strict=True):
         same(total.derivative(of), np.zeros(12) if gradient is None else gradient.numpy())
