@@ -1,4 +1,5 @@
-"""How long an answer takes: `explain`, help, version, `import rcdiag`, `score` of the sample.
+"""How long an answer takes: `explain`, help, version, `import rcdiag`, `score` and `replay` of the
+sample.
 
 `python benchmarks/startup.py [CHECKOUT]` (or `make bench`) prints a table and stores it in
 `benchmarks/results/startup.json`. Every command runs ROUNDS times in a process of its own and the
@@ -35,6 +36,7 @@ COMMANDS = {
     "rcdiag --help": ("-m", "cli.main", "--help"),
     "import rcdiag": ("-c", "import rcdiag"),
     "rcdiag score": SCORE,
+    "rcdiag replay": ("-m", "cli.main", "replay", "sample_data/rollouts.parquet"),
     "rcdiag score --html": (*SCORE, "--html", str(PAGE), "--force", "-q"),
 }
 

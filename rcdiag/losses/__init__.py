@@ -3,7 +3,7 @@
 A loss is a `PolicyLoss`: a function of a `LossBatch` that gives the number of every token, with
 its words and the settings that it reads. An `Aggregation` says what each number adds to the sum
 and what the sum is divided by. `UpdateRules` (`rules.py`) say which of both a trainer has.
-`evaluate.evaluate` is the one entry, and needs torch; the definitions do not.
+`evaluate.evaluate` is the one entry; the gradient is that of the batch's tensors (`tensor.py`).
 
 To add a loss: `LOSSES.add(PolicyLoss(...))`; `rcdiag replay --loss NAME` then has it under every
 trainer.

@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import EPSILON, LossBatch
 from rcdiag.losses.settings import Denominator, LossSetting, LossSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rcdiag.losses.tensor import Tensor
 
 Unit = Literal["tokens", "sequences", "prompts", "nothing"]
 

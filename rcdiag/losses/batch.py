@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rcdiag.errors import RcdiagError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rcdiag.losses.tensor import Tensor
 
 EPSILON = 1e-8  # what verl adds to counts that it divides by
 
@@ -44,9 +41,8 @@ class LossBatch:
     @property
     def rows(self) -> Tensor:
         """Return the row of each token, [tokens]."""
-        import torch
-
-        return torch.repeat_interleave(torch.arange(len(self.lengths)), self.lengths)
+        numbers = self.lengths.new_ones(len(self.lengths)).cumsum(0) - 1
+        return numbers.repeat_interleave(self.lengths)
 
     def row_sums(self, values: Tensor) -> Tensor:
         """Return the sum of `values` [tokens] over each row, [rows]; 0 where it has none."""
@@ -64,15 +60,14 @@ class LossBatch:
 
         A batch in which no two rows share a prompt is refused: nothing there is of a prompt.
         """
-        import torch
-
-        known = torch.empty(0) if self.groups is None else self.groups[self.groups >= 0]
-        if self.groups is None or len(known.unique()) == len(known):
-            raise RcdiagError(
-                "every prompt has one sequence, and the update averages over those of a prompt",
-                "record `group_id`, or the prompts: rows of equal prompts are one group",
-            )
-        return self.groups
+        if self.groups is not None:
+            known = self.groups[self.groups >= 0]
+            if len(known.unique()) < len(known):
+                return self.groups
+        raise RcdiagError(
+            "every prompt has one sequence, and the update averages over those of a prompt",
+            "record `group_id`, or the prompts: rows of equal prompts are one group",
+        )
 
     def prompt_sums(self, values: Tensor) -> Tensor:
         """Return the sum of `values` [tokens] over all rows of each prompt, [prompts]."""
@@ -114,8 +109,6 @@ def loss_batch(
     `groups` are any names of prompts and `rewards` numbers, [rows with a token]; the other rows,
     which come last, have neither.
     """
-    import torch
-
     counts = np.array(lengths, np.int64)
     tokens = int(counts.sum())
 
@@ -126,11 +119,11 @@ def loss_batch(
                 f"{name}: {array.shape} values for {tokens} tokens",
                 "give one value for each unmasked token",
             )
-        return torch.from_numpy(array)
+        return Tensor(array)
 
     def of_rows(values: NDArray, missing: float) -> Tensor:
         padding = np.full(len(counts) - len(values), missing)
-        return torch.from_numpy(np.concatenate([values, padding]).astype(values.dtype))
+        return Tensor(np.concatenate([values, padding]).astype(values.dtype))
 
     names = None if groups is None else np.unique(np.array(groups), return_inverse=True)[1]
     return LossBatch(
@@ -138,7 +131,7 @@ def loss_batch(
         old=column("old", old),
         advantages=column("advantages", advantages),
         kept=column("kept", np.ones(tokens) if kept is None else kept, np.bool_),
-        lengths=torch.from_numpy(counts),
+        lengths=Tensor(counts),
         padded_width=int(counts.max(initial=0)) if padded_width is None else padded_width,
         weights=None if weights is None else column("weights", weights),
         rollout=None if rollout is None else column("rollout", rollout),

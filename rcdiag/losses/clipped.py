@@ -6,8 +6,6 @@ and given before IS weights. They are computed as verl does: core_algos.py of ve
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
 from rcdiag.losses.policy_loss import CLIPPED_TO, SYMBOLS, VERL_FILE, WITHIN_20, PolicyLoss
 from rcdiag.losses.settings import (
@@ -20,9 +18,7 @@ from rcdiag.losses.settings import (
     above_one,
     dual_clip_bound,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rcdiag.losses.tensor import Tensor
 
 BOUND = 20.0  # nats
 
@@ -179,7 +175,7 @@ def geo_mean(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     log_ratio, sign = tokens.log_ratio, tokens.advantages.sign()
     held = log_ratio.clamp(-settings.value(CLIP_LOW), settings.value(CLIP_HIGH))
     x = sign * (sign * log_ratio).minimum(sign * held)
-    counts = tokens.lengths + EPSILON
+    counts = _counted(tokens)
     ratios = (tokens.row_sums(x) / counts).exp()
     outside = log_ratio != held
     logged = {
@@ -190,9 +186,14 @@ def geo_mean(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     return TokenLosses(-tokens.row_sums(tokens.advantages) / counts * ratios, logged, by_row=True)
 
 
+def _counted(tokens: LossBatch) -> Tensor:
+    """Return T + 1e-8 for the T tokens of each row, which is T in verl's float32, [rows]."""
+    return tokens.lengths.double().clamp(min=EPSILON)
+
+
 def geometric_row_weights(tokens: LossBatch, weights: Tensor) -> Tensor:
     """Return exp(row mean of ln(w + 1e-10)), [rows], by which verl multiplies GMPO's rows."""
-    return (tokens.row_sums((weights + 1e-10).log()) / (tokens.lengths + EPSILON)).exp()
+    return (tokens.row_sums((weights + 1e-10).log()) / _counted(tokens)).exp()
 
 
 GEO_MEAN = PolicyLoss(

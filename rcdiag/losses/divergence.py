@@ -6,8 +6,6 @@ verl takes its clip range for their bounds: core_algos.py of verl 0.9.1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
 from rcdiag.losses.clipped import bounded_log_ratio
 from rcdiag.losses.policy_loss import SYMBOLS, VERL_FILE, WITHIN_20, PolicyLoss
@@ -19,9 +17,7 @@ from rcdiag.losses.settings import (
     LossSettings,
     dual_clip_bound,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rcdiag.losses.tensor import Tensor
 
 
 def truncated(tokens: LossBatch, settings: LossSettings, valid: Tensor) -> TokenLosses:

@@ -6,15 +6,14 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rcdiag.losses.aggregation import ROW_MEAN, Aggregation
 from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
 from rcdiag.losses.clipped import geometric_row_weights
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.losses.settings import LossSettings
+from rcdiag.losses.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateR
     The trainer's own settings are `rules.defaults`.
     """
     policy_loss = rules.loss(loss)
-    current = batch.current.detach().to(torch.float64).requires_grad_()
+    current = batch.current.detach().double().followed()
     batch = replace(batch, current=current)
     seen = batch if rules.sees_rejected else batch.only_kept()
     losses = policy_loss(seen, settings)
@@ -90,7 +89,7 @@ def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateR
     return LossResult(
         loss=total.item(),
         metrics={rules.prefix + name: value for name, value in metrics.items()},
-        coefficients=np.zeros(len(current)) if reason else _gradient(total, current),
+        coefficients=np.zeros(len(current)) if reason else total.derivative(current),
         divided=_divided(reduction, batch, settings),
         rows=_row_parts(reduction, batch, seen, weighted, losses.by_row, settings),
         undefined=reason,
@@ -116,7 +115,7 @@ def _total(
     divisor = reduction.divisor(batch, settings)
     summed = (reduction.within(seen, reduction.denominator(settings)) * losses).sum()
     spoiled = reduction.empty_rows_spoil and _empty_rows_counted(reduction, batch, settings)
-    return summed / divisor if divisor and not spoiled else torch.tensor(math.nan)
+    return summed / divisor if divisor and not spoiled else Tensor(math.nan)
 
 
 def _empty_rows_counted(reduction: Aggregation, batch: LossBatch, settings: LossSettings) -> bool:
@@ -155,7 +154,7 @@ def _row_parts(
     counts = None
     if which != "constant" and reduction.count.unit != "nothing":
         tokens = batch.kept_counts if which == "kept" else batch.lengths
-        of_rows = tokens > 0 if which == "kept" else torch.ones_like(tokens)
+        of_rows = tokens > 0 if which == "kept" else tokens.new_ones(tokens.shape)
         counts = (tokens if reduction.count.unit == "tokens" else of_rows).double().numpy()
     return RowParts(
         sums=(values if by_row else seen.row_sums(values)).numpy(),
@@ -165,11 +164,6 @@ def _row_parts(
     )
 
 
-def _gradient(total: Tensor, current: Tensor) -> NDArray[np.float64]:
-    (gradient,) = torch.autograd.grad(total, current)
-    return gradient.numpy()
-
-
 def _metrics(
     rules: UpdateRules,
     reduction: Aggregation,
@@ -177,7 +171,7 @@ def _metrics(
     losses: TokenLosses,
     settings: LossSettings,
 ) -> dict[str, float]:
-    logged = {name: values.detach().to(torch.float64) for name, values in losses.logged.items()}
+    logged = {name: values.detach().double() for name, values in losses.logged.items()}
     if rules.sees_rejected:
         return _aggregated(reduction, batch, logged, settings)
     return dict.fromkeys(rules.zeros, 0.0) | _token_means(logged)

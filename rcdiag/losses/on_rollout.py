@@ -7,15 +7,12 @@ skyrl/backends/skyrl_train/utils/ppo_utils.py.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import BOUND, CISPO
 from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, CLIP_RANGE, LossSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rcdiag.losses.tensor import Tensor
 
 SKYRL_FILE = "skyrl 0.4.0, skyrl/backends/skyrl_train/utils/ppo_utils.py"
 # ScaleRL, arXiv 2510.13786: no lower bound, and 5 above.

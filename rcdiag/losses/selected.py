@@ -6,16 +6,12 @@ verl 0.9.1 does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import ppo
 from rcdiag.losses.policy_loss import CLIPPED_TO, SYMBOLS, VERL_FILE, PolicyLoss
 from rcdiag.losses.settings import CLIP_RANGE, LossSetting, LossSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rcdiag.losses.tensor import Tensor
 
 KL_COV_RATIO = LossSetting(
     name="kl_cov_ratio",

@@ -6,14 +6,11 @@ log_ratio = current - old, in nats. It is computed as TRL 1.16.0 does.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.policy_loss import SYMBOLS, PolicyLoss
 from rcdiag.losses.settings import LossSetting, LossSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rcdiag.losses.tensor import Tensor
 
 LOWEST, HIGHEST = math.log(1e-8), 20.0  # nats, of a weight and of the whole sequence's
 

@@ -17,10 +17,10 @@ RUNS = {
     "diagnose": ["diagnose", STALE],
     "sweep": ["sweep", STALE, "--thresholds", "2"],
     "explain": ["explain", "vanilla"],
+    "replay": ["replay", STALE],
     "replay --dry-run": ["replay", STALE, "--dry-run"],
 }
 LACKS = {
-    "replay": (["replay", STALE], "torch", "hf"),
     "replay with a model": (["replay", STALE, *MODEL], "torch", "hf"),
     "diagnose with a model": (["diagnose", STALE, *MODEL], "torch", "hf"),
     "hf": (["score", STALE, *MODEL, "--policy", "x=hf:float32"], "torch", "hf"),

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from rcdiag.glossary import explain
 from rcdiag.glossary.generations import grouped
@@ -15,6 +14,7 @@ from rcdiag.glossary.losses import policy_losses
 from rcdiag.losses.aggregation import Aggregation
 from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.policy_loss import WORKED as UPDATE
+from rcdiag.losses.tensor import Tensor
 from tests.glossary.test_every_name import _written_out
 from tests.losses.rules import RULES, loss_settings
 from tests.trainers.toy import ADVANTAGES, BEHAVIOR, LOG_RATIOS, replayed
@@ -52,7 +52,7 @@ def test_every_loss_names_its_source_and_its_settings():
         assert {setting.name for setting in loss.settings} <= set(result.see)
 
 
-LOSS = torch.tensor([1.0, 1.0, 1.0, 2.0, 2.0], dtype=torch.float64)
+LOSS = Tensor([1.0, 1.0, 1.0, 2.0, 2.0])
 
 
 def aggregated(how: Aggregation) -> str:

@@ -8,11 +8,11 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.losses.batch import LossBatch, loss_batch
+from rcdiag.losses.tensor import Tensor
 from tests.losses.batches import one_row, padded_losses
 from tests.losses.rules import default_settings, evaluate
 
@@ -116,7 +116,7 @@ def by_sample(values) -> float:
 def test_rejection_shrinks_what_is_logged():
     """The reducer of the loss serves these metrics as well: their denominators stay."""
     kept = np.array([True, False, False, True, False])
-    batch = replace(TOY, kept=torch.from_numpy(kept))
+    batch = replace(TOY, kept=Tensor(kept))
     result = evaluate(batch, "vanilla", SETTINGS, "slime").metrics
     assert result["train_rollout_logprob_abs_diff"] == pytest.approx((0.1 / 3 + 0.1 / 2) / 2)
 
@@ -124,7 +124,7 @@ def test_rejection_shrinks_what_is_logged():
 def test_bypass_compares_the_current_policy_with_the_rollout():
     current = TOY.current + 0.05
     chosen = SETTINGS.changed(use_rollout_logprobs=True)
-    batch = replace(TOY, current=current, old=torch.from_numpy(ROLLOUT))
+    batch = replace(TOY, current=current, old=Tensor(ROLLOUT))
     result = evaluate(batch, "vanilla", chosen, "slime").metrics
     expected = np.abs(current.numpy() - ROLLOUT)
     assert result["train_rollout_logprob_abs_diff"] == pytest.approx(by_sample(expected))

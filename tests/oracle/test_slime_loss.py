@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from rcdiag.losses.evaluate import LossResult
 from rcdiag.losses.settings import LossSettings
+from rcdiag.losses.tensor import Tensor
 from rcdiag.trainers.slime.functions import FLAGS
 from tests.losses.batches import SMALL, PaddedLoss, _grid, padded_losses
 from tests.losses.rules import RULES, default_settings, evaluate, loss_settings, value
@@ -54,7 +55,7 @@ def ours(
 ) -> LossResult:
     flat = batch.flat()
     if rollout is not None:
-        flat = replace(flat, rollout=torch.from_numpy(rollout[batch.mask]))
+        flat = replace(flat, rollout=Tensor(rollout[batch.mask]))
     if value(chosen, "use_rollout_logprobs"):
         assert flat.rollout is not None
         flat = replace(flat, old=flat.rollout)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
+from rcdiag.table.arrays import as_numpy
 from rcdiag.table.given import REWARD_KEY
 from rcdiag.table.readers.parquet import read_whole
 from rcdiag.table.readers.reader import Notes
@@ -171,5 +172,5 @@ def _cell(column: Any, row: int) -> Any:
 
     value = column[row]
     if isinstance(value, pa.ListScalar) and value.values is not None:
-        return value.values.to_numpy(zero_copy_only=False)
+        return as_numpy(value.values)
     return value.as_py()

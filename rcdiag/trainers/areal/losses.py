@@ -9,7 +9,6 @@ areal/utils/functional/functional.py, `ppo_actor_loss_fn` and `sapo_loss_fn`.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rcdiag.losses import clipped
 from rcdiag.losses.aggregation import TOKEN_MEAN
@@ -17,10 +16,8 @@ from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import TAU_NEG, TAU_POS, ppo
 from rcdiag.losses.rules import UpdateRules, by_name
 from rcdiag.losses.settings import CLIP_C, CLIP_RANGE, LossSettings, above_one
+from rcdiag.losses.tensor import Tensor
 from rcdiag.trainers.trl.losses import IMPORTANCE_SAMPLING_LEVEL, by_sequence
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def _kept_means(batch: LossBatch, values: Tensor) -> Tensor:

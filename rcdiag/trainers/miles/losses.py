@@ -8,16 +8,13 @@ miles/backends/training_utils/loss_hub/losses.py and math_utils.py.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import BOUND, dual_clip, ppo
 from rcdiag.losses.rules import by_name
 from rcdiag.losses.settings import CLIP_C, CLIP_RANGE, LossSettings, above_one
+from rcdiag.losses.tensor import Tensor
 from rcdiag.trainers.slime import losses as slime
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def _finite(values: Tensor) -> Tensor:

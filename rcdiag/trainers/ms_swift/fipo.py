@@ -7,17 +7,14 @@ log_ratio = current - old, in nats. Source: ms-swift 4.6.0, swift/rlhf_trainers/
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.policy_loss import CLIPPED_TO, SYMBOLS, PolicyLoss
 from rcdiag.losses.settings import LossSetting, LossSettings
+from rcdiag.losses.tensor import Tensor
 from rcdiag.trainers.trl import losses as trl
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 DECAY_RATE = LossSetting(
     name="fipo_decay_rate",
@@ -59,13 +56,13 @@ def future_sums(batch: LossBatch, values: Tensor, gamma: float) -> Tensor:
     A value that stands `n` places later in the response counts gamma^n times; places that the mask
     leaves out are places too.
     """
-    import torch
-
     positions = batch.positions
     if positions is None:
         ends = batch.lengths.cumsum(0)
-        positions = torch.arange(len(values)) - (ends - batch.lengths)[batch.rows]
-    sums = values.detach().numpy().copy()
+        positions = batch.rows.new_ones(len(values)).cumsum(0) - 1
+        positions = positions - (ends - batch.lengths)[batch.rows]
+    summed = values.detach().clone()
+    sums = summed.numpy()
     steps = -np.diff(positions.numpy(), append=0)
     decay = gamma ** np.maximum(-steps, 0).astype(np.float64)
     # The last token of every row first, then its neighbour: all rows of the batch at once.
@@ -74,7 +71,7 @@ def future_sums(batch: LossBatch, values: Tensor, gamma: float) -> Tensor:
     for back in range(1, int(batch.lengths.max()) if len(batch.lengths) else 0):
         at = (last - back)[last - back >= first]
         sums[at] += decay[at] * sums[at + 1]
-    return torch.from_numpy(sums)
+    return summed
 
 
 def influence(

@@ -6,14 +6,10 @@ log_ratio = current - old, in nats. Source: ms-swift 4.6.0, swift/rlhf_trainers/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.policy_loss import SYMBOLS, PolicyLoss
 from rcdiag.losses.settings import LossSetting, LossSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rcdiag.losses.tensor import Tensor
 
 REAL_TAU = LossSetting(
     name="real_tau",
@@ -51,8 +47,7 @@ def real(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     count = int(prompts.max()) + 1
     scores = _row_means(batch, batch.log_ratio)[known] / settings.value(REAL_TAU)
     good = _row_means(batch, batch.advantages)[known] > 0
-    both = prompts.new_zeros(count).bool()
-    has_good, has_bad = both.clone(), both.clone()
+    has_good, has_bad = good.new_zeros(count), good.new_zeros(count)
     has_good[prompts[good]], has_bad[prompts[~good]] = True, True
     of_prompts = _log_one_plus_sum(scores, ~good, prompts, count)
     of_prompts = of_prompts + _log_one_plus_sum(-scores, good, prompts, count)

@@ -8,7 +8,6 @@ nemo_rl/algorithms/loss/loss_functions.py, `ClippedPGLossFn`.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rcdiag.losses import clipped, linear
 from rcdiag.losses.aggregation import SEQ_MEAN_TOKEN_MEAN, TOKEN_MEAN, Count
@@ -17,9 +16,7 @@ from rcdiag.losses.clipped import clip_ratio, dual_clip, ppo
 from rcdiag.losses.linear import ON_POLICY
 from rcdiag.losses.rules import UpdateRules, by_name
 from rcdiag.losses.settings import CLIP_C, CLIP_RANGE, LossSettings, above_one
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rcdiag.losses.tensor import Tensor
 
 
 def _ppo(batch: LossBatch, settings: LossSettings, ratio: Tensor) -> TokenLosses:

@@ -7,7 +7,6 @@ and `aggregate_loss`; 0.11.0 has the same.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rcdiag.losses import clipped
 from rcdiag.losses.aggregation import SEQ_MEAN_TOKEN_MEAN, TOKEN_MEAN
@@ -15,9 +14,7 @@ from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import bounded_log_ratio, dual_clip, ppo
 from rcdiag.losses.rules import UpdateRules, by_name
 from rcdiag.losses.settings import CLIP_C, CLIP_RANGE, LossSettings, above_one
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rcdiag.losses.tensor import Tensor
 
 
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses import clipped, linear
@@ -36,9 +35,7 @@ from rcdiag.losses.settings import (
     LossSettings,
     above_one,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rcdiag.losses.tensor import Tensor
 
 TIS_LOWER = LossSetting(
     name="tis_lower_bound",
@@ -277,7 +274,7 @@ def _of_topr(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> d
     }
     numbers = {
         "topr_scores_mean": rewards.mean().item(),
-        "topr_scores_std": rewards.std().item() if len(rewards) > 1 else math.nan,
+        "topr_scores_std": rewards.numpy().std(ddof=1).item() if len(rewards) > 1 else math.nan,
     }
     for name, loss in parts.items():
         numbers[f"topr_{name}_samples@sum"] = float(counts[name])

@@ -7,7 +7,6 @@ Source: skyrl 0.4.0, skyrl/backends/skyrl_train/utils/ppo_utils.py.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rcdiag.losses import clipped, divergence, selected
 from rcdiag.losses.aggregation import (
@@ -41,10 +40,8 @@ from rcdiag.losses.settings import (
     LossSettings,
     above_one,
 )
+from rcdiag.losses.tensor import Tensor
 from rcdiag.trainers.slime.losses import row_mean
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def _only_kept(batch: LossBatch, losses: TokenLosses) -> TokenLosses:
@@ -117,12 +114,10 @@ def _advantage_factor(batch: LossBatch, settings: LossSettings) -> Tensor:
 
     Its losses are sums: the advantages carry the reduction.
     """
-    import torch
-
     aggregation = AGGREGATIONS[settings.aggregation]
     within = aggregation.within(batch, aggregation.denominator(settings))
     ones = batch.current.new_ones(batch.current.shape)
-    return torch.as_tensor(within * ones / aggregation.divisor(batch, settings))
+    return within * ones / aggregation.divisor(batch, settings)
 
 
 def kl_cov(batch: LossBatch, settings: LossSettings) -> TokenLosses:

@@ -8,7 +8,6 @@ slime/backends/megatron_utils/loss.py and slime/utils/ppo_utils.py.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rcdiag.losses import clipped
 from rcdiag.losses.aggregation import SEQ_MEAN_TOKEN_MEAN, SEQUENCES, TOKEN_MEAN, Count
@@ -23,9 +22,7 @@ from rcdiag.losses.settings import (
     LossSettings,
     above_one,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rcdiag.losses.tensor import Tensor
 
 OPSM_DELTA = LossSetting(
     name="opsm_delta",
@@ -125,7 +122,6 @@ CISPO = replace(clipped.CISPO, function=cispo, source=_FILE, settings=(*CLIP_RAN
 
 def row_mean(batch: LossBatch, which: Denominator) -> Tensor:
     """Return 1 / T for the row's T tokens; rejected ones count but under denominator `kept`."""
-    # 1 / an integer tensor would be float32.
     counts = batch.kept_counts if which == "kept" else batch.lengths.double()
     return (1.0 / counts.clamp(min=1))[batch.rows]
 

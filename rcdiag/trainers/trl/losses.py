@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rcdiag.losses import clipped
 from rcdiag.losses.aggregation import (
@@ -22,11 +21,9 @@ from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import TAU_NEG, TAU_POS, clip_ratio
 from rcdiag.losses.rules import UpdateRules, by_name
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, CLIP_RANGE, LossSetting, LossSettings
+from rcdiag.losses.tensor import Tensor
 from rcdiag.losses.vespo import VESPO
 from rcdiag.trainers.slime.losses import row_mean
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 IMPORTANCE_SAMPLING_LEVEL = LossSetting(
     name="importance_sampling_level",

@@ -1,0 +1,414 @@
+"""Tensors that losses are computed with, and the derivative of a loss by its tokens.
+
+They have the methods of torch's tensors that losses need, under the same names, and numpy computes
+them. Recorded log-probs need no torch: it may not be installed, and its import takes longer than
+the update of a table. Derivatives are those of torch where conventions differ between libraries (at
+the bounds of a clamp, of two equal numbers, at NaN), since trainers' gradients have them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Number = float | int | bool
+Back = Callable[[NDArray], NDArray]  # derivative by a result -> derivative by what it was made from
+
+_numbers = itertools.count()
+
+
+class Tensor:
+    """An array that remembers what it was made from, where that hangs on a followed tensor.
+
+    An operation on it gives a new one. Only constants can be written to.
+    """
+
+    __slots__ = ("_data", "_followed", "_number", "_sources")
+    __array_ufunc__ = None  # numpy's arrays leave operators with a tensor to it
+    __hash__ = None  # type: ignore[assignment]
+    _followed: bool
+
+    def __init__(self, data: ArrayLike, *sources: tuple[Tensor, Back], followed: bool = False):
+        self._data = np.asarray(data)
+        self._sources = tuple(each for each in sources if each[0]._followed)
+        self._followed = followed or bool(self._sources)
+        self._number = next(_numbers)
+
+    def followed(self) -> Tensor:
+        """Return the same numbers as what derivatives are taken by."""
+        return Tensor(self._data, followed=True)
+
+    def detach(self) -> Tensor:
+        """Return the same numbers as constants of every derivative."""
+        return Tensor(self._data)
+
+    @np.errstate(all="ignore")
+    def derivative(self, of: Tensor) -> NDArray:
+        """Return d self / d of, for a single number and what was followed; 0 where it has no part.
+
+        Results come back in the opposite order of their making, so that each has all its parts.
+        """
+        waiting = {self._number: (self, np.ones(self.shape))}
+        while waiting:
+            result, pull = waiting.pop(max(waiting))
+            if result is of:
+                return pull
+            for source, back in result._sources:
+                part = _shaped(back(pull), source.shape)
+                if source._number in waiting:
+                    part = part + waiting[source._number][1]
+                waiting[source._number] = source, part
+        return np.zeros(of.shape)
+
+    # What it holds.
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._data.shape
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __repr__(self) -> str:
+        return f"Tensor({self._data!r})"
+
+    def numpy(self) -> NDArray:
+        """Return the numbers of a constant."""
+        if self._followed:
+            raise ValueError("numbers that a derivative is taken of; detach() gives them")
+        return self._data
+
+    def tolist(self) -> list[Any]:
+        return self._data.tolist()
+
+    def item(self) -> Any:
+        return self._data.item()
+
+    def __bool__(self) -> bool:
+        return bool(self._data)
+
+    def __int__(self) -> int:
+        return int(self._data)
+
+    def __float__(self) -> float:
+        return float(self._data)
+
+    def __getitem__(self, at: Any) -> Tensor:
+        at = _data(at)
+
+        def back(pull: NDArray) -> NDArray:
+            out = np.zeros(self.shape)
+            np.add.at(out, at, pull)
+            return out
+
+        return Tensor(self._data[at], (self, back))
+
+    def __setitem__(self, at: Any, values: Any) -> None:
+        if self._followed:
+            raise ValueError("numbers that a derivative is taken of are not written to")
+        self._data[_data(at)] = _data(values)
+
+    # New ones, and other types.
+
+    def new_full(self, shape: int | tuple[int, ...], value: Number) -> Tensor:
+        return Tensor(np.full(shape, value, self._data.dtype))
+
+    def new_zeros(self, shape: int | tuple[int, ...]) -> Tensor:
+        return self.new_full(shape, 0)
+
+    def new_ones(self, shape: int | tuple[int, ...]) -> Tensor:
+        return self.new_full(shape, 1)
+
+    def clone(self) -> Tensor:
+        return Tensor(self._data.copy(), (self, _as_it_is))
+
+    def double(self) -> Tensor:
+        return Tensor(self._data.astype(np.float64, copy=False), (self, _as_it_is))
+
+    def long(self) -> Tensor:
+        return Tensor(self._data.astype(np.int64))
+
+    # Operators.
+
+    def __add__(self, other: Tensor | Number) -> Tensor:
+        return self._with(other, np.add, _as_it_is, _as_it_is)
+
+    def __sub__(self, other: Tensor | Number) -> Tensor:
+        return self._with(other, np.subtract, _as_it_is, np.negative)
+
+    def __rsub__(self, other: Number) -> Tensor:
+        return Tensor(other) - self
+
+    def __mul__(self, other: Tensor | Number) -> Tensor:
+        mine, theirs = self._data, _data(other)
+        return self._with(other, np.multiply, lambda pull: pull * theirs, lambda pull: pull * mine)
+
+    def __truediv__(self, other: Tensor | Number) -> Tensor:
+        mine, theirs = self._data, _data(other)
+        return self._with(
+            other,
+            np.divide,
+            lambda pull: pull / theirs,
+            lambda pull: -pull * (mine / theirs) / theirs,
+        )
+
+    def __rtruediv__(self, other: Number) -> Tensor:
+        return Tensor(other) / self
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __neg__(self) -> Tensor:
+        return Tensor(-self._data, (self, np.negative))
+
+    def __invert__(self) -> Tensor:
+        return Tensor(~self._data)
+
+    def __and__(self, other: Tensor) -> Tensor:
+        return Tensor(self._data & _data(other))
+
+    def __or__(self, other: Tensor) -> Tensor:
+        return Tensor(self._data | _data(other))
+
+    def __lt__(self, other: Tensor | Number) -> Tensor:
+        return Tensor(self._data < _data(other))
+
+    def __le__(self, other: Tensor | Number) -> Tensor:
+        return Tensor(self._data <= _data(other))
+
+    def __gt__(self, other: Tensor | Number) -> Tensor:
+        return Tensor(self._data > _data(other))
+
+    def __ge__(self, other: Tensor | Number) -> Tensor:
+        return Tensor(self._data >= _data(other))
+
+    def __eq__(self, other: Tensor | Number) -> Tensor:  # type: ignore[override]
+        return Tensor(self._data == _data(other))
+
+    def __ne__(self, other: Tensor | Number) -> Tensor:  # type: ignore[override]
+        return Tensor(self._data != _data(other))
+
+    # Functions of single numbers.
+
+    def exp(self) -> Tensor:
+        return self._of(np.exp, lambda pull, made: pull * made)
+
+    def expm1(self) -> Tensor:
+        return self._of(np.expm1, lambda pull, made: pull * (made + 1.0))
+
+    def log(self) -> Tensor:
+        return self._of(np.log, lambda pull, _: pull / self._data)
+
+    def abs(self) -> Tensor:
+        return self._of(np.abs, lambda pull, _: pull * _sign(self._data))
+
+    def sign(self) -> Tensor:
+        return Tensor(_sign(self._data))
+
+    def square(self) -> Tensor:
+        return self._of(np.square, lambda pull, _: pull * 2.0 * self._data)
+
+    def sqrt(self) -> Tensor:
+        return self._of(np.sqrt, lambda pull, made: pull / (2.0 * made))
+
+    def sigmoid(self) -> Tensor:
+        return self._of(
+            lambda data: 1.0 / (1.0 + np.exp(-data)), lambda pull, made: pull * (1.0 - made) * made
+        )
+
+    def isnan(self) -> Tensor:
+        return Tensor(np.isnan(self._data))
+
+    def isfinite(self) -> Tensor:
+        return Tensor(np.isfinite(self._data))
+
+    def nan_to_num(
+        self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+    ) -> Tensor:
+        """Put numbers in the place of NaN and infinities; their derivative is 0."""
+        return self._of(
+            lambda data: np.nan_to_num(data, nan=nan, posinf=posinf, neginf=neginf),
+            lambda pull, _: pull * np.isfinite(self._data),
+        )
+
+    def clamp(self, min: Number | None = None, max: Number | None = None) -> Tensor:
+        """Hold numbers within bounds; outside of them the derivative is 0."""
+
+        def back(pull: NDArray, _: NDArray) -> NDArray:
+            inside = np.ones(self.shape, np.bool_)
+            if min is not None:
+                inside &= self._data >= min
+            if max is not None:
+                inside &= self._data <= max
+            return np.where(inside, pull, 0.0)
+
+        return self._of(lambda data: np.clip(data, min, max), back)
+
+    # Functions of two.
+
+    def maximum(self, other: Tensor) -> Tensor:
+        """Return the larger ones; where both are equal each has half of the derivative."""
+        return self._larger(other, np.maximum, 1.0)
+
+    def minimum(self, other: Tensor) -> Tensor:
+        """Return the smaller ones; where both are equal each has half of the derivative."""
+        return self._larger(other, np.minimum, -1.0)
+
+    def where(self, condition: Tensor, other: Tensor | Number) -> Tensor:
+        """Return its own numbers where the condition holds, elsewhere those of another."""
+        holds = condition._data
+        return self._with(
+            other,
+            lambda mine, theirs: np.where(holds, mine, theirs),
+            lambda pull: np.where(holds, pull, 0.0),
+            lambda pull: np.where(holds, 0.0, pull),
+        )
+
+    # Functions of many.
+
+    def sum(self) -> Tensor:
+        return self._of(np.sum, lambda pull, _: np.broadcast_to(pull, self.shape))
+
+    def mean(self) -> Tensor:
+        return self.sum() / self._data.size
+
+    def min(self) -> Tensor:
+        return self.amin()
+
+    def max(self) -> Tensor:
+        return self.amax()
+
+    def amin(self) -> Tensor:
+        return self._extreme(self._data.min())
+
+    def amax(self) -> Tensor:
+        return self._extreme(self._data.max())
+
+    def any(self) -> Tensor:
+        return Tensor(self._data.any())
+
+    def all(self) -> Tensor:
+        return Tensor(self._data.all())
+
+    def unique(self) -> Tensor:
+        return Tensor(np.unique(self._data))
+
+    def cumsum(self, dim: int) -> Tensor:
+        return self._of(
+            lambda data: data.cumsum(dim),
+            lambda pull, _: np.flip(np.flip(pull, dim).cumsum(dim), dim),
+        )
+
+    def repeat_interleave(self, counts: Tensor) -> Tensor:
+        """Repeat each number that many times, one after the other."""
+        at = np.repeat(np.arange(len(self)), counts._data)
+        return self[at]
+
+    def index_add(self, dim: int, at: Tensor, values: Tensor) -> Tensor:
+        """Add each value at its place of the first dimension, in their order."""
+        if dim != 0:
+            raise ValueError(f"index_add: dim is {dim}, not 0")
+        out = self._data.copy()
+        with np.errstate(all="ignore"):
+            np.add.at(out, at._data, values._data)
+        return Tensor(out, (self, _as_it_is), (values, lambda pull: pull[at._data]))
+
+    def scatter_reduce(self, dim: int, at: Tensor, values: Tensor, reduce: str) -> Tensor:
+        """Return the largest of a constant and the constant values at its places: `amax`."""
+        if dim != 0 or reduce != "amax":
+            raise ValueError(f"scatter_reduce: dim {dim} and {reduce}, not 0 and amax")
+        out = self.numpy().copy()
+        np.maximum.at(out, at._data, values.numpy())
+        return Tensor(out)
+
+    def topk(self, count: int) -> Largest:
+        """Return the largest numbers and their places, the largest first; equal ones in order."""
+        places = np.argsort(-self._data, kind="stable")[:count]
+        return Largest(self[places], Tensor(places))
+
+    # Functions of torch.
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], _: Any, given: tuple = (), options: dict | None = None
+    ) -> Tensor:
+        """Let functions of torch take it: `torch.exp(ratio)` is `ratio.exp()`."""
+        name, first, *others = function.__name__, *given
+        if name == "where":
+            condition, first, others = first, others[0], others[1:]
+            others = [condition, *others]
+        if name in ("min", "max") and others:
+            name = f"{name}imum"
+        if name in ("zeros_like", "ones_like"):
+            name, others = f"new_{name.removesuffix('_like')}", [first.shape]
+        method = getattr(first if isinstance(first, cls) else cls(first), name, None)
+        if method is None or name.startswith("_"):
+            raise TypeError(f"torch.{name}: losses are computed by numpy, which has no such method")
+        return method(*others, **(options or {}))
+
+    # How results are made.
+
+    def _of(
+        self, function: Callable[[NDArray], NDArray], back: Callable[[NDArray, NDArray], NDArray]
+    ) -> Tensor:
+        with np.errstate(all="ignore"):
+            made = function(self._data)
+        return Tensor(made, (self, lambda pull: back(pull, made)))
+
+    def _with(
+        self,
+        other: Tensor | Number,
+        function: Callable[[Any, Any], NDArray],
+        mine: Back,
+        theirs: Back,
+    ) -> Tensor:
+        with np.errstate(all="ignore"):
+            made = function(self._data, _data(other))
+        return Tensor(made, (self, mine), *([(other, theirs)] if isinstance(other, Tensor) else []))
+
+    def _larger(self, other: Tensor, function: Callable[..., NDArray], sign: float) -> Tensor:
+        one, two = sign * self._data, sign * other._data
+        share = np.where(one == two, 0.5, 1.0)
+        return self._with(
+            other,
+            function,
+            lambda pull: np.where(one < two, 0.0, pull * share),
+            lambda pull: np.where(two < one, 0.0, pull * share),
+        )
+
+    def _extreme(self, number: NDArray) -> Tensor:
+        reached = self._data == number
+        return Tensor(number, (self, lambda pull: pull * reached / reached.sum()))
+
+
+class Largest(NamedTuple):
+    """The largest numbers of a tensor and where they stand."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def _data(value: Any) -> Any:
+    return value._data if isinstance(value, Tensor) else value
+
+
+def _as_it_is(pull: NDArray) -> NDArray:
+    return pull
+
+
+def _sign(data: NDArray) -> NDArray:
+    """Return 1, 0 or -1 for each number; 0 for NaN, as torch does."""
+    return (data > 0) * 1.0 - (data < 0)
+
+
+def _shaped(pull: NDArray, shape: tuple[int, ...]) -> NDArray:
+    """Add up a derivative over what one number was spread to."""
+    if pull.shape == shape:
+        return pull
+    extra = pull.ndim - len(shape)
+    summed = pull.sum(axis=tuple(range(extra)))
+    spread = tuple(at for at, size in enumerate(shape) if size == 1 and summed.shape[at] != 1)
+    return summed.sum(axis=spread, keepdims=True)
