@@ -49,6 +49,7 @@ SEAMS = re.compile(r"(?<=\w[_/])(?=[\w{])|(?<=[a-z][.])(?=[a-z])|(?<=\d)(?=[+][a
 SCRIPTS = (
     "base.js",
     "charts.js",
+    "lanes.js",
     "tables.js",
     "parts.js",
     "transcript.js",
