@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import schema as columns
+from rcdiag.table.as_numpy import as_numpy, valid
 from rcdiag.table.lists import lengths_of
 from rcdiag.table.readers.reader import Rows
 from rcdiag.table.unify import table_type
@@ -62,7 +63,7 @@ def checked_lengths(table: pa.Table, rows: Rows) -> NDArray[np.int64]:
     """Return the length of every response; a token column of another length is refused."""
     ids = table["response_ids"]
     if ids.null_count:
-        row = int(np.argmax(ids.is_null().to_numpy()))
+        row = int(np.argmin(valid(ids)))
         raise RcdiagError(
             f"{rows.where(row)}: no response tokens (null)",
             hint="an empty response is an empty list; drop rows that were never sampled",
@@ -105,7 +106,7 @@ def check_values(table: pa.Table, rows: Rows) -> None:
         fine = low.as_py() is None or (low.as_py() >= 0 and (most is None or high.as_py() <= most))
         if fine and not flat.null_count:
             continue
-        values = flat.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+        values = as_numpy(flat.cast(pa.int64()).fill_null(-1))
         bad = values < 0 if most is None else (values < 0) | (values > most)
         at = int(np.argmax(bad))
         owner = np.repeat(np.arange(len(column)), lengths_of(column))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.decode import floats, hashed
 from rcdiag.table.table import Table
 
@@ -18,7 +19,7 @@ def known_steps(dump: Table) -> list[int]:
         return []
     steps: set[int] = set()
     for batch in dump.batches(["step"]):
-        values = batch.table.column("step").drop_null().to_numpy()
+        values = as_numpy(batch.table.column("step").drop_null())
         steps.update(np.unique(values).tolist())
     return sorted(steps)
 

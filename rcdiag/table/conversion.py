@@ -17,6 +17,7 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
+from rcdiag.table.as_numpy import as_numpy, valid
 from rcdiag.table.checked import check_values, checked_lengths, typed
 from rcdiag.table.grouping import Grouping
 from rcdiag.table.growing import GrowingWriter
@@ -144,10 +145,10 @@ class _Pass:
             own_lengths = lengths_of(column)
             counted = sampled
             if column.null_count:  # rows without the column
-                present = column.is_valid().to_numpy(zero_copy_only=False)
+                present = valid(column)
                 counted = sampled[np.repeat(present, lengths)]
             flat = column.flatten()
-            numbers = flat.fill_null(float("nan")).to_numpy(zero_copy_only=False)
+            numbers = as_numpy(flat)
             watch = self.watches.setdefault(name, LogProbWatch())
             watch.add(numbers, counted)
             floored = numbers == FLOOR
@@ -337,10 +338,10 @@ def _sampled(table: pa.Table, tokens: int) -> NDArray[np.bool_]:
     if mask.null_count:
         lengths = lengths_of(table["response_ids"])
         out = np.ones(tokens, np.bool_)
-        present = np.repeat(mask.is_valid().to_numpy(zero_copy_only=False), lengths)
-        out[present] = mask.flatten().to_numpy(zero_copy_only=False).astype(np.bool_)
+        present = np.repeat(valid(mask), lengths)
+        out[present] = as_numpy(mask.flatten()).astype(np.bool_)
         return out
-    return mask.flatten().to_numpy(zero_copy_only=False).astype(np.bool_)
+    return as_numpy(mask.flatten()).astype(np.bool_)
 
 
 def _with_values(column: pa.ListArray, numbers: NDArray[np.floating]) -> pa.ListArray:

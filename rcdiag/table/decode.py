@@ -11,6 +11,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.as_numpy import as_numpy, valid
 from rcdiag.table.hashing import hashed_texts, mixed
 from rcdiag.table.segments import segment_sum
 from rcdiag.table.table import Batch
@@ -112,7 +113,7 @@ def _versions(batch: Batch, response_ids: Ragged) -> NDArray[np.int64] | None:
         _same_lengths(batch, "policy_version", column, response_ids)
         return column.values.astype(np.int64)
     versions = _as_int64(batch, "policy_version", array)
-    return (versions.fill_null(-1) if versions.null_count else versions).to_numpy()
+    return as_numpy(versions.fill_null(-1) if versions.null_count else versions)
 
 
 def _column(batch: Batch, name: str) -> pa.Array:
@@ -122,7 +123,7 @@ def _column(batch: Batch, name: str) -> pa.Array:
 
 def _no_nulls(batch: Batch, name: str, array: pa.Array) -> None:
     if array.null_count:
-        row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+        row = int(np.argmin(valid(array)))
         raise RcdiagError(
             f"{batch.where(row)}: column `{name}` is null",
             hint="drop the row, or write what belongs there (an empty list for no tokens)",
@@ -138,9 +139,9 @@ def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ra
     _no_nulls(batch, name, array)
     if not (pt.is_list(array.type) or pt.is_large_list(array.type)):
         array = array.cast(pa.large_list(array.type.value_type))
-    offsets = array.offsets.to_numpy().astype(np.int64, copy=False)
+    offsets = as_numpy(array.offsets).astype(np.int64, copy=False)
     values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
-    null = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+    null = ~valid(values) if values.null_count else None
     if null is not None and mask is not None and len(mask) == len(null):
         null &= mask
     if null is not None and null.any():
@@ -150,7 +151,7 @@ def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ra
             f"{batch.where(row)}: column `{name}` holds a null in its list",
             hint="masked positions may hold any number (NaN too), but not null",
         )
-    return Ragged(values.to_numpy(zero_copy_only=False), offsets - offsets[0])
+    return Ragged(as_numpy(values), offsets - offsets[0])
 
 
 def _row_of(offsets: NDArray[np.int64], token: int) -> int:
@@ -257,14 +258,13 @@ def floats(batch: Batch, name: str) -> NDArray[np.float64]:
     array = _column(batch, name)
     if not (pt.is_floating(array.type) or pt.is_integer(array.type)):
         array = array.cast(pa.float64(), safe=False)
-    numbers = array.to_numpy(zero_copy_only=False)  # which makes NaN of null
-    return numbers.astype(np.float64, copy=False)
+    return as_numpy(array).astype(np.float64, copy=False)
 
 
 def _step(batch: Batch) -> NDArray[np.int64]:
     array = _column(batch, "step")
     _no_nulls(batch, "step", array)
-    return _as_int64(batch, "step", array).to_numpy(zero_copy_only=False)
+    return as_numpy(_as_int64(batch, "step", array))
 
 
 def _as_int64(batch: Batch, name: str, array: pa.Array) -> pa.Array:
@@ -282,7 +282,7 @@ def _as_int64(batch: Batch, name: str, array: pa.Array) -> pa.Array:
 
 def _beyond_int64(array: pa.UInt64Array) -> NDArray[np.int64]:
     """Return the rows whose number is too large for int64, ascending; null is none."""
-    return np.flatnonzero(array.fill_null(0).to_numpy() > LARGEST)
+    return np.flatnonzero(as_numpy(array.fill_null(0)) > LARGEST)
 
 
 def hashed(batch: Batch, name: str) -> NDArray[np.uint64]:
@@ -290,7 +290,7 @@ def hashed(batch: Batch, name: str) -> NDArray[np.uint64]:
     array = _column(batch, name)
     _no_nulls(batch, name, array)
     if pt.is_integer(array.type):
-        return mixed(array.to_numpy(zero_copy_only=False).astype(np.uint64))
+        return mixed(as_numpy(array).astype(np.uint64))
     if not (pt.is_string(array.type) or pt.is_large_string(array.type)):
         array = array.cast(pa.large_string())
     return hashed_texts(array)

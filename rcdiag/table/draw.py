@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.table import schema as columns
+from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.decode import hashed
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.table import Table, TableFile
@@ -67,7 +68,7 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
 
 def _rows_of_step(table: Table, step: int) -> Numbers:
     """Return the numbers of the rows of a training step; one without rows is refused."""
-    steps = [batch.table[0].to_numpy() for batch in table.batches(["step"])]
+    steps = [as_numpy(batch.table[0]) for batch in table.batches(["step"])]
     rows = np.flatnonzero(np.concatenate(steps) == step)
     if not len(rows):
         raise RcdiagError(f"{table.name}: no step {step}", hint="see the column `step`")

@@ -12,6 +12,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
+from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.lists import lengths_of
 
 GROUP_SIZE = "group_size"
@@ -155,16 +156,17 @@ def contradiction(table: pa.Table, name: str, value: Any) -> int | None:
     if pt.is_list(column.type) or pt.is_large_list(column.type):
         lengths = lengths_of(column)
         owner = np.repeat(np.arange(len(lengths)), lengths)
-        differ = pc.not_equal(pc.list_flatten(column), value).to_numpy().astype(bool)
+        differ = as_numpy(pc.not_equal(pc.list_flatten(column), value)).astype(bool)
         rows = owner[differ]
     elif pt.is_floating(column.type):
-        own = column.to_numpy().astype(np.float64)
+        own = as_numpy(column).astype(np.float64)
         rows = np.flatnonzero(~(np.isclose(own, value, rtol=1e-6) | np.isnan(own)))
     elif pt.is_integer(column.type) and isinstance(value, (int, float)):
-        rows = np.flatnonzero(pc.fill_null(pc.not_equal(column, value), False).to_numpy())
+        rows = np.flatnonzero(as_numpy(pc.fill_null(pc.not_equal(column, value), False)))
     else:
         own_text = column.cast(pa.string())
-        rows = np.flatnonzero(pc.fill_null(pc.not_equal(own_text, str(value)), False).to_numpy())
+        differs = pc.fill_null(pc.not_equal(own_text, str(value)), False)
+        rows = np.flatnonzero(as_numpy(differs))
     return int(rows[0]) if len(rows) else None
 
 

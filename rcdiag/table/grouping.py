@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import given
+from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.lists import lengths_of
 from rcdiag.table.readers.reader import Rows
 
@@ -81,12 +82,12 @@ class Grouping:
 def _hashes(table: pa.Table) -> list[int]:
     """Return a hash of the prompt, and of the step where rows have one, of every row."""
     prompts = table["prompt_ids"].combine_chunks()
-    tokens = prompts.flatten().to_numpy(zero_copy_only=False)
+    tokens = as_numpy(prompts.flatten())
     size = tokens.itemsize
     ends = size * np.cumsum(lengths_of(prompts))
     content = tokens.tobytes()
     cuts = itertools.pairwise([0, *ends.tolist()])
-    keys = [content[start:end] for start, end in cuts]
+    keys: list[bytes | None] = [content[start:end] for start, end in cuts]
     if prompts.null_count:  # no prompt is another thing than an empty one
         keys = [
             key if known else None

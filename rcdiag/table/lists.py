@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
+from rcdiag.table.as_numpy import as_numpy
+
 
 def lengths_of(column: pa.Array | pa.ChunkedArray, *, of_null: int = 0) -> NDArray[np.int64]:
     """Return the number of values of each row, [rows]; `of_null` where the row is null."""
@@ -19,10 +21,11 @@ def lengths_of(column: pa.Array | pa.ChunkedArray, *, of_null: int = 0) -> NDArr
 
 def _of_chunk(column: pa.Array, of_null: int) -> NDArray[np.int64]:
     if _has_offsets(column):
-        return np.diff(column.offsets.to_numpy()).astype(np.int64, copy=False)
+        return np.diff(as_numpy(column.offsets)).astype(np.int64, copy=False)
     import pyarrow.compute as pc
 
-    return pc.fill_null(pc.list_value_length(column), of_null).to_numpy().astype(np.int64)
+    counts = pc.fill_null(pc.list_value_length(column), of_null)
+    return as_numpy(counts).astype(np.int64)
 
 
 def values_of(column: pa.Array) -> pa.Array:

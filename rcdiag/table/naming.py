@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
+from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.lists import lengths_of, values_of
 from rcdiag.table.names import (
     LOOKS_LIKE_LOG_PROBS,
@@ -103,7 +104,7 @@ class FirstRows:
     def values(self, name: str) -> NDArray:
         """Return the values of all lists, one row after the other; null is NaN or refused."""
         chunks = self.table.column(name).combine_chunks()
-        return values_of(chunks).to_numpy(zero_copy_only=False)
+        return as_numpy(values_of(chunks))
 
     def rows(self, name: str) -> list[NDArray]:
         """Return the values of every list; a null is empty."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.table.as_numpy import valid
 from rcdiag.table.readers.footer import RowGroup
 from rcdiag.table.readers.parquet import open_parquet, read_whole, row_groups_of
 
@@ -69,7 +70,7 @@ def with_log_probs(batch: Batch, policies: Sequence[str]) -> Batch:
     columns = [batch.table[f"{policy}_log_probs"] for policy in policies]
     if not any(column.null_count for column in columns):
         return batch
-    known = [column.is_valid().to_numpy() for column in columns]
+    known = [valid(column) for column in columns]
     return batch.take(np.logical_and.reduce(known))
 
 
@@ -90,7 +91,7 @@ def _of(file: TableFile, column: str) -> Iterator[NDArray[np.int64]]:
     for number, group in enumerate(row_groups_of(file.parquet)):
         if not _without_nulls(group, column):
             values = read_whole(file.parquet, [column], number)[column]
-            yield first + np.flatnonzero(values.is_null().to_numpy())
+            yield first + np.flatnonzero(~valid(values))
         first += group.num_rows
     yield np.empty(0, np.int64)
 

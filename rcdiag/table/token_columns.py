@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rcdiag.table.as_numpy import valid
 from rcdiag.table.lists import lengths_of
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers.columns import ragged
@@ -202,7 +203,7 @@ def _nested(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> pa.Lis
 
 
 def _check_lengths(name: str, column: pa.ListArray, lengths: NDArray[np.int64]) -> None:
-    known = column.is_valid().to_numpy(zero_copy_only=False)
+    known = valid(column)
     differ = known & (lengths_of(column) != lengths)
     if differ.any():
         row = int(np.argmax(differ))

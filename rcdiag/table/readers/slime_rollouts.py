@@ -169,7 +169,9 @@ def dashboard_samples(
 def _cell(column: Any, row: int) -> Any:
     import pyarrow as pa
 
+    from rcdiag.table.as_numpy import as_numpy
+
     value = column[row]
     if isinstance(value, pa.ListScalar) and value.values is not None:
-        return value.values.to_numpy(zero_copy_only=False)
+        return as_numpy(value.values)
     return value.as_py()
