@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +40,7 @@ class Vocabulary:
         for first in range(0, len(token_id), AT_ONCE):
             here = slice(first, first + AT_ONCE)
             own = token_id[here] if size <= DENSE else np.searchsorted(ids, token_id[here])
-            _add_up(sums, group[here], own, pair.log_ratio_at(here))
+            _add_up(sums, group[here], own, pair, first)
         return cls(ids, sums)
 
     def __add__(self, other: Vocabulary) -> Vocabulary:
@@ -64,24 +63,23 @@ class Vocabulary:
 
 
 def _add_up(
-    sums: Array, group: NDArray[np.uint8], own: NDArray[np.integer], log_ratio: Array
+    sums: Array, group: NDArray[np.uint8], own: NDArray[np.integer], pair: PolicyPair, first: int
 ) -> None:
     """Add tokens to `sums` [3, GROUPS, ids] by their group and the place of their id, [tokens].
 
-    The tokens of one group are added up together: their sums stay in the processor's cache, which
-    those of all groups are too large for.
+    They begin with token `first` of the pair. Those of one group are added up together: their sums
+    stay in the processor's cache, which those of all groups are too large for.
     """
-    edges = np.cumsum(np.bincount(group, minlength=GROUPS)).tolist()
-    order = np.argsort(group, kind="stable")
-    own, log_ratio = own[order], log_ratio[order]
-    for number, (first, last) in enumerate(pairwise([0, *edges])):
-        if first == last:
+    ids, order = sums.shape[2], np.argsort(group, kind="stable")
+    edges = np.cumsum(np.bincount(group, minlength=GROUPS))
+    for number, tokens in enumerate(np.split(order, edges[:-1])):
+        if not len(tokens):
             continue
-        here, ids = slice(first, last), sums.shape[2]
+        cells, log_ratio = own[tokens].astype(np.intp), pair.log_ratio_at(tokens + first)
         with np.errstate(over="ignore", invalid="ignore"):
-            sums[0, number] += np.bincount(own[here], minlength=ids)
-            sums[1, number] += np.bincount(own[here], log_ratio[here], ids)
-            sums[2, number] += np.bincount(own[here], np.square(log_ratio[here]), ids)
+            sums[0, number] += np.bincount(cells, minlength=ids)
+            sums[1, number] += np.bincount(cells, log_ratio, ids)
+            sums[2, number] += np.bincount(cells, np.square(log_ratio), ids)
 
 
 def worst_ids(vocabulary: Vocabulary) -> list[TokenProfile]:
