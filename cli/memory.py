@@ -7,21 +7,21 @@ import gc
 import platform
 
 # Numbers of glibc's malloc.h.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 MB = 1 << 20
 
 
 def keep_freed_memory() -> None:
     """Tell the C library to use freed memory again instead of handing it back to the system.
 
-    A pass over a table makes and frees arrays of up to 16 MB by the thousand. Handed back, every
-    page of them has to be asked for and cleared anew, which takes a fifth of the pass. Other C
-    libraries than glibc are left as they are.
+    A pass over a table makes and frees arrays of up to 16 MB by the thousand, larger ones where a
+    row is long. Handed back, every page of them has to be asked for and cleared anew, which takes a
+    fifth of the pass. Other C libraries than glibc are left as they are.
     """
     if platform.libc_ver()[0] != "glibc":
         return
     mallopt = ctypes.CDLL(None).mallopt
-    mallopt(M_MMAP_THRESHOLD, 32 * MB)
+    mallopt(M_MMAP_MAX, 0)  # no array is a mapping of its own
     mallopt(M_TRIM_THRESHOLD, 128 * MB)
     mallopt(M_ARENA_MAX, 1)
 

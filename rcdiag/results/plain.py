@@ -20,6 +20,8 @@ def unstructured(value: Any) -> Any:
     kind: Any = type(value)
     if kind in _AS_IT_IS:  # first: a result of a sweep has tens of thousands of these
         return value
+    if kind is float:
+        return value if math.isfinite(value) else _word_of(value)
     fields = _fields_of(kind)
     if fields is not None:
         return {
@@ -31,9 +33,14 @@ def unstructured(value: Any) -> Any:
         return {str(key): unstructured(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [unstructured(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, float) and not math.isfinite(value):  # of numpy
+        return _word_of(value)
     return value
+
+
+def _word_of(value: float) -> str:
+    """Return the word for a number that is not finite."""
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 @cache

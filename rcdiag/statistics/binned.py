@@ -6,14 +6,14 @@ are added up as a whole; only where single tokens are told apart is each of them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.statistics import clusters
-from rcdiag.statistics.clusters import Grouping, added_by_index, grouping
+from rcdiag.statistics.clusters import Grouping, grouping
 from rcdiag.statistics.largest import largest_of_bins
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array, k3
@@ -204,28 +204,78 @@ def _cells(
 
     `owner` [tokens] are the numbers of their clusters.
     """
-    if not bins:
-        return {}
-    widths = [one.count + 1 for one in bins.values()]
-    edges = np.cumsum([0, *(clusters * width for width in widths)])
-    by_cell = np.zeros((int(edges[-1]), SUMS))
+    cells = {name: np.zeros((clusters, one.count + 1, SUMS)) for name, one in bins.items()}
     for start in range(0, len(owner), AT_ONCE):
         here = slice(start, start + AT_ONCE)
-        count = len(owner[here])
-        index = np.empty((count, len(bins)), np.int32)
-        for place, (width, one) in enumerate(zip(widths, bins.values(), strict=True)):
-            cells = owner[here] * width
-            cells += edges[place]
-            np.add(cells, one.numbers[here], out=index[:, place], casting="same_kind")
-        rows = np.empty((count, SUMS))
-        rows[:, 0] = 1.0
-        for place, column in enumerate(columns, start=1):
-            rows[:, place] = column[here]
-        by_cell += added_by_index(index, rows, len(by_cell))
-    return {
-        name: by_cell[first : first + clusters * width].reshape(clusters, width, SUMS)[:, :-1]
-        for name, first, width in zip(bins, edges, widths, strict=False)
-    }
+        own, parts = owner[here], [column[here] for column in columns]
+        for crossing in _crossings(bins, here, len(own) // clusters):
+            sums = _by_cell(parts, own, clusters, crossing)
+            for name, numbers in crossing.bins.items():
+                _add_to_bins(cells[name], sums, numbers)
+    return {name: some[:, :-1] for name, some in cells.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Crossing:
+    """Combinations of bins of several axes that tokens have, numbered."""
+
+    of_tokens: NDArray[np.integer]  # [tokens] the combination of each
+    bins: Mapping[str, NDArray[np.int64]]  # axis -> its bin in each combination, [combinations]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.bins.values())))
+
+
+def _crossings(bins: Mapping[str, BinNumbers], here: slice, most: int) -> Iterator[_Crossing]:
+    """Cross axes as long as there are at most so many combinations, so that tokens are added once.
+
+    Bins of one axis mostly go with a few of another, as those by both policies' probabilities do.
+    """
+    crossing: _Crossing | None = None
+    for name, one in bins.items():
+        numbers = one.numbers[here]
+        if crossing is not None:
+            both = _crossed(crossing, name, numbers, one.count + 1)
+            if len(both) <= most:
+                crossing = both
+                continue
+            yield crossing
+        crossing = _Crossing(numbers, {name: np.arange(one.count + 1)})
+    if crossing is not None:
+        yield crossing
+
+
+def _crossed(one: _Crossing, name: str, numbers: NDArray[np.integer], width: int) -> _Crossing:
+    """Cross combinations with the bins of one more axis; those that no token has are left out."""
+    keys = one.of_tokens * np.intp(width)
+    keys += numbers
+    found = np.bincount(keys, minlength=len(one) * width) > 0
+    places = np.cumsum(found) - 1
+    combinations, own = np.divmod(np.flatnonzero(found), width)
+    before = {axis: some[combinations] for axis, some in one.bins.items()}
+    return _Crossing(places[keys], {**before, name: own})
+
+
+def _by_cell(
+    columns: Sequence[Array], owner: NDArray[np.int64], clusters: int, crossing: _Crossing
+) -> Array:
+    """Add up tokens by cluster and combination of bins: [clusters, combinations, SUMS]."""
+    size = clusters * len(crossing)
+    cells = owner * len(crossing)
+    cells += crossing.of_tokens
+    sums = np.empty((size, SUMS))
+    sums[:, 0] = np.bincount(cells, minlength=size)
+    for place, column in enumerate(columns, start=1):
+        sums[:, place] = np.bincount(cells, column, size)
+    return sums.reshape(clusters, len(crossing), SUMS)
+
+
+def _add_to_bins(cells: Array, sums: Array, numbers: NDArray[np.int64]) -> None:
+    """Add sums by combination to `cells` [clusters, bins, SUMS]; `numbers` are their bins."""
+    order = np.argsort(numbers, kind="stable")
+    bins, first = np.unique(numbers[order], return_index=True)
+    with np.errstate(invalid="ignore"):
+        cells[:, bins] += np.add.reduceat(sums[:, order], first, axis=1)
 
 
 def joined_bins(blocks: Sequence[BlockBins], groups: Grouping) -> BatchBins:

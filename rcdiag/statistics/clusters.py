@@ -86,27 +86,22 @@ def cluster_sums(keys: Keys, rows: Array, most: int | None = None) -> ClusterSum
 def added_by_index(index: NDArray[np.integer], rows: Array, size: int) -> Array:
     """Add up `rows` [rows, ...] that have the same `index` [rows], below `size`.
 
-    The result is [size, ...]; rows are added in their order. An index [rows, places] adds
-    every row in several places.
+    The result is [size, ...]; rows are added in their order.
     """
     sums = np.zeros((size, *rows.shape[1:]))
     if not len(rows):
         return sums
-    places = index.reshape(len(rows), -1).T
     columns, wide = rows.reshape(len(rows), -1), sums.reshape(size, -1)
     if len(rows) < columns.shape[1]:  # the loop is over what there are fewer of
         with np.errstate(invalid="ignore"):  # infinities of both signs add up to NaN, as elsewhere
-            for to_each in places.tolist():
-                for to, row in zip(to_each, columns, strict=True):
-                    wide[to] += row
+            for to, row in zip(index.tolist(), columns, strict=True):
+                wide[to] += row
         return sums
-    contiguous = np.ascontiguousarray(columns.T)
-    for of_rows in places:
-        first = int(of_rows.min())
-        from_first = np.subtract(of_rows, first, dtype=np.intp)
-        for number, column in enumerate(contiguous):
-            added = np.bincount(from_first, column)
-            wide[first : first + len(added), number] += added
+    first = int(index.min())
+    from_first = np.subtract(index, first, dtype=np.intp)
+    for number, column in enumerate(np.ascontiguousarray(columns.T)):
+        added = np.bincount(from_first, column)
+        wide[first : first + len(added), number] += added
     return sums
 
 

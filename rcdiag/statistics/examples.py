@@ -21,7 +21,6 @@ from rcdiag.statistics.largest import PER_BIN, largest_of_bins, one_of_each
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import LABELS, PROFILES
 from rcdiag.table.segments import starts_of
-from rcdiag.table.tokens import Array
 
 BEFORE, AFTER = 6, 3  # neighbours among the sampled tokens of the row
 # Bins by size of the log-ratio, nats, of tokens that are likelier under the one and the other.
@@ -65,13 +64,13 @@ class Examples:
     def joined(cls, pair: PolicyPair, bins: BatchBins) -> Examples:
         """Take the examples of a batch from the largest tokens that its blocks hold by bin."""
         rows = _Rows(pair, starts_of(pair.lengths))
-        made: dict[int, Example] = {}
+        chosen = list(_axes(rows, bins))
+        places = np.unique(np.concatenate([some for _, _, some, _ in chosen]))
+        made = dict(zip(places.tolist(), rows.examples(places), strict=True))
         bins_by_axis: dict[str, dict[str, tuple[Example, ...]]] = {}
-        for name, labels, places, numbers in _axes(rows, bins):
+        for name, labels, places, numbers in chosen:
             of_axis: dict[str, list[Example]] = {}
             for place, number in zip(places.tolist(), numbers.tolist(), strict=True):
-                if place not in made:
-                    made[place] = rows.example(place)
                 of_axis.setdefault(labels[number], []).append(made[place])
             bins_by_axis[name] = {label: tuple(sorted(some)) for label, some in of_axis.items()}
         return cls(bins_by_axis)
@@ -148,30 +147,48 @@ class _Rows:
 
     pair: PolicyPair
     starts: Places  # [sequences] the first token of each
+    found: dict[tuple[int, int], int] = field(default_factory=dict)  # run -> its largest token
 
-    def log_ratio(self, tokens: Places | slice) -> Array:
-        """Return the log-ratios of some tokens, nats."""
-        log_probs = self.pair.tokens.log_probs
-        with np.errstate(invalid="ignore"):
-            return log_probs[self.pair.target][tokens] - log_probs[self.pair.behavior][tokens]
-
-    def example(self, place: int) -> Example:
-        """Write the token at a place of the batch, with its neighbours in the row."""
+    def examples(self, places: Places) -> list[Example]:
+        """Write the tokens at some places of the batch, each with its neighbours in the row."""
         tokens = self.pair.tokens
-        index = int(np.searchsorted(self.starts, place, side="right")) - 1
-        start = int(self.starts[index])
-        end = start + int(tokens.lengths[index])
-        (log_ratio,) = self.log_ratio(slice(place, place + 1)).tolist()
-        return Example(
-            falling=-abs(log_ratio),
-            row=int(tokens.row[index]),
-            position=int(tokens.position[place]),
-            token_id=int(tokens.token_id[place]),
-            behavior=float(tokens.log_probs[self.pair.behavior][place]),
-            log_ratio=log_ratio,
-            before=tuple(tokens.token_id[max(start, place - BEFORE) : place].tolist()),
-            after=tuple(tokens.token_id[place + 1 : min(end, place + 1 + AFTER)].tolist()),
+        sequence = np.searchsorted(self.starts, places, side="right") - 1
+        starts = self.starts[sequence]
+        log_ratio = self.pair.log_ratio_at(places)
+        from_place = np.maximum(places - BEFORE, starts)
+        behind = np.minimum(places + AFTER + 1, starts + tokens.lengths[sequence])
+        columns = (
+            np.abs(log_ratio),
+            tokens.row[sequence],
+            tokens.position[places],
+            tokens.token_id[places],
+            tokens.log_probs[self.pair.behavior][places],
+            log_ratio,
         )
+        around = zip(*(column.tolist() for column in (from_place, places, behind)), strict=True)
+        return [
+            Example(
+                falling=-size,
+                row=row,
+                position=position,
+                token_id=token,
+                behavior=behavior,
+                log_ratio=ratio,
+                before=tuple(tokens.token_id[first:place].tolist()),
+                after=tuple(tokens.token_id[place + 1 : last].tolist()),
+            )
+            for size, row, position, token, behavior, ratio, (first, place, last) in zip(
+                *(column.tolist() for column in columns), around, strict=True
+            )
+        ]
+
+    def largest_of(self, first: int, end: int) -> int:
+        """Return the place with the largest |log_ratio| of a run; several axes ask for one."""
+        place = self.found.get((first, end))
+        if place is None:
+            sizes = np.abs(self.pair.log_ratio_at(slice(first, end)))
+            place = self.found[first, end] = first + int(np.nanargmax(sizes))
+        return place
 
 
 Axis = tuple[str, Sequence[str], Places, NDArray[np.integer]]
@@ -202,7 +219,7 @@ def _of_tokens(
 ) -> tuple[Places, NDArray[np.integer]]:
     """Choose the examples among the largest tokens of all blocks, and return them with bins."""
     sequence = np.searchsorted(rows.starts, places, side="right") - 1
-    return one_of_each(places, numbers, np.abs(rows.log_ratio(places)), sequence)
+    return one_of_each(places, numbers, np.abs(rows.pair.log_ratio_at(places)), sequence)
 
 
 def _of_runs(
@@ -213,7 +230,7 @@ def _of_runs(
     chosen, bins = largest_of_bins(numbers, runs.largest, starts, count)
     ends = runs.ends(int(rows.pair.lengths.sum()))
     places = [
-        first + int(np.nanargmax(np.abs(rows.log_ratio(slice(first, end)))))
+        rows.largest_of(first, end)
         for first, end in zip(runs.first[chosen].tolist(), ends[chosen].tolist(), strict=True)
     ]
     return np.array(places, np.int64), bins

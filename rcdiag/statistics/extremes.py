@@ -77,10 +77,61 @@ class WorstTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class WorstSequence:
+    """A sequence and the first of its tokens, as they were read."""
+
+    row: int
+    log_ratio_sum: float  # nats
+    num_tokens: int
+    sample_id: str | int | None
+    step: int | None
+    reward: float | None
+    positions: NDArray[np.int64]  # [tokens kept], as all that follows
+    token_ids: NDArray[np.int32]
+    log_ratio: Array
+    behavior: Array  # log-probs, nats
+
+    @classmethod
+    def of(cls, pair: PolicyPair, index: int, end: int) -> WorstSequence:
+        """Take a sequence of a pair by its number; token `end` of the pair is behind its last."""
+        tokens, start = pair.tokens, end - int(pair.lengths[index])
+        kept = slice(start, min(end, start + TOKENS_KEPT))
+        log_ratio = pair.log_ratio_at(slice(start, end))
+        reward = None if tokens.reward is None else float(tokens.reward[index])
+        return cls(
+            row=int(tokens.row[index]),
+            log_ratio_sum=float(log_ratio.sum()),
+            num_tokens=end - start,
+            sample_id=None if tokens.sample_id is None else tokens.sample_id[index],
+            step=None if tokens.step is None else int(tokens.step[index]),
+            reward=None if reward is None or np.isnan(reward) else reward,
+            positions=tokens.position[kept].copy(),  # a view would keep the batch in memory
+            token_ids=tokens.token_id[kept].copy(),
+            log_ratio=log_ratio[:TOKENS_KEPT].copy(),
+            behavior=tokens.log_probs[pair.behavior][kept].copy(),
+        )
+
+    def shown(self) -> SequenceTokens:
+        """Return the sequence as result documents hold it."""
+        return SequenceTokens(
+            row=self.row,
+            sample_id=self.sample_id,
+            step=self.step,
+            reward=self.reward,
+            num_tokens=self.num_tokens,
+            log_ratio_sum=self.log_ratio_sum,
+            positions=self.positions.tolist(),
+            token_ids=self.token_ids.tolist(),
+            log_ratio=shown_log_ratios(self.log_ratio),
+            behavior_log_probs=shown_log_probs(self.behavior),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class WorstSequences:
     """The sequences with the largest |sum log_ratio|, the largest first; ties by row."""
 
-    sequences: tuple[SequenceTokens, ...] = ()
+    kept: tuple[WorstSequence, ...] = ()
 
     @classmethod
     def of(cls, pair: PolicyPair, log_ratio_sums: Array | None = None) -> WorstSequences:
@@ -92,13 +143,18 @@ class WorstSequences:
         among = np.flatnonzero(~np.isnan(sums))
         best = among[np.argsort(-sums[among], kind="stable")[:WORST_SEQUENCES]]
         ends = np.cumsum(pair.lengths)
-        return cls(_worst([_sequence(pair, int(index), int(ends[index])) for index in best]))
+        return cls(_worst([WorstSequence.of(pair, int(one), int(ends[one])) for one in best]))
 
     def __add__(self, other: WorstSequences) -> WorstSequences:
-        return WorstSequences(_worst([*self.sequences, *other.sequences]))
+        return WorstSequences(_worst([*self.kept, *other.kept]))
+
+    @property
+    def sequences(self) -> list[SequenceTokens]:
+        """Return the sequences as result documents hold them."""
+        return [one.shown() for one in self.kept]
 
 
-def _worst(sequences: list[SequenceTokens]) -> tuple[SequenceTokens, ...]:
+def _worst(sequences: list[WorstSequence]) -> tuple[WorstSequence, ...]:
     sequences.sort(key=lambda sequence: (-abs(sequence.log_ratio_sum), sequence.row))
     return tuple(sequences[:WORST_SEQUENCES])
 
@@ -112,28 +168,6 @@ def _at_most_the_last_of(size: Array, count: int) -> float:
     if len(runs) < count:
         return 0.0
     return float(np.partition(np.where(np.isnan(runs), 0.0, runs), -count)[-count])
-
-
-def _sequence(pair: PolicyPair, index: int, end: int) -> SequenceTokens:
-    """Return the tokens of a sequence, the last of which is before token `end` of the pair."""
-    start = end - int(pair.lengths[index])
-    kept = slice(start, min(end, start + TOKENS_KEPT))
-    behavior = pair.tokens.log_probs[pair.behavior][start:end]
-    with np.errstate(invalid="ignore"):
-        log_ratio = pair.tokens.log_probs[pair.target][start:end] - behavior
-    reward = None if pair.tokens.reward is None else float(pair.tokens.reward[index])
-    return SequenceTokens(
-        row=int(pair.tokens.row[index]),
-        sample_id=None if pair.tokens.sample_id is None else pair.tokens.sample_id[index],
-        step=None if pair.tokens.step is None else int(pair.tokens.step[index]),
-        reward=None if reward is None or np.isnan(reward) else reward,
-        num_tokens=end - start,
-        log_ratio_sum=float(log_ratio.sum()),
-        positions=pair.tokens.position[kept].tolist(),
-        token_ids=pair.tokens.token_id[kept].tolist(),
-        log_ratio=shown_log_ratios(log_ratio[:TOKENS_KEPT]),
-        behavior_log_probs=shown_log_probs(behavior[:TOKENS_KEPT]),
-    )
 
 
 def shown_log_ratios(log_ratio: Array) -> list[float]:

@@ -10,8 +10,9 @@ from rcdiag.statistics.ratios import Array
 Places = NDArray[np.int64]
 
 PER_BIN = 6
-# The search begins with the largest value of each of so many groups of sequences in each bin.
-GROUPS = 256
+# The search begins with the largest value of each of so many groups of sequences in each bin, among
+# about so many of the values, evenly spread.
+GROUPS, SPREAD = 256, 1 << 13
 
 
 def largest_of_bins(
@@ -23,29 +24,38 @@ def largest_of_bins(
     [sequences] are the first values of each sequence, of which a bin takes one at most: the first
     of its largest. Of equal sizes the earlier come first.
     """
-    groups = min(len(starts), GROUPS)
-    edges = np.linspace(0, len(starts), groups + 1).astype(np.int64)[:-1]
-    lengths = np.diff(starts[edges], append=len(size))
-    cells = np.repeat(np.arange(groups) * (count + 1), lengths)
-    cells += bins
-    undefined = np.isnan(size)
-    numbers = np.where(undefined, -np.inf, size) if undefined.any() else size
-    by_cell = np.full(groups * (count + 1), -np.inf)
-    np.maximum.at(by_cell, cells, numbers)
-    top = by_cell.reshape(groups, count + 1)
-    # Of PER_BIN groups or more, none of the largest can be less than the last of their tops.
-    least = np.full(count + 1, -np.inf)
-    if groups > PER_BIN:
-        least = np.partition(top, -PER_BIN, axis=0)[-PER_BIN]
-    least[count] = np.inf
-    if groups == len(starts):  # each group is one sequence, of which only its top can be taken
-        reached = np.where((top >= least) & (top > -np.inf), top, np.inf)
-    else:
-        reached = np.maximum(np.broadcast_to(least, top.shape), np.nextafter(-np.inf, 0.0))
-    among = np.flatnonzero(numbers >= reached.reshape(-1)[cells])
-    among = among[bins[among] < count]
+    reached = _reached(bins, size, starts, count)
+    among = np.flatnonzero(size >= reached[bins])  # NaN reaches nothing
     sequence = np.searchsorted(starts, among, side="right") - 1
-    return one_of_each(among, bins[among], numbers[among], sequence)
+    if len(starts) <= GROUPS:  # few sequences, of which bins may have many values
+        cells = sequence * count + bins[among]
+        tops = np.full(len(starts) * count, -np.inf)
+        np.maximum.at(tops, cells, size[among])
+        top = size[among] == tops[cells]
+        among, sequence = among[top], sequence[top]
+    return one_of_each(among, bins[among], size[among], sequence)
+
+
+def _reached(bins: NDArray[np.integer], size: Array, starts: Places, count: int) -> Array:
+    """Return a size that none of the largest of each bin is below, [count + 1].
+
+    Of PER_BIN groups or more, each with its largest, none can be less than the last of these.
+    """
+    groups = min(len(starts), GROUPS)
+    least = np.full(count + 1, np.nextafter(-np.inf, 0.0))
+    if groups > PER_BIN:
+        step = max(len(size) // SPREAD, 1)
+        edges = np.linspace(0, len(starts), groups + 1).astype(np.int64)[:-1]
+        before = -(-starts[edges] // step)  # values that are looked at before each group
+        some = size[::step]
+        cells = np.repeat(np.arange(groups) * (count + 1), np.diff(before, append=len(some)))
+        cells += bins[::step]
+        top = np.full(groups * (count + 1), -np.inf)
+        np.fmax.at(top, cells, some)
+        tops = top.reshape(groups, count + 1)
+        least = np.maximum(np.partition(tops, -PER_BIN, axis=0)[-PER_BIN], least)
+    least[count] = np.nan  # which no size reaches
+    return least
 
 
 def one_of_each(

@@ -39,9 +39,13 @@ class PolicyPair:
     @lazy
     def log_ratio(self) -> Array:
         """Compute target - behavior log-prob of each token, nats, [tokens]."""
+        return self.log_ratio_at(slice(None))
+
+    def log_ratio_at(self, tokens: slice | NDArray[np.int64]) -> Array:
+        """Compute target - behavior log-prob of some tokens, by their places, nats."""
         log_probs = self.tokens.log_probs
         with np.errstate(invalid="ignore"):  # inf - inf is NaN
-            return log_probs[self.target] - log_probs[self.behavior]
+            return log_probs[self.target][tokens] - log_probs[self.behavior][tokens]
 
     @property
     def blocks(self) -> list[PolicyPair]:

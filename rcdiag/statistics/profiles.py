@@ -254,6 +254,8 @@ def _first_tokens(
         np.searchsorted(edges, values[places], side="right") for places in (starts, ends - 1)
     )
     later = highest - lowest  # bins of each sequence after its first
+    if not later.any():
+        return starts, np.arange(len(starts)), lowest
     sequence = np.repeat(np.arange(len(starts)), later)
     edge = np.arange(len(sequence)) - np.repeat(np.cumsum(later) - later - lowest, later)
     # Keys that ascend over the whole block, a span for each sequence.

@@ -85,7 +85,7 @@ def sample_by_sequence(pair: PolicyPair) -> tuple[RankSample, NDArray[np.int64]]
     b, t = pair.values.behavior, pair.values.target
     at = np.flatnonzero((b > low) & (b < high) & (t > low) & (t < high))
     groups = (pair.tokens.cluster % np.uint64(GROUPS)).astype(np.uint8)
-    sequence = np.searchsorted(np.cumsum(pair.lengths), at, side="right")
+    sequence = pair.tokens.owner[at]
     counts = np.bincount(sequence, minlength=len(groups))
     sample = RankSample(np.exp(b[at]), np.exp(t[at]), _hash(b[at], t[at]), groups[sequence])
     return sample, counts

@@ -19,6 +19,8 @@ FEWEST = 20
 DENSE = 1 << 18
 # Intervals come from so many groups of clusters: sums by id and by cluster would not fit.
 GROUPS = 16
+# Tokens that are added up at a time, which bounds what it takes besides the sums.
+AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +35,13 @@ class Vocabulary:
         token_id = pair.tokens.token_id
         size = int(token_id.max(initial=-1)) + 1
         ids = np.arange(size) if size <= DENSE else np.unique(token_id.astype(np.int64))
-        sums = np.zeros((3, GROUPS * len(ids)))
-        for block in pair.blocks:
-            groups = (block.tokens.cluster % np.uint64(GROUPS)).astype(np.int64)
-            cells = np.repeat(groups * len(ids), block.lengths)
-            own = block.tokens.token_id
-            cells += own if size <= DENSE else np.searchsorted(ids, own)
-            with np.errstate(over="ignore", invalid="ignore"):
-                np.add.at(sums[0], cells, 1.0)
-                np.add.at(sums[1], cells, block.log_ratio)
-                np.add.at(sums[2], cells, np.square(block.log_ratio))
-        return cls(ids, sums.reshape(3, GROUPS, len(ids)))
+        sums = np.zeros((3, GROUPS, len(ids)))
+        group = np.repeat((pair.tokens.cluster % np.uint64(GROUPS)).astype(np.uint8), pair.lengths)
+        for first in range(0, len(token_id), AT_ONCE):
+            here = slice(first, first + AT_ONCE)
+            own = token_id[here] if size <= DENSE else np.searchsorted(ids, token_id[here])
+            _add_up(sums, group[here], own, pair, first)
+        return cls(ids, sums)
 
     def __add__(self, other: Vocabulary) -> Vocabulary:
         both = Vocabulary(self.ids, self.sums.copy())
@@ -62,6 +60,26 @@ class Vocabulary:
         with np.errstate(over="ignore", invalid="ignore"):
             one.sums[:, :, place] += other.sums
         return one
+
+
+def _add_up(
+    sums: Array, group: NDArray[np.uint8], own: NDArray[np.integer], pair: PolicyPair, first: int
+) -> None:
+    """Add tokens to `sums` [3, GROUPS, ids] by their group and the place of their id, [tokens].
+
+    They begin with token `first` of the pair. Those of one group are added up together: their sums
+    stay in the processor's cache, which those of all groups are too large for.
+    """
+    ids, order = sums.shape[2], np.argsort(group, kind="stable")
+    edges = np.cumsum(np.bincount(group, minlength=GROUPS))
+    for number, tokens in enumerate(np.split(order, edges[:-1])):
+        if not len(tokens):
+            continue
+        cells, log_ratio = own[tokens].astype(np.intp), pair.log_ratio_at(tokens + first)
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums[0, number] += np.bincount(cells, minlength=ids)
+            sums[1, number] += np.bincount(cells, log_ratio, ids)
+            sums[2, number] += np.bincount(cells, np.square(log_ratio), ids)
 
 
 def worst_ids(vocabulary: Vocabulary) -> list[TokenProfile]:

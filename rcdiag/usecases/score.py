@@ -5,9 +5,10 @@ One pass over the table; the state of two shards is the sum of their states.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from operator import add, iadd
 from typing import Any, TypeVar
 
 from rcdiag.corrections.quantities import Quantity
@@ -107,7 +108,7 @@ def score(
         profiles=profiles,
         examples=state.examples.finished(profiles),
         worst_token_ids=worst_ids(state.vocabulary),
-        worst_sequences=list(state.worst_sequences.sequences),
+        worst_sequences=state.worst_sequences.sequences,
         rows_left_out=count.left_out,
         pair_reason=pair_reason,
         diagnosis=diagnosis_of_table(dump, origin, rows_read),
@@ -174,17 +175,24 @@ class RowsState:
     state: PairState | None  # None where no row holds numbers alone
 
     def __add__(self, other: RowsState) -> RowsState:
+        return self._with(other, _both(self.state, other.state, add))
+
+    def __iadd__(self, other: RowsState) -> RowsState:
+        """Add, and use the memory of this one's sums of the pair again."""
+        return self._with(other, _both(self.state, other.state, iadd))
+
+    def _with(self, other: RowsState, state: PairState | None) -> RowsState:
         return RowsState(
             self.non_finite + other.non_finite,
             added_by_key(self.sizes, other.sizes),
-            _both(self.rows, other.rows),
-            _both(self.state, other.state),
+            _both(self.rows, other.rows, add),
+            state,
         )
 
 
-def _both(one: A | None, other: A | None) -> A | None:
+def _both(one: A | None, other: A | None, added: Callable[[A, A], A]) -> A | None:
     """Add two states, of which either may be missing."""
-    return other if one is None else one if other is None else one + other
+    return other if one is None else one if other is None else added(one, other)
 
 
 @dataclass(frozen=True, kw_only=True)

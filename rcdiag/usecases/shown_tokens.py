@@ -37,7 +37,8 @@ def shown_tokens(log_ratio: NDArray[np.float64], most: int) -> NDArray[np.int64]
     keep[: min(FIRST_KEPT, most // 4)] = True
     size = np.abs(np.nan_to_num(log_ratio, nan=0.0))
     # A token looked at is kept, so that no more than `most` are looked at.
-    for place in np.argsort(-size, kind="stable")[:most]:
+    among = np.flatnonzero(size >= np.partition(size, -most)[-most]) if most else np.empty(0, int)
+    for place in among[np.argsort(-size[among], kind="stable")[:most]]:
         near = slice(max(int(place) - AROUND, 0), int(place) + AROUND + 1)
         if keep.sum() + (~keep[near]).sum() > most:
             break

@@ -7,6 +7,7 @@ from math import nan, sqrt
 import numpy as np
 import pytest
 
+from rcdiag.statistics import vocabulary as vocabulary_module
 from rcdiag.statistics.vocabulary import (
     FEWEST,
     GROUPS,
@@ -52,6 +53,23 @@ def by_id(columns: dict[str, list]) -> dict[int, dict[int, list[float]]]:
             own = result.setdefault(token, {}).setdefault(cluster % GROUPS, [])
             own.append(other - one)
     return result
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1000])
+@pytest.mark.parametrize("dense", [1 << 18, 50])
+def test_sums_are_those_of_single_tokens_however_many_are_added_at_once(
+    at_once, dense, monkeypatch
+):
+    monkeypatch.setattr(vocabulary_module, "AT_ONCE", at_once)
+    monkeypatch.setattr(vocabulary_module, "DENSE", dense)
+    columns = columns_of(40, ids=120)
+    found = vocabulary_of(columns)
+    for token, of_groups in by_id(columns).items():
+        place = found.ids.tolist().index(token)
+        for group in range(GROUPS):
+            own = of_groups.get(group, [])
+            expected = [len(own), sum(own), sum(value**2 for value in own)]
+            assert np.allclose(found.sums[:, group, place], expected, rtol=1e-12, atol=1e-14)
 
 
 def test_worst_ids_are_those_with_the_most_squares_among_the_frequent():

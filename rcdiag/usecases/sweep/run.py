@@ -162,9 +162,9 @@ class SweepWalk(Walk[RowsState]):
             if len(batch.lengths):
                 pair = PolicyPair(batch, *self.policies)
                 if state is None:
-                    state = SweepState.of(pair, self.plan)
+                    state = SweepState.of(pair, self.plan, executor)
                 else:
-                    state.take(pair)
+                    state.take(pair, executor)
         non_finite = bad.total()
         return None if non_finite is None else RowsState(non_finite, state)
 

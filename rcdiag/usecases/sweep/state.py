@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from rcdiag.corrections.correction import Correction
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
-from rcdiag.statistics.suite import SuiteState
+from rcdiag.statistics.suite import BlockSums, SuiteState
 from rcdiag.usecases.sweep.by_cluster import Array, Index, Places, SumsByCluster
 from rcdiag.usecases.sweep.gradients import Baseline, candidate_gradients, recorded_advantage
 from rcdiag.usecases.sweep.layout import Layout
@@ -29,8 +31,8 @@ from rcdiag.usecases.sweep.sums import (
 )
 from rcdiag.usecases.sweep.thresholds import Chunk, chunks
 
-# Arrays of sequences and settings have so many cells at most, 4 MB.
-CELLS = 1 << 19
+# Arrays of sequences and settings have so many cells at most, 2 MB; two families are at work.
+CELLS = 1 << 18
 # Above so many, clusters are folded: a sweep holds hundreds of numbers per cluster and setting.
 # Intervals stay right, and their width is known to sqrt(1 / 512), or 4%.
 MAX_CLUSTERS = 256
@@ -105,18 +107,20 @@ class SweepState:
         self.lengths = np.zeros((2, len(LENGTHS) + 1))  # sequences and tokens by length
 
     @classmethod
-    def of(cls, pair: PolicyPair, plan: SweepPlan) -> SweepState:
-        """The state of one batch, which is not empty."""
-        state = cls(plan, SuiteState.of(pair))
-        state._add_pair(pair)
+    def of(cls, pair: PolicyPair, plan: SweepPlan, executor: Executor | None = None) -> SweepState:
+        """The state of one batch, which is not empty; an executor walks its blocks and families."""
+        suite = _suite_of(pair, executor)
+        state = cls(plan, suite())
+        state._add_pair(pair, executor)
         return state
 
-    def take(self, pair: PolicyPair) -> None:
+    def take(self, pair: PolicyPair, executor: Executor | None = None) -> None:
         """Take in the next batch, which is not empty, without a state of its own."""
-        self.suite = self.suite + SuiteState.of(pair)
-        self._add_pair(pair)
+        suite = _suite_of(pair, executor)
+        self._add_pair(pair, executor)
+        self.suite = self.suite + suite()
 
-    def _add_pair(self, pair: PolicyPair) -> None:
+    def _add_pair(self, pair: PolicyPair, executor: Executor | None) -> None:
         """Take in all of a batch but its suite."""
         plan, step = self.plan, pair.tokens.step
         with np.errstate(all="ignore"):
@@ -135,7 +139,7 @@ class SweepState:
             most = max((layout.left.count for layout in plan.layouts.values()), default=1)
             start = 0
             for chunk in chunks(pair, recorded_advantage(pair), max(1, CELLS // most)):
-                self._add_chunk(chunk, rows[start : start + len(chunk.rows)])
+                self._add_chunk(chunk, rows[start : start + len(chunk.rows)], executor)
                 start += len(chunk.rows)
 
     def __add__(self, other: SweepState) -> SweepState:
@@ -170,7 +174,7 @@ class SweepState:
             for name, tail in ({**tails} | self.tails).items()
         }
 
-    def _add_chunk(self, chunk: Chunk, rows: Index) -> None:
+    def _add_chunk(self, chunk: Chunk, rows: Index, executor: Executor | None) -> None:
         """Take in some sequences of a batch; `rows` [sequences] are those of their clusters."""
         plan = self.plan
         self._raise_shift(float(log_ratio(chunk.rows, "sequence").max()))
@@ -183,14 +187,19 @@ class SweepState:
         counts = np.zeros((groups.size, plan.width)) if plan.grouped else None
         if counts is not None:
             counts[:, 0] = np.bincount(groups.rows, minlength=groups.size)
-        counted = {0}
-        for family, layout in plan.layouts.items():
-            effect = FamilyEffect.of(family, layout, chunk, parts)
-            effect.add(self.clusters, self.families[family])
-            place = plan.rejections[family]
-            if counts is not None and place.start not in counted:
-                counts[:, place] = effect.group_counts()
-                counted.add(place.start)
+        # Families that reject alike are counted once, by the first of them.
+        counting = {plan.rejections[family].start: family for family in reversed(plan.layouts)}
+
+        def add(family: str) -> None:
+            with np.errstate(all="ignore"):  # which every thread has of its own
+                effect = FamilyEffect.of(family, plan.layouts[family], chunk, parts)
+                effect.add(self.clusters, self.families[family])
+                place = plan.rejections[family]
+                if counts is not None and place.start and counting[place.start] == family:
+                    counts[:, place] = effect.group_counts()
+
+        # A family adds to sums of its own: their order is the same in any number of threads.
+        list(_side_by_side(executor)(add, plan.layouts))
         if counts is not None:
             self.kept_groups.add(groups_of(parts.group_keys, counts))
 
@@ -226,6 +235,17 @@ class SweepState:
     def has(self, family: str, name: str) -> bool:
         """Tell whether there are sums of a quantity."""
         return (family, name) in self.clusters
+
+
+def _side_by_side(executor: Executor | None) -> Callable[..., Iterator[Any]]:
+    """Return how a function is put to many things: by the executor, or one after the other."""
+    return map if executor is None else executor.map
+
+
+def _suite_of(pair: PolicyPair, executor: Executor | None) -> Callable[[], SuiteState]:
+    """Begin to make the suite of a batch; what is returned waits for it."""
+    blocks = _side_by_side(executor)(BlockSums.of, pair.blocks)
+    return lambda: SuiteState.joined(list(blocks))
 
 
 # Where whole sequences weigh 1 or nothing, their mean weight says whether they are kept.

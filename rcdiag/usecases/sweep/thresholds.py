@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
@@ -130,6 +131,7 @@ class Chunk:
     lowest: Array  # [sequences] smallest log-ratio, NaN aside
     advantage: Array  # [sequences] NaN = unknown
     made: dict[Any, Any] = field(default_factory=dict)  # tables made so far
+    locks: dict[Any, Lock] = field(default_factory=dict)  # one for each of them
 
     @property
     def above_clamp(self) -> NDArray[np.bool_]:
@@ -144,10 +146,11 @@ class Chunk:
         return self.once("owner", lambda: np.repeat(np.arange(len(lengths)), lengths))
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what is made under a key, and make it the first time."""
-        if key not in self.made:
-            self.made[key] = make()
-        return self.made[key]
+        """Return what is made under a key, and make it the first time, in one thread alone."""
+        with self.locks.setdefault(key, Lock()):
+            if key not in self.made:
+                self.made[key] = make()
+            return self.made[key]
 
     def _table(self, name: str, edges: Array, what: str) -> Array:
         """Counts or sums of a token quantity by sequence and bin of the statistic `name`."""

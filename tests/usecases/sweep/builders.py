@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 
 import numpy as np
@@ -29,11 +30,15 @@ def corrections_of(family: str, settings: Sequence[Bounds]) -> list[Correction]:
     return [FAMILIES[family].correction(bounds) for bounds in settings]
 
 
-def state_of(grids: Mapping[str, Sequence[Bounds]], pairs: Sequence[PolicyPair]) -> SweepState:
+def state_of(
+    grids: Mapping[str, Sequence[Bounds]],
+    pairs: Sequence[PolicyPair],
+    executor: Executor | None = None,
+) -> SweepState:
     """The sum of the states of some batches."""
     corrections = {family: corrections_of(family, grid) for family, grid in grids.items()}
     plan = SweepPlan(corrections, grouped=True)
-    return summed(SweepState.of(pair, plan) for pair in pairs)
+    return summed(SweepState.of(pair, plan, executor) for pair in pairs)
 
 
 def rows_of_family(family: str, settings: list[Bounds], batch: Padded) -> list[SweepRow]:

@@ -1,0 +1,73 @@
+"""Sums and largest tokens by bin, against a loop over single tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcdiag.statistics import binned, largest
+from rcdiag.statistics.binned import BinNumbers, SortedBlock, block_bins
+from tests.builders import make_pair
+
+COUNTS = {"wide": 30, "narrow": 3, "other": 5}
+
+
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    clusters=st.integers(1, 6),
+    seed=st.integers(0, 9),
+    at_once=st.integers(1, 40),
+)
+def test_tokens_are_added_up_by_cluster_and_bin_of_every_axis(lengths, clusters, seed, at_once):
+    random = np.random.default_rng(seed)
+    target = [(-1.0 - random.integers(0, 8, length) / 8).tolist() for length in lengths]
+    pair = make_pair([[-1.0] * length for length in lengths], target)
+    cluster = random.integers(0, clusters, len(lengths)) * 2
+    by_bin = SortedBlock.of(pair)
+    tokens = sum(lengths)
+    for name, count in COUNTS.items():  # the bin `count` is none
+        numbers = random.integers(0, count + 1, tokens).astype(np.uint8)
+        by_bin.tokens[name] = BinNumbers(numbers, count)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(binned, "AT_ONCE", at_once)
+        found = block_bins(pair, cluster, by_bin, added=tuple(COUNTS))
+    assert found.clusters.tolist() == sorted(set(cluster.tolist()))
+    owner = np.searchsorted(found.clusters, np.repeat(cluster, lengths))
+    log_ratio = pair.log_ratio
+    for name, count in COUNTS.items():
+        expected = np.zeros((len(found.clusters), count + 1, 4))
+        for at, number, value in zip(owner, by_bin.tokens[name].numbers, log_ratio, strict=True):
+            expected[at, number] += 1.0, value, value**2, np.expm1(value) - value
+        assert np.allclose(found.cells[name], expected[:, :count], rtol=1e-12, atol=1e-14)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=40),
+    spread=st.integers(1, 50),
+    groups=st.sampled_from([4, 8, 256]),
+    seed=st.integers(0, 99),
+)
+def test_the_largest_of_a_bin_are_those_of_a_sort(lengths, spread, groups, seed):
+    random = np.random.default_rng(seed)
+    count, tokens = 3, sum(lengths)
+    size = random.integers(0, 12, tokens) / 4.0  # with ties
+    size[random.random(tokens) < 0.1] = np.nan
+    size[random.random(tokens) < 0.05] = np.inf
+    bins = random.integers(0, count + 1, tokens).astype(np.uint8)
+    starts = np.cumsum(lengths) - lengths
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(largest, "SPREAD", spread)
+        patch.setattr(largest, "GROUPS", groups)
+        places, numbers = largest.largest_of_bins(bins, size, starts, count)
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    for number in range(count):
+        best: dict[int, int] = {}  # the first of the largest of every sequence
+        for place in np.flatnonzero((bins == number) & ~np.isnan(size)).tolist():
+            one = best.setdefault(int(owner[place]), place)
+            if size[place] > size[one]:
+                best[int(owner[place])] = place
+        expected = sorted(best.values(), key=lambda place: (-size[place], place))[: largest.PER_BIN]
+        assert sorted(size[places[numbers == number]]) == sorted(size[expected])
+        assert places[numbers == number].tolist() == expected
