@@ -9,12 +9,14 @@ from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, usable
 from rcdiag.diagnosis.signs import Signs
 
+FIRST_APART = 4.0  # times the others' rms: first tokens of another prompt
 FEWEST_BESIDE = 10  # ids beside a wide block of wrong ones
 
 
 def _vocab_shard(signs: Signs) -> Suspicion | None:
     """Look for a trainer whose sum over the vocabulary lacks a part, or whose head does."""
-    if not usable(signs):
+    # A part of the vocabulary is wrong at every position, another prompt at the first most of all.
+    if not usable(signs) or signs.law.first_tokens > FIRST_APART:
         return None
     law = signs.law
     (mean, z), (inverse, inverse_z) = law.ratio_mean, law.inverse_mean
@@ -69,9 +71,9 @@ def _id_block(signs: Signs) -> tuple[int, int] | None:
 
 
 def _part_of_several(seen: Counts, means: Array, bad: Counts) -> bool:
-    """Tell whether the ids before or after the bad ones are many, and as good as all in order."""
+    """Tell whether the ids before or after the bad ones are many, and hardly one is too low."""
     outside = seen[(seen < bad.min()) | (seen > bad.max())]
-    return len(outside) >= FEWEST_BESIDE and bool(np.mean(np.abs(means[outside]) < 1.0) > 0.9)
+    return len(outside) >= FEWEST_BESIDE and bool(np.mean(means[outside] > -1.0) > 0.9)
 
 
 VOCABULARY = (shipped("vocab-shard-wrong", "law", _vocab_shard),)
