@@ -243,7 +243,8 @@ def _placeholder_zeros(signs: Signs) -> Suspicion | None:
         rare = likely / max(len(zeros), 1)
         if zeros.sum() < 0.25 * rare * (column.values == 0.0).sum():
             continue
-        others = (column.values < 0) & (column.other < -0.05)
+        in_these_rows = np.isin(column.row_of, column.row_of[zeros])
+        others = (column.values < 0) & (column.other < -0.05) & in_these_rows
         if others.any() and _do_not_belong(column.values[others], column.other[others]):
             continue  # rows are exchanged, or moved: zeros of sure tokens stand beside other tokens
         if _at_the_edges(signs, column.values == 0.0, zeros) > 0.95:
