@@ -213,3 +213,16 @@ def test_a_law_that_lacks_little_mass_is_no_noise(seed: int) -> None:
     kept = drawn(seed).uniform(0.985, 0.992)
     diagnosis = judged(made(top_p(kept), noisy(0.03), seed=seed, sharpness=4.0))
     assert diagnosis.verdict in ("fix", "cannot-tell")
+
+
+def test_rare_choices_make_an_answer_unlikely_where_text_of_tools_is_masked() -> None:
+    """Answers of sure tokens and two rare ones do not come twice by chance."""
+    case = with_tool_turns(taken_twice(made(), 4), filler=np.nan)
+    rare = (case.position == 3) | (case.position == 12)
+    for policy in ("rollout", "old"):
+        case = with_values(case, policy, lambda v: np.where(rare, -5.5, 0.001 * v))
+    assert "duplicated-rows" in slugs(judged(case))
+    plain_text = replace(case, mask=np.ones_like(case.mask))
+    for policy in ("rollout", "old"):
+        plain_text = with_values(plain_text, policy, lambda v: np.nan_to_num(v, nan=-0.001))
+    assert "duplicated-rows" not in slugs(judged(plain_text))

@@ -190,8 +190,7 @@ def _eos_one_sided(signs: Signs) -> Suspicion | None:
 
 def _last_zeros(signs: Signs) -> Suspicion | None:
     """Look for end tokens that one side gives no log-prob."""
-    owner = signs.case.owner[signs.case.mask]
-    last = np.append(np.diff(owner) != 0, True)
+    last = _end_tokens(signs.case)
     for policy, column in signs.columns.items():
         zeros = column.values == 0.0
         surely = zeros & (column.other < 0)
@@ -201,11 +200,11 @@ def _last_zeros(signs: Signs) -> Suspicion | None:
             continue
         return Suspicion(
             confidence=0.85,
-            message=f"`{policy}` is exactly 0 at the last token of {zeros[last].mean():.0%} of the "
-            "rows: one side gives the end token no log-prob.",
+            message=f"`{policy}` is exactly 0 at {zeros[last].mean():.0%} of the tokens that end "
+            "responses: one side gives the end token no log-prob.",
             evidence=[
                 fact(
-                    "exact zeros at last tokens",
+                    "exact zeros at end tokens",
                     "no log-prob for the end token",
                     **{policy: float(zeros[last].mean())},
                     elsewhere=float(zeros[~last].mean()),
@@ -214,7 +213,7 @@ def _last_zeros(signs: Signs) -> Suspicion | None:
             side="recorder" if policy == signs.case.sampler else "trainer",
             also_possible=["zero-placeholder", "special-token-ids"],
             verdict="fix",
-            mended=_without_last(signs.case),
+            mended=_without_sampled(signs.case, last),
         )
     return None
 
@@ -229,16 +228,35 @@ def _is_no_rounding(zeros: Flags, last: Flags, other: Array) -> bool:
     return least < -1e-4 or bool(as_sure.sum() >= 50 and zeros[as_sure].mean() < 0.1)
 
 
-def _without_last(case: Case) -> Case:
-    places = np.flatnonzero(case.mask)
-    last = np.append(np.diff(case.owner[places]) != 0, True)
+def _end_tokens(case: Case) -> Flags:
+    """Flag the last sampled tokens of rows that end with the id that most rows end with.
+
+    Responses that were cut at a length have no end token.
+    """
+    ids = case.token_id[case.mask]
+    last = np.append(np.diff(case.owner[case.mask]) != 0, True)[: len(ids)]
+    if not last.any():
+        return last
+    return last & (ids == np.bincount(ids[last]).argmax())
+
+
+def _without_sampled(case: Case, sampled: Flags) -> Case:
+    """Mask out some of the sampled tokens."""
     flags = np.zeros(len(case.mask), np.bool_)
-    flags[places[last]] = True
+    flags[np.flatnonzero(case.mask)[sampled]] = True
     return case.without_tokens(flags)
 
 
 def _without_ids(case: Case, outliers: list[IdOutlier]) -> Case:
     return case.without_tokens(np.isin(case.token_id, [outlier.token_id for outlier in outliers]))
+
+
+def _before_ids(case: Case, outliers: list[IdOutlier]) -> Case:
+    """Mask out each row from the first of these ids on: what follows saw another context."""
+    ids = [outlier.token_id for outlier in outliers]
+    here = np.cumsum(np.isin(case.token_id, ids))
+    before = np.concatenate([[0], here])[case.start]
+    return case.without_tokens(here > before[case.owner])
 
 
 def _special_ids(signs: Signs) -> Suspicion | None:
@@ -253,6 +271,8 @@ def _special_ids(signs: Signs) -> Suspicion | None:
     quiet = float(np.median(np.abs(rest))) if len(rest) else 0.0
     if early > 0.5 or quiet > 0.05 or any(abs(outlier.mean) < 4 for outlier in outliers):
         return None
+    if float(np.median(tokens.trainer[named])) > 0:
+        return None  # no id has such a log-prob: the trainer's sum lacks something
     if signs.first_turns_agree is not None:
         return None  # an id is wrong in the first turn too: later ones saw another context
     ids = ", ".join(str(outlier.token_id) for outlier in outliers)
@@ -263,7 +283,7 @@ def _special_ids(signs: Signs) -> Suspicion | None:
         evidence=_id_evidence(outliers),
         side="trainer",
         also_possible=["eos-one-sided", "retokenised"],
-        mended=_without_ids(signs.case, outliers),
+        mended=_before_ids(signs.case, outliers),
     )
 
 

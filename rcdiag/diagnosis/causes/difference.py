@@ -17,6 +17,7 @@ from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
 COARSE = 0.1  # nats, rms: quantised weights differ by less
 GIVEN_BACK = 0.2  # of the re-scores' own difference, by which they may miss the columns
 FEWEST_MIXED = 4  # rows sampled by several versions, from which on weights changed in flight
+MOST_ONE_SIDED = 0.98  # share of squared log-ratios of one sign
 MANY_ROWS = 32  # rows from which on two kinds of them are told apart
 # Both sides compute in one precision with one kernel.
 BITWISE = 1e-4
@@ -168,6 +169,8 @@ def _replica(signs: Signs) -> Suspicion | None:
     parts, loud = signs.places.by_engine, signs.places.loud_rows
     if parts is None or loud is None or not loud.engines or signs.law.rms < HONEST:
         return None
+    if _not_sampled_from(Signs(signs.case.take(loud.rows)).law):
+        return None
     return Suspicion(
         confidence=0.95,
         message=f"Rows of {', '.join(loud.engines)} differ by {loud.loud:.2g} nats rms, "
@@ -182,6 +185,17 @@ def _replica(signs: Signs) -> Suspicion | None:
         share_of_rows=float(loud.rows.mean()),
         also_possible=["stale-weights", "weights-differ"],
     )
+
+
+def _not_sampled_from(law: Law) -> bool:
+    """Tell whether the recorded law is not the one that sampled, so that other weights, precision
+    or context of the trainer are not all that differs.
+
+    Large ratios that a sample misses make E[ratio] too small, never too large; and rounding by the
+    recorder itself makes it larger by less than rms^2.
+    """
+    (mean, z), rms = law.ratio_mean, law.rms
+    return (z > BROKEN and mean - 1.0 > rms**2) or (z < -BROKEN and 1.0 - mean > rms**2 > 0)
 
 
 def _in_flight(signs: Signs) -> Suspicion | None:
@@ -274,6 +288,8 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
         return None
     if _draft_recorded(signs) is not None:
         return None
+    if law.one_sided > MOST_ONE_SIDED:
+        return None  # other weights move tokens both ways
     if signs.sure_power is not None and signs.sure_power.one_sided:
         return None  # one law is sharper in every context, as no other weights make it
     return Suspicion(
@@ -338,21 +354,26 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
     law = signs.law
     if len(signs.case.tokens) == 0 or _noisy(signs):
         return None
-    broken = abs(law.ratio_mean[1]) > 4.0
+    broken = abs(law.ratio_mean[1]) > BROKEN
     quiet = _share_of_quiet_rows(signs)
-    if quiet is None:
-        where = "in weights, precision, context or model function; nothing in the table tells which"
-        possible = ["weights-differ", "context-differs", "quantised-weights"]
-    else:
+    if quiet is not None:
         where = (
-            f"in some rows, while {quiet:.0%} of the rows agree to rounding: another replica, "
+            f" in some rows, while {quiet:.0%} of the rows agree to rounding: another replica, "
             "packing, padding, a cache, or text that was encoded again; nothing in the table tells "
             "which"
         )
         possible = ["replica-unsynced", "packing-leak", "retokenised", "context-differs"]
+    elif _not_sampled_from(law):
+        mean = law.ratio_mean[0]
+        where, possible = _no_law_of_both(mean)
+    else:
+        where = (
+            " in weights, precision, context or model function; nothing in the table tells which"
+        )
+        possible = ["weights-differ", "context-differs", "quantised-weights"]
     return Suspicion(
         confidence=0.85,
-        message=f"The two forward passes differ ({law.rms:.2g} nats rms, k3 {law.k3:.2g}) {where}.",
+        message=f"The two forward passes differ ({law.rms:.2g} nats rms, k3 {law.k3:.2g}){where}.",
         evidence=[
             fact(
                 "rms log-ratio",
@@ -371,6 +392,25 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
         side="engine",
         also_possible=possible,
         verdict=_verdict_of_size(law, broken),
+    )
+
+
+def _no_law_of_both(mean: float) -> tuple[str, list[str]]:
+    """Say what an E[ratio] that is not 1 leaves possible, and name it.
+
+    Whatever weights, precision, context and function the trainer has: its law sums to 1, so that
+    E[ratio] is 1 under the law that sampled.
+    """
+    if mean > 1:
+        return (
+            f", and E[ratio] is {mean:.3g}, not 1 as for other weights, precision or context: what "
+            "was recorded is not the law that sampled, or the trainer's does not sum to 1",
+            ["temperature-raw-recorded", "draft-recorded", "vocab-shard-wrong"],
+        )
+    return (
+        f", and E[ratio] is {mean:.3g}, not 1 as for other weights, precision or context: the "
+        "sampler could not take what the trainer expects, or the trainer's law does not sum to 1",
+        ["truncated-law", "penalty", "vocabulary-padding"],
     )
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, VISIBLE, usable
-from rcdiag.diagnosis.signs import Law, Signs
+from rcdiag.diagnosis.signs import HONEST, Law, Signs
 
 # Repeated tokens are compared with new ones of the same id that are about as likely.
 LIKE = (-16.0, -2.0, -0.5, -0.05)
 FEWEST_OF_KIND = 2  # tokens of an id, repeated and new
-LEAST_GAP, SURELY = 0.06, 5.0  # of shares, and standard errors
+LEAST_GAP, SEEN, SURELY = 0.06, 3.5, 5.0  # of shares, and standard errors
+FEW, MANY_IDS = 8, 20  # ids that are pushed at most, and ids that must be seen
+ONE_EDGE = 0.93  # of the largest log-ratio, which others of a pushed id reach
+MANY_TOKENS = 10.0  # that share in these squares
+NEARLY_ALL = 0.97  # share of squared log-ratios that pushed ids hold
 
 
 def _penalty(signs: Signs) -> Suspicion | None:
@@ -19,10 +26,10 @@ def _penalty(signs: Signs) -> Suspicion | None:
     if not usable(signs) or signs.law.rms < VISIBLE or signs.law.rms > 1.0:
         return None
     gap, z = _repeated_less_new(signs.law)
-    if gap < LEAST_GAP or z < SURELY or abs(signs.law.ratio_mean[1]) > 2 * BROKEN:
+    if gap < LEAST_GAP or z < SEEN or abs(signs.law.ratio_mean[1]) > 2 * BROKEN:
         return None
     return Suspicion(
-        confidence=0.85,
+        confidence=0.85 if z > SURELY else 0.75,
         message="The sampler gives tokens that occurred before less than the trainer does: the log-"
         f"ratio is positive {100 * gap:.0f} percentage points more often for repeated tokens than "
         f"for new ones of the same id and like probability ({z:.0f} standard errors).",
@@ -69,60 +76,140 @@ def pushed(signs: Signs) -> Suspicion | None:
     if not usable(signs) or signs.law.rms < VISIBLE:
         return None
     law = signs.law
-    few = _few_ids(law)
-    if few is None or law.first_tokens > 4 or law.rms > 1.0:
+    if law.first_tokens > 4 or law.rms > 1.0:
         return None
-    ids, mean, held = few
-    up = mean < 0
+    if law.ratio_mean[1] < -BROKEN:
+        return None  # a bias leaves every token possible: E[ratio] stays 1
+    few = _one_way(law) or _nearly_all(law)
+    if few is None:
+        return None
+    named = np.isin(law.tokens.token_id, few.ids)
     return Suspicion(
         confidence=0.75,
-        message=f"The sampler gives token id{'s' if len(ids) > 1 else ''} "
-        f"{', '.join(str(one) for one in ids[:4])} {'more' if up else 'less'} than the trainer "
-        f"does, by {abs(mean):.1f} nats on the mean, and all others a little "
-        f"{'less' if up else 'more'}: a bias on their logits.",
+        message=few.message,
         evidence=[
             fact(
                 "log-ratio of these ids",
-                "of the other sign than those of all other ids",
-                ids=ids[:8],
-                mean=mean,
-                share_of_squares=held,
+                few.reads,
+                ids=few.ids[:8],
+                mean=float(law.log_ratio[named].mean()),
+                share_of_squares=few.held,
             )
         ],
         also_possible=["tied-head-desync", "penalty"],
     )
 
 
-def _few_ids(law: Law) -> tuple[list[int], float, float] | None:
-    """Return few ids that stand apart to one side, their mean log-ratio, and the share of squared
-    log-ratios that they hold; None unless all other ids are moved the other way, as normalising
-    moves them.
+@dataclass(frozen=True)
+class _FewIds:
+    """Few token ids that are moved while hardly any other is."""
+
+    ids: list[int]  # the loudest first
+    held: float  # share of squared log-ratios
+    message: str
+    reads: str
+
+
+def _one_way(law: Law) -> _FewIds | None:
+    """Look for few ids that stand apart to one side, while all others are moved to the other, as
+    normalising moves them.
     """
     ids, values = law.tokens.token_id, law.log_ratio
     counts = np.bincount(ids)
-    means = np.bincount(ids, values) / np.maximum(counts, 1)
     seen = np.flatnonzero(counts >= 8)
-    if len(seen) < 20:
+    if len(seen) < MANY_IDS:
         return None
-    middle = float(np.median(means[seen]))
-    spread = float(np.median(np.abs(means[seen] - middle)))
-    apart = seen[np.abs(means[seen] - middle) > max(8.0 * spread, 0.15)]
+    # A bias is hardly seen where the token is sure: the rms tells an id, the mean does not.
+    squares = np.bincount(ids, values**2)
+    rms = np.sqrt(squares / np.maximum(counts, 1))
+    apart = seen[rms[seen] > max(8.0 * float(np.median(rms[seen])), 0.15)]
     if not len(apart):
         return None
-    squares = np.bincount(ids, values**2)
+    signed = np.bincount(ids, np.sign(values) * values**2)
     loudest = apart[np.argsort(-squares[apart])]
-    sign = np.sign(means[loudest[0]])
-    pushed_ids = loudest[np.sign(means[loudest]) == sign]
-    if len(pushed_ids) > max(8, len(seen) // 20):
+    sign = np.sign(signed[loudest[0]])
+    chosen = loudest[np.sign(signed[loudest]) == sign]
+    if len(chosen) > max(FEW, len(seen) // 20):
         return None
-    named = np.isin(ids, pushed_ids)
-    alike = float(np.mean(np.sign(values[named]) == sign)) > 0.9
-    rest = values[~named] ** 2
-    other_way = float(rest[np.sign(values[~named]) == -sign].sum() / max(rest.sum(), 1e-300))
-    held = float(squares[pushed_ids].sum() / max(squares.sum(), 1e-300))
-    if not alike or held < 0.15 or other_way < 0.9:
+    named = np.isin(ids, chosen)
+    others = values[~named]
+    other_way = _share_of_squares(others[np.abs(others) > HONEST], -sign)
+    held = float(squares[chosen].sum() / max(squares.sum(), 1e-300))
+    if _share_of_squares(values[named], sign) < 0.95 or held < 0.15 or other_way < 0.9:
         return None
-    return [int(one) for one in pushed_ids], float(values[named].mean()), held
+    if not _one_edge(law, chosen, sign):
+        return None
+    up = sign < 0
+    return _FewIds(
+        [int(one) for one in chosen],
+        held,
+        f"The sampler gives {_named(chosen)} {'more' if up else 'less'} than the trainer does, by "
+        f"{abs(float(values[named].mean())):.1f} nats on the mean, and all others a little "
+        f"{'less' if up else 'more'}: a bias on their logits.",
+        "of the other sign than those of all other ids",
+    )
+
+
+def _nearly_all(law: Law) -> _FewIds | None:
+    """Look for few ids that hold nearly all of the mismatch, each moved one way.
+
+    Where a pushed token was due, what comes in its place is moved the other way as far.
+    """
+    ids, values = law.tokens.token_id, law.log_ratio
+    squares, fourths = np.bincount(ids, values**2), np.bincount(ids, values**4)
+    if np.count_nonzero(np.bincount(ids) >= 8) < MANY_IDS:
+        return None
+    order = np.argsort(-squares)[:FEW]
+    held = np.cumsum(squares[order]) / max(float(squares.sum()), 1e-300)
+    enough = int(np.searchsorted(held, NEARLY_ALL)) + 1
+    if enough > FEW:
+        return None
+    chosen = order[:enough]
+    # A few tokens that are far off by chance hold the squares of their ids alone.
+    if float(squares[chosen].sum() ** 2 / max(float(fourths[chosen].sum()), 1e-300)) < MANY_TOKENS:
+        return None
+    signs = np.sign(np.bincount(ids, np.sign(values) * values**2)[chosen])
+    ways = (_share_of_squares(values[ids == one], s) for one, s in zip(chosen, signs, strict=True))
+    if min(ways) < 0.95:
+        return None
+    pushed_to = [sign for sign in (-1.0, 1.0) if _one_edge(law, chosen[signs == sign], sign)]
+    if len(pushed_to) != 1:
+        return None
+    share = float(held[enough - 1])
+    return _FewIds(
+        [int(one) for one in chosen],
+        share,
+        f"Of the squared log-ratios {share:.0%} are those of {enough} token ids, and the sampler "
+        f"gives {_named(chosen[signs == pushed_to[0]])} {'more' if pushed_to[0] < 0 else 'less'} "
+        "than the trainer does, never by more than one constant: a bias on their logits.",
+        "few ids hold nearly all of the mismatch, each to one side",
+    )
+
+
+def _one_edge(law: Law, ids: Counts, sign: float) -> bool:
+    """Tell whether log-ratios of some ids go to one side, up to one constant.
+
+    A bias moves a token by all of its size where the token is rare, and never by more. Other
+    weights move each id as far as they happen to.
+    """
+    if not len(ids):
+        return False
+    to_side = [sign * law.log_ratio[law.tokens.token_id == one] for one in ids]
+    edge = max(float(values.max()) for values in to_side)
+    near = [int((values > ONE_EDGE * edge).sum()) for values in to_side]
+    return sum(near) >= 3 and (len(ids) == 1 or sum(count > 0 for count in near) >= 2)
+
+
+def _named(ids: Counts) -> str:
+    """Write token ids, at most four of them."""
+    text = ", ".join(str(one) for one in ids[:4])
+    return f"token id{'s' if len(ids) > 1 else ''} {text}"
+
+
+def _share_of_squares(values: Array, sign: float) -> float:
+    """Return the share of squared log-ratios that those of one sign hold."""
+    squares = values**2
+    return float(squares[np.sign(values) == sign].sum() / max(squares.sum(), 1e-300))
 
 
 PENALTIES = (shipped("penalty", "law", _penalty),)

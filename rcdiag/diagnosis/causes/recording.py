@@ -12,6 +12,8 @@ from rcdiag.diagnosis.signs import Signs
 
 # Rows whose tokens are less likely than this together do not stand twice by chance.
 UNLIKELY = -9.0
+# Nats that one rare token counts at most: a value that stands for none is no choice.
+UNSURE = 6.0
 
 
 def _columns_identical(signs: Signs) -> Suspicion | None:
@@ -50,7 +52,7 @@ def _duplicated_rows(signs: Signs) -> Suspicion | None:
     again = np.zeros(len(case.lengths), np.bool_)
     total = np.bincount(
         case.owner[case.mask],
-        _surprise(values[case.mask]),
+        _surprise(values[case.mask], tools_masked=not case.mask.all()),
         len(case.lengths),
     )
     groups = case.facts.group
@@ -92,9 +94,14 @@ def _sharper(facts: RowFacts) -> bool:
     )
 
 
-def _surprise(values: Array) -> Array:
-    """Return the log-probs of ordinary choices, 0 for others; text of tools is far rarer."""
-    return np.where((values < 0) & (values > -3.0), values, 0.0)
+def _surprise(values: Array, *, tools_masked: bool) -> Array:
+    """Return the log-probs of choices, 0 for what is none.
+
+    Text of tools is far rarer than what is sampled: where a table masks none, only ordinary choices
+    count.
+    """
+    least = -np.inf if tools_masked else -3.0
+    return np.where((values < 0) & (values > least), np.maximum(values, -UNSURE), 0.0)
 
 
 def _top_one(signs: Signs) -> Suspicion | None:

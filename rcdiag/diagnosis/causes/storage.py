@@ -13,6 +13,7 @@ from rcdiag.diagnosis.causes.recording import holds_entropy
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.signs.alignment import tamed
 from rcdiag.diagnosis.signs.storage import LOG_BASES, StoredColumn
+from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
 CERTAIN = 0.98
 # Numbers that programs write where there is no log-prob.
@@ -155,6 +156,8 @@ def _log_base(signs: Signs) -> Suspicion | None:
             # Base 10 makes numbers smaller by ln 10, base 2 larger by 1 / ln 2.
             ratio = 1 / np.log(10.0) if base == 10 else factor
             # Without noise the factor is exact: 0.7, a usual temperature, is not ln 2.
+            if max(column.positive.mean(), np.mean(column.other > LARGEST_LOG_PROB)) > 0.01:
+                continue  # no logarithm of a probability, whatever the base
             if not (abs(k / ratio - 1) < max(0.002, min(left, 0.02)) and left < 0.35):
                 continue
             return Suspicion(
@@ -240,7 +243,8 @@ def _placeholder_zeros(signs: Signs) -> Suspicion | None:
         rare = likely / max(len(zeros), 1)
         if zeros.sum() < 0.25 * rare * (column.values == 0.0).sum():
             continue
-        others = (column.values < 0) & (column.other < -0.05)
+        in_these_rows = np.isin(column.row_of, column.row_of[zeros])
+        others = (column.values < 0) & (column.other < -0.05) & in_these_rows
         if others.any() and _do_not_belong(column.values[others], column.other[others]):
             continue  # rows are exchanged, or moved: zeros of sure tokens stand beside other tokens
         if _at_the_edges(signs, column.values == 0.0, zeros) > 0.95:
@@ -335,8 +339,9 @@ def _floor(signs: Signs) -> Suspicion | None:
         # another temperature may lie higher, but has many values where this one has a single one.
         other = column.other[here]
         below = float(np.mean(other < value + 0.05))
+        rare = below > 0.4 or _rarest(column, here) > 0.8
         kinds = len(np.unique(signs.case.token_id[signs.case.mask][here]))
-        several = count >= 16 and below > 0.4 and len(np.unique(other)) > 0.5 * count
+        several = count >= 16 and rare and len(np.unique(other)) > 0.5 * count
         if not (below >= 0.8 or several) or column.decimals == 1 or kinds < 3:
             continue
         return Suspicion(
@@ -358,6 +363,17 @@ def _floor(signs: Signs) -> Suspicion | None:
             mended=_without(signs.case, here),
         )
     return None
+
+
+def _rarest(column: StoredColumn, here: Flags) -> float:
+    """Return the share of flagged tokens that are among the rarest of the other side.
+
+    A value that stands for no value comes at any token; a floor at the least likely ones, whatever
+    the temperature of the other side.
+    """
+    known = np.isfinite(column.other)
+    edge = np.quantile(column.other[known], min(3.0 * float(np.mean(here)), 0.5))
+    return float(np.mean(column.other[here] < edge))
 
 
 def _stored(slug: str) -> Callable[[Signs], Suspicion | None]:

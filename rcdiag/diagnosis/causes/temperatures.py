@@ -13,6 +13,8 @@ from rcdiag.diagnosis.signs.tempered import Tempered, tempered
 
 # Nats; where both sides give tokens so much surprisal on the mean, contexts have many likely ones.
 FLAT = 0.6
+# The mean log-ratio of divided log-probs over the mean surprisal is at most this.
+MOST_OF_SURPRISAL = 3.0
 # Spread of the powers of sure tokens, where one temperature makes all of them.
 EVEN = 0.65
 
@@ -77,7 +79,8 @@ def _as_under_a_cap(signs: Signs) -> bool:
 
 def _agrees(factor: float, declared: float) -> bool:
     """Tell whether a factor is the temperature of the rows, or one over it."""
-    return abs(abs(np.log(factor)) - abs(np.log(declared))) < 0.12
+    expected = abs(np.log(declared))
+    return bool(abs(abs(np.log(factor)) - expected) < max(0.03, 0.15 * expected))
 
 
 def _temperature_cause(slug: str):
@@ -181,6 +184,11 @@ def _divided(signs: Signs) -> Suspicion | None:
             ],
             also_possible=["log-base"],
         )
+    # The sum is e^((1 - 1/T) H) for a Renyi entropy H, which is of the size of the surprisal.
+    if abs(float(law.log_ratio.mean())) > MOST_OF_SURPRISAL * -float(tokens.sampler.mean()):
+        return None
+    if float(tokens.trainer.max()) > 0:
+        return None
     (mean, z), (_, inverse_z) = law.ratio_mean, law.inverse_mean
     if law.one_sided < 0.98 or abs(z) < BROKEN or abs(inverse_z) < BROKEN:
         return None

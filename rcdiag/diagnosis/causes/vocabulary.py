@@ -9,17 +9,22 @@ from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, usable
 from rcdiag.diagnosis.signs import Signs
 
+FIRST_APART = 4.0  # times the others' rms: first tokens of another prompt
+# Nats: the mean log-ratio of wrong ids is below the first, of half of them below the other.
+LOW, FAR_TOO_LOW = -1.0, -3.0
 FEWEST_BESIDE = 10  # ids beside a wide block of wrong ones
 
 
 def _vocab_shard(signs: Signs) -> Suspicion | None:
     """Look for a trainer whose sum over the vocabulary lacks a part, or whose head does."""
-    if not usable(signs):
+    # A part of the vocabulary is wrong at every position, another prompt at the first most of all.
+    if not usable(signs) or signs.law.first_tokens > FIRST_APART:
         return None
     law = signs.law
     (mean, z), (inverse, inverse_z) = law.ratio_mean, law.inverse_mean
     block = _id_block(signs)
-    missing = z > BROKEN and inverse_z < -BROKEN and law.one_sided > 0.9
+    # No law that sums to 1 has E[1 / ratio] below 1, and no few large ratios move that mean.
+    missing = mean > 1.0 and inverse_z < -BROKEN and law.one_sided > 0.9
     if not missing and block is None:
         return None
     message = (
@@ -55,23 +60,23 @@ def _id_block(signs: Signs) -> tuple[int, int] | None:
     counts = np.bincount(tokens.token_id)
     means = np.bincount(tokens.token_id, law.log_ratio) / np.maximum(counts, 1)
     seen = np.flatnonzero(counts >= 2)
-    bad = seen[means[seen] < -3.0]
-    if len(bad) < 5 or len(seen) < 40:
+    bad = seen[means[seen] < LOW]
+    if len(bad) < 5 or len(seen) < 40 or np.median(means[bad]) > FAR_TOO_LOW:
         return None
     first, last = np.quantile(bad, [0.05, 0.95])
     inside = seen[(seen >= first) & (seen <= last)]
     wide = (last - first) / max(int(seen.max()), 1)
     if wide > 0.3 and not _part_of_several(seen, means, bad):
         return None
-    if np.mean(means[inside] < -3.0) < 0.85 or len(inside) < 0.8 * len(bad):
+    if np.mean(means[inside] < LOW) < 0.85 or len(inside) < 0.8 * len(bad):
         return None
     return int(bad.min()), int(bad.max())
 
 
 def _part_of_several(seen: Counts, means: Array, bad: Counts) -> bool:
-    """Tell whether the ids before or after the bad ones are many, and as good as all in order."""
+    """Tell whether the ids before or after the bad ones are many, and hardly one is too low."""
     outside = seen[(seen < bad.min()) | (seen > bad.max())]
-    return len(outside) >= FEWEST_BESIDE and bool(np.mean(np.abs(means[outside]) < 1.0) > 0.9)
+    return len(outside) >= FEWEST_BESIDE and bool(np.mean(means[outside] > LOW) > 0.9)
 
 
 VOCABULARY = (shipped("vocab-shard-wrong", "law", _vocab_shard),)

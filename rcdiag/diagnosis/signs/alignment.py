@@ -42,14 +42,18 @@ class Alignment:
 
     @cached_property
     def turn(self) -> Counts:
-        """Return the number of each token's turn among all turns of the case, [tokens]."""
-        tokens = self.tokens
-        return (
-            np.cumsum(
-                (np.diff(tokens.owner, prepend=-1) != 0) | (np.diff(tokens.place, prepend=-2) != 1)
-            )
-            - 1
-        )
+        """Return the number of each token's turn among all turns of the case, [tokens].
+
+        What the table masks parts turns, and what is no number; tokens that were masked out since,
+        as a fault that is mended, leave the turn whole.
+        """
+        case, tokens = self.case, self.tokens
+        between = ~(case.mask if case.own_mask is None else case.own_mask)
+        for policy in (case.sampler, case.trainer):
+            between |= ~np.isfinite(case.log_probs[str(policy)])
+        part = np.cumsum(between)[tokens.place]
+        new = (np.diff(tokens.owner, prepend=-1) != 0) | (np.diff(part, prepend=-1) != 0)
+        return np.cumsum(new) - 1
 
     @cached_property
     def first_turn(self) -> Flags:

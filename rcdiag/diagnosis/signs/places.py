@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -122,12 +123,19 @@ class Places:
         if parts is None or engine is None:
             return None
         quiet = float(np.min(parts.rms))
-        loud = parts.rms > max(3.0 * quiet, HONEST)
+        # One row alone can make an engine's rms: what an engine does is in most of its rows.
+        typical = self._typical_rows(engine, parts.labels)
+        loud = (parts.rms > max(3.0 * quiet, HONEST)) & (typical > 2.0 * np.nanmin(typical))
         if not loud.any() or loud.all():
             return None
         names = [label for label, flag in zip(parts.labels, loud, strict=True) if flag]
         of_engine = np.isin(np.asarray(engine, dtype=str), names)
-        return LoudRows(of_engine, names, float(np.max(parts.rms)), quiet)
+        return LoudRows(of_engine, names, float(np.max(parts.rms[loud])), quiet)
+
+    def _typical_rows(self, engine: Sequence[str], labels: Sequence[str]) -> Array:
+        """Return the median rms log-ratio of each engine's rows, nats, [labels]."""
+        rms, names = self.rms_of_rows, np.asarray(engine, dtype=str)
+        return np.array([np.nanmedian(rms[names == label]) for label in labels])
 
     def _second_kind(self) -> LoudRows | None:
         rms = self.rms_of_rows
