@@ -113,7 +113,11 @@ def test_ids_of_first_tokens_are_no_part_of_the_vocabulary() -> None:
     other = with_values(case, "old", lambda v: np.where(case.position == 0, v - 10.0, v))
     everywhere = with_values(case, "old", lambda v: np.where((ids >= 60) & (ids < 90), v - 10.0, v))
     assert "vocab-shard-wrong" not in slugs(judged(other))
-    assert judged(everywhere).causes[0].slug == "vocab-shard-wrong"
+    cause = judged(everywhere).causes[0]
+    assert cause.slug == "vocab-shard-wrong"
+    (evidence,) = cause.evidence
+    assert evidence["these"] == pytest.approx(-10.0, abs=0.1)
+    assert evidence["others"] == pytest.approx(0.0, abs=0.1)
 
 
 def test_logits_of_the_next_token_are_no_divided_log_probs() -> None:

@@ -93,7 +93,7 @@ def pushed(signs: Signs) -> Suspicion | None:
                 few.reads,
                 ids=few.ids[:8],
                 mean=float(law.log_ratio[named].mean()),
-                share_of_squares=few.held,
+                share_of_squares=round(few.held, 3),
             )
         ],
         also_possible=["tied-head-desync", "penalty"],

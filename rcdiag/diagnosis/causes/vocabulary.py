@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, usable
-from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.signs import Law, Signs
 
 FIRST_APART = 4.0  # times the others' rms: first tokens of another prompt
 # Nats: the mean log-ratio of wrong ids is below the first, of half of them below the other.
@@ -21,7 +23,7 @@ def _vocab_shard(signs: Signs) -> Suspicion | None:
     if not usable(signs) or signs.law.first_tokens > FIRST_APART:
         return None
     law = signs.law
-    (mean, z), (inverse, inverse_z) = law.ratio_mean, law.inverse_mean
+    mean, (inverse, inverse_z) = law.ratio_mean[0], law.inverse_mean
     block = _id_block(signs)
     # No law that sums to 1 has E[1 / ratio] below 1, and no few large ratios move that mean.
     missing = mean > 1.0 and inverse_z < -BROKEN and law.one_sided > 0.9
@@ -39,18 +41,34 @@ def _vocab_shard(signs: Signs) -> Suspicion | None:
     return Suspicion(
         confidence=0.8,
         message=message,
-        evidence=[
-            fact(
-                "E[ratio] and E[1 / ratio]",
-                "the trainer's law does not sum to 1",
-                ratio=mean,
-                ratio_z=z,
-                inverse=inverse,
-                inverse_z=inverse_z,
-            )
-        ],
+        evidence=[_sums(law) if missing or block is None else _of_block(law, block)],
         side="trainer",
         also_possible=["vocabulary-padding", "shard-wrong", "truncated-law"],
+    )
+
+
+def _sums(law: Law) -> dict[str, Any]:
+    """Return the means that a law which sums to 1 cannot have."""
+    (mean, z), (inverse, inverse_z) = law.ratio_mean, law.inverse_mean
+    return fact(
+        "E[ratio] and E[1 / ratio]",
+        "the trainer's law does not sum to 1",
+        ratio=mean,
+        ratio_z=z,
+        inverse=inverse,
+        inverse_z=inverse_z,
+    )
+
+
+def _of_block(law: Law, block: tuple[int, int]) -> dict[str, Any]:
+    """Return the mean log-ratio of a range of ids, and of all others."""
+    ids = law.tokens.token_id
+    inside = (ids >= block[0]) & (ids <= block[1])
+    return fact(
+        "mean log-ratio by token id",
+        "a range of ids stands apart",
+        these=float(law.log_ratio[inside].mean()),
+        others=float(law.log_ratio[~inside].mean()) if not inside.all() else 0.0,
     )
 
 
