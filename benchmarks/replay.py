@@ -48,8 +48,8 @@ def prepared(names: list[str]):
     from rcdiag.table.opening import open_table
     from rcdiag.trainers import find_trainer
     from rcdiag.trainers.plan import plan_corrections, preset_configs
-    from rcdiag.usecases.replay.batch import Roles, read_batch
     from rcdiag.usecases.replay.update import Update
+    from rcdiag.usecases.replay.update_batch import Roles, read_batch
 
     trainer = find_trainer("verl")
     plan = plan_corrections(trainer, preset_configs(trainer, names, {}))
@@ -61,8 +61,8 @@ def rcdiag_run(names: list[str]) -> dict:
     from rcdiag.learning.trainee import Trainee
     from rcdiag.usecases.replay.factors import factors
     from rcdiag.usecases.replay.model_run import replay_presets
+    from rcdiag.usecases.replay.real_updates import ModelReplay
     from rcdiag.usecases.replay.training import Training
-    from rcdiag.usecases.replay.updates import ModelReplay
 
     update, batch = prepared(names)
     training = Training(model=str(MODEL))

@@ -93,7 +93,7 @@ def make_random_model(folder: Path) -> None:
 
 
 def sequences(trajectories) -> tuple[list[list[int]], list[int]]:
-    from rcdiag.engines.packing import whole_sequences
+    from rcdiag.engines.padded_batches import whole_sequences
 
     tokens, starts = whole_sequences(trajectories)
     return [row.tolist() for row in tokens], starts.tolist()

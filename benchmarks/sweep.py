@@ -40,7 +40,7 @@ from rcdiag.usecases.corrected import (  # noqa: E402
     correction_results,
     wanted_quantities,
 )
-from rcdiag.usecases.sweep.families import FAMILIES, settings  # noqa: E402
+from rcdiag.usecases.sweep.estimator_families import FAMILIES, settings  # noqa: E402
 from rcdiag.usecases.sweep.run import sweep  # noqa: E402
 
 TOKENS, GROUP, CAP, CHUNK = 10_000_000, 8, 32_768, 1_024

@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    from cli.memory import hold_collection, keep_freed_memory, resume_collection
+    from cli.freed_memory import hold_collection, keep_freed_memory, resume_collection
 
     keep_freed_memory()
     hold_collection()

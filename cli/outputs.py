@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import rcdiag
-from cli.memory import resume_collection
+from cli.freed_memory import resume_collection
 from cli.options import FailOn
 from cli.terminal.console import write_out
 from cli.terminal.screen import Screen

@@ -115,7 +115,9 @@ def test_tables_are_read_and_written_in_table_and_passed_on_by_engines():
 
 
 def test_models_live_in_engines_and_learning():
-    outside = files_outside("rcdiag/engines/", "rcdiag/learning/", "rcdiag/table/readers/text.py")
+    outside = files_outside(
+        "rcdiag/engines/", "rcdiag/learning/", "rcdiag/table/readers/text_only.py"
+    )
     assert importers(outside, "transformers", "vllm", "peft", "huggingface_hub") == []
 
 

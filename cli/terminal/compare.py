@@ -10,7 +10,7 @@ import math
 from rich.console import Console, Group
 from rich.table import Table
 
-from cli.terminal.tables import Column, fitted, full_width
+from cli.terminal.fitted_tables import Column, fitted, full_width
 from rcdiag.pages.compare.words import counted_policies, how_rows_are_made, nearness
 from rcdiag.pages.formats import interval, number, share
 from rcdiag.results import CompareResult, MetricValue

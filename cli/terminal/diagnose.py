@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cli.terminal.tables import Column, fitted
+from cli.terminal.fitted_tables import Column, fitted
 from rcdiag.pages.diagnose.words import posterior_rows
 from rcdiag.pages.formats import number
 from rcdiag.results import DiagnoseResult

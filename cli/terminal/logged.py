@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cli.terminal.tables import Column, fitted
+from cli.terminal.fitted_tables import Column, fitted
 from rcdiag.pages.score.logged import AGREES, LoggedLine, lines_of, sentences
 from rcdiag.results import LogComparison, LoggedKey
 from rcdiag.results.doc import heading_of

@@ -7,8 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.cells import COLOURS
+from cli.terminal.fitted_tables import Column, fitted
 from cli.terminal.headline import draw_against_weights
-from cli.terminal.tables import Column, fitted
 from rcdiag.diagnosis.update_health import UPDATE_RULES
 from rcdiag.pages.formats import interval, number
 from rcdiag.pages.replay.words import TAGS, decided_by

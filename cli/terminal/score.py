@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.cells import BLOCKS, level
+from cli.terminal.fitted_tables import Column, fitted
 from cli.terminal.headline import draw_against_weights
 from cli.terminal.logged import draw_logged
-from cli.terminal.tables import Column, fitted
 from rcdiag.pages.formats import interval, number
 from rcdiag.pages.score.words import alone, clusters, correction_rows, raw_ess
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult

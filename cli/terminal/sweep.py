@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.cells import COLOURS
-from cli.terminal.tables import Column, fitted
+from cli.terminal.fitted_tables import Column, fitted
 from rcdiag.pages.formats import interval, number, percent
 from rcdiag.pages.sweep.words import forecast_test
 from rcdiag.results import MetricValue, SweepFamily, SweepResult, SweepRow

@@ -12,9 +12,9 @@ from rcdiag.files import check_outputs
 from rcdiag.results import ReplayResult
 from rcdiag.usecases.plans import Settings, plan_of
 from rcdiag.usecases.progress import SILENT, Progress
-from rcdiag.usecases.replay.batch import Roles
 from rcdiag.usecases.replay.training import Training
 from rcdiag.usecases.replay.update import LossSettingValues, chosen_update
+from rcdiag.usecases.replay.update_batch import Roles
 from rcdiag.usecases.tables import Source, drawn_of_step, name_of, open_table
 
 

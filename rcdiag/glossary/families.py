@@ -5,8 +5,8 @@ from __future__ import annotations
 from rcdiag.glossary import options, presets
 from rcdiag.glossary.describe import describe, settings_of
 from rcdiag.glossary.entry import Entry, Kind, first_clause
-from rcdiag.glossary.words import WORDS
-from rcdiag.usecases.sweep.families import FAMILIES, Bounds, Family, settings
+from rcdiag.glossary.terms import WORDS
+from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds, Family, settings
 
 TITLE = "estimator family"
 _OF_K = ("_k2", "_k3")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rcdiag.trainers import TRAINERS
-from rcdiag.trainers.words import label as runs
-from rcdiag.trainers.words import read_terms
+from rcdiag.trainers.toml_words import label as runs
+from rcdiag.trainers.toml_words import read_terms
 
 
 def label(trainers: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ PLACES = (
     "verdicts.KIND",
     "findings.KIND",
     "causes.KIND",
-    "words.KIND",
+    "terms.KIND",
     "treatments.KIND",
     "presets.KIND",
     "options.KIND",

@@ -9,7 +9,7 @@ from rcdiag.glossary.entry import Entry, Kind, first_clause
 from rcdiag.glossary.generations import grouped
 from rcdiag.registry import revision
 from rcdiag.trainers import TRAINERS
-from rcdiag.trainers.words import KeyWords, read_keys
+from rcdiag.trainers.toml_words import KeyWords, read_keys
 
 
 def _all_keys() -> dict[str, list[KeyWords]]:

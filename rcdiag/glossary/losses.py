@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from rcdiag.glossary import words
+from rcdiag.glossary import terms
 from rcdiag.glossary.describe import plain
 from rcdiag.glossary.entry import Entry, Kind, first_clause, folded
 from rcdiag.glossary.generations import called, grouped, worked
@@ -24,7 +24,7 @@ _REPLAY = "rcdiag replay rollouts.parquet"
 
 def _named(prefix: str, names: Iterable[str]) -> dict[str, str]:
     """Return names by the name in the list; one that is a word of the glossary gets `prefix.`."""
-    taken = {folded(name) for name in (*words.WORDS, *words.KIND.aliases)}
+    taken = {folded(name) for name in (*terms.WORDS, *terms.KIND.aliases)}
     return {f"{prefix}.{name}" if folded(name) in taken else name: name for name in names}
 
 

@@ -8,8 +8,8 @@ from rcdiag.glossary.describe import describe, settings_text
 from rcdiag.glossary.entry import Entry, Kind
 from rcdiag.glossary.generations import grouped
 from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.toml_words import read_renamed_presets
 from rcdiag.trainers.trainer import Trainer
-from rcdiag.trainers.words import read_renamed_presets
 
 
 def having(name: str) -> list[Trainer]:

@@ -7,8 +7,8 @@ from rcdiag.glossary.entry import Entry, Kind, first_clause
 from rcdiag.glossary.generations import grouped
 from rcdiag.glossary.losses import called_by_trainers, loss_settings
 from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.toml_words import SettingWords, read_settings
 from rcdiag.trainers.trainer import Trainer
-from rcdiag.trainers.words import SettingWords, read_settings
 
 
 def _words() -> dict[str, SettingWords]:

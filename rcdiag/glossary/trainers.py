@@ -5,7 +5,7 @@ from __future__ import annotations
 from rcdiag.glossary.describe import settings_text
 from rcdiag.glossary.entry import Entry, Kind
 from rcdiag.trainers import TRAINERS, families
-from rcdiag.trainers.words import read_keys
+from rcdiag.trainers.toml_words import read_keys
 
 
 def entry(name: str) -> Entry:

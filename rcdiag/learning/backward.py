@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rcdiag.engines.hf import head as scoring_head
+from rcdiag.learning.micro_batches import MicroBatch
 from rcdiag.learning.policy import Policy
-from rcdiag.learning.rows import MicroBatch
 from rcdiag.learning.sketch import Probes, Sketcher
 
 Array = NDArray[np.float64]

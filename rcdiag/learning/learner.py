@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.learning.settings import OptimizerSettings, SketchSettings
+from rcdiag.learning.training_settings import OptimizerSettings, SketchSettings
 from rcdiag.table.trajectories import Trajectories
 
 Array = NDArray[np.float64]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rcdiag.learning.gradient import Gradient
-from rcdiag.learning.settings import OptimizerSettings
+from rcdiag.learning.training_settings import OptimizerSettings
 
 
 @dataclass(frozen=True, slots=True)

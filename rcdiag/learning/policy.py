@@ -28,8 +28,8 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.extras import saying_what_to_install
 from rcdiag.files import not_writable
-from rcdiag.learning.rows import MicroBatch
-from rcdiag.learning.settings import LoraSettings
+from rcdiag.learning.micro_batches import MicroBatch
+from rcdiag.learning.training_settings import LoraSettings
 
 DTYPES = ("float32", "bfloat16")
 ADAPTER = "default"  # peft's name for the only one

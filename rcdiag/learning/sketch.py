@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rcdiag.learning.settings import SketchSettings
+from rcdiag.learning.training_settings import SketchSettings
 
 
 class Probes:

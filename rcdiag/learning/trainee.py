@@ -16,13 +16,20 @@ from rcdiag.engines.hf.model import BATCH_TOKENS, context_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.learning.backward import Summed, accumulate
 from rcdiag.learning.basis import Basis, basis_of
+from rcdiag.learning.fresh_responses import Generated, SamplingSettings, generate
 from rcdiag.learning.gradient import Gradient, combined, layer_groups
+from rcdiag.learning.micro_batches import (
+    MicroBatch,
+    Row,
+    micro_batches,
+    rows_of,
+    rows_with,
+    token_count,
+)
 from rcdiag.learning.optimizer import Snapshot, Stepper, StepReport
 from rcdiag.learning.policy import Policy, load_policy, save_policy
-from rcdiag.learning.rows import MicroBatch, Row, micro_batches, rows_of, rows_with, token_count
-from rcdiag.learning.sampling import Generated, SamplingSettings, generate
-from rcdiag.learning.settings import LoraSettings, OptimizerSettings, SketchSettings
 from rcdiag.learning.sketch import OneRow, Probes, RowsMixed, sketcher
+from rcdiag.learning.training_settings import LoraSettings, OptimizerSettings, SketchSettings
 from rcdiag.table.trajectories import Trajectories
 
 Array = NDArray[np.float64]

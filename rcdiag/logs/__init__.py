@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rcdiag.errors import RcdiagError
 from rcdiag.logs.comma_separated import CSV
-from rcdiag.logs.console import CONSOLE
+from rcdiag.logs.console_lines import CONSOLE
 from rcdiag.logs.json_document import JSON
 from rcdiag.logs.json_lines import JSONL
 from rcdiag.logs.log import Log, LoggedNumber, log_of

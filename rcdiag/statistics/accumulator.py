@@ -20,7 +20,7 @@ from rcdiag.statistics.lorenz import Lorenz
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import PROFILES, Profiles
 from rcdiag.statistics.suite import BlockSums, SuiteState, bounded
-from rcdiag.statistics.vocabulary import Vocabulary
+from rcdiag.statistics.token_ids import Vocabulary
 
 Step = int | None
 

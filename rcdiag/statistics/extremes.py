@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rcdiag.results import SequenceTokens, WorstToken
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.segments import segment_sum
-from rcdiag.table.tokens import Array, Flags, TokenBatch
+from rcdiag.table.token_batch import Array, Flags, TokenBatch
 
 WORST = 20
 WORST_SEQUENCES = 30

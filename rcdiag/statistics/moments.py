@@ -14,7 +14,7 @@ from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.intervals import ratio_interval
 from rcdiag.statistics.ratios import Array
 from rcdiag.table.segments import segment_sum
-from rcdiag.table.tokens import TokenBatch
+from rcdiag.table.token_batch import TokenBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rcdiag.lazy import lazy
 from rcdiag.statistics.ratios import TokenValues
-from rcdiag.table.tokens import Array, Flags, TokenBatch, sampled_tokens
+from rcdiag.table.token_batch import Array, Flags, TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
 
 # Tokens that are worked on at a time: half a megabyte for each array of numbers, so that what one

@@ -17,7 +17,7 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
-from rcdiag.table.arrays import as_numpy
+from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.checked import check_values, checked_lengths, typed
 from rcdiag.table.grouping import Grouping
 from rcdiag.table.growing import GrowingWriter

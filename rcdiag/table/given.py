@@ -12,7 +12,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
-from rcdiag.table.arrays import as_numpy
+from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.lists import lengths_of
 
 GROUP_SIZE = "group_size"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from rcdiag.table.arrays import as_numpy
+from rcdiag.table.as_numpy import as_numpy
 
 
 def lengths_of(column: pa.Array | pa.ChunkedArray, *, of_null: int = 0) -> NDArray[np.int64]:

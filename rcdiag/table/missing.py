@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from rcdiag.errors import RcdiagError, mapping_setting, nearest, setting
-from rcdiag.table.names import LOOKS_LIKE_LOG_PROBS, names_for
+from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS, names_for
 from rcdiag.table.naming import Naming
 from rcdiag.table.schema import COLUMNS, LOG_PROBS, column_setting, column_spec
 

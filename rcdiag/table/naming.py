@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from rcdiag.table.arrays import as_numpy
-from rcdiag.table.lists import lengths_of, values_of
-from rcdiag.table.names import (
+from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.column_names import (
     LOOKS_LIKE_LOG_PROBS,
     KnownName,
     known_names,
     names_for,
     spelled,
 )
+from rcdiag.table.lists import lengths_of, values_of
 from rcdiag.table.padded_rows import (
     PADDED_ROWS,
     Padding,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.table.arrays import as_numpy
+from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.batches import Batch, TableFile
 from rcdiag.table.readers.footer import RowGroup
 from rcdiag.table.readers.parquet import open_parquet, read_whole, row_groups_of

@@ -18,7 +18,7 @@ from rcdiag.table import missing
 from rcdiag.table import schema as columns
 from rcdiag.table.batches import TableFile
 from rcdiag.table.conversion import Heard, convert_files, with_urls
-from rcdiag.table.memory import name_in_memory, write_rows
+from rcdiag.table.in_memory import name_in_memory, write_rows
 from rcdiag.table.naming import Naming, naming_of
 from rcdiag.table.observed import all_null
 from rcdiag.table.readers.parquet import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.table.readers.columns import ragged
+from rcdiag.table.readers.list_columns import ragged
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rcdiag.table.arrays import as_numpy
+from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.lists import lengths_of
 from rcdiag.table.padding import Cut
-from rcdiag.table.readers.columns import ragged
+from rcdiag.table.readers.list_columns import ragged
 from rcdiag.table.recorder_padding import (
     ATTENTION,
     IDS,

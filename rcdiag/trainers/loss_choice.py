@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rcdiag.errors import RcdiagError
-from rcdiag.trainers.document import MISSING, Document
+from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.shell_variables import VARIABLE
 
 Names = str | tuple[str, ...]  # dotted names under which a trainer writes a setting

@@ -11,7 +11,7 @@ import numpy as np
 from rcdiag.corrections.correction import Correction, in_float32
 from rcdiag.errors import RcdiagError, did_you_mean, nearest, setting
 from rcdiag.results import Finding
-from rcdiag.trainers.document import Document
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Config, NotComputed, Refused, Trainer
 
 ARITHMETICS: dict[str, type[np.floating]] = {"float64": np.float64, "float32": np.float32}

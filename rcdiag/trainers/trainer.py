@@ -12,10 +12,10 @@ from rcdiag.corrections.trainer_means import Batch
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.results import Finding
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.loss_choice import ReadLoss, nothing
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.settings_text import Form, Written
-from rcdiag.trainers.words import GenerationWords, read_generations
+from rcdiag.trainers.toml_words import GenerationWords, read_generations
 
 Config = Mapping[str, Any]
 Metrics = dict[str, float]
@@ -79,7 +79,7 @@ class Trainer:
     family: str  # the trainer's name without the generation
     # Where its words are: a package with generations.toml, keys.toml, settings.toml and possibly
     # terms.toml and findings.toml, or a module with `WORDS`, one TOML text: see
-    # `rcdiag.trainers.words`.
+    # `rcdiag.trainers.toml_words`.
     package: str
     newest: bool = False  # the family's name alone means this generation
     # Its rollout correction.

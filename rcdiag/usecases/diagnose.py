@@ -17,7 +17,7 @@ from rcdiag.results.base import MetricValue
 from rcdiag.results.diagnose import DiagnoseResult, ExperimentResult, WeightsOfRow
 from rcdiag.results.diagnosis import NamedCause
 from rcdiag.table.table import Table
-from rcdiag.usecases.case import read_case
+from rcdiag.usecases.case_of_table import read_case
 from rcdiag.usecases.checkpoints import Model
 from rcdiag.usecases.progress import Progress
 from rcdiag.usecases.provenance import provenance

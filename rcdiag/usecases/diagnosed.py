@@ -8,7 +8,7 @@ from dataclasses import replace
 from rcdiag.diagnosis.judge import diagnose
 from rcdiag.results import Diagnosis
 from rcdiag.table.table import Table
-from rcdiag.usecases.case import CaseRows, pair_of_table, read_case
+from rcdiag.usecases.case_of_table import CaseRows, pair_of_table, read_case
 
 
 def diagnosis_of_table(

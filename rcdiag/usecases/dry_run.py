@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from rcdiag.engines.run import RATES, ScoringPlan
 from rcdiag.engines.scored_by import rate_of
+from rcdiag.engines.scoring import RATES, ScoringPlan
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.runners import Runner

@@ -18,9 +18,9 @@ from rcdiag.table.copies import marks_of, sees, without_what_stays
 from rcdiag.table.observed import unobserved
 from rcdiag.table.stream import columns_read, read_arrow, read_trajectories, trajectories_of
 from rcdiag.table.table import Table
-from rcdiag.table.tokens import TokenBatch, sampled_tokens
+from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
-from rcdiag.usecases.case import CaseRows
+from rcdiag.usecases.case_of_table import CaseRows
 
 T = TypeVar("T")
 S = TypeVar("S")

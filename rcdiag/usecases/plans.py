@@ -12,7 +12,7 @@ from rcdiag.errors import RcdiagError, one_of, setting
 from rcdiag.results import Finding
 from rcdiag.trainers import DEFAULT, families, find_trainer, spoken_name
 from rcdiag.trainers.carry import Carried, carried, named
-from rcdiag.trainers.config import read_trainer_config
+from rcdiag.trainers.own_config import read_trainer_config
 from rcdiag.trainers.plan import ARITHMETICS, Plan, plan_corrections, preset_configs
 
 Settings = Mapping[str, Mapping[str, Any]]  # preset -> setting -> value

@@ -25,7 +25,7 @@ from rcdiag.table.decode import columns_needed, decode
 from rcdiag.table.parts import score_columns
 from rcdiag.table.segments import starts_of
 from rcdiag.table.table import Table
-from rcdiag.table.tokens import sampled_tokens
+from rcdiag.table.token_batch import sampled_tokens
 from rcdiag.table.trajectories import Trajectories
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.corrected import CorrectionRows, wanted_quantities

@@ -25,14 +25,14 @@ from rcdiag.statistics.histograms import log_ratio_counts
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
 from rcdiag.statistics.suite import Suite, SuiteState
-from rcdiag.statistics.vocabulary import worst_ids
+from rcdiag.statistics.token_ids import worst_ids
 from rcdiag.table.free_memory import check_rows_fit
 from rcdiag.table.observed import unobserved
 from rcdiag.table.schema import LOG_PROBS
 from rcdiag.table.table import Table
-from rcdiag.table.tokens import TokenBatch
+from rcdiag.table.token_batch import TokenBatch
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.case import CaseRows
+from rcdiag.usecases.case_of_table import CaseRows
 from rcdiag.usecases.corrected import (
     CorrectionRows,
     answerable,

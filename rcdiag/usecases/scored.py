@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
 from rcdiag.engines.notation import default_policies, parse_policy
-from rcdiag.engines.run import ScoringPlan, plan_scoring, run_scoring
+from rcdiag.engines.scoring import ScoringPlan, plan_scoring, run_scoring
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, one_of
 from rcdiag.files import check_outputs

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 from rcdiag.errors import RcdiagError, without_secrets
 from rcdiag.results import JoinReport
+from rcdiag.table.column_names import names_for, spelled
 from rcdiag.table.columns import known_steps
-from rcdiag.table.draw import draw_rows
-from rcdiag.table.memory import InMemory, name_in_memory
-from rcdiag.table.names import names_for, spelled
+from rcdiag.table.drawn_rows import draw_rows
+from rcdiag.table.in_memory import InMemory, name_in_memory
 from rcdiag.table.naming import POLICIES, Naming
 from rcdiag.table.opening import open_parts, open_rows
 from rcdiag.table.readers.parquet import open_parquet

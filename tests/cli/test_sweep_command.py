@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rcdiag.usecases.sweep.families import FAMILIES, settings
+from rcdiag.usecases.sweep.estimator_families import FAMILIES, settings
 from tests.builders import write_table
 from tests.cli.conftest import BEHAVIOR
 from tests.cli.sweep_tables import FEW, sampled_table

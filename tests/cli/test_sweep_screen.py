@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rcdiag.usecases.sweep.families import FAMILIES
+from rcdiag.usecases.sweep.estimator_families import FAMILIES
 from tests.cli.conftest import dump_with_shift
 from tests.cli.sweep_tables import FEW, sampled_table
 

@@ -9,7 +9,7 @@ import pytest
 import rcdiag
 from cli.terminal.console import TerminalConsole
 from cli.terminal.draw import draw
-from cli.terminal.tables import Column, fitted
+from cli.terminal.fitted_tables import Column, fitted
 from rcdiag.glossary import explain
 from rcdiag.pages.replay.words import decided_by
 from rcdiag.results import ReplayResult, Result, Rule

@@ -18,8 +18,8 @@ from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import K, LogRatio, Ratio
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers import TRAINERS, find_trainer
-from rcdiag.trainers.config import TrainerConfig, read_trainer_config
 from rcdiag.trainers.emit import emit, expresses, writers
+from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
 from rcdiag.trainers.plan import Plan, plan_corrections
 from rcdiag.trainers.settings_text import digits
 from tests.corrections.batches import batches, seeded

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rcdiag.trainers.config import read_trainer_config
+from rcdiag.trainers.own_config import read_trainer_config
 
 REJECT = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.999_1.001"}
 TOKEN = {"rollout_is": "token", "rollout_is_threshold": 2.0}

@@ -14,7 +14,7 @@ from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.quantities import under
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.table.tokens import TokenBatch
+from rcdiag.table.token_batch import TokenBatch
 
 RNG = np.random.default_rng(5)
 LENGTHS = np.array([7, 1, 4, 12, 3])

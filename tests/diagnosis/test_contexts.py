@@ -10,7 +10,7 @@ import pytest
 import rcdiag
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.judge import diagnose
-from rcdiag.usecases.case import read_case
+from rcdiag.usecases.case_of_table import read_case
 from tests.builders import write_table
 from tests.diagnosis.tables import first_tokens_differ, made, plain
 

@@ -6,7 +6,7 @@ import pytest
 from rcdiag.engines.hf import head as head_module
 from rcdiag.engines.hf.engine import HfEngine
 from rcdiag.engines.notation import parse_policy
-from rcdiag.engines.packing import length_buckets, padded
+from rcdiag.engines.padded_batches import length_buckets, padded
 from rcdiag.errors import RcdiagError
 from rcdiag.table.decode import decode
 from rcdiag.table.opening import open_table

@@ -18,7 +18,7 @@ from tests.engines.engine_here import scored_parts, toy_scoring
 @pytest.fixture
 def scoring(tmp_path, rcdiag, monkeypatch) -> Iterator[Callable[..., Ran]]:
     """`scoring(...)` runs the same command each time, with an engine that runs in this process."""
-    monkeypatch.setattr("rcdiag.engines.run.TOKENS_PER_PART", 4)
+    monkeypatch.setattr("rcdiag.engines.scoring.TOKENS_PER_PART", 4)
     with toy_scoring(tmp_path) as given:
         arguments = ["score", given["source"], "--policy", "old=toy", "--model", given["model"]]
         arguments += ["-o", tmp_path / "out.parquet", "-q"]
@@ -32,7 +32,7 @@ def parts_of(tmp_path: Path) -> Path:
 def interrupted(tmp_path: Path, scoring: Callable[..., Ran], monkeypatch) -> Path:
     """Run until the parts are there and the output is not; returns their folder."""
     with monkeypatch.context() as patch:
-        patch.setattr("rcdiag.engines.run._join", stop)
+        patch.setattr("rcdiag.engines.scoring._join", stop)
         assert scoring().code == 130
     (folder,) = (path for path in parts_of(tmp_path).iterdir() if path.is_dir())
     return folder
@@ -110,7 +110,7 @@ def test_a_second_run_on_one_output_is_told_of_the_first(tmp_path, scoring, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("rcdiag.engines.run._join", meanwhile)
+        patch.setattr("rcdiag.engines.scoring._join", meanwhile)
         assert scoring().code == 130
     assert "another run is writing it" in errors[0]
     assert scoring().code == 0

@@ -52,7 +52,7 @@ def arguments(request, table, model) -> Callable[[Path], list[str]]:
 # The command line with parts so small that a short table has many.
 RCDIAG = [
     *(sys.executable, "-c"),
-    "import cli.main, rcdiag.engines.run as run; run.TOKENS_PER_PART = 8192; cli.main.main()",
+    "import cli.main, rcdiag.engines.scoring as run; run.TOKENS_PER_PART = 8192; cli.main.main()",
 ]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.engines.packing import length_buckets, padded, padded_width
+from rcdiag.engines.padded_batches import length_buckets, padded, padded_width
 
 
 @given(st.integers(1, 1 << 20))

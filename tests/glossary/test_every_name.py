@@ -15,8 +15,8 @@ from rcdiag.results.score import CorrectionNumbers
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.profiles import PROFILES
 from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.toml_words import read_keys
 from rcdiag.trainers.verl.k_rejection import OPTIONS
-from rcdiag.trainers.words import read_keys
 from tests.glossary.found import corrections, logged
 
 KEY = "number that trainers log"

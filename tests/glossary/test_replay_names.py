@@ -15,7 +15,7 @@ from rcdiag.glossary.losses import aggregations, loss_settings, policy_losses
 from rcdiag.losses import ADVANTAGES, DENOMINATORS
 from rcdiag.losses.settings import Denominator
 from rcdiag.trainers import TRAINERS
-from rcdiag.trainers.words import read_keys
+from rcdiag.trainers.toml_words import read_keys
 from rcdiag.usecases.replay.factors import FACTORS
 from rcdiag.usecases.replay.training import REFERENCES
 from tests.results.stored import stored

@@ -9,7 +9,7 @@ from rcdiag.glossary.roles import ROLES
 from rcdiag.pages.sweep.words import ANSWERS
 from rcdiag.usecases.compare.roles import role
 from rcdiag.usecases.sweep.candidates import CANDIDATES
-from rcdiag.usecases.sweep.families import FAMILIES
+from rcdiag.usecases.sweep.estimator_families import FAMILIES
 
 
 def test_every_family_is_explained_by_what_it_does():

@@ -8,9 +8,9 @@ _run = main._run
 
 
 def _with_small_parts() -> None:
-    import rcdiag.engines.run
+    import rcdiag.engines.scoring
 
-    rcdiag.engines.run.TOKENS_PER_PART = 2048
+    rcdiag.engines.scoring.TOKENS_PER_PART = 2048
     _run()
 
 

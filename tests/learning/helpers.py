@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, MixtralConfig, PhiCon
 from rcdiag.engines.notation import parse_policy
 from rcdiag.learning.gradient import Gradient
 from rcdiag.learning.optimizer import StepReport
-from rcdiag.learning.settings import OptimizerSettings
 from rcdiag.learning.trainee import Trainee
+from rcdiag.learning.training_settings import OptimizerSettings
 from rcdiag.table.decode import decode
 from rcdiag.table.opening import open_table
 from rcdiag.table.stream import read_chunks, whole

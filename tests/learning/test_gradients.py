@@ -8,8 +8,8 @@ from transformers import Qwen3Config
 from rcdiag.engines.hf.head import LOGITS_AT_ONCE
 from rcdiag.learning.backward import accumulate
 from rcdiag.learning.gradient import Gradient
-from rcdiag.learning.rows import micro_batches, rows_of
-from rcdiag.learning.settings import LoraSettings
+from rcdiag.learning.micro_batches import micro_batches, rows_of
+from rcdiag.learning.training_settings import LoraSettings
 from tests import engine_models as engines
 from tests.learning.helpers import gap, random_coefficients, reference_gradient, tokens_in, trainee
 

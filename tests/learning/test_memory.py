@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from rcdiag.errors import RcdiagError
-from rcdiag.learning import memory as memory_module
-from rcdiag.learning.memory import TrainingPlan, check_memory, memory_needed
-from rcdiag.learning.settings import LoraSettings
+from rcdiag.learning import memory_estimate as memory_module
+from rcdiag.learning.memory_estimate import TrainingPlan, check_memory, memory_needed
+from rcdiag.learning.training_settings import LoraSettings
 from tests.learning.helpers import trainee
 
 pytestmark = pytest.mark.engine

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from rcdiag.learning.sampling import SamplingSettings, as_trajectories
+from rcdiag.learning.fresh_responses import SamplingSettings, as_trajectories
 from tests.learning.helpers import trainee
 
 pytestmark = pytest.mark.engine

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.learning.settings import LoraSettings
+from rcdiag.learning.training_settings import LoraSettings
 from tests.learning.helpers import take, trainee
 
 pytestmark = pytest.mark.engine

@@ -5,8 +5,8 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from rcdiag.learning.settings import LoraSettings, SketchSettings
 from rcdiag.learning.sketch import OneRow, RowsMixed, Taps, sketcher
+from rcdiag.learning.training_settings import LoraSettings, SketchSettings
 from tests import engine_models as engines
 from tests.learning.helpers import random_coefficients, trainee
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from rcdiag.learning.settings import LoraSettings, OptimizerSettings
+from rcdiag.learning.training_settings import LoraSettings, OptimizerSettings
 from tests.learning.helpers import ADAMW, objective, plain_model, random_coefficients, take, trainee
 
 pytestmark = pytest.mark.engine

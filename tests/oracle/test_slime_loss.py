@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rcdiag.losses.evaluate import LossResult
 from rcdiag.losses.settings import LossSettings
 from rcdiag.losses.tensor import Tensor
-from rcdiag.trainers.slime.functions import FLAGS
+from rcdiag.trainers.slime.chosen_by_flags import FLAGS
 from tests.losses.batches import SMALL, PaddedLoss, _grid, padded_losses
 from tests.losses.rules import RULES, default_settings, evaluate, loss_settings, value
 from tests.oracle.comparisons import within_a_millionth

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rcdiag.losses.settings import LossSettings
 from rcdiag.trainers.plan import Plan
 from rcdiag.trainers.slime import mis
-from rcdiag.trainers.slime.functions import FLAGS
+from rcdiag.trainers.slime.chosen_by_flags import FLAGS
 from rcdiag.usecases.replay.preset import loss_of_preset
 from rcdiag.usecases.replay.update import Update
 from tests.corrections.batches import batches, seeded

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rcdiag.usecases.replay.advantages import ADVANTAGES
+from rcdiag.usecases.replay.token_advantages import ADVANTAGES
 from tests.losses.batches import _grid
 from tests.oracle.verl import PACKAGES, _execute, _masked_functions, _wheel
 

@@ -17,9 +17,9 @@ from rcdiag.table.opening import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, plan_corrections, preset_configs
 from rcdiag.usecases.compare.run import compare
-from rcdiag.usecases.replay.batch import Roles
 from rcdiag.usecases.replay.run import replay
 from rcdiag.usecases.replay.update import Update
+from rcdiag.usecases.replay.update_batch import Roles
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.run import sweep
 from tests.pages.hostile import hostile_compare, hostile_score

@@ -10,7 +10,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.pages.page import page
 from rcdiag.results import from_json
 from rcdiag.trainers.emit import emit
-from rcdiag.usecases.sweep.families import FAMILIES
+from rcdiag.usecases.sweep.estimator_families import FAMILIES
 from tests.pages.browser import visit
 from tests.pages.makers import swept
 

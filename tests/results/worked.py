@@ -14,7 +14,6 @@ from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
 from rcdiag.usecases.replay.after_step import after_step
-from rcdiag.usecases.replay.batch import ReplayBatch, Roles, replay_batch
 from rcdiag.usecases.replay.gradients import (
     Products,
     cosine,
@@ -23,9 +22,10 @@ from rcdiag.usecases.replay.gradients import (
     relative_variance,
 )
 from rcdiag.usecases.replay.shares import coefficient_numbers, shares
+from rcdiag.usecases.replay.update_batch import ReplayBatch, Roles, replay_batch
 from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
-from rcdiag.usecases.sweep.families import FAMILIES
-from rcdiag.usecases.sweep.gradients import Baseline
+from rcdiag.usecases.sweep.estimator_families import FAMILIES
+from rcdiag.usecases.sweep.sketched_gradients import Baseline
 from rcdiag.usecases.sweep.state import SweepPlan, SweepState
 from tests.two_rows import BEHAVIOR, LOG_RATIOS, toy_pair
 

@@ -109,7 +109,7 @@ def test_unknown_runners_and_addresses_are_refused():
 @pytest.mark.engine
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: no two shares of it")
 def test_two_engines_score_what_one_with_as_many_threads_scores(tmp_path, monkeypatch):
-    monkeypatch.setattr("rcdiag.engines.run.TOKENS_PER_PART", 2048)
+    monkeypatch.setattr("rcdiag.engines.scoring.TOKENS_PER_PART", 2048)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     model = make_model(tmp_path / "model", "qwen3")
     table = make_table(tmp_path / "table.parquet", rows=120)

@@ -12,7 +12,7 @@ import pytest
 from rcdiag.statistics.accumulator import PairState
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.profiles import finished
-from rcdiag.statistics.vocabulary import worst_ids
+from rcdiag.statistics.token_ids import worst_ids
 from tests.builders import make_pair, summed
 from tests.statistics.comparisons import assert_near, assert_same_values
 from tests.statistics.strategies import seeded_batch

@@ -21,8 +21,8 @@ from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import KEPT, UpperTail
 from rcdiag.statistics.profiles import finished
 from rcdiag.statistics.quantiles import COARSE_BINS, Ordered, Sketch, coarse_counts
-from rcdiag.statistics.vocabulary import worst_ids
-from rcdiag.table.tokens import TokenBatch
+from rcdiag.statistics.token_ids import worst_ids
+from rcdiag.table.token_batch import TokenBatch
 from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
 from tests.builders import make_pair
 from tests.corrections.builders import presets_of

@@ -15,7 +15,7 @@ from rcdiag.statistics.extremes import (
     WorstTokens,
 )
 from rcdiag.statistics.pair import pair_of
-from rcdiag.table.tokens import sampled_tokens
+from rcdiag.table.token_batch import sampled_tokens
 from tests.builders import Lists, ids_like, make_pair, make_trajectories, summed
 from tests.statistics.strategies import seeded_batch
 

@@ -7,8 +7,8 @@ from math import nan, sqrt
 import numpy as np
 import pytest
 
-from rcdiag.statistics import vocabulary as vocabulary_module
-from rcdiag.statistics.vocabulary import (
+from rcdiag.statistics import token_ids as vocabulary_module
+from rcdiag.statistics.token_ids import (
     FEWEST,
     GROUPS,
     WORST,

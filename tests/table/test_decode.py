@@ -11,7 +11,7 @@ from rcdiag.table.batches import Batch, TableFile
 from rcdiag.table.columns import read_rewards
 from rcdiag.table.decode import columns_needed, decode
 from rcdiag.table.opening import open_table
-from rcdiag.table.tokens import sampled_tokens
+from rcdiag.table.token_batch import sampled_tokens
 from tests.builders import arrow_table, first_batch, write_table
 
 IDS = [[1, 2], [], [3, 4, 5]]

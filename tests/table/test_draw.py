@@ -10,8 +10,8 @@ import pytest
 
 import rcdiag
 from rcdiag.errors import RcdiagError
-from rcdiag.table import draw
-from rcdiag.table.draw import draw_rows
+from rcdiag.table import drawn_rows as draw
+from rcdiag.table.drawn_rows import draw_rows
 from rcdiag.table.opening import open_table
 from rcdiag.table.table import Table
 from tests.builders import write_table

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.draw import draw_rows
+from rcdiag.table.drawn_rows import draw_rows
 from rcdiag.table.given import GIVEN, read_given
 from rcdiag.table.join import join_tables
 from rcdiag.table.opening import open_table

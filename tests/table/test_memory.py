@@ -13,7 +13,7 @@ import pytest
 
 import rcdiag
 from rcdiag.errors import RcdiagError
-from rcdiag.table.memory import name_in_memory
+from rcdiag.table.in_memory import name_in_memory
 
 LENGTHS = np.array([3, 1, 4, 2] * 10)
 COLUMNS = ("response_ids", "rollout_log_probs", "old_log_probs", "group_id", "reward")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.names import known_names, spelled
+from rcdiag.table.column_names import known_names, spelled
 from rcdiag.table.naming import FIRST_ROWS
 from rcdiag.table.opening import open_table
 from rcdiag.table.schema import column_spec

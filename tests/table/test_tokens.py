@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rcdiag.statistics.pair import pair_of
-from rcdiag.table.tokens import TokenBatch, sampled_tokens
+from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Ragged, Trajectories
 from tests.builders import make_trajectories, summed
 

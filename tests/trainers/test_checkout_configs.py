@@ -10,8 +10,8 @@ import pytest
 from rcdiag.corrections.bounds import equivalent
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers import find_trainer
-from rcdiag.trainers.config import read_trainer_config
 from rcdiag.trainers.emit import emit, expresses
+from rcdiag.trainers.own_config import read_trainer_config
 from rcdiag.trainers.plan import plan_corrections
 from tests.trainers.miles.variants import ICEPOP, MIS
 

@@ -17,8 +17,8 @@ from rcdiag.results import CorrectionResult
 from rcdiag.statistics.pair import pair_of
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import find_trainer
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.plan import Plan, plan_corrections
+from rcdiag.trainers.settings_document import Document
 from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
 from rcdiag.usecases.replay.preset import loss_of_preset
 from tests.trainers.checkout_batches import BATCHES, CURRENT, Batch

@@ -8,7 +8,7 @@ import pytest
 
 from rcdiag.corrections.correction import Rejection, Weighting
 from rcdiag.errors import RcdiagError
-from rcdiag.trainers.config import TrainerConfig, read_trainer_config
+from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
 from rcdiag.trainers.plan import Plan, plan_corrections
 
 MODE = "vllm_importance_sampling_mode"

@@ -9,7 +9,7 @@ from rcdiag.glossary import explain
 from rcdiag.trainers import TRAINERS, families, find_trainer, spoken_name
 from rcdiag.trainers.emit import on_sweep_page, writer_names, writers
 from rcdiag.trainers.plan import plan_corrections
-from rcdiag.trainers.words import read_terms
+from rcdiag.trainers.toml_words import read_terms
 from rcdiag.usecases.corrected import CorrectionRows, wanted_quantities
 from tests.two_rows import toy_pair
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
-from rcdiag.trainers.document import MISSING, Document
+from rcdiag.trainers.settings_document import MISSING, Document
 
 HERE = Path("config")
 

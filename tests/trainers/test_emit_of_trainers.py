@@ -10,8 +10,8 @@ from rcdiag.corrections.bounds import equivalent
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers import TRAINERS
-from rcdiag.trainers.config import read_trainer_config
 from rcdiag.trainers.emit import emit
+from rcdiag.trainers.own_config import read_trainer_config
 from rcdiag.trainers.plan import plan_corrections
 from tests.trainers.answers import read_answers
 from tests.trainers.test_stored_answers import STORED

@@ -9,7 +9,7 @@ import pytest
 
 from rcdiag.results import CorrectionResult
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.table.tokens import sampled_tokens
+from rcdiag.table.token_batch import sampled_tokens
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities

@@ -9,11 +9,11 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.statistics.extremes import NonFinite
-from rcdiag.table.tokens import sampled_tokens
+from rcdiag.table.token_batch import sampled_tokens
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import plan_corrections
-from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.preset import PresetLoss, loss_of_preset
+from rcdiag.usecases.replay.update_batch import ReplayBatch
 from tests.trainers.answers import Updated, read_answers
 from tests.trainers.batches import BATCHES
 from tests.trainers.test_stored_answers import STORED, near

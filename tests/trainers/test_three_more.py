@@ -11,7 +11,7 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers import TRAINERS, find_trainer
-from rcdiag.trainers.config import TrainerConfig, read_trainer_config
+from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.trainers.trainer import Refused
 from tests.corrections.builders import Padded, result_of

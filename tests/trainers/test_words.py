@@ -15,7 +15,7 @@ from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.evaluate import LossResult
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.trainers import TRAINERS
-from rcdiag.trainers.words import (
+from rcdiag.trainers.toml_words import (
     KeyWords,
     expand,
     label,

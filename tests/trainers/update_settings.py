@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rcdiag.trainers import TRAINERS
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.plan import Plan
+from rcdiag.trainers.settings_document import Document
 from rcdiag.usecases.replay.update import Update, chosen_update
 from tests.trainers.answers import Settings
 

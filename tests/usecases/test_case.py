@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rcdiag.table.opening import open_table
-from rcdiag.usecases.case import read_case
+from rcdiag.usecases.case_of_table import read_case
 from rcdiag.usecases.diagnosed import rows_to_judge
 from rcdiag.usecases.passes import token_batches
 from tests.builders import ids_like, write_table

@@ -21,7 +21,7 @@ from tests.engines.engine_here import toy_scoring
 @pytest.fixture
 def setting(tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
     """What scores a small table in three parts."""
-    monkeypatch.setattr("rcdiag.engines.run.TOKENS_PER_PART", 5)
+    monkeypatch.setattr("rcdiag.engines.scoring.TOKENS_PER_PART", 5)
     with toy_scoring(tmp_path) as given:
         yield given
 
@@ -69,7 +69,7 @@ def test_finished_parts_tell_the_rate(setting, tmp_path, monkeypatch):
 
 
 def plan_of(setting: dict[str, Any], out: Path):
-    from rcdiag.engines.run import plan_scoring
+    from rcdiag.engines.scoring import plan_scoring
 
     table = rcdiag.open_table(setting["source"])
     return plan_scoring(table, [parse_policy("old=toy", str(setting["model"]))], out)

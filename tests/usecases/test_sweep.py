@@ -15,7 +15,7 @@ from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.candidates import CANDIDATES
-from rcdiag.usecases.sweep.families import FAMILIES
+from rcdiag.usecases.sweep.estimator_families import FAMILIES
 from rcdiag.usecases.sweep.run import sweep
 from tests.builders import write_table
 

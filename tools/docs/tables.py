@@ -19,7 +19,7 @@ from rcdiag.glossary import explain
 from rcdiag.results.frames import FRAMES
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import FAMILIES, METRICS
-from rcdiag.table.names import KnownName, known_names
+from rcdiag.table.column_names import KnownName, known_names
 from rcdiag.trainers import TRAINERS
 from tools.docs.causes import index_of_causes
 from tools.docs.links import linked

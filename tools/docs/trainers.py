@@ -11,8 +11,8 @@ from typing import Any
 from rcdiag.corrections.correction import Correction
 from rcdiag.glossary.describe import describe, settings_text
 from rcdiag.trainers import TRAINERS, families
+from rcdiag.trainers.toml_words import KeyWords, read_findings, read_keys, read_settings, read_terms
 from rcdiag.trainers.trainer import Refused, Trainer
-from rcdiag.trainers.words import KeyWords, read_findings, read_keys, read_settings, read_terms
 from tools.docs.links import linked
 
 DOCS = Path(__file__).parents[2] / "docs"

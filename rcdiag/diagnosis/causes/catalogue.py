@@ -6,8 +6,8 @@ from rcdiag.diagnosis.causes.alignment import ALIGNMENT
 from rcdiag.diagnosis.causes.cause import CAUSES
 from rcdiag.diagnosis.causes.context import CONTEXT
 from rcdiag.diagnosis.causes.difference import DIFFERENCE
+from rcdiag.diagnosis.causes.recorded_laws import SAMPLING
 from rcdiag.diagnosis.causes.recording import RECORDING
-from rcdiag.diagnosis.causes.sampling import SAMPLING
 from rcdiag.diagnosis.causes.storage import STORAGE
 
 __all__ = ["CAUSES"]

@@ -16,8 +16,8 @@ from rcdiag.diagnosis.checks.check import (
 from rcdiag.diagnosis.checks.corrections import CORRECTION_CHECKS, SWEEP_CHECKS
 from rcdiag.diagnosis.checks.families import family_checks
 from rcdiag.diagnosis.checks.logged import LOGGED_CHECKS
+from rcdiag.diagnosis.checks.measurable import FEW_PROMPT_GROUPS, TABLE_CHECKS
 from rcdiag.diagnosis.checks.policies import POLICY_CHECKS
-from rcdiag.diagnosis.checks.table import FEW_PROMPT_GROUPS, TABLE_CHECKS
 from rcdiag.diagnosis.checks.trainer_config import TRAINER_CONFIG_CHECKS, trainer_checks
 from rcdiag.diagnosis.checks.updates import UPDATE_CHECKS
 from rcdiag.results import Finding

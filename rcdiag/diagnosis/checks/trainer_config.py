@@ -8,7 +8,7 @@ from __future__ import annotations
 from rcdiag.diagnosis.checks.check import Check
 from rcdiag.errors import setting
 from rcdiag.trainers import TRAINERS
-from rcdiag.trainers.words import read_findings
+from rcdiag.trainers.toml_words import read_findings
 
 _VERL = "verl, verl/trainer/ppo/rollout_corr_helper.py"
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.experiments.fit import Left, margin, unexplained
-from rcdiag.diagnosis.experiments.law import Law
 from rcdiag.diagnosis.experiments.scene import Scene, Side
+from rcdiag.diagnosis.experiments.trainer_law import Law
 from rcdiag.engines.changes import Change, Forward, Passage
 
 Array = NDArray[np.float64]

@@ -9,7 +9,7 @@ import numpy as np
 from rcdiag.diagnosis.experiments.bench import Array, Bench, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import golden
-from rcdiag.diagnosis.experiments.law import Ranked
+from rcdiag.diagnosis.experiments.trainer_law import Ranked
 
 TOP_P = np.array([0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.95, 0.97, 0.98, 0.99, 0.995])
 TOP_K = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 16, 20, 24, 25, 30, 32, 40, 50, 64, 80, 100, 128, 200)

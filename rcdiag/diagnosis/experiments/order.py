@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rcdiag.diagnosis.experiments.all_experiments import EXPERIMENTS
 from rcdiag.diagnosis.experiments.bench import Bench, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import margin, unexplained
-from rcdiag.diagnosis.experiments.registry import EXPERIMENTS
 
 CHEAP = 1.0  # passes below which an experiment runs in any case
 

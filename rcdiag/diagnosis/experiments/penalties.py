@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rcdiag.diagnosis.experiments.bench import Array, Bench, Counts, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import Estimate, golden, interval, loss_at, residual, searched
-from rcdiag.diagnosis.experiments.law import log_prob, scaled, softmax
+from rcdiag.diagnosis.experiments.trainer_law import log_prob, scaled, softmax
 
 SCANNED = 1_500  # tokens on which strengths are searched
 REPETITION = (0.8, 0.9, 0.97, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)

@@ -9,7 +9,7 @@ import numpy as np
 from rcdiag.diagnosis.experiments.bench import Array, Bench, Counts, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import residual
-from rcdiag.diagnosis.experiments.law import log_sum, scaled
+from rcdiag.diagnosis.experiments.trainer_law import log_sum, scaled
 
 LN_2, LN_10 = float(np.log(2.0)), float(np.log(10.0))
 OFF = 12.0  # noise scales from which on a token is not explained

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.experiments.fit import Left, unexplained
-from rcdiag.diagnosis.experiments.law import Law
+from rcdiag.diagnosis.experiments.trainer_law import Law
 from rcdiag.engines.changes import Forward, LowPrecision, Passage, Reading
 
 Array = NDArray[np.float64]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.experiments.fit import Estimate, golden
-from rcdiag.diagnosis.experiments.law import Law, Ranked, log_prob_variance, scaled
+from rcdiag.diagnosis.experiments.trainer_law import Law, Ranked, log_prob_variance, scaled
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]

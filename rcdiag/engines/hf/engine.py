@@ -25,7 +25,7 @@ from rcdiag.engines.hf.model import (
     load_model,
 )
 from rcdiag.engines.matmul import ROUNDED, RoundedProducts, rounds
-from rcdiag.engines.packing import gather_scores, length_buckets, padded, whole_sequences
+from rcdiag.engines.padded_batches import gather_scores, length_buckets, padded, whole_sequences
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories

@@ -34,7 +34,7 @@ from rcdiag.engines.hf.model import (
     load_model,
 )
 from rcdiag.engines.matmul import RoundedProducts, rounds
-from rcdiag.engines.packing import length_buckets
+from rcdiag.engines.padded_batches import length_buckets
 from rcdiag.engines.spec import PolicySpec
 
 NEVER = torch.finfo(torch.float32).min

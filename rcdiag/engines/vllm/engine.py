@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from rcdiag.engines.backend import Progress
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, read_config
 from rcdiag.engines.matmul import ROUNDED, cpu_name, rounds
-from rcdiag.engines.packing import gather_scores, whole_sequences
+from rcdiag.engines.padded_batches import gather_scores, whole_sequences
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.engines.vllm import plugin as vllm_plugin
-from rcdiag.engines.vllm.options import engine_options, lora_request, set_environment
+from rcdiag.engines.vllm.engine_arguments import engine_options, lora_request, set_environment
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
 
@@ -88,7 +88,7 @@ class VllmEngine:
     def _decode(self, requests: list[tuple[NDArray, int, float]]) -> list[NDArray[np.float32]]:
         from vllm import SamplingParams
 
-        from rcdiag.engines.vllm.decode import drain
+        from rcdiag.engines.vllm.forced_decode import drain
 
         params = [
             SamplingParams(
@@ -149,7 +149,7 @@ def _start(folder: Path, path: str, options: dict[str, Any]) -> Any:
 
     if path == "decode":
         vllm_plugin.register()
-        from rcdiag.engines.vllm.decode import ForceTokens
+        from rcdiag.engines.vllm.forced_decode import ForceTokens
 
         return LLM(str(folder), logits_processors=[ForceTokens], **options)
     architectures = read_config(folder).get("architectures") or ["unknown"]

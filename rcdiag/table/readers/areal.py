@@ -9,7 +9,7 @@ import msgspec
 
 from rcdiag.table.readers.jsonl import Int, records
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
-from rcdiag.table.readers.text import RECORD, TextRow, encoded
+from rcdiag.table.readers.text_only import RECORD, TextRow, encoded
 
 
 class ArealLine(msgspec.Struct, gc=False):

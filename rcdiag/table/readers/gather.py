@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rcdiag.table.readers.columns import BITS, FLOATS, IDS, experts, lists
+from rcdiag.table.readers.list_columns import BITS, FLOATS, IDS, experts, lists
 from rcdiag.table.readers.reader import Rows
 from rcdiag.table.schema import ENTROPY, LOG_PROBS, ROUTED_EXPERTS
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.columns import BITS, FLOATS, IDS
+from rcdiag.table.readers.list_columns import BITS, FLOATS, IDS
 from rcdiag.table.readers.peek import BYTE_ORDER_MARK, LONGEST_RECORD
 
 # Types of fields. A number is an int or a float; true, text and null are none.

@@ -12,7 +12,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.jsonl import Int, records
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
-from rcdiag.table.readers.text import RECORD, TextRow, encoded
+from rcdiag.table.readers.text_only import RECORD, TextRow, encoded
 
 # Numbers of a response in the log that are no rewards.
 NO_REWARDS = ("entropy", "solution")

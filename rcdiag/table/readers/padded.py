@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.columns import BITS, experts, ragged
+from rcdiag.table.readers.list_columns import BITS, experts, ragged
 from rcdiag.table.readers.safe import Jagged, Tensor
 
 if TYPE_CHECKING:

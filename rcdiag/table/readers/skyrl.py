@@ -30,7 +30,7 @@ from rcdiag.table.readers.safe import (
     load_torch,
     open_content,
 )
-from rcdiag.table.readers.safe.tensors import tensor_of_bytes
+from rcdiag.table.readers.safe.views import tensor_of_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa

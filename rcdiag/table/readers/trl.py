@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rcdiag.table.readers.parquet import read_whole
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
-from rcdiag.table.readers.text import TextRow, encoded
+from rcdiag.table.readers.text_only import TextRow, encoded
 
 REPEATED = "A file that repeats the rows of the file before it, as TRL writes between generations."
 

@@ -12,7 +12,7 @@ import msgspec
 
 from rcdiag.table.readers.jsonl import Int, records_with_rest
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
-from rcdiag.table.readers.text import TextRow, encoded
+from rcdiag.table.readers.text_only import TextRow, encoded
 from rcdiag.table.schema import column_spec
 
 # The end of a key of verl's TransferQueue: prompt, session, output.

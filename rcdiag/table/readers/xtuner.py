@@ -11,7 +11,7 @@ import msgspec
 from rcdiag.table.readers.jsonl import Int, records
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
-from rcdiag.table.readers.text import RECORD, Messages, TextRow, encoded
+from rcdiag.table.readers.text_only import RECORD, Messages, TextRow, encoded
 
 
 class XtunerLine(msgspec.Struct):

@@ -10,7 +10,7 @@ from rcdiag.trainers.areal.emit import rejection_sampling
 from rcdiag.trainers.areal.loss_in_config import loss_in
 from rcdiag.trainers.areal.losses import UPDATE
 from rcdiag.trainers.areal.metrics import metrics, quantities
-from rcdiag.trainers.document import MISSING, Document
+from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Refused, Trainer
 
 _CAP, _MODE = "behave_imp_weight_cap", "behave_imp_weight_mode"

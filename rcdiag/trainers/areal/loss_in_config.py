@@ -5,8 +5,8 @@ Source: areal 1.0.4, areal/api/cli_args.py, `PPOActorConfig`.
 
 from __future__ import annotations
 
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.loss_choice import LossChoice, number, numbers, value
+from rcdiag.trainers.settings_document import Document
 
 
 def loss_in(document: Document) -> LossChoice:

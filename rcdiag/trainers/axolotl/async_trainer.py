@@ -17,13 +17,13 @@ from rcdiag.corrections.guard import Guard
 from rcdiag.results import Finding
 from rcdiag.trainers.axolotl.loss_in_config import loss_in
 from rcdiag.trainers.axolotl.losses import UPDATE
-from rcdiag.trainers.document import Document
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.settings_text import Inexpressible, Written, rounded
 from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Trainer, choice, positive
 from rcdiag.trainers.trl.emit import off_policy_mask as written_off_policy_mask
 from rcdiag.trainers.trl.emit import refuse_others
 from rcdiag.trainers.trl.grpo import MODES, off_policy_mask
-from rcdiag.trainers.trl.sampling import metrics_of_responses, quantities
+from rcdiag.trainers.trl.sampler_metrics import metrics_of_responses, quantities
 
 _MODE, _CAP = "vllm_importance_sampling_mode", "vllm_importance_sampling_cap"
 _SETTINGS: dict[str, Any] = {

@@ -5,8 +5,8 @@ Source: axolotl 0.21.0, axolotl/utils/schemas/trl.py.
 
 from __future__ import annotations
 
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.loss_choice import LossChoice
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trl.loss_in_config import LOSS_TYPES, of_loss_type
 
 _TYPES = {

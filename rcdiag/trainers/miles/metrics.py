@@ -19,7 +19,7 @@ from rcdiag.corrections.quantities import SUM, Quantity, Reduction
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.trainers.slime import mis
 from rcdiag.trainers.slime.built_in import mean_of, ratio_metrics, ratio_quantities
-from rcdiag.trainers.slime.functions import logged_of
+from rcdiag.trainers.slime.chosen_by_flags import logged_of
 from rcdiag.trainers.trainer import Metrics
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.loss_choice import LossChoice, value
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trl.loss_in_config import LOSS_TYPES, of_loss_type
 
 _TYPES = {

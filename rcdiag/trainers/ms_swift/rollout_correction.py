@@ -12,10 +12,10 @@ import numpy as np
 from rcdiag.corrections.bounds import weights_of, windows_of
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.guard import Guard
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.ms_swift.loss_in_config import loss_in
 from rcdiag.trainers.ms_swift.losses import UPDATE
 from rcdiag.trainers.ms_swift.metrics import LOGS, metrics, quantities
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.settings_text import ABOVE_ALL, Inexpressible, Written, rounded
 from rcdiag.trainers.trainer import (
     Claim,

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from rcdiag.results import Finding
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.nemo_rl.correction import PRESETS, SETTINGS, read
 from rcdiag.trainers.nemo_rl.emit import clipped_pg_loss
 from rcdiag.trainers.nemo_rl.loss_in_config import loss_in
 from rcdiag.trainers.nemo_rl.losses import UPDATE
 from rcdiag.trainers.nemo_rl.metrics import metrics, quantities
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Trainer
 
 FILTER = "seq_logprob_error_threshold"

@@ -6,8 +6,8 @@ Source: NVIDIA-NeMo/RL commit 7ea279ab, nemo_rl/algorithms/loss/loss_functions.p
 
 from __future__ import annotations
 
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.loss_choice import LossChoice, numbers, value
+from rcdiag.trainers.settings_document import Document
 
 _SWITCHES = {
     "force_on_policy_ratio": "on_policy",

@@ -5,8 +5,8 @@ Source: open-instruct commit e6c3044a, open_instruct/grpo_utils.py, `GRPOExperim
 
 from __future__ import annotations
 
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.loss_choice import LossChoice, number, numbers, value, word
+from rcdiag.trainers.settings_document import Document
 
 
 def loss_in(document: Document) -> LossChoice:

@@ -17,11 +17,11 @@ from rcdiag.corrections.correction import Correction, Level, Rejection, Weightin
 from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.statistics import STATISTICS, Statistic
 from rcdiag.results import Finding
-from rcdiag.trainers.document import MISSING, Document
 from rcdiag.trainers.open_instruct.emit import OF_TV, flags
 from rcdiag.trainers.open_instruct.loss_in_config import loss_in
 from rcdiag.trainers.open_instruct.losses import UPDATE
 from rcdiag.trainers.open_instruct.metrics import metrics, quantities
+from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Refused, Trainer, switch
 
 INVALID_LOGPROB = 1.0  # in place of a log-prob that is NaN

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from rcdiag.trainers.openrlhf.policy_loss import GENERATIONS
+from rcdiag.trainers.openrlhf.correction import GENERATIONS
 
 __all__ = ["GENERATIONS"]

@@ -6,8 +6,8 @@ Source: openrlhf 0.11.2, openrlhf/cli/train_ppo_ray.py.
 from __future__ import annotations
 
 from rcdiag.errors import RcdiagError
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.loss_choice import LossChoice, number, numbers, value, word
+from rcdiag.trainers.settings_document import Document
 
 _REDUCTIONS = {name: name for name in ("token-mean", "seq-mean-token-mean")}
 

@@ -5,8 +5,8 @@ Source: prime-rl commit 559b4477, packages/prime-rl-configs/src/prime_rl/configs
 
 from __future__ import annotations
 
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.loss_choice import LossChoice, numbers, word
+from rcdiag.trainers.settings_document import Document
 
 
 def loss_in(document: Document) -> LossChoice:

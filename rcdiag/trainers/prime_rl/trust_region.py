@@ -13,11 +13,11 @@ import numpy as np
 
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.guard import Guard
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.prime_rl.emit import loss_table
 from rcdiag.trainers.prime_rl.loss_in_config import loss_in
 from rcdiag.trainers.prime_rl.losses import UPDATE
 from rcdiag.trainers.prime_rl.metrics import metrics, quantities
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import (
     Claim,
     Config,

@@ -6,8 +6,8 @@ actor_pg_worker.py.
 
 from __future__ import annotations
 
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.loss_choice import LossChoice, number, numbers, value, word
+from rcdiag.trainers.settings_document import Document
 
 _VARIANTS = {
     "vanilla": "gpg",

@@ -15,11 +15,11 @@ import numpy as np
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.guard import Guard
 from rcdiag.results import Finding
-from rcdiag.trainers.document import MISSING, Document
 from rcdiag.trainers.roll.emit import block
 from rcdiag.trainers.roll.loss_in_config import loss_in
 from rcdiag.trainers.roll.losses import UPDATE
 from rcdiag.trainers.roll.metrics import FILTERS, metrics, quantities
+from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Refused, Trainer, choice, switch
 
 LEVELS = ("token", "segment", "geometric", "sequence")

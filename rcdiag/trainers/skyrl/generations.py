@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rcdiag.results import Finding
-from rcdiag.trainers.document import Document
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.skyrl.correction import (
     LOSSES,
     PRESETS,

@@ -5,8 +5,8 @@ Source: skyrl 0.4.0, skyrl/train/config/config.py, `AlgorithmConfig`.
 
 from __future__ import annotations
 
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.loss_choice import LossChoice, number, numbers, value, word
+from rcdiag.trainers.settings_document import Document
 
 _KINDS = {
     "regular": "vanilla",

@@ -18,7 +18,7 @@ from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import SUM, K, Kept, Quantity, Ratio, Reduction
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.trainers.slime import mis
-from rcdiag.trainers.slime.functions import logged_of
+from rcdiag.trainers.slime.chosen_by_flags import logged_of
 from rcdiag.trainers.trainer import Metrics
 
 DISTANCE = "train_rollout_logprob_abs_diff"

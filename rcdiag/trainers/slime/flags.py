@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from rcdiag.results import Finding
-from rcdiag.trainers.document import Document
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.slime import mis
 from rcdiag.trainers.slime.built_in import metrics, quantities
+from rcdiag.trainers.slime.chosen_by_flags import FLAGS, HELPER, Functions, is_run, is_script_of
 from rcdiag.trainers.slime.emit import custom_config
-from rcdiag.trainers.slime.functions import FLAGS, HELPER, Functions, is_run, is_script_of
 from rcdiag.trainers.slime.loss_in_config import loss_in
 from rcdiag.trainers.slime.losses import UPDATE
 from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Trainer

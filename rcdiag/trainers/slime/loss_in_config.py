@@ -5,8 +5,8 @@ Source: slime commit 624b824a8, slime/utils/arguments.py; the estimator chooses 
 
 from __future__ import annotations
 
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.loss_choice import LossChoice, number, numbers, value
+from rcdiag.trainers.settings_document import Document
 
 _OTHERS = ("grpo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo")
 

@@ -12,7 +12,7 @@ import numpy as np
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.guard import Guard
 from rcdiag.results import Finding
-from rcdiag.trainers.document import Document
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import (
     Claim,
     Config,
@@ -25,7 +25,7 @@ from rcdiag.trainers.trainer import (
 from rcdiag.trainers.trl.emit import correction_of_vllm
 from rcdiag.trainers.trl.loss_in_config import loss_in
 from rcdiag.trainers.trl.losses import UPDATE
-from rcdiag.trainers.trl.sampling import metrics, quantities
+from rcdiag.trainers.trl.sampler_metrics import metrics, quantities
 
 MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
 _SETTINGS: dict[str, Any] = {

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.loss_choice import LossChoice, number, numbers, value
+from rcdiag.trainers.settings_document import Document
 
 LOSS_TYPES: Mapping[str, tuple[str, str]] = {
     "grpo": ("vanilla", "seq-mean-token-mean"),

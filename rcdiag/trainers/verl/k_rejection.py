@@ -15,7 +15,7 @@ from rcdiag.corrections.apply import outcome
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.trainers.document import Document
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import (
     Claim,
     Config,
@@ -30,6 +30,7 @@ from rcdiag.trainers.verl.emit import by_k
 from rcdiag.trainers.verl.family import FAMILY, NEEDS, PACKAGE, PATH, UNSET
 from rcdiag.trainers.verl.ignored import ignored
 from rcdiag.trainers.verl.loss_in_config import loss_in
+from rcdiag.trainers.verl.losses import UPDATE_071, UPDATE_09
 from rcdiag.trainers.verl.metrics import (
     ALWAYS,
     Statistics,
@@ -42,7 +43,6 @@ from rcdiag.trainers.verl.metrics import (
     weight_metrics,
     weight_quantities,
 )
-from rcdiag.trainers.verl.updates import UPDATE_071, UPDATE_09
 from rcdiag.trainers.verl.whole_config import is_whole, whole_config_findings
 
 OPTIONS = (

@@ -6,8 +6,8 @@ Sources: verl 0.9.1, verl/trainer/config/actor/actor.yaml and verl/trainer/ppo/c
 from __future__ import annotations
 
 from rcdiag.losses import LOSSES
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.loss_choice import LossChoice, number, numbers, value, word
+from rcdiag.trainers.settings_document import Document
 
 _MODE = "actor.policy_loss.loss_mode"
 _AGGREGATION = "actor.loss_agg_mode"

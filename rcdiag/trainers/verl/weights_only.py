@@ -15,7 +15,7 @@ from rcdiag.corrections.quantities import Kept, Quantity
 from rcdiag.corrections.rejections import within
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.statistics.quantiles import Ordered
-from rcdiag.trainers.document import Document
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import (
     Claim,
     Config,
@@ -29,8 +29,8 @@ from rcdiag.trainers.trainer import (
 from rcdiag.trainers.verl.family import FAMILY, PACKAGE, PATH
 from rcdiag.trainers.verl.ignored import ignored_before_061
 from rcdiag.trainers.verl.loss_in_config import loss_in
+from rcdiag.trainers.verl.losses import UPDATE_060, UPDATE_20251027
 from rcdiag.trainers.verl.metrics import ALWAYS, off_policy, weight_metrics, weight_quantities
-from rcdiag.trainers.verl.updates import UPDATE_060, UPDATE_20251027
 from rcdiag.trainers.verl.whole_config import is_whole, whole_config_findings
 
 LEVELS = ("token", "sequence", "geometric")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rcdiag.results import Finding
-from rcdiag.trainers.document import Document
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Config
 
 # verl logs nothing of the rollout policy in these, unless asked to.

@@ -17,7 +17,7 @@ from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import Profiles, finished
 from rcdiag.statistics.suite import SuiteState
 from rcdiag.statistics.weighted import WeightedState
-from rcdiag.table.tokens import TokenBatch
+from rcdiag.table.token_batch import TokenBatch
 
 Pair = tuple[str, str]
 

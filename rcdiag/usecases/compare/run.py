@@ -29,7 +29,7 @@ from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.weighted import WeightedSuite
 from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
-from rcdiag.table.tokens import TokenBatch
+from rcdiag.table.token_batch import TokenBatch
 from rcdiag.usecases.compare.ladder import behind_the_best, is_nearest, ladder
 from rcdiag.usecases.compare.pairs import Comparison, Pair
 from rcdiag.usecases.compare.roles import choose, describe, ladder_order, repeat_of, role

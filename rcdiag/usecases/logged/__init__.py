@@ -7,7 +7,7 @@ the reason, `verdict` chooses, and `compare` makes the result.
 
 from __future__ import annotations
 
-from rcdiag.usecases.logged.compare import compared
-from rcdiag.usecases.logged.names import check_keys
+from rcdiag.usecases.logged.keys import check_keys
+from rcdiag.usecases.logged.run import compared
 
 __all__ = ["check_keys", "compared"]

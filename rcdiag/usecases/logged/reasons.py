@@ -18,16 +18,16 @@ from rcdiag.statistics.accumulator import Step
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.corrected import answerable
-from rcdiag.usecases.logged.names import Names
-from rcdiag.usecases.logged.plans import (
+from rcdiag.usecases.logged.keys import Names
+from rcdiag.usecases.logged.likely_plans import (
     GIVEN,
     OTHER_ARITHMETIC,
     OTHER_PRESETS,
     only,
     other_arithmetic,
 )
-from rcdiag.usecases.logged.rows import Numbers, Reading, logged_by, read_again
-from rcdiag.usecases.logged.sides import Sides
+from rcdiag.usecases.logged.read_again import Numbers, Reading, logged_by, read_again
+from rcdiag.usecases.logged.side_by_side import Sides
 
 # Micro-batches are tried down to the size at which a step has so many of them.
 MOST_BATCHES = 4096

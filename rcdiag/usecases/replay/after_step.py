@@ -9,7 +9,7 @@ from rcdiag.results import AfterStep, MetricValue
 from rcdiag.statistics.clusters import cluster_sums
 from rcdiag.statistics.moments import mean
 from rcdiag.table.segments import segment_sum
-from rcdiag.usecases.replay.batch import ReplayBatch
+from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]
 

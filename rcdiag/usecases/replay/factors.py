@@ -9,7 +9,7 @@ from rcdiag.results import Factor
 from rcdiag.statistics.histograms import LOG_RATIO_EDGES, log_ratio_counts
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.suite import Suite, SuiteState
-from rcdiag.usecases.replay.batch import ReplayBatch
+from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 FACTORS = {
     "mismatch": ("rollout", "old"),

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.learning.fresh_responses import SamplingSettings
 from rcdiag.learning.learner import Fresh
-from rcdiag.learning.sampling import SamplingSettings
 from rcdiag.learning.trainee import Trainee
 from rcdiag.table.trajectories import Ragged, Trajectories
 

@@ -18,9 +18,7 @@ from rcdiag.results import (
     ReplayStep,
     SplitReport,
 )
-from rcdiag.usecases.replay.advantages import computed_advantages, formula_of
 from rcdiag.usecases.replay.after_step import after_step, k3_kl, mean_reward
-from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.factors import factors
 from rcdiag.usecases.replay.gradients import PresetGradients, gradient_report, gradients
 from rcdiag.usecases.replay.paired import (
@@ -33,7 +31,9 @@ from rcdiag.usecases.replay.paired import (
 )
 from rcdiag.usecases.replay.preset import PresetLoss
 from rcdiag.usecases.replay.preset_result import preset_replay
-from rcdiag.usecases.replay.updates import ModelReplay, train
+from rcdiag.usecases.replay.real_updates import ModelReplay, train
+from rcdiag.usecases.replay.token_advantages import computed_advantages, formula_of
+from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]
 Losses = Mapping[str, PresetLoss]

@@ -14,9 +14,9 @@ from rcdiag.results import MetricValue, PairedDifference
 from rcdiag.statistics.clusters import cluster_sums
 from rcdiag.statistics.intervals import jackknife_interval
 from rcdiag.table.segments import segment_sum
-from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.gradients import PresetGradients, by_group
 from rcdiag.usecases.replay.preset import PresetLoss
+from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]
 

@@ -20,9 +20,9 @@ from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.evaluate import LossResult, evaluate
 from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.table.segments import segment_sum
-from rcdiag.usecases.replay.advantages import formula_of, without_rejected
-from rcdiag.usecases.replay.batch import ReplayBatch
+from rcdiag.usecases.replay.token_advantages import formula_of, without_rejected
 from rcdiag.usecases.replay.update import NAIVE, Update
+from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -18,10 +18,10 @@ from rcdiag.results import (
 )
 from rcdiag.table.hashing import mixed
 from rcdiag.table.segments import segment_sum
-from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.preset import PresetEffect, PresetLoss
 from rcdiag.usecases.replay.shares import coefficient_numbers, shares
 from rcdiag.usecases.replay.update import NAIVE, Update
+from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]
 DRAWN = 300  # tokens of a preset that are drawn

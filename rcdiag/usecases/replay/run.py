@@ -13,12 +13,12 @@ from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
 from rcdiag.usecases.diagnosed import diagnosis_of_table
 from rcdiag.usecases.provenance import provenance
-from rcdiag.usecases.replay.batch import ReplayBatch, Roles, read_batch
 from rcdiag.usecases.replay.factors import factors
 from rcdiag.usecases.replay.paired import PresetNumbers, of_loss, paired_differences
 from rcdiag.usecases.replay.preset import loss_of_preset
 from rcdiag.usecases.replay.preset_result import preset_replay
 from rcdiag.usecases.replay.update import Update
+from rcdiag.usecases.replay.update_batch import ReplayBatch, Roles, read_batch
 
 
 def replay(

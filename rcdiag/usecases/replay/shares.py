@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from rcdiag.results import Coefficients, Shares
 from rcdiag.table.segments import segment_sum
-from rcdiag.usecases.replay.batch import ReplayBatch
+from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, one_of, setting
-from rcdiag.learning.settings import LoraSettings, OptimizerSettings, SketchSettings
+from rcdiag.learning.training_settings import LoraSettings, OptimizerSettings, SketchSettings
 
 if TYPE_CHECKING:  # it loads transformers, which an update without a model does not need
     from rcdiag.usecases.replay.fresh_samples import Reward

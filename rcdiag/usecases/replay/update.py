@@ -12,7 +12,7 @@ from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, Denominator, LossSetting
 from rcdiag.results import Finding
 from rcdiag.trainers.loss_choice import LossChoice
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.replay.advantages import advantage_source
+from rcdiag.usecases.replay.token_advantages import advantage_source
 
 NAIVE = "naive"  # the update without any correction
 # {"tau_pos": 2} or ["tau_pos=2"]

@@ -9,21 +9,21 @@ from rcdiag.engines.checkpoint import check_checkpoint, limits
 from rcdiag.engines.tokenizer import decoder
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.learning.learner import Sampler
-from rcdiag.learning.memory import TrainingPlan, check_memory
+from rcdiag.learning.memory_estimate import TrainingPlan, check_memory
 from rcdiag.learning.policy import check_free
 from rcdiag.learning.trainee import Trainee
 from rcdiag.results import ReplayResult, ReplayStep
 from rcdiag.table.columns import known_steps, read_rows
 from rcdiag.table.survey import check_limits
 from rcdiag.table.table import Table
-from rcdiag.usecases.replay.batch import ReplayBatch, Roles, read_batch
 from rcdiag.usecases.replay.factors import factors
 from rcdiag.usecases.replay.fresh_samples import Decode, Prompts, prompts_of, sampler
 from rcdiag.usecases.replay.model_run import over_steps, replay_presets
+from rcdiag.usecases.replay.real_updates import ModelReplay, train
 from rcdiag.usecases.replay.run import replay_result
 from rcdiag.usecases.replay.training import Training
 from rcdiag.usecases.replay.update import Update
-from rcdiag.usecases.replay.updates import ModelReplay, train
+from rcdiag.usecases.replay.update_batch import ReplayBatch, Roles, read_batch
 
 Progress = Callable[[str], None]
 

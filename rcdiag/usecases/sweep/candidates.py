@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rcdiag.corrections.correction import Correction
 from rcdiag.errors import RcdiagError, did_you_mean, setting
-from rcdiag.usecases.sweep.families import FAMILIES, Bounds
+from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds
 
 
 @dataclass(frozen=True, slots=True)

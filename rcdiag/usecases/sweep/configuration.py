@@ -14,7 +14,7 @@ from rcdiag.trainers.emit import emit, emitted, expresses, on_sweep_page, other_
 from rcdiag.trainers.settings_text import Inexpressible
 from rcdiag.trainers.trainer import Trainer
 from rcdiag.usecases.sweep.candidates import find_candidate
-from rcdiag.usecases.sweep.families import FAMILIES, Bounds
+from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds
 
 
 def check_configuration(trainer: str, candidate: str | None) -> None:

@@ -13,7 +13,7 @@ from rcdiag.results import MetricValue
 from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.intervals import t_quantile
 from rcdiag.statistics.ratios import Array
-from rcdiag.usecases.sweep.families import Bounds
+from rcdiag.usecases.sweep.estimator_families import Bounds
 from rcdiag.usecases.sweep.state import SweepState
 from rcdiag.usecases.sweep.sums import LENGTHS
 

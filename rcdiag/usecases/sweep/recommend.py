@@ -22,7 +22,7 @@ from rcdiag.diagnosis.constraints import (
 )
 from rcdiag.results import Diagnosis, MetricValue
 from rcdiag.results.sweep import Candidate, Recommendation
-from rcdiag.usecases.sweep import reasons
+from rcdiag.usecases.sweep import sentences as reasons
 from rcdiag.usecases.sweep.candidates import CANDIDATES, Setting
 from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
 from rcdiag.usecases.sweep.scores import Scores, gradient_scores, weight_distance

@@ -22,9 +22,9 @@ from rcdiag.statistics.suite import Suite
 from rcdiag.table.columns import read_rewards
 from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
-from rcdiag.table.tokens import TokenBatch
+from rcdiag.table.token_batch import TokenBatch
 from rcdiag.trainers import DEFAULT, find_trainer
-from rcdiag.usecases.case import CaseRows
+from rcdiag.usecases.case_of_table import CaseRows
 from rcdiag.usecases.diagnosed import diagnosis_of_table, rows_to_judge
 from rcdiag.usecases.passes import Walk, no_tokens, reads_here, states
 from rcdiag.usecases.provenance import provenance
@@ -32,9 +32,9 @@ from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import CANDIDATES, Setting, candidates_with
 from rcdiag.usecases.sweep.configuration import choice_configurations, family_configurations
 from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
-from rcdiag.usecases.sweep.families import FAMILIES, Bounds, settings
-from rcdiag.usecases.sweep.gradients import Baseline
+from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds, settings
 from rcdiag.usecases.sweep.recommend import Evidence, recommend
+from rcdiag.usecases.sweep.sketched_gradients import Baseline
 from rcdiag.usecases.sweep.state import SweepPlan, SweepState
 
 Grids = dict[str, list[Bounds]]

@@ -18,7 +18,7 @@ import numpy as np
 from rcdiag.results import MetricValue
 from rcdiag.statistics.intervals import t_quantile
 from rcdiag.statistics.ratios import Array
-from rcdiag.usecases.sweep.gradients import REFERENCE, centred
+from rcdiag.usecases.sweep.sketched_gradients import REFERENCE, centred
 from rcdiag.usecases.sweep.state import SweepState
 
 

@@ -17,8 +17,12 @@ from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
 from rcdiag.statistics.suite import BlockSums, SuiteState
 from rcdiag.usecases.sweep.by_cluster import Array, Index, Places, SumsByCluster
-from rcdiag.usecases.sweep.gradients import Baseline, candidate_gradients, recorded_advantage
 from rcdiag.usecases.sweep.layout import Layout
+from rcdiag.usecases.sweep.sketched_gradients import (
+    Baseline,
+    candidate_gradients,
+    recorded_advantage,
+)
 from rcdiag.usecases.sweep.sums import (
     LENGTHS,
     FamilyEffect,

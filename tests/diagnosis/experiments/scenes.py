@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case, RowFacts
 from rcdiag.diagnosis.experiments.bench import Bench
-from rcdiag.diagnosis.experiments.law import Law, entropy, log_sum, softmax
 from rcdiag.diagnosis.experiments.scene import Scene, scene_of
 from rcdiag.diagnosis.experiments.sides import side_of
+from rcdiag.diagnosis.experiments.trainer_law import Law, entropy, log_sum, softmax
 from rcdiag.engines.changes import Change, Passage, Reading, Tensors
 from rcdiag.table.trajectories import Ragged
 

@@ -7,8 +7,8 @@ import pytest
 
 from rcdiag.diagnosis.experiments.bench import Bench
 from rcdiag.diagnosis.experiments.fit import golden, margin, unexplained
-from rcdiag.diagnosis.experiments.head import bfloat16
 from rcdiag.diagnosis.experiments.order import explains, quick_trials, ranked
+from rcdiag.diagnosis.experiments.output_layer import bfloat16
 from rcdiag.diagnosis.experiments.silent import (
     foreign_tokens,
     support_of_tokens,

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from rcdiag.results import MetricValue
 from rcdiag.statistics.moments import Moments, moments_of
-from rcdiag.table.tokens import sampled_tokens
+from rcdiag.table.token_batch import sampled_tokens
 from rcdiag.table.trajectories import Ragged, Trajectories
 from tests.builders import Lists, arrow_table, flat, ids_like
 from tests.statistics.profile_loops import interval_of_quotient

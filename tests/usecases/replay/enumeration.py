@@ -8,9 +8,9 @@ from functools import cache, cached_property
 import numpy as np
 
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.gradients import seq_is_coefficients
 from rcdiag.usecases.replay.preset import loss_of_preset
+from rcdiag.usecases.replay.update_batch import ReplayBatch
 from tests.statistics.enumerated import (
     LENGTH,
     PREFIXES,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
-from rcdiag.usecases.replay.advantages import ADVANTAGES, computed_advantages
+from rcdiag.usecases.replay.token_advantages import ADVANTAGES, computed_advantages
 
 
 def advantages(source: str, reward: list, group: list, lengths: list | None = None) -> list[float]:

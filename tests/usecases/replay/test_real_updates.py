@@ -13,7 +13,7 @@ import torch
 from rcdiag.results.plain import unstructured
 from rcdiag.statistics.intervals import jackknife_interval
 from rcdiag.usecases.replay.gradients import gradients
-from rcdiag.usecases.replay.updates import ModelReplay, train
+from rcdiag.usecases.replay.real_updates import ModelReplay, train
 from tests.usecases.replay.builders import update_of
 from tests.usecases.replay.plain import LOSSES, Plain, k3
 from tests.usecases.replay.with_model import (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.usecases.replay.advantages import ADVANTAGES, without_rejected
+from rcdiag.usecases.replay.token_advantages import ADVANTAGES, without_rejected
 from tests.usecases.replay.builders import batch_of, one, table_of
 
 REJECT = {"rollout_is": None, "rollout_rs": "seq_mean_k2", "rollout_rs_threshold": 0.5}

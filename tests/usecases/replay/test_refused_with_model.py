@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.learning.memory import TrainingPlan, memory_needed
+from rcdiag.learning.memory_estimate import TrainingPlan, memory_needed
 from rcdiag.learning.trainee import Trainee
 from tests.engine_models import VOCABULARY
 from tests.usecases.replay.conftest import table_for
@@ -96,7 +96,7 @@ def test_too_little_memory_is_refused_by_saying_what_would_fit(model, table, mon
     whole = TrainingPlan(spec=made.spec, presets=6, optimizer="sgd")
     parts = loaded(table)[0]
     need = memory_needed(whole, parts).on("cpu")
-    monkeypatch.setattr("rcdiag.learning.memory.free_memory", lambda device: need - 1)
+    monkeypatch.setattr("rcdiag.learning.memory_estimate.free_memory", lambda device: need - 1)
     with pytest.raises(RcdiagError, match="training needs about") as caught:
         replay_model_of(table, made)
     assert caught.value.hint.startswith("these would fit: micro-batches of")
@@ -105,7 +105,7 @@ def test_too_little_memory_is_refused_by_saying_what_would_fit(model, table, mon
 
 @pytest.mark.usefixtures("no_loading")
 def test_where_nothing_fits_a_larger_machine_is_asked_for(model, table, monkeypatch):
-    monkeypatch.setattr("rcdiag.learning.memory.free_memory", lambda device: 1000)
+    monkeypatch.setattr("rcdiag.learning.memory_estimate.free_memory", lambda device: 1000)
     with pytest.raises(RcdiagError, match="0 GB are free") as caught:
         replay_model_of(table, model_of(model))
     assert caught.value.hint == "take a larger machine"
@@ -115,7 +115,7 @@ def test_memory_that_just_fits_is_enough(model, table, monkeypatch):
     made = model_of(model)
     plan = TrainingPlan(spec=made.spec, presets=6, optimizer="sgd")
     need = memory_needed(plan, loaded(table)[0]).on("cpu")
-    monkeypatch.setattr("rcdiag.learning.memory.free_memory", lambda device: need)
+    monkeypatch.setattr("rcdiag.learning.memory_estimate.free_memory", lambda device: need)
     assert replay_model_of(table, made).presets["naive"].gradient.grad_norm > 0
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.usecases.replay.batch import Roles
+from rcdiag.usecases.replay.update_batch import Roles
 from tests.usecases.replay.builders import naive_of, one, plan_of, replay_of, table_of, update_of
 
 LOGS = [[-1.0], [-1.0, -2.0], [-3.0], [-1.0, -1.0, -1.0]]

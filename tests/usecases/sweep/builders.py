@@ -16,7 +16,7 @@ from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
 from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
-from rcdiag.usecases.sweep.families import FAMILIES, Bounds
+from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds
 from rcdiag.usecases.sweep.state import SweepPlan, SweepState
 from tests.builders import summed
 from tests.corrections.builders import Padded, trajectories_of

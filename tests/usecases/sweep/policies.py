@@ -10,8 +10,8 @@ from rcdiag.results.sweep import Recommendation
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.usecases.sweep.candidates import CANDIDATES
-from rcdiag.usecases.sweep.gradients import Baseline
 from rcdiag.usecases.sweep.recommend import Evidence, recommend
+from rcdiag.usecases.sweep.sketched_gradients import Baseline
 from rcdiag.usecases.sweep.state import SweepPlan, SweepState
 from tests.builders import mismatch, summed
 

@@ -12,9 +12,9 @@ from rcdiag.corrections.quantities import K, LogRatio
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.table.segments import segment_sum
 from rcdiag.usecases.sweep.candidates import CANDIDATES
-from rcdiag.usecases.sweep.families import FAMILIES
-from rcdiag.usecases.sweep.gradients import Baseline, advantages
+from rcdiag.usecases.sweep.estimator_families import FAMILIES
 from rcdiag.usecases.sweep.scores import weight_distance
+from rcdiag.usecases.sweep.sketched_gradients import Baseline, advantages
 from tests.builders import make_pair
 from tests.corrections.batches import batches
 from tests.usecases.sweep.builders import pair_from

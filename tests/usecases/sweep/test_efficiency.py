@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rcdiag.usecases.sweep.gradients import DIMENSIONS, buckets, centred, sketches
 from rcdiag.usecases.sweep.scores import GradientError, Scores, Sizes
+from rcdiag.usecases.sweep.sketched_gradients import DIMENSIONS, buckets, centred, sketches
 
 NOTHING = np.zeros((7, 3))
 

@@ -16,7 +16,7 @@ from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.usecases.sweep import state
 from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
-from rcdiag.usecases.sweep.families import FAMILIES
+from rcdiag.usecases.sweep.estimator_families import FAMILIES
 from rcdiag.usecases.sweep.state import SweepState
 from tests.corrections.batches import seeded
 from tests.corrections.builders import Padded, padded

@@ -7,7 +7,7 @@ import pytest
 
 from rcdiag.statistics.intervals import t_quantile
 from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
-from rcdiag.usecases.sweep.families import FAMILIES, settings
+from rcdiag.usecases.sweep.estimator_families import FAMILIES, settings
 from tests.builders import make_pair
 from tests.corrections.batches import seeded
 from tests.corrections.builders import Padded, padded

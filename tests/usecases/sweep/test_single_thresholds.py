@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rcdiag.corrections.correction import Correction
 from rcdiag.results import CorrectionResult
 from rcdiag.results.sweep import SweepRow
-from rcdiag.usecases.sweep.families import FAMILIES, Bounds
+from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds
 from tests.corrections.batches import batches
 from tests.corrections.builders import Padded, padded
 from tests.examples import dear

@@ -24,7 +24,7 @@ from rcdiag.results.sweep import Recommendation
 from rcdiag.statistics.pair import pair_of
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.usecases.sweep.candidates import CANDIDATES
-from rcdiag.usecases.sweep.gradients import Baseline
+from rcdiag.usecases.sweep.sketched_gradients import Baseline
 from tests.usecases.sweep.policies import advice_of, state_of_candidates
 
 Array = NDArray[np.float64]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rcdiag.pages.blocks import Block, Fold, Lines, Section, Snippet, Tab, Words
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.sweep.words import ANSWERS
+from rcdiag.pages.tabs.corrections.all_corrections import all_corrections
 from rcdiag.pages.tabs.corrections.bounds import sliders
 from rcdiag.pages.tabs.corrections.forecast import forecast
 from rcdiag.pages.tabs.corrections.logged import own_log
-from rcdiag.pages.tabs.corrections.table import all_corrections
 from rcdiag.pages.tabs.corrections.treatments import treatments_of
 from rcdiag.results import SweepResult
 

@@ -12,7 +12,7 @@ from rcdiag.table.readers.safe.inert import Foreign as Foreign
 from rcdiag.table.readers.safe.inert import foreign as foreign
 from rcdiag.table.readers.safe.machine import load_pickle as load_pickle
 from rcdiag.table.readers.safe.tensordicts import Same as Same
-from rcdiag.table.readers.safe.tensors import Jagged as Jagged
-from rcdiag.table.readers.safe.tensors import Tensor as Tensor
 from rcdiag.table.readers.safe.torch_file import is_torch_file as is_torch_file
 from rcdiag.table.readers.safe.torch_file import load_torch as load_torch
+from rcdiag.table.readers.safe.views import Jagged as Jagged
+from rcdiag.table.readers.safe.views import Tensor as Tensor

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.safe.allowed import NAMES
 from rcdiag.table.readers.safe.content import Content, damaged, open_content
 from rcdiag.table.readers.safe.inert import Foreign, Name, Pair, Unfinished, hashable
-from rcdiag.table.readers.safe.names import NAMES
 
 # Numbers, True, False and None one after the other: instructions that only push a constant.
 CONSTANTS = re.compile(rb"(?:K.|M.{2}|J.{4}|G.{8}|[N\x88\x89])++", re.DOTALL)

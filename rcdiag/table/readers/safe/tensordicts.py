@@ -12,7 +12,7 @@ from typing import Any
 
 from rcdiag.table.readers.safe.arrays import shape_of
 from rcdiag.table.readers.safe.inert import Foreign, Name, Pair, Unfinished, names_of
-from rcdiag.table.readers.safe.tensors import Jagged, Tensor, jagged, view_bytes
+from rcdiag.table.readers.safe.views import Jagged, Tensor, jagged, view_bytes
 
 VALUES, LENGTHS, OFFSETS = "<NJT_VALUES>", "<NJT_LENGTHS>", "<NJT_OFFSETS>"
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.safe.allowed import NAMES
 from rcdiag.table.readers.safe.content import Content, damaged, open_content
 from rcdiag.table.readers.safe.inert import Name, Pair
 from rcdiag.table.readers.safe.machine import run
-from rcdiag.table.readers.safe.names import NAMES
-from rcdiag.table.readers.safe.tensors import KINDS, STORAGES, UNTYPED, Storage
+from rcdiag.table.readers.safe.views import KINDS, STORAGES, UNTYPED, Storage
 
 ZIP = b"PK\x03\x04"
 SUMMED_AT_ONCE = 1 << 24  # bytes

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Reader, Rows
 from rcdiag.table.readers.safe import laid_out, open_content
-from rcdiag.table.readers.verl import layout
+from rcdiag.table.readers.verl import file_places as layout
 from rcdiag.table.readers.verl.contents import DATA_PROTO, missing_responses, open_batch
-from rcdiag.table.readers.verl.rows import rows_of
+from rcdiag.table.readers.verl.cut_rows import rows_of
 
 
 def _is_verl(peek: Peek) -> bool:

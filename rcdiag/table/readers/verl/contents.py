@@ -31,7 +31,7 @@ from rcdiag.table.readers.safe import (
     load_pickle,
     load_torch,
 )
-from rcdiag.table.readers.safe.tensors import KINDS, tensor_of_bytes
+from rcdiag.table.readers.safe.views import KINDS, tensor_of_bytes
 
 DATA_PROTO = "verl.protocol.DataProto"
 NAMES = foreign([("verl.protocol", "DataProto")])

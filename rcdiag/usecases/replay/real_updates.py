@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.learning.learner import Learner
-from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.preset import (
     PresetEffect,
     PresetLoss,
@@ -20,6 +19,7 @@ from rcdiag.usecases.replay.preset import (
 )
 from rcdiag.usecases.replay.training import Training
 from rcdiag.usecases.replay.update import NAIVE, Update
+from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

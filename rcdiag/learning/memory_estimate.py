@@ -16,7 +16,7 @@ from rcdiag.engines.hf.model import BATCH_TOKENS, choose_device
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.learning.policy import add_adapter
-from rcdiag.learning.settings import LoraSettings
+from rcdiag.learning.training_settings import LoraSettings
 from rcdiag.table import free_memory as of_machine
 from rcdiag.table.trajectories import Trajectories
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.losses import ADVANTAGES
 from rcdiag.table.segments import segment_sum
-from rcdiag.table.tokens import TokenBatch
+from rcdiag.table.token_batch import TokenBatch
 
 Array = NDArray[np.float64]
 COLUMN = "column"

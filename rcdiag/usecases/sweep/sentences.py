@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from rcdiag.results import Diagnosis, MetricValue
 from rcdiag.results.base import written_interval
 from rcdiag.statistics.intervals import FEW_CLUSTERS
-from rcdiag.usecases.sweep.gradients import DIMENSIONS
 from rcdiag.usecases.sweep.scores import Scores
+from rcdiag.usecases.sweep.sketched_gradients import DIMENSIONS
 from rcdiag.usecases.sweep.state import SweepState
 
 ONE_CLUSTER = "All sequences depend on each other (one cluster): no difference has an error."

@@ -18,8 +18,8 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.column_names import names_for
 from rcdiag.table.lists import lengths_of
-from rcdiag.table.names import names_for
 from rcdiag.table.padded_rows import PADDED_ROWS, find_padding
 from rcdiag.table.padding import Cut
 from rcdiag.table.schema import metadata_of

@@ -16,7 +16,7 @@ from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Span, Where, cut_rows
 from rcdiag.table.readers.reader import Notes, Rows
 from rcdiag.table.readers.safe import Jagged, Tensor, laid_out
-from rcdiag.table.readers.verl import layout
+from rcdiag.table.readers.verl import file_places as layout
 from rcdiag.table.readers.verl.contents import Batch, missing_responses
 from rcdiag.table.schema import column_spec
 

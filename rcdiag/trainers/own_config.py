@@ -1,6 +1,6 @@
 """A trainer's own configuration is read as it is: which trainer, which generation, which settings.
 
-Files are YAML, JSON, TOML or a shell script with flags; see `rcdiag.trainers.document`.
+Files are YAML, JSON, TOML or a shell script with flags; see `rcdiag.trainers.settings_document`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from rcdiag.errors import RcdiagError, nearest, setting
 from rcdiag.results import Finding
 from rcdiag.trainers import TRAINERS, families, find_trainer
-from rcdiag.trainers.document import MISSING, Document
+from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.shell_variables import VARIABLE
 from rcdiag.trainers.trainer import Claim, Config, Trainer
 

@@ -10,8 +10,8 @@ import numpy as np
 from rcdiag.corrections.correction import in_float32
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import Plan, plan_corrections
+from rcdiag.trainers.toml_words import read_renamed_presets
 from rcdiag.trainers.trainer import Trainer
-from rcdiag.trainers.words import read_renamed_presets
 
 GIVEN, OTHER_ARITHMETIC, OTHER_PRESETS = "given", "arithmetic", "presets"
 

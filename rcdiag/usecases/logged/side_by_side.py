@@ -10,7 +10,7 @@ from rcdiag.errors import RcdiagError, mapping_setting
 from rcdiag.logs import Log, LoggedNumber
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
 from rcdiag.statistics.accumulator import Step
-from rcdiag.usecases.logged.names import Names
+from rcdiag.usecases.logged.keys import Names
 
 # Numbers agree where they are this near, relative to the larger.
 NEAR = 1e-6

@@ -8,7 +8,7 @@ import numpy as np
 
 from rcdiag.logs import Log
 from rcdiag.statistics.accumulator import Step
-from rcdiag.usecases.logged.plans import tried_plans
+from rcdiag.usecases.logged.likely_plans import tried_plans
 from rcdiag.usecases.logged.reasons import (
     REASONS,
     Differing,
@@ -18,7 +18,7 @@ from rcdiag.usecases.logged.reasons import (
     Sought,
     arithmetic,
 )
-from rcdiag.usecases.logged.sides import NEAR
+from rcdiag.usecases.logged.side_by_side import NEAR
 
 # Step of the table and key of the trainer -> by how much rounding may move the number.
 Slack = Mapping[tuple[Step, str], float]

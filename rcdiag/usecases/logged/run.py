@@ -8,10 +8,10 @@ from rcdiag.results import LogComparison, LoggedKey, ScoreResult
 from rcdiag.table.columns import known_steps
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.logged.names import Names
+from rcdiag.usecases.logged.keys import Names
+from rcdiag.usecases.logged.likeliest import explained
 from rcdiag.usecases.logged.reasons import Differing, Place, Reason, Sought
-from rcdiag.usecases.logged.sides import Sides, agree, batches_of, side_by_side
-from rcdiag.usecases.logged.verdict import explained
+from rcdiag.usecases.logged.side_by_side import Sides, agree, batches_of, side_by_side
 
 
 def compared(log: Log, result: ScoreResult, dump: Table, plan: Plan) -> LogComparison:

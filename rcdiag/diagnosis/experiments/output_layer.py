@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rcdiag.diagnosis.experiments.bench import Bench, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import searched
-from rcdiag.diagnosis.experiments.law import log_sum, scaled
+from rcdiag.diagnosis.experiments.trainer_law import log_sum, scaled
 
 CAPS = tuple(np.geomspace(2.0, 200.0, 12).tolist())
 RANKS = (2, 4, 8, 16)

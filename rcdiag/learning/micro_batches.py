@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rcdiag.engines.packing import length_buckets, padded, whole_sequences
+from rcdiag.engines.padded_batches import length_buckets, padded, whole_sequences
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Ragged, Trajectories
 

@@ -18,10 +18,10 @@ from rcdiag.table.columns import known_steps
 from rcdiag.table.observed import unobserved
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.table import Table
-from rcdiag.table.tokens import TokenBatch, sampled_tokens
+from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
 from rcdiag.usecases.passes import no_tokens
-from rcdiag.usecases.replay.advantages import token_advantages
+from rcdiag.usecases.replay.token_advantages import token_advantages
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]

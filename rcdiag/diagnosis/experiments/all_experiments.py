@@ -8,13 +8,13 @@ from __future__ import annotations
 from rcdiag.diagnosis.experiments.contexts import CONTEXTS
 from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.functions import FUNCTIONS
-from rcdiag.diagnosis.experiments.head import (
+from rcdiag.diagnosis.experiments.kept_sets import KEPT_SETS
+from rcdiag.diagnosis.experiments.output_layer import (
     PADDING_ROWS,
     ROUNDED_LOGITS,
     SOFTCAP,
     VOCABULARY_SHARDS,
 )
-from rcdiag.diagnosis.experiments.kept_sets import KEPT_SETS
 from rcdiag.diagnosis.experiments.penalties import BIASES, MIN_TOKENS, PENALTIES
 from rcdiag.diagnosis.experiments.recorded import (
     DIVIDED,

@@ -18,8 +18,8 @@ import numpy as np
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.extras import saying_what_to_install
-from rcdiag.table.readers.columns import IDS
 from rcdiag.table.readers.gather import gather
+from rcdiag.table.readers.list_columns import IDS
 from rcdiag.table.readers.reader import Dump, Notes, Rows
 
 REENCODED = "reencoded"  # the key in the table's metadata

@@ -19,7 +19,7 @@ from rcdiag.table.readers.safe.inert import (
     names_of,
 )
 from rcdiag.table.readers.safe.tensordicts import TENSORDICT_NAMES
-from rcdiag.table.readers.safe.tensors import TENSOR_NAMES
+from rcdiag.table.readers.safe.views import TENSOR_NAMES
 
 # Objects that dumps of multi-modal and agentic runs carry beside their tokens; nobody needs them.
 BYSTANDERS = (

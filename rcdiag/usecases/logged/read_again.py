@@ -21,7 +21,7 @@ from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.table.segments import segment_sum
 from rcdiag.table.table import Table
-from rcdiag.table.tokens import TokenBatch
+from rcdiag.table.token_batch import TokenBatch
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.corrected import CorrectionRows, wanted_quantities
 from rcdiag.usecases.passes import token_batches

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.logs import Log
 from rcdiag.trainers import families
+from rcdiag.trainers.toml_words import KeyWords, read_keys
 from rcdiag.trainers.trainer import Trainer
-from rcdiag.trainers.words import KeyWords, read_keys
 
 # Where rcdiag has a number that a trainer logs beside its correction: `mismatch.prob_diff_mean`.
 MISMATCH = "mismatch."

@@ -17,7 +17,7 @@ import numpy as np
 from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.guard import Guard
 from rcdiag.results import Finding
-from rcdiag.trainers.document import Document
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.slime import mis
 from rcdiag.trainers.trainer import Config, Refused, not_negative, switch
 

@@ -19,10 +19,10 @@ from rcdiag.corrections.quantities import SUM, LogRatio, Quantity, Reduction
 from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.results import Finding
-from rcdiag.trainers.document import Document
 from rcdiag.trainers.openrlhf.emit import gated, typed
 from rcdiag.trainers.openrlhf.loss_in_config import loss_in
 from rcdiag.trainers.openrlhf.losses import UPDATE
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import (
     Claim,
     Config,
