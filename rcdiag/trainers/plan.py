@@ -133,12 +133,19 @@ def _acts(trainer: Trainer, config: Config, name: str, value: Any) -> bool:
 
 
 def _refused(trainer: Trainer, name: str, settings: Config, error: Refused) -> Finding:
-    takes = isinstance(error, NotComputed)
-    verb = "takes" if takes else "stops on"
+    evidence = {"preset": name, "trainer": trainer.name, "config": dict(settings)}
+    if isinstance(error, NotComputed):
+        return Finding(
+            slug="settings-not-computed",
+            severity="error",
+            message=f"{name}: {trainer.name} takes {error.message}; nothing is computed for it",
+            fix=error.hint,
+            evidence=evidence,
+        )
     return Finding(
-        slug="settings-not-computed" if takes else "trainer-refuses",
+        slug="trainer-refuses",
         severity="error",
-        message=f"{name}: {trainer.name} {verb} {error.message}; nothing is computed for it",
+        message=f"{name}: {trainer.name} stops on {error.message}; nothing is computed for it",
         fix=error.hint,
-        evidence={"preset": name, "trainer": trainer.name, "config": dict(settings)},
+        evidence=evidence,
     )

@@ -15,7 +15,7 @@ from rcdiag.pages.page import _parts, _tabs, page
 from rcdiag.pages.score.exceedance import any_beyond
 from rcdiag.pages.score.steps import step_chart
 from rcdiag.results import MetricValue, ScoreResult
-from rcdiag.table.table import open_table
+from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
 from tests.builders import ids_like, write_table
 from tests.pages.browser import visit
