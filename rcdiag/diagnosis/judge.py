@@ -210,7 +210,7 @@ def _mending(signs: Signs, cause: Cause, verdict: str) -> list[Action]:
     if verdict == "fine":
         return []
     slug = cause.words.slug
-    actions = [Action(text=text) for text in cause.words.mend[:2]]
+    actions = [_action(signs, text) for text in cause.words.mend[:2]]
     sampler, trainer = signs.declared.sampler.model, signs.declared.trainer.model
     if signs.declared.weights_differ and sampler and trainer and slug == "stale-weights":
         command = (
@@ -220,6 +220,17 @@ def _mending(signs: Signs, cause: Cause, verdict: str) -> list[Action]:
         return [*actions[:1], Action(text="Confirm", command=command), *actions[1:]]
     told = Action(text="In each engine and trainer", command=f"rcdiag explain {slug}")
     return [*actions, told]
+
+
+def _action(signs: Signs, text: str) -> Action:
+    """Return an action of a cause's words; a command behind a colon is that of this table."""
+    says, colon, command = text.partition(": rcdiag ")
+    if not colon:
+        return Action(text=text)
+    command = command.removesuffix(".").replace("DUMP", signs.case.source)
+    if model := signs.declared.trainer.model:
+        command = command.replace("CKPT", quoted(model))
+    return Action(text=f"{says}.", command=f"rcdiag {command}")
 
 
 def _by_size(signs: Signs) -> str:

@@ -426,6 +426,14 @@ def test_two_forward_passes_differ(fault: str) -> None:
     assert diagnosis.verdict == verdict
 
 
+def test_a_command_that_mends_is_that_of_the_table() -> None:
+    case = replace(made(noise=0.05), source="run/dump.parquet")
+    (cause,) = judged(case).causes
+    assert cause.slug == "forwards-differ"
+    command = "rcdiag diagnose run/dump.parquet --model CKPT"
+    assert (cause.actions[0].text[-1], cause.actions[0].command) == (".", command)
+
+
 def test_a_fault_of_the_last_step_has_its_step() -> None:
     broken = made(tempered(0.6), recorded=plain)
     diagnosis = judged(by_step([*[HONEST] * 7, broken]))
