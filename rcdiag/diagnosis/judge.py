@@ -230,7 +230,7 @@ def _action(signs: Signs, text: str) -> Action:
     command = command.removesuffix(".").replace("DUMP", signs.case.source)
     if model := signs.declared.trainer.model:
         command = command.replace("CKPT", quoted(model))
-    return Action(text=f"{says}.", command=f"rcdiag {command}")
+    return Action(text=says, command=f"rcdiag {command}")
 
 
 def _by_size(signs: Signs) -> str:

@@ -431,7 +431,7 @@ def test_a_command_that_mends_is_that_of_the_table() -> None:
     (cause,) = judged(case).causes
     assert cause.slug == "forwards-differ"
     command = "rcdiag diagnose run/dump.parquet --model CKPT"
-    assert (cause.actions[0].text[-1], cause.actions[0].command) == (".", command)
+    assert (cause.actions[0].text[-9:], cause.actions[0].command) == ("precision", command)
 
 
 def test_a_fault_of_the_last_step_has_its_step() -> None:
