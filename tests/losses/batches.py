@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rcdiag.losses.batch import LossBatch, loss_batch
 from rcdiag.losses.evaluate import LossResult
+from rcdiag.losses.selected import covariances
 from tests.losses.rules import RULES, evaluate, loss_settings
 
 
@@ -45,6 +46,15 @@ class PaddedLoss:
         self, trainer: str, loss: str, rows: slice | None = None, **settings: Any
     ) -> LossResult:
         return evaluate(self.flat(rows), loss, loss_settings(**settings), trainer)
+
+
+def nearest_choices_differ(batch: LossBatch, share: float, by: float) -> bool:
+    """kl_cov's last chosen token and its first other one are so far apart, so that none is chosen
+    by rounding or by the order of equal ones, which torch's topk leaves open."""
+    chosen = covariances(batch.only_kept())
+    result = chosen.topk(len(chosen)).values
+    count = max(1, int(len(result) * share))
+    return count >= len(result) or bool(result[count - 1] - result[count] > by)
 
 
 def one_row(current: Any, old: Any, advantages: Any, **others: Any) -> LossBatch:

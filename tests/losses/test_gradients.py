@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from rcdiag.losses.batch import LossBatch
 from rcdiag.losses.selected import covariances
 from tests.examples import dear
-from tests.losses.batches import SETTINGS, PaddedLoss, losses_of, one_row, padded_losses
+from tests.losses.batches import (
+    SETTINGS,
+    PaddedLoss,
+    losses_of,
+    nearest_choices_differ,
+    one_row,
+    padded_losses,
+)
 from tests.losses.rules import RULES, default_settings, evaluate, loss_settings
 
 STEP = 1e-5
@@ -25,14 +32,6 @@ def smooth(trainer: str, loss: str) -> bool:
     if trainer == "slime":
         return loss != "cispo"
     return loss not in WITH_CONSTANT_PARTS
-
-
-def nearest_choices_differ(batch: LossBatch, share: float) -> bool:
-    """kl_cov's last chosen token and its first other one are not about to change places."""
-    chosen = covariances(batch.only_kept())
-    result = chosen.topk(len(chosen)).values
-    count = max(1, int(len(result) * share))
-    return count >= len(result) or bool(result[count - 1] - result[count] > 1e-3)
 
 
 def far_from_bounds(batch: LossBatch, drawn: dict[str, Any]) -> bool:
@@ -69,7 +68,7 @@ def test_finite_differences(trainer, loss, data, batch, drawn):
         opsm_delta=data.draw(st.sampled_from((None, 0.1))),
     )
     flat = batch.flat()
-    assume(loss != "kl_cov" or nearest_choices_differ(flat, drawn["kl_cov_ratio"]))
+    assume(loss != "kl_cov" or nearest_choices_differ(flat, drawn["kl_cov_ratio"], 1e-3))
     assume(loss != "clip_cov" or far_from_bounds(flat, drawn))
     result = evaluate(flat, loss, chosen, trainer)
     if result.undefined is None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.evaluate import LossResult
-from tests.losses.batches import SETTINGS, PaddedLoss, losses_of, padded_losses
+from tests.losses.batches import (
+    SETTINGS,
+    PaddedLoss,
+    losses_of,
+    nearest_choices_differ,
+    padded_losses,
+)
 from tests.losses.rules import RULES, evaluate, loss_settings
 from tests.losses.verl_code import Answer, ask, ask_every_lot, core_algos
 from tests.oracle.verl import PACKAGES
@@ -58,6 +64,11 @@ def is_of_its_own(trainer: str, loss: str) -> bool:
     return trainer != "verl-0.6.1" or loss != "reinforce"
 
 
+def chooses_alike(loss: str, batch: PaddedLoss, drawn: dict[str, float]) -> bool:
+    """Whether the tokens of kl_cov do not hang on the last digit of a covariance."""
+    return loss != "kl_cov" or nearest_choices_differ(batch.flat(), drawn["kl_cov_ratio"], 1e-9)
+
+
 CASES = [case for case in losses_of(*PACKAGES) if is_of_its_own(*case)]
 
 
@@ -66,6 +77,7 @@ CASES = [case for case in losses_of(*PACKAGES) if is_of_its_own(*case)]
 @settings(max_examples=150)
 def test_losses_by_their_own_denominators(trainer, loss, data, batch, drawn):
     chosen = loss_settings(**drawn, aggregation=data.draw(aggregations_of(trainer)))
+    assume(chooses_alike(loss, batch, drawn))
     asked = ask_every_lot if loss == "clip_cov" else ask
     answer = asked(trainer, loss, batch, chosen)
     assert differences(answer, evaluate(batch.flat(), loss, chosen, trainer), batch) == []
@@ -93,6 +105,7 @@ def test_denominators_of_the_whole_batch(trainer, loss, data, batch, drawn, scal
     counts |= {} if scale is None else {"loss_scale_factor": scale}
     if not tokens and chosen.aggregation == "token-mean":
         return  # verl would be asked for x / 0
+    assume(chooses_alike(loss, batch, drawn))
     asked = ask_every_lot if loss == "clip_cov" else ask
     answer = asked(trainer, loss, batch, chosen, counts)
     assert differences(answer, evaluate(batch.flat(), loss, chosen, trainer), batch) == []
