@@ -298,6 +298,41 @@ def parquet() -> str:
     )
 
 
+def diagnosis() -> str:
+    """How often the diagnosis names the fault of generated tables, and the aims."""
+    measured = _measured("diagnosis")
+    aims = measured["aims"]
+    rows = (
+        ("first cause right, one fault", "right", f"at least {aims['right']:.0%}"),
+        (
+            "must be mended, called fine or correct",
+            "fix_called_fine_or_correct",
+            f"at most {aims['fix_missed']:.0%}",
+        ),
+        ("healthy, called fix", "healthy_called_fix", f"at most {aims['false_alarms']:.0%}"),
+        ("two faults, both named", "both_named", f"at least {aims['both_named']:.0%}"),
+    )
+    names = {"table_alone": "table alone", "with_model": "with the checkpoint"}
+    runs = [(run, name) for run in measured["runs"] for name in names if name in run]
+    return _table(
+        (
+            "share of tables",
+            "aim",
+            *(
+                f"seed {run['seed']}, {run[name]['tables']} tables, {names[name]}"
+                for run, name in runs
+            ),
+        ),
+        ([label, aim, *(_share(run[name][key]) for run, name in runs)] for label, key, aim in rows),
+    )
+
+
+def _share(measured: dict[str, Any]) -> str:
+    """A share with the number of tables that it is of."""
+    share, tables = measured["share"], measured["tables"]
+    return "-" if share is None else f"{share:.1%} of {tables}"
+
+
 def convert() -> str:
     """How fast dumps of two kinds become a table, and how much memory that takes."""
     measured = _measured("convert")
@@ -422,6 +457,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sweep": sweep,
     "replay": replay,
     "parquet": parquet,
+    "diagnosis": diagnosis,
     "coverage": coverage,
     "recorder": recorder,
     "convert": convert,
