@@ -192,3 +192,15 @@ def test_a_mean_ratio_that_is_not_one_leaves_no_other_weights() -> None:
     assert cause.slug == "forwards-differ"
     assert not NO_WEIGHTS & {*cause.also_possible}
     assert "not the law that sampled" in cause.message
+
+
+@pytest.mark.parametrize("sharpness", [1.5, 2.0, 2.5])
+@pytest.mark.parametrize("temperature", [0.4, 0.5, 0.6])
+def test_a_low_temperature_that_rows_declare_is_told_by_sure_tokens(
+    temperature: float, sharpness: float
+) -> None:
+    """A low temperature leaves few rare tokens, and those in contexts with several likely ones."""
+    facts = {"temperature": np.full(ROWS, temperature)}
+    case = made(tempered(temperature), noisy(0.01, plain), sharpness=sharpness, rows=ROWS, **facts)
+    first = judged(case).causes[0]
+    assert (first.slug, first.verdict) == ("trainer-without-temperature", "fix")

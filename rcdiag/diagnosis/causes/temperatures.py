@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
     if seen is None or signs.law.by_token_id[1] > 0.8:
         return None
     declared = signs.declared.row_temperature
+    if declared is not None:
+        seen = _by_sure_tokens(signs, seen, declared)
     ratio_z, inverse_z = signs.law.ratio_mean[1], signs.law.inverse_mean[1]
     if declared == 1.0 and not signs.declared.sampler.sampling_temperature:
         return None  # every row was sampled at 1: another law that flattens
@@ -49,6 +52,18 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
             return "sampler-ignores-temperature", seen, "the trainer's law is the recorded one at T"
         return "trainer-without-temperature", seen, "the recorded law is the trainer's at T"
     return "trainer-without-temperature", seen, "the recorded law is the trainer's at another T"
+
+
+def _by_sure_tokens(signs: Signs, seen: Tempered, declared: float) -> Tempered:
+    """Take the factor of sure tokens where rows declare it and rare tokens are too few to give it.
+
+    Low temperatures leave few rare tokens, in contexts with several likely ones.
+    """
+    power = signs.sure_power
+    if power is None or not _even(signs) or _agrees(seen.factor, declared):
+        return seen
+    alike = (power.edge > 1.0) == (seen.factor > 1.0) and _agrees(power.edge, declared)
+    return replace(seen, factor=power.edge, spread=power.spread, by_rare=False) if alike else seen
 
 
 def _uneven(signs: Signs, seen: Tempered, declared: float | None) -> bool:
@@ -103,7 +118,9 @@ def _temperature_cause(slug: str):
             evidence=[
                 *_stated_temperatures(signs),
                 fact(
-                    "log-prob of rare tokens, sampler / trainer",
+                    "log-prob of rare tokens, sampler / trainer"
+                    if seen.by_rare
+                    else "what sure tokens leave, sampler's as a power of the trainer's",
                     f"T of the trainer over T of the record: {seen.factor:.2f}",
                     ratio=seen.factor,
                 ),

@@ -28,6 +28,7 @@ class Tempered:
     factor: float  # T_trainer / T_sampler
     spread: float  # of the ratio of log-probs among rare tokens, over its distance from 1
     sure: float  # share of sure tokens whose ratio is on the other side of 1
+    by_rare: bool = True  # whether rare tokens give the factor, and not the powers of sure ones
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,13 @@ class SurePower:
     def one_sided(self) -> bool:
         """Tell whether one law is sharper than the other wherever a token is sure."""
         return self.low > 1.03 or self.high < 0.97
+
+    @property
+    def edge(self) -> float:
+        """Return the power where one other token has all the rest: several ones move it away from
+        1, since a sum of powers is below the power of a sum, and above it for powers below 1.
+        """
+        return self.low if self.low > 1.0 else self.high
 
 
 def sure_power(tokens: PairTokens) -> SurePower | None:
