@@ -111,7 +111,7 @@ def test_a_picker_shows_one_profile_at_a_time(seen):
     assert group.locator("figure:visible").count() == 1
     group.locator("select").select_option(label="position")
     assert group.locator("figure:visible h4").inner_text() == "Mismatch by position"
-    assert group.locator("figure:visible svg").count() == 1
+    group.locator("figure:visible svg").wait_for()  # it is drawn when it has a size; one alone
 
 
 def test_a_point_of_the_scatter_opens_its_row(seen):
@@ -137,7 +137,7 @@ def test_a_cell_of_the_triangle_opens_its_pair(seen):
     pair = seen.page.locator(".pair")
     pair.locator("table").wait_for()
     assert "k3_kl" in pair.inner_text()
-    assert pair.locator("svg").count() == 1
+    pair.locator("svg").wait_for()
 
 
 def test_a_document_is_saved_as_a_result_that_can_be_read(seen, rendered, tmp_path):
