@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 import types
+import warnings
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -79,6 +80,9 @@ def importable() -> Iterator[None]:
         stack.enter_context(patch.object(sys, "path", [CHECKOUT, *sys.path]))
         stack.enter_context(patch.object(sys, "dont_write_bytecode", True))
         stack.enter_context(patch.object(torch, "compile", lambda **_: lambda function: function))
+        # slime warns at its import that the real Megatron is lacking.
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", UserWarning)
         sys.modules.update(_modules or _of_one_process())
         try:
             yield
