@@ -10,7 +10,7 @@ import numpy as np
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, HOLDS, VISIBLE, usable
 from rcdiag.diagnosis.signs import Signs
-from rcdiag.diagnosis.signs.tempered import Tempered, tempered
+from rcdiag.diagnosis.signs.tempered import BY_FORKS, BY_SURE, Tempered, tempered
 
 # Nats; where both sides give tokens so much surprisal on the mean, contexts have many likely ones.
 FLAT = 0.6
@@ -24,17 +24,18 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
     """Return which fault of temperature there is, its estimate, and what tells it."""
     if not usable(signs) or signs.law.rms < VISIBLE or signs.law.one_sided > 0.995:
         return None
-    seen = tempered(signs.case.tokens)
+    seen = _power(signs)
     if seen is None or signs.law.by_token_id[1] > 0.8:
         return None
     declared = signs.declared.row_temperature
-    if declared is not None:
-        seen = _by_sure_tokens(signs, seen, declared)
     ratio_z, inverse_z = signs.law.ratio_mean[1], signs.law.inverse_mean[1]
-    if declared == 1.0 and not signs.declared.sampler.sampling_temperature:
-        return None  # every row was sampled at 1: another law that flattens
-    if abs(ratio_z) < BROKEN and _uneven(signs, seen, declared):
-        return None  # a cap on logits flattens too, unevenly
+    if seen.told_by != BY_FORKS:
+        if declared is not None:
+            seen = _by_sure_tokens(signs, seen, declared)
+        if declared == 1.0 and not signs.declared.sampler.sampling_temperature:
+            return None  # every row was sampled at 1: another law that flattens
+        if abs(ratio_z) < BROKEN and _uneven(signs, seen, declared):
+            return None  # a cap on logits flattens too, unevenly
     if abs(ratio_z) > BROKEN and abs(inverse_z) < HOLDS:
         return "temperature-raw-recorded", seen, "E[1 / ratio] is 1 and E[ratio] is not"
     if abs(ratio_z) > 2.5 and abs(ratio_z) > 4 * abs(inverse_z):
@@ -54,6 +55,20 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
     return "trainer-without-temperature", seen, "the recorded law is the trainer's at another T"
 
 
+def _power(signs: Signs) -> Tempered | None:
+    """Return of which power one law is the other.
+
+    Two tokens of one context tell it exactly. Where no two rows share a context, rare and sure
+    tokens tell it from afar.
+    """
+    forks = signs.forks
+    if forks is None:
+        return tempered(signs.case.tokens)
+    if not forks.of_one_power:
+        return None
+    return Tempered(forks.power, forks.left / forks.apart, 1.0, BY_FORKS)
+
+
 def _by_sure_tokens(signs: Signs, seen: Tempered, declared: float) -> Tempered:
     """Take the factor of sure tokens where rows declare it and rare tokens are too few to give it.
 
@@ -63,7 +78,7 @@ def _by_sure_tokens(signs: Signs, seen: Tempered, declared: float) -> Tempered:
     if power is None or not _even(signs) or _agrees(seen.factor, declared):
         return seen
     alike = (power.edge > 1.0) == (seen.factor > 1.0) and _agrees(power.edge, declared)
-    return replace(seen, factor=power.edge, spread=power.spread, by_rare=False) if alike else seen
+    return replace(seen, factor=power.edge, spread=power.spread, told_by=BY_SURE) if alike else seen
 
 
 def _uneven(signs: Signs, seen: Tempered, declared: float | None) -> bool:
@@ -118,9 +133,7 @@ def _temperature_cause(slug: str):
             evidence=[
                 *_stated_temperatures(signs),
                 fact(
-                    "log-prob of rare tokens, sampler / trainer"
-                    if seen.by_rare
-                    else "what sure tokens leave, sampler's as a power of the trainer's",
+                    seen.told_by,
                     f"T of the trainer over T of the record: {seen.factor:.2f}",
                     ratio=seen.factor,
                 ),
