@@ -10,6 +10,7 @@ import numpy as np
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, HOLDS, VISIBLE, usable
 from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.signs.forks import ROUNDING
 from rcdiag.diagnosis.signs.tempered import BY_FORKS, BY_SURE, Tempered, tempered
 
 # Nats; where both sides give tokens so much surprisal on the mean, contexts have many likely ones.
@@ -42,7 +43,7 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
         return "temperature-raw-recorded", seen, "E[1 / ratio] is nearer to 1 than E[ratio]"
     if abs(ratio_z) > BROKEN + 2 and abs(ratio_z) > 3 * abs(inverse_z):
         return "temperature-raw-recorded", seen, "E[1 / ratio] is nearer to 1 than E[ratio]"
-    if abs(ratio_z) > 2 * BROKEN:
+    if abs(ratio_z) > 2 * BROKEN and seen.told_by != BY_FORKS:
         return None
     side, trained = signs.declared.sampler, signs.declared.trainer.temperature
     if trained is not None and side.sampling_temperature == trained != side.temperature is not None:
@@ -127,6 +128,8 @@ def _temperature_cause(slug: str):
         known = declared is not None and declared != 1.0
         stated = declared if agrees else None
         confidence = 0.97 if agrees else 0.9 if known else 0.8
+        if min(abs(law.ratio_mean[1]), abs(law.inverse_mean[1])) > BROKEN:
+            confidence = 0.75  # neither law sampled these tokens: which one should have is a guess
         return Suspicion(
             confidence=confidence if slug == "temperature-raw-recorded" or known else 0.75,
             message=_temperature_sentence(slug, estimate, stated, signs),
@@ -214,6 +217,9 @@ def _divided(signs: Signs) -> Suspicion | None:
             ],
             also_possible=["log-base"],
         )
+    # Two tokens of one context share the sum: what parts them is the same on both sides.
+    if signs.forks is not None and signs.forks.apart > ROUNDING:
+        return None
     # The sum is e^((1 - 1/T) H) for a Renyi entropy H, which is of the size of the surprisal.
     if abs(float(law.log_ratio.mean())) > MOST_OF_SURPRISAL * -float(tokens.sampler.mean()):
         return None
