@@ -10,8 +10,14 @@ import numpy as np
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, HOLDS, VISIBLE, usable
 from rcdiag.diagnosis.signs import Signs
-from rcdiag.diagnosis.signs.forks import ROUNDING
-from rcdiag.diagnosis.signs.tempered import BY_FORKS, BY_SURE, Tempered, tempered
+from rcdiag.diagnosis.signs.forks import A_POWER, ROUNDING, Forks
+from rcdiag.diagnosis.signs.tempered import (
+    BY_FORKS,
+    BY_METADATA,
+    BY_SURE,
+    Tempered,
+    tempered,
+)
 
 # Nats; where both sides give tokens so much surprisal on the mean, contexts have many likely ones.
 FLAT = 0.6
@@ -26,6 +32,8 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
     if not usable(signs) or signs.law.rms < VISIBLE or signs.law.one_sided > 0.995:
         return None
     seen = _power(signs)
+    if (stated := _stated(signs, seen)) is not None:
+        return stated
     if seen is None or signs.law.by_token_id[1] > 0.8:
         return None
     declared = signs.declared.row_temperature
@@ -45,9 +53,6 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
         return "temperature-raw-recorded", seen, "E[1 / ratio] is nearer to 1 than E[ratio]"
     if abs(ratio_z) > 2 * BROKEN and seen.told_by != BY_FORKS:
         return None
-    side, trained = signs.declared.sampler, signs.declared.trainer.temperature
-    if trained is not None and side.sampling_temperature == trained != side.temperature is not None:
-        return "temperature-raw-recorded", seen, "metadata: recorded at another temperature"
     if declared is not None and declared != 1.0:
         log_factor = np.log(seen.factor) / np.log(declared)
         if log_factor > 0:
@@ -68,6 +73,34 @@ def _power(signs: Signs) -> Tempered | None:
     if not forks.of_one_power:
         return None
     return Tempered(forks.power, forks.left / forks.apart, 1.0, BY_FORKS)
+
+
+def _stated(signs: Signs, seen: Tempered | None) -> tuple[str, Tempered, str] | None:
+    """Return the fault that metadata state: columns of two temperatures, which log-probs bear out
+    where they can tell.
+    """
+    sampler, trained = signs.declared.sampler, signs.declared.trainer.temperature
+    recorded, sampled = sampler.temperature, sampler.sampling_temperature
+    if recorded is None or trained is None or recorded == trained:
+        return None
+    if sampled not in (recorded, trained) or min(recorded, trained) <= 0:
+        return None
+    factor = trained / recorded
+    far = max(0.03, 0.25 * abs(np.log(factor)))
+    if seen is not None and abs(np.log(seen.factor / factor)) > far:
+        return None
+    if seen is None and signs.forks is not None and not _between(signs.forks, factor):
+        return None
+    seen = seen or Tempered(factor, 0.0, 1.0, BY_METADATA)
+    if sampled == trained:
+        return "temperature-raw-recorded", seen, "metadata: recorded at another temperature"
+    slug = "sampler-ignores-temperature" if recorded == 1.0 else "trainer-without-temperature"
+    return slug, seen, "metadata: the trainer's temperature is not the sampler's"
+
+
+def _between(forks: Forks, factor: float) -> bool:
+    """Tell whether a power that is too near to 1 to be seen in forks may be there."""
+    return bool(abs(np.log(factor)) < 2 * A_POWER and forks.left < 2 * ROUNDING)
 
 
 def _by_sure_tokens(signs: Signs, seen: Tempered, declared: float) -> Tempered:

@@ -18,6 +18,7 @@ LEAST = 15
 # What gives the factor of a temperature.
 BY_RARE = "log-prob of rare tokens, sampler / trainer"
 BY_SURE = "what sure tokens leave, sampler's as a power of the trainer's"
+BY_METADATA = "temperature of the trainer over that of the record, by metadata"
 BY_FORKS = "log-prob between two tokens of one context, sampler / trainer"
 
 
