@@ -23,6 +23,7 @@ class RowFacts:
 
     step: Counts | None = None  # [rows]
     group: NDArray[np.uint64] | None = None  # [rows] hash of the prompt group
+    prompt: NDArray[np.uint64] | None = None  # [rows] hash of the prompt's tokens
     engine: Sequence[str] | None = None  # [rows] replica of the sampler
     finish_reason: Sequence[str | None] | None = None  # [rows]
     temperature: Array | None = None  # [rows] NaN = unknown

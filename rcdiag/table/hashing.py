@@ -13,12 +13,23 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rcdiag.table.trajectories import Ragged
+
 
 def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Scatter neighbours by a bijection (the finaliser of SplitMix64, Steele et al. 2014)."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
     return words ^ (words >> np.uint64(31))
+
+
+def hashed_lists(lists: Ragged) -> NDArray[np.uint64]:
+    """Return a hash of every list of integers, [lists]."""
+    counts = lists.lengths
+    place = np.arange(len(lists.values)) - np.repeat(lists.offsets[:-1], counts)
+    words = mixed(lists.values.astype(np.uint64) ^ (place.astype(np.uint64) << np.uint64(32)))
+    sums = np.append(np.uint64(0), np.cumsum(words, dtype=np.uint64))
+    return mixed(sums[lists.offsets[1:]] - sums[lists.offsets[:-1]] + counts.astype(np.uint64))
 
 
 def hashed_texts(texts: pa.StringArray | pa.LargeStringArray) -> NDArray[np.uint64]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case, RowFacts, joined_cases
 from rcdiag.errors import RcdiagError
-from rcdiag.table.hashing import mixed
+from rcdiag.table.hashing import hashed_lists, mixed
 from rcdiag.table.observed import unobserved
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.table import Table
@@ -143,6 +143,7 @@ def _case(
         facts=RowFacts(
             step=rows.step,
             group=rows.group,
+            prompt=None if rows.prompt_ids is None else hashed_lists(rows.prompt_ids),
             engine=rows.engine,
             finish_reason=rows.finish_reason,
             temperature=rows.temperature,

@@ -31,6 +31,8 @@ def _kept_set(signs: Signs) -> Suspicion | None:
     """Look for a law that was renormalised over a kept set, at all positions."""
     if not usable(signs) or not _renormalised(signs.law) or _end_banned(signs) is not None:
         return None
+    if signs.forks is not None and signs.forks.of_one_power:
+        return None  # a kept set leaves the tokens of one context as far apart as they were
     law = signs.law
     mean, z = law.ratio_mean
     low, high = np.quantile(law.log_ratio, [0.001, 0.999])

@@ -11,11 +11,16 @@ VISIBLE = 0.012
 # A mean of ratios is not 1 beyond so many clustered standard errors.
 BROKEN, HOLDS = 4.0, 3.5
 FEWEST = 400  # tokens by which a law is told
+RARE = -1.5  # nats; some tokens have less, under any law
 
 
 def usable(signs: Signs) -> bool:
-    """Tell whether a table has tokens enough to tell a law of sampling by."""
-    return len(signs.case.tokens) >= FEWEST
+    """Tell whether a table has tokens enough to tell a law of sampling by, rare ones too.
+
+    Where a floor has taken the rare ones, means over the others say nothing of the law.
+    """
+    tokens = signs.case.tokens
+    return len(tokens) >= FEWEST and float(tokens.sampler.min()) < RARE
 
 
 def declared_kept_set(signs: Signs) -> str | None:

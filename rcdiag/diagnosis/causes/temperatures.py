@@ -10,7 +10,14 @@ import numpy as np
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, HOLDS, VISIBLE, usable
 from rcdiag.diagnosis.signs import Signs
-from rcdiag.diagnosis.signs.tempered import Tempered, tempered
+from rcdiag.diagnosis.signs.forks import A_POWER, ROUNDING, Forks
+from rcdiag.diagnosis.signs.tempered import (
+    BY_FORKS,
+    BY_METADATA,
+    BY_SURE,
+    Tempered,
+    tempered,
+)
 
 # Nats; where both sides give tokens so much surprisal on the mean, contexts have many likely ones.
 FLAT = 0.6
@@ -24,34 +31,76 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
     """Return which fault of temperature there is, its estimate, and what tells it."""
     if not usable(signs) or signs.law.rms < VISIBLE or signs.law.one_sided > 0.995:
         return None
-    seen = tempered(signs.case.tokens)
+    seen = _power(signs)
+    if (stated := _stated(signs, seen)) is not None:
+        return stated
     if seen is None or signs.law.by_token_id[1] > 0.8:
         return None
     declared = signs.declared.row_temperature
-    if declared is not None:
-        seen = _by_sure_tokens(signs, seen, declared)
     ratio_z, inverse_z = signs.law.ratio_mean[1], signs.law.inverse_mean[1]
-    if declared == 1.0 and not signs.declared.sampler.sampling_temperature:
-        return None  # every row was sampled at 1: another law that flattens
-    if abs(ratio_z) < BROKEN and _uneven(signs, seen, declared):
-        return None  # a cap on logits flattens too, unevenly
+    if seen.told_by != BY_FORKS:
+        if declared is not None:
+            seen = _by_sure_tokens(signs, seen, declared)
+        if declared == 1.0 and not signs.declared.sampler.sampling_temperature:
+            return None  # every row was sampled at 1: another law that flattens
+        if abs(ratio_z) < BROKEN and _uneven(signs, seen, declared):
+            return None  # a cap on logits flattens too, unevenly
     if abs(ratio_z) > BROKEN and abs(inverse_z) < HOLDS:
         return "temperature-raw-recorded", seen, "E[1 / ratio] is 1 and E[ratio] is not"
     if abs(ratio_z) > 2.5 and abs(ratio_z) > 4 * abs(inverse_z):
         return "temperature-raw-recorded", seen, "E[1 / ratio] is nearer to 1 than E[ratio]"
     if abs(ratio_z) > BROKEN + 2 and abs(ratio_z) > 3 * abs(inverse_z):
         return "temperature-raw-recorded", seen, "E[1 / ratio] is nearer to 1 than E[ratio]"
-    if abs(ratio_z) > 2 * BROKEN:
+    if abs(ratio_z) > 2 * BROKEN and seen.told_by != BY_FORKS:
         return None
-    side, trained = signs.declared.sampler, signs.declared.trainer.temperature
-    if trained is not None and side.sampling_temperature == trained != side.temperature is not None:
-        return "temperature-raw-recorded", seen, "metadata: recorded at another temperature"
     if declared is not None and declared != 1.0:
         log_factor = np.log(seen.factor) / np.log(declared)
         if log_factor > 0:
             return "sampler-ignores-temperature", seen, "the trainer's law is the recorded one at T"
         return "trainer-without-temperature", seen, "the recorded law is the trainer's at T"
     return "trainer-without-temperature", seen, "the recorded law is the trainer's at another T"
+
+
+def _power(signs: Signs) -> Tempered | None:
+    """Return of which power one law is the other.
+
+    Two tokens of one context tell it exactly. Where no two rows share a context, rare and sure
+    tokens tell it from afar.
+    """
+    forks = signs.forks
+    if forks is None:
+        return tempered(signs.case.tokens)
+    if not forks.of_one_power:
+        return None
+    return Tempered(forks.power, forks.left / forks.apart, 1.0, BY_FORKS)
+
+
+def _stated(signs: Signs, seen: Tempered | None) -> tuple[str, Tempered, str] | None:
+    """Return the fault that metadata state: columns of two temperatures, which log-probs bear out
+    where they can tell.
+    """
+    sampler, trained = signs.declared.sampler, signs.declared.trainer.temperature
+    recorded, sampled = sampler.temperature, sampler.sampling_temperature
+    if recorded is None or trained is None or recorded == trained:
+        return None
+    if sampled not in (recorded, trained) or min(recorded, trained) <= 0:
+        return None
+    factor = trained / recorded
+    far = max(0.03, 0.25 * abs(np.log(factor)))
+    if seen is not None and abs(np.log(seen.factor / factor)) > far:
+        return None
+    if seen is None and signs.forks is not None and not _between(signs.forks, factor):
+        return None
+    seen = seen or Tempered(factor, 0.0, 1.0, BY_METADATA)
+    if sampled == trained:
+        return "temperature-raw-recorded", seen, "metadata: recorded at another temperature"
+    slug = "sampler-ignores-temperature" if recorded == 1.0 else "trainer-without-temperature"
+    return slug, seen, "metadata: the trainer's temperature is not the sampler's"
+
+
+def _between(forks: Forks, factor: float) -> bool:
+    """Tell whether a power that is too near to 1 to be seen in forks may be there."""
+    return bool(abs(np.log(factor)) < 2 * A_POWER and forks.left < 2 * ROUNDING)
 
 
 def _by_sure_tokens(signs: Signs, seen: Tempered, declared: float) -> Tempered:
@@ -63,7 +112,7 @@ def _by_sure_tokens(signs: Signs, seen: Tempered, declared: float) -> Tempered:
     if power is None or not _even(signs) or _agrees(seen.factor, declared):
         return seen
     alike = (power.edge > 1.0) == (seen.factor > 1.0) and _agrees(power.edge, declared)
-    return replace(seen, factor=power.edge, spread=power.spread, by_rare=False) if alike else seen
+    return replace(seen, factor=power.edge, spread=power.spread, told_by=BY_SURE) if alike else seen
 
 
 def _uneven(signs: Signs, seen: Tempered, declared: float | None) -> bool:
@@ -112,15 +161,15 @@ def _temperature_cause(slug: str):
         known = declared is not None and declared != 1.0
         stated = declared if agrees else None
         confidence = 0.97 if agrees else 0.9 if known else 0.8
+        if min(abs(law.ratio_mean[1]), abs(law.inverse_mean[1])) > BROKEN:
+            confidence = 0.75  # neither law sampled these tokens: which one should have is a guess
         return Suspicion(
             confidence=confidence if slug == "temperature-raw-recorded" or known else 0.75,
             message=_temperature_sentence(slug, estimate, stated, signs),
             evidence=[
                 *_stated_temperatures(signs),
                 fact(
-                    "log-prob of rare tokens, sampler / trainer"
-                    if seen.by_rare
-                    else "what sure tokens leave, sampler's as a power of the trainer's",
+                    seen.told_by,
                     f"T of the trainer over T of the record: {seen.factor:.2f}",
                     ratio=seen.factor,
                 ),
@@ -201,6 +250,9 @@ def _divided(signs: Signs) -> Suspicion | None:
             ],
             also_possible=["log-base"],
         )
+    # Two tokens of one context share the sum: what parts them is the same on both sides.
+    if signs.forks is not None and signs.forks.apart > ROUNDING:
+        return None
     # The sum is e^((1 - 1/T) H) for a Renyi entropy H, which is of the size of the surprisal.
     if abs(float(law.log_ratio.mean())) > MOST_OF_SURPRISAL * -float(tokens.sampler.mean()):
         return None

@@ -277,11 +277,10 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
         outcome.open += ran.open
         found = [trial for trial in trials if explains(trial, bench)]
     order = ranked(found or [trial for trial in trials if trial.tells])
-    if found and order[0].slug == "stale-weights" and (by_rows := _by_rows(bench, order[0])):
-        outcome.suspicions.append(by_rows)
-        return
     if found or (order and order[0].explained > PARTLY):
-        outcome.suspicions.append(_named(order, bench))
+        other_weights = order[0].slug == "stale-weights"
+        by_rows = _by_rows(bench, order[0]) if other_weights else None
+        outcome.suspicions.append(by_rows or _named(order, bench))
         return
     outcome.suspicions.append(_left_over(bench, pattern or pattern_of(bench), order))
 
@@ -368,7 +367,32 @@ def _by_rows(bench: Bench, trial: Trial) -> tuple[str, Suspicion] | None:
     if not isinstance(trial.change, Moved) or bench.side.name != "sampler":
         return None
     weights = rows_of_changes(bench.scene, bench.side, bench.forward, {trial.setting: trial.change})
-    return _by_weights(bench, weights)
+    return _by_weights(bench, weights) or _stuck(bench, weights)
+
+
+def _stuck(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | None:
+    """Name weights that were never synced where all rows from some step on are nearer to one
+    checkpoint than to the trainer's weights, and no row before it.
+    """
+    own = weights.explained & (weights.best == 0)
+    over_steps = _over_steps(bench, weights, own, (weights.best > 0) & ~own)
+    if over_steps is None or over_steps[0] != "weights-never-synced":
+        return None
+    nearer = float((weights.best > 0).mean())
+    return over_steps[0], told(
+        0.8,
+        f"From step {over_steps[1]} on {bench.side.policy}_log_probs are nearer to "
+        f"{weights.names[1]} than to the trainer's weights, and before it of the trainer's.",
+        [
+            {
+                "name": "share of rows nearer to other weights",
+                "value": nearer,
+                "reads": "from one step on",
+            }
+        ],
+        share_of_rows=nearer,
+        from_step=over_steps[1],
+    )
 
 
 def _by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | None:

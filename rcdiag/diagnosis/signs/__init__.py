@@ -10,6 +10,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.signs.alignment import Alignment
 from rcdiag.diagnosis.signs.declared import Declared
+from rcdiag.diagnosis.signs.forks import Forks, forks_of
 from rcdiag.diagnosis.signs.law import HONEST, LOUD, Law
 from rcdiag.diagnosis.signs.places import Onset, Places
 from rcdiag.diagnosis.signs.storage import StoredColumn, stored_column
@@ -20,6 +21,7 @@ __all__ = [
     "LOUD",
     "Alignment",
     "Declared",
+    "Forks",
     "Law",
     "Onset",
     "Places",
@@ -74,6 +76,11 @@ class Signs:
     def sure_power(self) -> SurePower | None:
         """Return of which power the trainer's law is the sampler's, by the tokens that are sure."""
         return sure_power(self.case.tokens)
+
+    @cached_property
+    def forks(self) -> Forks | None:
+        """Return pairs of tokens that were sampled in one context; None where these are few."""
+        return forks_of(self.case)
 
     @cached_property
     def places(self) -> Places:

@@ -15,6 +15,11 @@ Array = NDArray[np.float64]
 SURE = (-0.1, -0.005)
 RARE = (-4.0, -2.0)
 LEAST = 15
+# What gives the factor of a temperature.
+BY_RARE = "log-prob of rare tokens, sampler / trainer"
+BY_SURE = "what sure tokens leave, sampler's as a power of the trainer's"
+BY_METADATA = "temperature of the trainer over that of the record, by metadata"
+BY_FORKS = "log-prob between two tokens of one context, sampler / trainer"
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Tempered:
     factor: float  # T_trainer / T_sampler
     spread: float  # of the ratio of log-probs among rare tokens, over its distance from 1
     sure: float  # share of sure tokens whose ratio is on the other side of 1
-    by_rare: bool = True  # whether rare tokens give the factor, and not the powers of sure ones
+    told_by: str = BY_RARE  # what gives the factor
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,97 @@
+"""Signs of forks: contexts that several rows share and from which they go on with other tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.table.hashing import mixed
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Hashes = NDArray[np.uint64]
+
+FAR = 0.7  # nats between two tokens of one context, from which on their ratio says something
+FEWEST_FORKS = 12
+# What one power leaves between the two sides, at the median: nats, as the rounding of engines
+# does, or a share of what is there without it.
+ROUNDING, LEFT_OVER = 0.05, 0.11
+A_POWER = 0.03  # of which a power is from 1, at least
+
+
+@dataclass(frozen=True)
+class Forks:
+    """Pairs of tokens that were sampled in one context: the likelier one, and another.
+
+    What belongs to the context falls out of the difference of two log-probs: the mass of a kept
+    set, a sum over the vocabulary, the normalising of a temperature. Under a temperature one
+    side's differences are the other's times one number, in all contexts.
+    """
+
+    sampler: Array  # [pairs] log-prob of the likelier token less that of the other, nats
+    trainer: Array  # [pairs] the same under the trainer, which says which token is likelier
+
+    @cached_property
+    def power(self) -> float:
+        """Return the median of sampler / trainer: T of the trainer over T of the sampler."""
+        return float(np.median(self.sampler / self.trainer))
+
+    @cached_property
+    def apart(self) -> float:
+        """Return the median distance of the two sides' differences, nats."""
+        return float(np.median(np.abs(self.sampler - self.trainer)))
+
+    @cached_property
+    def left(self) -> float:
+        """Return the median distance that the power leaves, nats."""
+        return float(np.median(np.abs(self.sampler - self.power * self.trainer)))
+
+    @property
+    def of_one_power(self) -> bool:
+        """Tell whether one law is a power of the other, as under another temperature."""
+        another = self.power > 0 and abs(np.log(self.power)) > A_POWER
+        return another and self.left <= max(min(ROUNDING, 0.5 * self.apart), LEFT_OVER * self.apart)
+
+
+def forks_of(case: Case) -> Forks | None:
+    """Return the forks of a case; None where prompts are not known, or forks are too few."""
+    prompt = case.facts.prompt
+    if prompt is None or case.trainer is None:
+        return None
+    tokens = case.tokens
+    context = _contexts(case, prompt)[tokens.place]
+    order = np.lexsort((tokens.token_id, context))
+    context, token_id = context[order], tokens.token_id[order]
+    new_context = np.append(True, context[1:] != context[:-1])
+    first_of_id = new_context | np.append(True, token_id[1:] != token_id[:-1])
+    order, context = order[first_of_id], np.cumsum(new_context)[first_of_id]
+    several = np.bincount(context)[context] > 1
+    order, context = order[several], context[several]
+    if len(order) < 2 * FEWEST_FORKS:
+        return None
+    trainer, sampler = tokens.trainer[order], tokens.sampler[order]
+    likeliest = np.lexsort((-trainer, context))
+    context, trainer, sampler = context[likeliest], trainer[likeliest], sampler[likeliest]
+    begins = np.append(True, context[1:] != context[:-1])
+    first = np.flatnonzero(begins)[np.cumsum(begins) - 1]
+    apart = trainer[first] - trainer
+    far = apart > FAR
+    if far.sum() < FEWEST_FORKS:
+        return None
+    return Forks((sampler[first] - sampler)[far], apart[far])
+
+
+def _contexts(case: Case, prompt: Hashes) -> Hashes:
+    """Return a hash of what stands before each response token, and of the step, [tokens]."""
+    words = case.token_id.astype(np.uint64) ^ (case.position.astype(np.uint64) << np.uint64(32))
+    with np.errstate(over="ignore"):
+        before = np.cumsum(mixed(words), dtype=np.uint64) - mixed(words)
+    nonempty = np.minimum(case.start, len(words) - 1)
+    before -= before[nonempty][case.owner]
+    row = prompt if case.facts.step is None else mixed(prompt) + case.facts.step.astype(np.uint64)
+    hashes: Hashes = mixed(before + mixed(row)[case.owner])
+    return hashes
