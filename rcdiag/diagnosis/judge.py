@@ -70,7 +70,7 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
             if suspicion.mended is not None:
                 mended = suspicion.mended.without_tokens(~signs.case.mask)
                 signs = Signs(mended, onset)
-                here = _of_stage(signs, stage)
+                here = _of_stages(signs, stage)
             here = [] if stage in ONE_OF else _unnamed(here, named)
     return named
 
@@ -101,6 +101,15 @@ def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:
         if suspicion is not None and suspicion.confidence >= NAMED:
             weighed.append((cause, suspicion))
     return sorted(weighed, key=lambda entry: (_wide(entry[0]), -entry[1].confidence))
+
+
+def _of_stages(signs: Signs, last: str) -> list[tuple[Cause, Suspicion]]:
+    """Weigh the causes of all stages up to one again, of a table in which one cause is mended.
+
+    Whose values stand at other tokens cannot be seen to be logarithms of another base.
+    """
+    stages = [stage for stage in STAGES[: STAGES.index(last) + 1] if stage not in ONE_OF]
+    return [entry for stage in stages for entry in _of_stage(signs, stage)]
 
 
 def _of_loud_rows(signs: Signs) -> list[tuple[Cause, Suspicion]]:

@@ -324,6 +324,9 @@ def _mask_drops_last(signs: Signs) -> Suspicion | None:
 
 # Responses that stop by themselves end with few kinds of token: an end token, or a stop string's.
 KINDS_OF_ENDS = 4
+# Kinds of tokens at the end of responses where that was cut off, over those of as many tokens
+# anywhere, at the most.
+MOST_ENDS = 0.8
 
 
 def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
@@ -339,6 +342,10 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
     counts = np.sort(np.unique(case.token_id[last], return_counts=True)[1])[::-1]
     most = float(counts[:KINDS_OF_ENDS].sum() / len(stopped))
     if len(counts) <= KINDS_OF_ENDS or most > 0.8 or mask[last].mean() < 0.9:
+        return None
+    # Answers end with fewer kinds of words than they hold. Where they do not, they are no text.
+    spread = np.linspace(0, len(case.token_id) - 1, len(stopped)).astype(np.int64)
+    if len(counts) > MOST_ENDS * len(np.unique(case.token_id[spread])):
         return None
     return Suspicion(
         confidence=0.8,

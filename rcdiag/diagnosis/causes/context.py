@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Cause, Suspicion, fact, shipped
-from rcdiag.diagnosis.signs import HONEST, LOUD, Signs
+from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
 
 Flags = NDArray[np.bool_]
 
@@ -19,6 +19,7 @@ FEWEST = 4  # rows of either kind
 # Sizes of the batches that rows may have been padded in.
 BATCHES = (2, 4, 8, 16, 32, 64, 128)
 MOST_EXCEPTIONS = 0.02  # share of rows that a limit of the prompt's length may leave unexplained
+MOST_QUIET = 0.1  # share of rows with a cut prompt whose response begins as if it were not
 MOVED = 0.1  # nats, rms: a prompt that was cut moves most rows by more
 LEAST_PADDED = 0.6  # share of the padded rows that must be off
 ONE_SIDED = 0.99  # share of squared log-ratios of one sign, from which on the other has no part
@@ -117,6 +118,17 @@ def _best_limit(rows: _Rows) -> tuple[int, float] | None:
     return int(values[best]), float(explained[best] / rows.known.sum())
 
 
+def _begin_quietly(law: Law, rows: Flags) -> float:
+    """Return the share of some rows whose first third agrees to rounding, although they differ."""
+    tokens = law.tokens
+    first = np.searchsorted(tokens.owner, np.arange(tokens.rows))
+    index = np.arange(len(tokens)) - first[tokens.owner]
+    early = index < np.maximum(tokens.per_row // 3, 3)[tokens.owner]
+    squares = tokens.row_sums(np.where(early, law.log_ratio**2, 0.0))
+    rms = np.sqrt(squares / np.maximum(tokens.row_sums(early.astype(np.float64)), 1))
+    return float(np.mean(rms[rows] < HONEST)) if rows.any() else 0.0
+
+
 def _prompt_truncated(signs: Signs) -> Suspicion | None:
     """Look for a length of the prompt up to which rows agree, and beyond which they do not."""
     case, rows = signs.case, _rows(signs)
@@ -129,9 +141,11 @@ def _prompt_truncated(signs: Signs) -> Suspicion | None:
         return None
     if np.mean(rows.loud[short]) > MOST_EXCEPTIONS or np.median(rms[short]) > HONEST:
         return None
+    if _begin_quietly(signs.law, long & rows.loud) > MOST_QUIET:
+        return None  # what begins within responses is a limit of the context, or other weights
     by_chance = _chance(case, short, long) >= BY_CHANCE
-    if by_chance and np.median(rms[long]) < MOVED:
-        return None  # other weights move rows so much, and those of hard prompts most
+    if np.median(rms[long]) < MOVED:
+        return None  # other weights move rows so much, and those of long, hard prompts most
     next_ = int(rows.lengths[long].min())
     between = f"{first}" if next_ == first + 1 else f"{first} to {next_ - 1}"
     return Suspicion(

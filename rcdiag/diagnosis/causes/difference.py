@@ -23,6 +23,9 @@ MANY_ROWS = 32  # rows from which on two kinds of them are told apart
 BITWISE = 1e-4
 # A mean is not what it should be beyond so many clustered standard errors.
 BROKEN = 4.0
+# A tail without a place: the largest thousandth of the tokens holds so much of the squares, and
+# the largest hundredth stands in so many different rows, as far as there are rows.
+MOST_IN_TAIL, SPREAD_OVER_ROWS = 0.7, 0.6
 
 
 def _noisy(signs: Signs) -> bool:
@@ -76,6 +79,40 @@ def _engine_noise(signs: Signs) -> Suspicion | None:
     )
 
 
+def _moe_routing(signs: Signs) -> Suspicion | None:
+    """Look for rounding nearly everywhere and a few tokens that are far off, anywhere.
+
+    What moves tokens by their id, their place, their row or to one law alone has another cause.
+    """
+    law = signs.law
+    if not len(signs.case.tokens) or _noisy(signs) or law.tail_share < MOST_IN_TAIL:
+        return None
+    bulk = law.rms_of_bulk
+    if bulk > LOUD or abs(law.ratio_mean[1]) > BROKEN or abs(law.by_token_id[0]) > 0.3:
+        return None
+    anywhere = law.first_tokens < 3.0 and 1 / 3.0 < law.late < 3.0
+    if not anywhere or law.rows_of_tail < SPREAD_OVER_ROWS:
+        return None
+    return Suspicion(
+        confidence=0.65,
+        message=f"The bulk of the tokens agrees ({bulk:.2g} nats rms but for the largest 1%), and "
+        f"0.1% of them, anywhere, hold {law.tail_share:.0%} of the squared log-ratios: as where "
+        "the engines chose other experts for a few tokens.",
+        evidence=[
+            fact("rms log-ratio but for the largest 1%", "rounding", rms=bulk),
+            fact(
+                "share of squares in the largest 0.1% of tokens",
+                "a tail of few tokens",
+                share=law.tail_share,
+            ),
+            fact(
+                "E[ratio]", "the recorded law sampled", value=law.ratio_mean[0], z=law.ratio_mean[1]
+            ),
+        ],
+        also_possible=["engine-noise", "batch-noise", "moe-expert-wrong"],
+    )
+
+
 def _declared_weights(signs: Signs) -> Suspicion | None:
     declared = signs.declared
     if not declared.weights_differ or signs.law.rms < HONEST:
@@ -97,6 +134,46 @@ def _declared_weights(signs: Signs) -> Suspicion | None:
             )
         ],
         also_possible=["partial-sync", "reference-as-old"],
+    )
+
+
+def _stale_weights(signs: Signs) -> Suspicion | None:
+    return _declared_weights(signs) or _older_version(signs)
+
+
+def _older_version(signs: Signs) -> Suspicion | None:
+    """Look for rows whose weights, by their number, are several updates behind their step.
+
+    Some loops count the weights from 0 and the steps from 1: one update behind is in order.
+    """
+    version, step, law = signs.case.facts.policy_version, signs.case.facts.step, signs.law
+    if version is None or step is None or not len(signs.case.tokens) or _noisy(signs):
+        return None
+    if signs.declared.weights_agree or law.first_tokens > 3.0 or _not_sampled_from(law):
+        return None
+    tokens = signs.case.tokens
+    own = version[tokens.place] if signs.case.facts.version_by_token else version[tokens.owner]
+    lag = step[tokens.owner] - own
+    behind = float(np.mean(lag >= 2))
+    if behind < 0.9:
+        return None
+    least, most = int(lag.min()), int(lag.max())
+    by = f"{least}" if least == most else f"{least} to {most}"
+    return Suspicion(
+        confidence=0.92 if _by_weights(law) else 0.7,
+        message=f"The columns `policy_version` and `step` say that the sampler's weights are {by} "
+        f"updates behind; the two sides differ by {law.rms:.2g} nats rms.",
+        evidence=[
+            fact("step less policy_version", "weights of earlier steps", least=least, most=most),
+            fact(
+                "token ids agree between halves of the rows",
+                "a drift with a direction" if _by_weights(law) else "not told by token ids",
+                correlation=law.by_token_id[0],
+                explained=law.by_token_id[1],
+            ),
+        ],
+        share_of_rows=behind,
+        also_possible=["weights-differ", "weights-never-synced", "forwards-differ"],
     )
 
 
@@ -536,7 +613,7 @@ def _quantised(slug: str) -> Callable[[Signs], Suspicion | None]:
 
 
 DIFFERENCE = (
-    shipped("stale-weights", "difference", _declared_weights),
+    shipped("stale-weights", "difference", _stale_weights),
     *(
         shipped(slug, "difference", _quantised(slug))
         for slug in ("fp8-weights", "int8-weights", "int4-weights")
@@ -551,5 +628,6 @@ DIFFERENCE = (
     shipped("quantised-weights", "difference", _by_rescore("quantised-weights")),
     shipped("healthy", "difference", _healthy),
     shipped("engine-noise", "difference", _engine_noise),
+    shipped("moe-routing", "difference", _moe_routing),
     shipped("forwards-differ", "difference", _forwards_differ),
 )

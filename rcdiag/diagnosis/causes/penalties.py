@@ -9,7 +9,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, VISIBLE, usable
-from rcdiag.diagnosis.signs import HONEST, Law, Signs
+from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
 
 # Repeated tokens are compared with new ones of the same id that are about as likely.
 LIKE = (-16.0, -2.0, -0.5, -0.05)
@@ -19,6 +19,8 @@ FEW, MANY_IDS = 8, 20  # ids that are pushed at most, and ids that must be seen
 ONE_EDGE = 0.93  # of the largest log-ratio, which others of a pushed id reach
 MANY_TOKENS = 10.0  # that share in these squares
 NEARLY_ALL = 0.97  # share of squared log-ratios that pushed ids hold
+# Share of the squares of pushed ids that their push leaves at most, and tokens that it must move.
+MOST_LEFT, FEWEST_MOVED = 0.1, 10
 
 
 def _penalty(signs: Signs) -> Suspicion | None:
@@ -197,7 +199,23 @@ def _one_edge(law: Law, ids: Counts, sign: float) -> bool:
     to_side = [sign * law.log_ratio[law.tokens.token_id == one] for one in ids]
     edge = max(float(values.max()) for values in to_side)
     near = [int((values > ONE_EDGE * edge).sum()) for values in to_side]
-    return sum(near) >= 3 and (len(ids) == 1 or sum(count > 0 for count in near) >= 2)
+    if sum(near) >= 3 and (len(ids) == 1 or sum(count > 0 for count in near) >= 2):
+        return True
+    return _left_by_one_push(law, ids, -sign * edge) < MOST_LEFT
+
+
+def _left_by_one_push(law: Law, ids: Counts, size: float) -> float:
+    """Return the share of squared log-ratios of some ids that a bias of their logits leaves.
+
+    A bias b moves a token of the trainer's probability p by log(1 + p (e^b - 1)) - b, which is
+    near 0 where the token is sure anyway.
+    """
+    chosen = np.isin(law.tokens.token_id, ids)
+    moved = law.log_ratio[chosen]
+    if np.count_nonzero(np.abs(moved) > LOUD) < FEWEST_MOVED:
+        return 1.0
+    expected = np.log1p(np.exp(law.tokens.trainer[chosen]) * np.expm1(size)) - size
+    return float(np.sum((moved - expected) ** 2) / max(float(np.sum(moved**2)), 1e-300))
 
 
 def _named(ids: Counts) -> str:

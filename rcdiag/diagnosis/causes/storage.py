@@ -331,7 +331,7 @@ def _floor(signs: Signs) -> Suspicion | None:
     for policy, column in _columns(signs):
         value, count = column.least
         here = column.values == value
-        if count < 8 or value > -0.2 or column.constant_rows > 0.5:
+        if count < 4 or value > -0.2 or column.constant_rows > 0.5:
             continue
         if not np.isfinite(column.other).any() or value in SENTINELS[:4]:
             continue
@@ -342,6 +342,9 @@ def _floor(signs: Signs) -> Suspicion | None:
         rare = below > 0.4 or _rarest(column, here) > 0.8
         kinds = len(np.unique(signs.case.token_id[signs.case.mask][here]))
         several = count >= 16 and rare and len(np.unique(other)) > 0.5 * count
+        # Few values meet at a floor by chance where a column is rounded, and hardly ever else.
+        if count < 8 and (below < 1.0 or column.repeats_rare_values):
+            continue
         if not (below >= 0.8 or several) or column.decimals == 1 or kinds < 3:
             continue
         return Suspicion(

@@ -9,7 +9,7 @@ import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, HOLDS, VISIBLE, usable
-from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.signs import Law, Signs
 from rcdiag.diagnosis.signs.forks import A_POWER, ROUNDING, Forks
 from rcdiag.diagnosis.signs.tempered import (
     BY_FORKS,
@@ -25,6 +25,10 @@ FLAT = 0.6
 MOST_OF_SURPRISAL = 3.0
 # Spread of the powers of sure tokens, where one temperature makes all of them.
 EVEN = 0.65
+# Log-probs that were divided are a multiple of the others but for noise, which leaves less than
+# this share of squared log-ratios; or sure tokens tell, by the correlation of their log-ratios'
+# size with their surprisal, both as logarithms.
+LEFT_BY_FACTOR, TIED = 0.03, 0.8
 
 
 def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
@@ -240,7 +244,8 @@ def _divided(signs: Signs) -> Suspicion | None:
         return None
     law, tokens = signs.law, signs.case.tokens
     k, left = law.proportion
-    if left < 3e-4 and abs(k - 1) > 0.04:
+    but_for_noise = left < 0.01 and law.left_by_proportion < LEFT_BY_FACTOR
+    if abs(k - 1) > 0.04 and (left < 3e-4 or but_for_noise):
         return Suspicion(
             confidence=0.9,
             message=f"Recorded log-probs are {k:.3f} times the trainer's throughout: log-probs "
@@ -269,6 +274,8 @@ def _divided(signs: Signs) -> Suspicion | None:
     low, high = np.quantile(sure, [0.05, 0.95])
     if not ((mean < 1 and high < 0.75 and low > 0.002) or (mean > 1 and low > 1.4)):
         return None
+    if not _tied_to_surprisal(law):
+        return None  # what stands in the sum beside the tokens does not know how sure they are
     declared = signs.declared.row_temperature
     return Suspicion(
         confidence=0.92 if declared not in (None, 1.0) else 0.85,
@@ -286,6 +293,16 @@ def _divided(signs: Signs) -> Suspicion | None:
         side="trainer",
         also_possible=["vocabulary-padding"] if mean < 1 else ["vocab-shard-wrong"],
     )
+
+
+def _tied_to_surprisal(law: Law) -> bool:
+    """Tell whether the surer a token is, the less it is moved: a power of small rests vanishes."""
+    sampler, moved = law.tokens.sampler, np.abs(law.log_ratio)
+    sure = (sampler > -0.1) & (sampler < -1e-3) & (moved > 0)
+    if sure.sum() < 20:
+        return False
+    surprisal, size = np.log(-sampler[sure]), np.log(moved[sure])
+    return float(np.corrcoef(surprisal, size)[0, 1]) > TIED
 
 
 def _softcap(signs: Signs) -> Suspicion | None:

@@ -77,6 +77,13 @@ class Law:
         left = np.sum((sampler - k * trainer) ** 2)
         return k, float(left / max(np.sum(sampler**2), 1e-300))
 
+    @property
+    def left_by_proportion(self) -> float:
+        """Return the share of squared log-ratios that sampler = k * trainer leaves."""
+        k, _ = self.proportion
+        left = float(np.sum((self.tokens.sampler - k * self.tokens.trainer) ** 2))
+        return left / max(float(np.sum(self.log_ratio**2)), 1e-300)
+
     @cached_property
     def one_sided(self) -> float:
         """Return the share of squared log-ratios that those of one sign hold, the larger one."""
@@ -124,6 +131,29 @@ class Law:
         squares = np.sort(self.log_ratio**2)[::-1]
         total = squares.sum()
         return float(squares[: max(len(squares) // 1000, 1)].sum() / total) if total > 0 else 0.0
+
+    @cached_property
+    def _tail(self) -> Flags:
+        """Flag the largest hundredth of squared log-ratios, [tokens]."""
+        squares = self.log_ratio**2
+        flags = np.zeros(len(squares), np.bool_)
+        flags[np.argsort(-squares, kind="stable")[: max(len(squares) // 100, 1)]] = True
+        return flags
+
+    @cached_property
+    def rms_of_bulk(self) -> float:
+        """Return the rms log-ratio without the largest hundredth of the tokens, nats."""
+        bulk = self.log_ratio[~self._tail]
+        return _rms(bulk) if len(bulk) else 0.0
+
+    @cached_property
+    def rows_of_tail(self) -> float:
+        """Return over how many rows the largest hundredth of the tokens is spread: 1 where each
+        stands in a row of its own, or where every row has one.
+        """
+        owner = self.tokens.owner[self._tail]
+        rows = int((self.tokens.per_row > 0).sum())
+        return len(np.unique(owner)) / max(min(len(owner), rows), 1)
 
 
 def fit_line(x: Array, y: Array) -> Line:

@@ -97,6 +97,13 @@ class StoredColumn:
         least = float(values.min())
         return least, int((values == least).sum())
 
+    @property
+    def repeats_rare_values(self) -> bool:
+        """Tell whether values of rare tokens, but for the smallest, stand in the column twice."""
+        values = self.values[self.finite]
+        rare = values[(values < -2.0) & (values > values.min())] if len(values) else values
+        return len(np.unique(rare)) < 0.98 * len(rare) or len(rare) < 20
+
     @cached_property
     def row_starts(self) -> NDArray[np.int64]:
         """Return the index of each row's first token."""
