@@ -12,6 +12,9 @@ from rcdiag.diagnosis.signs import Law, Signs
 # A kept set is told in spite of noise of both signs by so many standard errors of E[ratio], by so
 # much missing mass, and by so many times the mean square of log-ratios.
 SURELY, LEAST_MASS, MOVED = 8.0, 0.003, 3.0
+# Where the end token was banned up to a position, at most this share of responses ends before
+# this share of it.
+MOST_EARLY, EARLIER = 0.02, 0.9
 
 
 def _renormalised(law: Law) -> bool:
@@ -81,6 +84,8 @@ def _end_banned(signs: Signs) -> Suspicion | None:
         return None
     places = np.sort(tokens.position[strong])
     last_place = int(places[int(0.98 * (len(places) - 1))])
+    if not _none_ends_before(tokens, last_place):
+        return None
     return Suspicion(
         confidence=0.8,
         message=f"Up to position {last_place} the sampler's law lacks something that the trainer's "
@@ -116,8 +121,9 @@ def _banned(signs: Signs) -> tuple[str, Suspicion] | None:
         return None
     # The end token is banned up to a length: nothing happens after it.
     last_place = float(tokens.position[strong].max())
-    beyond = float(np.mean(tokens.position > last_place))
-    slug = "min-tokens" if beyond > 0.03 and _falls_silent(tokens, strong) else "logit-bias"
+    beyond = float(np.mean(tokens.position > last_place)) > 0.03
+    ends = beyond and _falls_silent(tokens, strong) and _none_ends_before(tokens, last_place)
+    slug = "min-tokens" if ends else "logit-bias"
     return slug, Suspicion(
         confidence=0.75,
         message=f"At {share:.2%} of the tokens the trainer expects something else by "
@@ -145,6 +151,13 @@ def _falls_silent(tokens: PairTokens, strong: np.ndarray) -> bool:
     edge = places[int(0.98 * (len(places) - 1))]
     after = tokens.position > edge
     return bool(after.sum() > 100 and strong[after].mean() < 0.1 * strong[~after].mean())
+
+
+def _none_ends_before(tokens: PairTokens, place: float) -> bool:
+    """Tell whether hardly a response ends before a position, up to which its end was banned."""
+    last = np.zeros(tokens.rows, np.int64)
+    np.maximum.at(last, tokens.owner, tokens.position)
+    return bool(np.mean(last[tokens.per_row > 0] < EARLIER * place) <= MOST_EARLY)
 
 
 def banned(slug: str):

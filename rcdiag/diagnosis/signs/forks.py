@@ -17,9 +17,9 @@ Hashes = NDArray[np.uint64]
 
 FAR = 0.7  # nats between two tokens of one context, from which on their ratio says something
 FEWEST_FORKS = 12
-# What one power leaves between the two sides, at the median: nats, as the rounding of engines
-# does, or a share of what is there without it.
-ROUNDING, LEFT_OVER = 0.05, 0.11
+# What one power leaves between the two sides at the median: nats, as the rounding of engines does,
+# shares of what is there without it, where that is much, and in any case.
+ROUNDING, FAR_APART, LEFT_OVER = 0.05, 0.11, 0.25
 A_POWER = 0.03  # of which a power is from 1, at least
 
 
@@ -54,7 +54,8 @@ class Forks:
     def of_one_power(self) -> bool:
         """Tell whether one law is a power of the other, as under another temperature."""
         another = self.power > 0 and abs(np.log(self.power)) > A_POWER
-        return another and self.left <= max(min(ROUNDING, 0.5 * self.apart), LEFT_OVER * self.apart)
+        most = min(max(ROUNDING, FAR_APART * self.apart), LEFT_OVER * self.apart)
+        return another and self.left <= most
 
 
 def forks_of(case: Case) -> Forks | None:
