@@ -193,11 +193,14 @@ def made(
     ends: bool = False,
     noise: float = 0.01,
     group_of: int = 4,
+    prompts: bool = False,
     entropies: Sequence[str] = (),
     sharpness: float = 1.0,
     **facts: Any,
 ) -> Case:
     """Draw a table. Responses end at the end token with `ends`; else all have one length.
+
+    With `prompts` the rows of a group begin in one context, and the same tokens have one law.
 
     `trained` and `recorded` are `sampled` unless given; the trainer has `noise` on its logits.
     Facts are those of rows: `step`, `engine`, `temperature`, `top_p`, ...
@@ -209,11 +212,17 @@ def made(
     context = rng.integers(2, VOCABULARY, rows)
     seen = np.zeros((rows, VOCABULARY), np.bool_)
     every = np.arange(rows)
+    group = (every // group_of).astype(np.uint64)
+    if prompts:
+        context = context[every // group_of * group_of]
+        facts = {"prompt": group, **facts}
     columns: dict[str, list[Array]] = {name: [] for name in ("id", "s", "t", "hs", "ht")}
     for position in range(length):
         state = State(seen, position, context, rng)
         # What came before the last token moves the law too: no law comes twice.
-        here = logits[context] + 0.5 * rng.standard_normal((rows, VOCABULARY))
+        here = logits[context]
+        if not prompts:
+            here = here + 0.5 * rng.standard_normal((rows, VOCABULARY))
         draw = rng.gumbel(size=here.shape) + sampled(here, state)
         token = draw.argmax(axis=1)
         one, two = recorded(here, state), trained(here, state)
@@ -238,7 +247,7 @@ def made(
         entropy={
             name: single(flat["hs" if name == "rollout" else "ht"][inside]) for name in entropies
         },
-        facts=RowFacts(group=(every // group_of).astype(np.uint64), **facts),
+        facts=RowFacts(group=group, **facts),
         source="table.parquet",
         rows_in_table=rows,
     )

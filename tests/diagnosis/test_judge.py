@@ -555,7 +555,7 @@ def test_temperatures_that_the_table_states_stand_first() -> None:
         "old": 0.7,
         "reads": "different",
     }
-    assert "at temperature 0.7 (the log-probs give 0.71)" in cause.message
+    assert "at temperature 0.7 (the log-probs give 0.70)" in cause.message
 
 
 def test_policies_may_have_the_names_that_evidence_uses() -> None:
@@ -603,3 +603,22 @@ def test_an_engine_that_gives_its_column_back_is_coarse_itself(size: float, name
     cause = judged(case).causes[0]
     assert (cause.slug == "quantised-weights") == named
     assert ("gives `rollout` back" in cause.message) == named
+
+
+def test_the_end_token_is_not_banned_where_responses_end() -> None:
+    """A kept set that acts early only looks like a ban of the end token, but for the short rows."""
+    case = made(banned([END], 12), ENGINE, ends=True, rows=400)
+    assert judged(case).causes[0].slug == "min-tokens"
+    short = np.arange(400) % 8 == 0
+    early = short[case.owner] & (case.position >= 5)
+    assert "min-tokens" not in {cause.slug for cause in judged(case.without_tokens(early)).causes}
+
+
+def test_equal_columns_are_a_copy_where_the_engine_gives_another() -> None:
+    case = made(noisy(0.01))
+    honest = case.log_probs["old"]
+    engine = honest + 0.01 * np.random.default_rng(3).standard_normal(len(honest))
+    columns = {"rollout": honest, "old": honest, "hf_fp32": honest}
+    assert judged(replace(case, log_probs=columns)).causes[0].slug != "columns-identical"
+    again = replace(case, log_probs={**columns, "vllm_bf16": engine})
+    assert judged(again).causes[0].slug == "columns-identical"

@@ -7,7 +7,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.table.hashing import hashed_texts, mixed
+from rcdiag.table.hashing import hashed_lists, hashed_texts, mixed
+from rcdiag.table.trajectories import Ragged
 
 
 def array(texts: list[str]) -> pa.LargeStringArray:
@@ -39,3 +40,11 @@ def test_the_hash_of_a_text_is_the_one_of_its_words() -> None:
     start = mixed(np.array([9], np.uint64))
     first = mixed(start ^ np.frombuffer(b"abcdefgh", "<u8"))
     assert value == mixed(first ^ np.frombuffer(b"!" + bytes(7), "<u8"))[0]
+
+
+def test_lists_are_hashed_by_their_numbers_in_order() -> None:
+    rows = [[1, 2, 3], [3, 2, 1], [], [0], [0, 0], [1, 2, 3]]
+    lists = Ragged(np.concatenate(rows).astype(np.int32), np.cumsum([0, *map(len, rows)]))
+    hashes = hashed_lists(lists).tolist()
+    assert hashes[0] == hashes[5]
+    assert len(set(hashes)) == 5

@@ -7,29 +7,40 @@ import numpy as np
 from rcdiag.diagnosis.case import PairTokens
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, declared_kept_set, usable
-from rcdiag.diagnosis.signs import Law, Signs
+from rcdiag.diagnosis.signs import Signs
 
 # A kept set is told in spite of noise of both signs by so many standard errors of E[ratio], by so
 # much missing mass, and by so many times the mean square of log-ratios.
 SURELY, LEAST_MASS, MOVED = 8.0, 0.003, 3.0
+# Nearly all squared log-ratios have one sign, and those of the other are an engine's noise, nats.
+ONE_SIDED, NOISE = 0.98, 0.12
+# Where the end token was banned up to a position, at most this share of responses ends before
+# this share of it.
+MOST_EARLY, EARLIER = 0.02, 0.9
 
 
-def _renormalised(law: Law) -> bool:
+def _renormalised(signs: Signs) -> bool:
     """Tell whether ratios are only below 1, and bounded, as where the sampler lacks a part."""
+    law, forks = signs.law, signs.forks
     (mean, z), (inverse, inverse_z) = law.ratio_mean, law.inverse_mean
     low, high = np.quantile(law.log_ratio, [0.001, 0.999])
-    if z > -BROKEN or inverse_z < BROKEN or inverse > 1.45 or low < -3.5:
+    if z > -BROKEN:
+        return False
+    # What all tokens of a context share, and that has one sign, is a sum over the vocabulary.
+    if forks is not None and forks.of_context and law.one_sided >= ONE_SIDED and high < NOISE:
+        return True
+    if inverse_z < BROKEN or inverse > 1.45 or low < -3.5:
         return False
     # Honest noise has a mean log-ratio of -rms^2 / 2: a kept set moves the mean of all tokens.
     moved = z < -SURELY and inverse_z > SURELY and 1.0 - mean > max(LEAST_MASS, MOVED * law.rms**2)
     if moved and float(np.median(law.log_ratio)) < 0:
         return True
-    return law.one_sided >= 0.9 and high <= max(0.12, 0.35 * abs(low))
+    return law.one_sided >= 0.9 and high <= max(NOISE, 0.35 * abs(low))
 
 
 def _kept_set(signs: Signs) -> Suspicion | None:
     """Look for a law that was renormalised over a kept set, at all positions."""
-    if not usable(signs) or not _renormalised(signs.law) or _end_banned(signs) is not None:
+    if not usable(signs) or not _renormalised(signs) or _end_banned(signs) is not None:
         return None
     if signs.forks is not None and signs.forks.of_one_power:
         return None  # a kept set leaves the tokens of one context as far apart as they were
@@ -71,7 +82,7 @@ def _end_banned(signs: Signs) -> Suspicion | None:
     law, tokens = signs.law, signs.case.tokens
     mean, z = law.ratio_mean
     low = float(np.quantile(law.log_ratio, 0.001))
-    if low > -0.05 or law.first_tokens > 3 or not _renormalised(law):
+    if low > -0.05 or law.first_tokens > 3 or not _renormalised(signs):
         return None
     # Where contexts differ some tokens gain as well, and the first ones lose most.
     if float(np.quantile(law.log_ratio, 0.999)) > 0.2 or law.first_tokens > 3:
@@ -81,6 +92,8 @@ def _end_banned(signs: Signs) -> Suspicion | None:
         return None
     places = np.sort(tokens.position[strong])
     last_place = int(places[int(0.98 * (len(places) - 1))])
+    if not _none_ends_before(tokens, last_place):
+        return None
     return Suspicion(
         confidence=0.8,
         message=f"Up to position {last_place} the sampler's law lacks something that the trainer's "
@@ -116,8 +129,9 @@ def _banned(signs: Signs) -> tuple[str, Suspicion] | None:
         return None
     # The end token is banned up to a length: nothing happens after it.
     last_place = float(tokens.position[strong].max())
-    beyond = float(np.mean(tokens.position > last_place))
-    slug = "min-tokens" if beyond > 0.03 and _falls_silent(tokens, strong) else "logit-bias"
+    beyond = float(np.mean(tokens.position > last_place)) > 0.03
+    ends = beyond and _falls_silent(tokens, strong) and _none_ends_before(tokens, last_place)
+    slug = "min-tokens" if ends else "logit-bias"
     return slug, Suspicion(
         confidence=0.75,
         message=f"At {share:.2%} of the tokens the trainer expects something else by "
@@ -145,6 +159,13 @@ def _falls_silent(tokens: PairTokens, strong: np.ndarray) -> bool:
     edge = places[int(0.98 * (len(places) - 1))]
     after = tokens.position > edge
     return bool(after.sum() > 100 and strong[after].mean() < 0.1 * strong[~after].mean())
+
+
+def _none_ends_before(tokens: PairTokens, place: float) -> bool:
+    """Tell whether hardly a response ends before a position, up to which its end was banned."""
+    last = np.zeros(tokens.rows, np.int64)
+    np.maximum.at(last, tokens.owner, tokens.position)
+    return bool(np.mean(last[tokens.per_row > 0] < EARLIER * place) <= MOST_EARLY)
 
 
 def banned(slug: str):

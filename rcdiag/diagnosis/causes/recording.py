@@ -39,10 +39,15 @@ def _columns_identical(signs: Signs) -> Suspicion | None:
 def _computed_again(signs: Signs) -> bool:
     """Tell whether a re-score gives the values of both columns to the last bit, so that both sides
     can have computed them.
+
+    What the trainer's model gives and the sampler's engine does not is the trainer's number alone.
     """
     tokens = signs.case.tokens
-    again = (signs.case.log_probs[name][tokens.place] for name in signs.rescored if name)
-    return any(float(np.mean(values == tokens.sampler)) > 0.999 for values in again)
+    engine, model = signs.rescored
+    name = engine or model
+    if name is None:
+        return False
+    return float(np.mean(signs.case.log_probs[name][tokens.place] == tokens.sampler)) > 0.999
 
 
 def _duplicated_rows(signs: Signs) -> Suspicion | None:

@@ -28,8 +28,10 @@ def _silent(signs: Signs) -> tuple[str, Suspicion] | None:
 
 
 def _silent_by_metadata(signs: Signs) -> tuple[str, Suspicion] | None:
-    side = signs.declared.sampler
+    side, trained = signs.declared.sampler, signs.declared.trainer.temperature
     if side.temperature is None or side.sampling_temperature in (None, side.temperature):
+        return None
+    if trained not in (None, side.temperature):
         return None
     return "temperature-silent", Suspicion(
         confidence=0.95,

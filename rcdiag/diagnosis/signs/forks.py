@@ -17,9 +17,10 @@ Hashes = NDArray[np.uint64]
 
 FAR = 0.7  # nats between two tokens of one context, from which on their ratio says something
 FEWEST_FORKS = 12
-# What one power leaves between the two sides, at the median: nats, as the rounding of engines
-# does, or a share of what is there without it.
-ROUNDING, LEFT_OVER = 0.05, 0.11
+# What one power leaves between the two sides at the median: nats, as the rounding of engines does,
+# shares of what is there without it, where that is much, and in any case.
+ROUNDING, FAR_APART, LEFT_OVER = 0.05, 0.11, 0.25
+SHARED = 2.0  # times what parts two tokens is what they share, where it is the context's
 A_POWER = 0.03  # of which a power is from 1, at least
 
 
@@ -34,6 +35,7 @@ class Forks:
 
     sampler: Array  # [pairs] log-prob of the likelier token less that of the other, nats
     trainer: Array  # [pairs] the same under the trainer, which says which token is likelier
+    shared: Array  # [pairs] mean log-ratio of the two tokens, nats
 
     @cached_property
     def power(self) -> float:
@@ -51,10 +53,17 @@ class Forks:
         return float(np.median(np.abs(self.sampler - self.power * self.trainer)))
 
     @property
+    def of_context(self) -> bool:
+        """Tell whether the two sides differ by something that all tokens of a context share."""
+        apart = float(np.mean(np.abs(self.sampler - self.trainer)))
+        return self.apart <= ROUNDING and float(np.mean(np.abs(self.shared))) >= SHARED * apart
+
+    @property
     def of_one_power(self) -> bool:
         """Tell whether one law is a power of the other, as under another temperature."""
         another = self.power > 0 and abs(np.log(self.power)) > A_POWER
-        return another and self.left <= max(min(ROUNDING, 0.5 * self.apart), LEFT_OVER * self.apart)
+        most = min(max(ROUNDING, FAR_APART * self.apart), LEFT_OVER * self.apart)
+        return another and self.left <= most
 
 
 def forks_of(case: Case) -> Forks | None:
@@ -82,7 +91,9 @@ def forks_of(case: Case) -> Forks | None:
     far = apart > FAR
     if far.sum() < FEWEST_FORKS:
         return None
-    return Forks((sampler[first] - sampler)[far], apart[far])
+    ratio = trainer - sampler
+    shared = (ratio[first] + ratio) / 2
+    return Forks((sampler[first] - sampler)[far], apart[far], shared[far])
 
 
 def _contexts(case: Case, prompt: Hashes) -> Hashes:

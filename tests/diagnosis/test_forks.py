@@ -1,0 +1,106 @@
+"""Two tokens of one context tell a temperature from whatever else makes a law flatter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.judge import diagnose
+from rcdiag.diagnosis.signs import Signs
+from tests.diagnosis.tables import (
+    Law,
+    capped,
+    counted,
+    divided,
+    drifted,
+    made,
+    noisy,
+    plain,
+    tempered,
+    top_p,
+)
+
+TEMPERATURES = ("trainer-without-temperature", "sampler-ignores-temperature")
+
+
+def forked(sampled: Law = plain, trained: Law | None = None, **facts: object) -> Case:
+    return made(sampled, trained, prompts=True, group_of=8, **facts)
+
+
+def slugs(case: Case) -> list[str]:
+    return [cause.slug for cause in diagnose(counted(case)).causes]
+
+
+@pytest.mark.parametrize("temperature", [0.6, 0.9, 1.1, 1.4])
+def test_forks_give_the_temperature(temperature: float) -> None:
+    forks = Signs(forked(plain, noisy(0.01, tempered(temperature)))).forks
+    assert forks is not None
+    assert forks.of_one_power
+    assert forks.power == pytest.approx(temperature, rel=0.02)
+
+
+@pytest.mark.parametrize("temperature", [0.6, 0.9, 1.1, 1.4])
+def test_a_temperature_that_no_column_states_is_told(temperature: float) -> None:
+    (first, *_) = slugs(forked(plain, noisy(0.01, tempered(temperature))))
+    assert first in TEMPERATURES
+
+
+@pytest.mark.parametrize("cap", [12.0, 20.0, 30.0])
+def test_a_cap_is_no_temperature(cap: float) -> None:
+    case = forked(plain, noisy(0.01, capped(cap)))
+    forks = Signs(case).forks
+    assert forks is not None
+    assert not forks.of_one_power
+    assert not {*TEMPERATURES, "temperature-raw-recorded"} & set(slugs(case))
+
+
+@pytest.mark.parametrize(
+    ("sampled", "trained"),
+    [
+        (plain, noisy(0.01)),
+        (top_p(0.9), plain),
+        (tempered(1.3), divided(1.3)),
+        (plain, drifted(0.2)),
+    ],
+)
+def test_what_a_context_shares_is_no_power(sampled: Law, trained: Law) -> None:
+    forks = Signs(forked(sampled, trained)).forks
+    assert forks is not None
+    assert not forks.of_one_power
+
+
+def test_rows_of_other_prompts_or_steps_share_no_context() -> None:
+    case = forked(plain, noisy(0.01, tempered(0.7)))
+    every = np.arange(len(case.lengths))
+    for facts in ({"prompt": every.astype(np.uint64)}, {"step": every}, {"prompt": None}):
+        assert Signs(replace(case, facts=replace(case.facts, **facts))).forks is None
+
+
+def test_metadata_state_a_temperature_that_is_too_near_to_one_to_be_seen() -> None:
+    case = forked(tempered(0.98), recorded=plain)
+    stated = {
+        "rollout": {"temperature": 1.0, "sampling_temperature": 0.98},
+        "old": {"temperature": 0.98},
+    }
+    assert "temperature-raw-recorded" not in slugs(case)
+    assert slugs(replace(case, metadata={"policies": stated}))[0] == "temperature-raw-recorded"
+
+
+def test_metadata_that_the_log_probs_contradict_state_nothing() -> None:
+    stated = {
+        "rollout": {"temperature": 1.0, "sampling_temperature": 0.6},
+        "old": {"temperature": 0.6},
+    }
+    case = replace(forked(plain, drifted(0.2)), metadata={"policies": stated})
+    assert "temperature-raw-recorded" not in slugs(case)
+
+
+def test_a_law_is_not_told_where_a_floor_took_the_rare_tokens() -> None:
+    case = forked(plain, noisy(0.01, tempered(1.3)))
+    values = np.maximum(case.log_probs["rollout"], -0.5)
+    named = slugs(case.with_log_probs("rollout", values))
+    assert named[0] == "floor-clip"
+    assert not {"log-probs-divided", "truncated-law"} & set(named)
