@@ -25,7 +25,8 @@ BITWISE = 1e-4
 BROKEN = 4.0
 # A tail without a place: the largest thousandth of the tokens holds so much of the squares, and
 # the largest hundredth stands in so many different rows, as far as there are rows.
-MOST_IN_TAIL, SPREAD_OVER_ROWS = 0.7, 0.6
+MOST_IN_TAIL, SPREAD_OVER_ROWS = 0.5, 0.6
+BULK = 0.04  # nats, rms of all but the largest hundredth, with a few experts exchanged
 
 
 def _noisy(signs: Signs) -> bool:
@@ -88,7 +89,7 @@ def _moe_routing(signs: Signs) -> Suspicion | None:
     if not len(signs.case.tokens) or _noisy(signs) or law.tail_share < MOST_IN_TAIL:
         return None
     bulk = law.rms_of_bulk
-    if bulk > LOUD or abs(law.ratio_mean[1]) > BROKEN or abs(law.by_token_id[0]) > 0.3:
+    if bulk > BULK or abs(law.ratio_mean[1]) > BROKEN or abs(law.by_token_id[0]) > 0.3:
         return None
     anywhere = law.first_tokens < 3.0 and 1 / 3.0 < law.late < 3.0
     if not anywhere or law.rows_of_tail < SPREAD_OVER_ROWS:

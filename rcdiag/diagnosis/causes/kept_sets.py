@@ -6,7 +6,14 @@ import numpy as np
 
 from rcdiag.diagnosis.case import PairTokens
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.laws import BROKEN, declared_kept_set, usable
+from rcdiag.diagnosis.causes.laws import (
+    BROKEN,
+    CERTAIN,
+    NEARLY,
+    declared_kept_set,
+    sets_of_one,
+    usable,
+)
 from rcdiag.diagnosis.signs import Signs
 
 # A kept set is told in spite of noise of both signs by so many standard errors of E[ratio], by so
@@ -17,6 +24,8 @@ ONE_SIDED, NOISE = 0.98, 0.12
 # Where the end token was banned up to a position, at most this share of responses ends before
 # this share of it.
 MOST_EARLY, EARLIER = 0.02, 0.9
+# Nats; of what a kept set of one leaves out, the trainer's token has at least so much left.
+MOST_LEFT_OUT = -1.0
 
 
 def _renormalised(signs: Signs) -> bool:
@@ -40,7 +49,11 @@ def _renormalised(signs: Signs) -> bool:
 
 def _kept_set(signs: Signs) -> Suspicion | None:
     """Look for a law that was renormalised over a kept set, at all positions."""
-    if not usable(signs) or not _renormalised(signs) or _end_banned(signs) is not None:
+    if not usable(signs):
+        return None
+    if sets_of_one(signs, signs.case.sampler) and not sets_of_one(signs, signs.case.trainer):
+        return _of_certain_tokens(signs)
+    if not _renormalised(signs) or _end_banned(signs) is not None:
         return None
     if signs.forks is not None and signs.forks.of_one_power:
         return None  # a kept set leaves the tokens of one context as far apart as they were
@@ -64,6 +77,35 @@ def _kept_set(signs: Signs) -> Suspicion | None:
             "min-p-renormalised",
             "vocabulary-padding",
         ],
+    )
+
+
+def _of_certain_tokens(signs: Signs) -> Suspicion | None:
+    """Suspect a kept set where the record is certain of tokens of which the trainer is not.
+
+    That holds whatever else moves the trainer's law.
+    """
+    tokens = signs.case.tokens
+    zero = tokens.sampler == 0.0
+    unsure = zero & (tokens.trainer < NEARLY)
+    if unsure.sum() < CERTAIN or float(np.quantile(tokens.trainer[unsure], 0.1)) < MOST_LEFT_OUT:
+        return None  # zeros of tokens that the trainer finds unlikely stand for no log-prob
+    (mean, z) = signs.law.ratio_mean
+    return Suspicion(
+        confidence=0.9,
+        message=f"Recorded log-probs are renormalised over a kept set: {int(zero.sum()):,} tokens "
+        f"are recorded as certain and none nearly so, of which the trainer gives "
+        f"{int(unsure.sum()):,} less (E[ratio] {mean:.4f}).",
+        evidence=[
+            fact(
+                "log-probs of exactly 0",
+                "kept sets of one token",
+                **{signs.case.sampler: int(zero.sum())},
+                unsure_for_the_trainer=int(unsure.sum()),
+            ),
+            fact("E[ratio]", "the mean mass that the kept set holds", value=mean, z=z),
+        ],
+        also_possible=["top-p-renormalised", "top-k-renormalised", "min-p-renormalised"],
     )
 
 

@@ -11,6 +11,8 @@ VISIBLE = 0.012
 # A mean of ratios is not 1 beyond so many clustered standard errors.
 BROKEN, HOLDS = 4.0, 3.5
 FEWEST = 400  # tokens by which a law is told
+# So many tokens are certain, and hardly any is nearly so, where sets of one token were kept.
+CERTAIN, NEARLY, FEW_NEARLY = 20, -1e-3, 0.05
 RARE = -1.5  # nats; some tokens have less, under any law
 
 
@@ -21,6 +23,20 @@ def usable(signs: Signs) -> bool:
     """
     tokens = signs.case.tokens
     return len(tokens) >= FEWEST and float(tokens.sampler.min()) < RARE
+
+
+def sets_of_one(signs: Signs, policy: str | None) -> bool:
+    """Tell whether a column is of laws that were renormalised over kept sets, by its zeros.
+
+    A set of one token makes that token certain. In a whole law the surer tokens are, the nearer
+    their log-probs come to 0, and few reach it.
+    """
+    column = signs.columns.get(policy or "")
+    if column is None or column.decimals is not None:
+        return False
+    certain = int((column.values == 0.0).sum())
+    nearly = int(((column.values < 0.0) & (column.values > NEARLY)).sum())
+    return certain >= CERTAIN and nearly <= FEW_NEARLY * certain
 
 
 def declared_kept_set(signs: Signs) -> str | None:

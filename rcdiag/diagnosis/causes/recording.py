@@ -117,8 +117,8 @@ def _top_one(signs: Signs) -> Suspicion | None:
         (str(case.trainer), tokens.trainer, tokens.sampler),
     ):
         likely, rare = other > -0.25, (other < -1.6) & (other > -6.0)
-        # Where a law is honest hardly any token is rarer than 1 in 400.
-        if likely.sum() < 20 or rare.sum() < 15 or np.mean(other < -6.0) > 0.01:
+        # Where a law is honest few tokens are rarer than 1 in 400.
+        if likely.sum() < 20 or rare.sum() < 15 or np.mean(other < -6.0) > 0.05:
             continue
         if np.median(own[rare] - other[rare]) < 0.7:
             continue

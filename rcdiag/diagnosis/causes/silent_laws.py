@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.laws import HOLDS, VISIBLE, declared_kept_set, usable
+from rcdiag.diagnosis.causes.laws import HOLDS, VISIBLE, declared_kept_set, sets_of_one, usable
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.signs.tempered import tempered
 
@@ -85,6 +85,8 @@ def _silent_by_kept_set(signs: Signs) -> tuple[str, Suspicion] | None:
     law = signs.law
     if declared_kept_set(signs) != "top-p-renormalised" or abs(law.ratio_mean[1]) >= HOLDS:
         return None
+    if sets_of_one(signs, signs.case.sampler):
+        return None  # the record is of the kept sets, as it should be
     top_p = signs.case.facts.top_p
     value = float(np.nanmedian(top_p)) if top_p is not None else 1.0
     return "top-p-silent", Suspicion(
