@@ -20,7 +20,7 @@ ONE_EDGE = 0.93  # of the largest log-ratio, which others of a pushed id reach
 MANY_TOKENS = 10.0  # that share in these squares
 NEARLY_ALL = 0.97  # share of squared log-ratios that pushed ids hold
 # Share of the squares of pushed ids that their push leaves at most, and tokens that it must move.
-MOST_LEFT, FEWEST_MOVED = 0.1, 10
+MOST_LEFT, FEWEST_MOVED = 0.02, 10
 
 
 def _penalty(signs: Signs) -> Suspicion | None:
@@ -146,7 +146,7 @@ def _one_way(law: Law) -> _FewIds | None:
         [int(one) for one in chosen],
         held,
         f"The sampler gives {_named(chosen)} {'more' if up else 'less'} than the trainer does, by "
-        f"{abs(float(values[named].mean())):.1f} nats on the mean, and all others a little "
+        f"up to {float((sign * values[named]).max()):.1f} nats, and all others a little "
         f"{'less' if up else 'more'}: a bias on their logits.",
         "of the other sign than those of all other ids",
     )
