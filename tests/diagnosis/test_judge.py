@@ -622,3 +622,15 @@ def test_equal_columns_are_a_copy_where_the_engine_gives_another() -> None:
     assert judged(replace(case, log_probs=columns)).causes[0].slug != "columns-identical"
     again = replace(case, log_probs={**columns, "vllm_bf16": engine})
     assert judged(again).causes[0].slug == "columns-identical"
+
+
+def test_a_low_temperature_and_a_kept_set_are_a_guess_where_no_column_tells() -> None:
+    def named(**facts: np.ndarray) -> tuple[str, float]:
+        case = made(top_p(0.9), ENGINE, recorded=plain, entropies=["old"], **facts)
+        first = judged(case).causes[0]
+        return first.slug, first.confidence
+
+    assert named(top_p=at(0.9)) == ("top-p-silent", 0.85)
+    slug, confidence = named()
+    assert slug in ("top-p-silent", "temperature-silent")
+    assert confidence < 0.7

@@ -450,7 +450,7 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
         )
         possible = ["weights-differ", "context-differs", "quantised-weights"]
     return Suspicion(
-        confidence=0.85,
+        confidence=0.85 if law.rms > LOUD else 0.7,
         message=f"The two forward passes differ ({law.rms:.2g} nats rms, k3 {law.k3:.2g}){where}.",
         evidence=[
             fact(

@@ -70,8 +70,9 @@ def _silent_by_entropy(signs: Signs, mean: float, z: float) -> tuple[str, Suspic
     top_p = signs.case.facts.top_p
     cut = top_p is not None and bool(np.any(top_p < 1.0))
     slug = "top-p-silent" if cut and z < 0 else "temperature-silent"
+    either = top_p is None and z < 0  # a kept set and a low temperature both take likelier tokens
     return slug, Suspicion(
-        confidence=0.85,
+        confidence=0.65 if either else 0.85,
         message=f"Sampled tokens are {'likelier' if mean < 0 else 'less likely'} than those of "
         f"the recorded law by {abs(mean):.3f} nats on the mean ({z:+.0f} standard errors), "
         "while both columns agree: tokens were drawn from another law.",
