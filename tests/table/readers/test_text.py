@@ -112,7 +112,8 @@ def art(folder: Path) -> Path:
     shown = message("assistant", "1 + 1 = 2", False)  # an example, which the policy did not write
     asked = [message("user", "1 + 1 =", False), shown, message("user", "2 + 3 =", False)]
     answers = [[message("assistant", text, True)] for text in (" 5", " 6")]
-    answers.append([*answers[0], message("tool", "ok", False), message("assistant", "!", True)])
+    called = {**message("assistant", " 5", True), "tool_calls": '[{"id": "c1"}]'}
+    answers.append([called, message("tool", "ok", False), message("assistant", "!", True)])
     answers.append([])
     (folder / "train").mkdir(parents=True)
     for step in (10, 9):
@@ -332,6 +333,15 @@ def test_rows_of_art(tmp_path, tokenizer, chatty):
     changes = metadata["conversion"]["changes"]
     assert [count for text, count in changes.items() if "without a message" in text] == [2]
     assert [count for text, count in changes.items() if "no mask" in text] == [2]
+
+
+def test_tool_calls_of_art_that_are_no_json_are_named(tmp_path, chatty):
+    path = art(tmp_path / "dump") / "train" / "0009.parquet"
+    rows = pq.read_table(path).to_pylist()
+    rows[2]["messages"][3]["tool_calls"] = "[{"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    with pytest.raises(RcdiagError, match=r"0009\.parquet, row 2: `tool_calls`"):
+        converted(tmp_path / "dump", chatty)
 
 
 def test_text_that_no_tokens_decode_to_is_counted(tmp_path, tokenizer):
