@@ -4,7 +4,7 @@
 hook in verl (a torch file for each step) write them, converts each in a process of its own, prints
 a table and stores it in `benchmarks/results/convert.json`. Seconds are those of the whole command,
 start-up included, with modules that are compiled, as pip leaves them; memory is its peak resident
-set. That it does not grow with the dump is what two
+set. That it does not grow with the dump is what the
 sizes show. Tokens are those of responses; the prompts that come with them are read and written too.
 """
 
@@ -28,8 +28,9 @@ from benchmarks.scoring import machine  # noqa: E402
 
 RESPONSE, PROMPT, GROUP = 1000, 200, 8
 ROWS_PER_FILE = 500
-# Rows of each dump: 2 and 20 million response tokens.
-SIZES = (2_000, 20_000)
+# Rows of each dump: 2, 20 and 60 million response tokens. The largest is for start-up to count for
+# little beside it.
+SMALL, LARGE, LARGEST = 2_000, 20_000, 60_000
 
 PROBE = """
 import json, sys, time  # noqa: E402
@@ -91,9 +92,10 @@ def tensors(folder: Path, step: int, values: dict[str, np.ndarray]) -> None:
     torch.save(made, folder / f"step_{step}.pt")
 
 
-FORMATS: dict[str, Callable[[Path, int, dict[str, np.ndarray]], None]] = {
-    "JSON lines (open-instruct)": json_lines,
-    "tensors (a hook in verl)": tensors,
+Write = Callable[[Path, int, dict[str, np.ndarray]], None]
+FORMATS: dict[str, tuple[Write, tuple[int, ...]]] = {
+    "JSON lines (open-instruct)": (json_lines, (SMALL, LARGE)),
+    "tensors (a hook in verl)": (tensors, (SMALL, LARGE, LARGEST)),
 }
 
 
@@ -110,8 +112,8 @@ def measured(source: Path, output: Path, compiled: Path) -> dict[str, float]:
 
 def main() -> None:
     results = []
-    for name, write in FORMATS.items():
-        for rows in SIZES:
+    for name, (write, sizes) in FORMATS.items():
+        for rows in sizes:
             with tempfile.TemporaryDirectory() as scratch:
                 folder = Path(scratch, "dump")
                 folder.mkdir()

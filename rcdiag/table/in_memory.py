@@ -18,18 +18,15 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.column_names import names_for
+from rcdiag.table.cut_matrices import cuts_of, mask_as_bits, one_of
 from rcdiag.table.lists import lengths_of
 from rcdiag.table.padded_rows import PADDED_ROWS, find_padding
-from rcdiag.table.padding import Cut
 from rcdiag.table.schema import metadata_of
 from rcdiag.table.tensors import on_cpu
 from rcdiag.table.writer import TableWriter
 
 # Rows of a table in memory that are written at a time.
 ROWS_AT_A_TIME = 8192
-# Masks of padding alone: 1 for every token of a response, those of tools included.
-OF_RESPONSES = ("completion_mask", "attention_mask")
 
 
 @runtime_checkable
@@ -215,7 +212,8 @@ def _of_columns(columns: dict[str, Any], name: str) -> pa.Table:
                 hint="every column has one entry for each row",
             )
     matrices = {column: values for column, values in plain.items() if _is_matrix(values)}
-    cuts = _cuts(matrices, name)
+    cuts = cuts_of(matrices, lambda row: f"{name}, row {row}")
+    _check_padding(matrices, cuts, name)
     arrays = {
         column: cuts[column] if column in cuts else _array(values, column, name)
         for column, values in plain.items()
@@ -243,7 +241,7 @@ def _is_matrix(values: Any) -> bool:
 def _array(values: Any, column: str, name: str) -> pa.Array:
     """Return one column as an Arrow array; a value that has another type is named with its row."""
     if isinstance(values, np.ndarray) and values.ndim > 1:
-        return _lists(_mask_as_bits(column, values))
+        return _lists(mask_as_bits(column, values))
     try:
         return values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
@@ -259,13 +257,6 @@ def _lists(values: NDArray) -> pa.Array:
     offsets = np.arange(len(values) + 1, dtype=np.int64) * values.shape[1]
     flat = pa.array(inner) if values.ndim == 2 else _lists(inner)
     return pa.LargeListArray.from_arrays(pa.array(offsets), flat)
-
-
-def _mask_as_bits(column: str, values: NDArray) -> NDArray:
-    """Return a mask that a trainer keeps as floats as whole numbers."""
-    if "mask" in column and values.dtype.kind == "f" and np.isin(values, (0, 1)).all():
-        return values.astype(np.uint8)
-    return values
 
 
 def _bad_row(values: Sequence[Any]) -> int:
@@ -285,58 +276,17 @@ def _in_short(error: Exception) -> str:
     return (str(error) or repr(error)).splitlines()[0]
 
 
-def _cuts(matrices: Mapping[str, NDArray], name: str) -> dict[str, pa.ListArray | None]:
-    """Cut padded matrices of prompts and responses by the mask that says where they stand.
-
-    Returns the columns that are cut, and None for a mask that says nothing more.
-    """
-    tokens = _one_of("response_ids", matrices)
-    if tokens is None:
-        return {}
-    width = matrices[tokens].shape[1]
-    prompt = _one_of("prompt_ids", matrices)
-    before = 0 if prompt is None else matrices[prompt].shape[1]
-    attention = matrices.get("attention_mask", np.empty((0, 0)))
-    wide = before > 0 and attention.shape[1] == before + width
-    cuts: dict[str, pa.ListArray | None] = {}
-    if prompt is not None:
-        mask = attention[:, :before] if wide else matrices.get("prompt_mask")
-        if mask is not None and mask.shape[1] == before:
-            cuts |= _cut([prompt], matrices, mask)
-    responses = [
-        column
-        for column, values in matrices.items()
-        if values.shape[1] == width and column not in (prompt, "prompt_mask", *OF_RESPONSES)
-    ]
-    for by in OF_RESPONSES:
-        if by in matrices and matrices[by].shape[1] in (width, before + width):
-            cut_by = _cut(responses, matrices, matrices[by][:, -width:])
-            if cut_by:
-                return {**cuts, **cut_by, **dict.fromkeys(set(OF_RESPONSES) & set(matrices))}
-    if not any("mask" in column for column in responses):
-        _refuse_padding(tokens, matrices[tokens], name)
-    return cuts
-
-
-def _one_of(column: str, matrices: Mapping[str, NDArray]) -> str | None:
-    """Return the matrix that has a column's name, or one that other programs give to it alone."""
-    names = [column, *(known.name for known in names_for(column).values() if not known.whole)]
-    return next((name for name in names if name in matrices), None)
-
-
-def _cut(
-    columns: Sequence[str], matrices: Mapping[str, NDArray], mask: NDArray
-) -> dict[str, pa.ListArray | None]:
-    """Cut columns to where a mask is 1; nothing is cut where that is not one block in each row."""
-    tokens = mask != 0
-    where = Cut.from_mask(tokens)
-    if len(where.rows_with_holes(tokens)):
-        return {}
-    return {column: where.column(_mask_as_bits(column, matrices[column])) for column in columns}
-
-
-def _refuse_padding(column: str, values: NDArray, name: str) -> None:
-    """Refuse a matrix of tokens that looks padded, and that no mask cuts."""
+def _check_padding(
+    matrices: Mapping[str, NDArray], cuts: Mapping[str, pa.ListArray | None], name: str
+) -> None:
+    """Refuse a matrix of tokens that looks padded, and that no mask cuts or leaves out."""
+    column = one_of("response_ids", matrices)
+    if column is None or column in cuts:
+        return
+    values = matrices[column]
+    alike = (other for other, matrix in matrices.items() if matrix.shape[1] == values.shape[1])
+    if any("mask" in other for other in alike):
+        return
     found = find_padding(list(values[:PADDED_ROWS]), [list(np.zeros(values[:PADDED_ROWS].shape))])
     if found is None:
         return

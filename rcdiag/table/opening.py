@@ -29,6 +29,7 @@ from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile, SourceFiles, find_files
 from rcdiag.table.table import Table
 from rcdiag.table.unify import common_schema
+from rcdiag.table.unpadded import padded_tokens, write_unpadded
 
 
 def open_table(
@@ -81,9 +82,10 @@ def open_parts(
     kept = [part.scratch for part in parts if part.scratch is not None]
     if reader.read is None:
         try:
-            table = _table(parts[0].source, files, renames or {}, needed)
+            table = _table(parts[0].source, files, renames or {}, needed, beside)
         except RcdiagError as error:
             raise with_urls(error, files) from error
+        kept = kept if table.scratch is None else [table.scratch, *kept]
         return _with_given(_without_absent(replace(table, scratch=_together(kept))), values)
     missing.check_names(renames or {})
     scratch = Scratch(beside)
@@ -134,6 +136,7 @@ def open_rows(
         table = _table(name, [file], renames or {}, needed)
     except RcdiagError as error:
         raise with_urls(error, [file]) from error
+    scratch.others = () if table.scratch is None else (table.scratch,)
     return _with_given(_without_absent(replace(table, scratch=scratch)), values)
 
 
@@ -204,10 +207,12 @@ def _table(
     files: Sequence[SourceFile],
     renames: Mapping[str, str],
     needed: Sequence[str],
+    beside: Path | None = None,
 ) -> Table:
     """Make one table of parquet files that all have the same columns.
 
-    What is read under other names is decided by the first file.
+    What is read under other names is decided by the first file. Files of padded tensors are written
+    again without padding, to a temporary folder, that of the file `beside` if given.
     """
     mapped = {name: own for name, own in renames.items() if own}
     off = frozenset(renames) - set(mapped)
@@ -217,12 +222,19 @@ def _table(
     schemas: list[pa.Schema] = []
     schema: pa.Schema | None = None
     first_row = 0
+    scratch: Scratch | None = None
     for source_file in files:
-        path = source_file.path
+        path, unpadded = source_file.path, None
         parquet = open_parquet(path)
+        tokens = padded_tokens(path, parquet.schema_arrow, mapped)
+        if tokens is not None:
+            scratch = scratch or Scratch(beside)
+            unpadded = scratch.path / f"{len(opened):06}.parquet"
+            write_unpadded(path, tokens, unpadded)
+            parquet = open_parquet(unpadded)
         if schema is None:
             missing.check_names(renames, parquet.schema_arrow, str(path))
-            naming = naming_of(path, path, mapped, off)
+            naming = naming_of(unpadded or path, path, mapped, off)
             mapped = {**mapped, **naming.taken}
         _check_columns(parquet.schema_arrow, mapped, needed, path, naming)
         file_schema = _canonical(parquet.schema_arrow, mapped, path)
@@ -232,7 +244,7 @@ def _table(
         schema = file_schema if schema is None else _of_both(schema, file_schema, path, opened)
         schemas.append(file_schema)
         rows = parquet.metadata.num_rows
-        opened.append(TableFile(path, rows, first_row, url=source_file.url))
+        opened.append(TableFile(path, rows, first_row, unpadded, source_file.url))
         first_row += rows
     if first_row == 0:
         raise RcdiagError(f"{source}: the table has zero rows", hint="was the dump finished?")
@@ -242,7 +254,7 @@ def _table(
     told = [
         replace(file, differs=own != kinds) for file, own in zip(opened, own_kinds, strict=True)
     ]
-    return Table(tuple(told), schema, mapped, naming=naming, absent=frozenset(absent))
+    return Table(tuple(told), schema, mapped, scratch, naming=naming, absent=frozenset(absent))
 
 
 def _check_columns(

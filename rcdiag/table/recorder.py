@@ -129,8 +129,8 @@ class Recorder:
 
         `response_ids` and columns with a value for each token (`rollout_log_probs`,
         `old_log_probs`, `response_mask`, `advantages`, `rollout_entropy`, ...) are lists of rows,
-        ragged, or matrices [rows, width] of torch, numpy or lists. Matrices are padded: one of
-        these cuts them, and is not stored itself:
+        ragged, or matrices [rows, width] of torch, numpy or lists; of one response alone they may
+        be [tokens]. Matrices are padded: one of these cuts them, and is not stored itself:
 
         - `attention_mask`, [rows, width] or, over prompt and response, [rows, prompt + width]:
           1 for tokens, also those of tools, 0 for padding on either side

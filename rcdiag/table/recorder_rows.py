@@ -47,11 +47,14 @@ ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
 def rows_of(arguments: Mapping[str, Any]) -> pa.Table:
     """Return the rows of one batch as a table, with the types that parts of a recorder have.
 
+    Tokens of one response alone are a batch of one row, whose other values are that response's.
     A column whose values are all None is left out. RcdiagError names the argument and the row of
     the batch, from 0, that do not fit.
     """
     given = {name: on_cpu(value) for name, value in arguments.items() if value is not None}
     _check_names(given)
+    if _is_one_response(given[IDS]):
+        given = {name: [value] if is_rows(value) else value for name, value in given.items()}
     rows = _number_of_rows(given[IDS])
     response, prompt = find_cuts(given, rows)
     ids = token_column(IDS, given[IDS], rows, response)
@@ -92,6 +95,14 @@ def _check_names(given: Mapping[str, Any]) -> None:
                 f"Recorder.add: `{name}` is no column that rcdiag reads",
                 hint=f"did you mean {meant}? A column of your own needs another name",
             )
+
+
+def _is_one_response(ids: Any) -> bool:
+    """Tell whether token ids are those of one response, and not a list of rows."""
+    if isinstance(ids, np.ndarray):
+        return ids.ndim == 1 and ids.dtype != object and len(ids) > 0
+    numbers = (int, np.integer)
+    return isinstance(ids, list) and bool(ids) and all(isinstance(one, numbers) for one in ids)
 
 
 def _number_of_rows(ids: Any) -> int:

@@ -43,11 +43,14 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 def is_packed_or_cut(path: AnyFile) -> bool:
     """Tell whether a file may be a part of a dump that is packed, or cut off."""
+    peek = Peek(path)
     try:
-        head = Peek(path).head
+        head = peek.head
     except OSError:
         return False
-    return bool(_unpacker(head)) or (head.startswith(_ZIP) and not _is_whole_zip(path))
+    if head.startswith(_ZIP):
+        return not _is_whole_zip(path)
+    return bool(_unpacker(head)) or bool(peek.json_problem)
 
 
 def _unpacker(head: bytes) -> str:
@@ -69,6 +72,11 @@ def unknown_file(path: AnyFile, url: str) -> RcdiagError:
         return RcdiagError(
             f"{name}: a torch file or another zip archive that is cut off or damaged",
             hint="its writer was stopped, or is still at work; copy it again, or leave it out",
+        )
+    if problem := Peek(path).json_problem:
+        return RcdiagError(
+            f"{name}, line 1: it begins as JSON and is none ({problem})",
+            hint="its writer was stopped, or is still at work: repair the file, or take it away",
         )
     kinds = [kind for magic, kind in _OF_OTHERS.items() if head.startswith(magic)]
     if kinds and not Peek(path).is_torch_file:

@@ -120,20 +120,28 @@ def _first_word(name: str) -> str:
 
 
 def _check_slips(document: Document, trainer: Trainer, settings: Config, path: Path) -> None:
-    """Refuse a key that is nearly one of the trainer's settings, beside one that is."""
+    """Refuse a key that is nearly a setting, beside one that is or in a block that holds some."""
     places = trainer.config.places
     if not places:
         return
     known = {place.rpartition(".")[2] for name in places for place in places[name]}
     known_too = known | set(trainer.config.beside)
-    for name in settings:
-        last = places[name][0].rpartition(".")[2] if name in places else name
-        for key in document.neighbours(last):
-            near = nearest(key, known, likeness=0.85)
-            if key not in known_too and near:
-                raise RcdiagError(
-                    f"{path}: {trainer.name} has no setting `{key}`", hint=f"did you mean {near}?"
-                )
+    keys = [
+        key
+        for name in settings
+        for key in document.neighbours(
+            places[name][0].rpartition(".")[2] if name in places else name
+        )
+    ]
+    dotted = (place.rpartition(".")[0] for name in places for place in places[name])
+    for block in filter(None, dict.fromkeys(dotted)):
+        keys += document.keys_of(block)
+    for key in dict.fromkeys(keys):
+        near = nearest(key, known, likeness=0.85)
+        if key not in known_too and near:
+            raise RcdiagError(
+                f"{path}: {trainer.name} has no setting `{key}`", hint=f"did you mean {near}?"
+            )
 
 
 def _check_variables(document: Document, settings: Config, path: Path) -> None:

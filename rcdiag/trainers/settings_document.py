@@ -147,6 +147,11 @@ class Document:
         """Count how often a shell script has a word, also within other words."""
         return self.script.lower().count(word.lower())
 
+    def keys_of(self, block: str) -> list[str]:
+        """Return the keys of the mapping with a dotted name, at any depth; none where it is not."""
+        value = self.find(block)
+        return list(map(str, value)) if isinstance(value, Mapping) else []
+
     def neighbours(self, name: str) -> list[str]:
         """Return the keys of all mappings that hold a key of this name."""
         return [

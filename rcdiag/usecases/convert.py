@@ -65,6 +65,12 @@ def _check_parquet(table: Table, target: Path, progress: Progress) -> int:
     """Write a table that is parquet already as one of another format is: checked, in one file."""
 
     def read(dump: Dump) -> Iterator[Rows]:
+        for text, rows in table.metadata.get("conversion", {}).get("changes", {}).items():
+            dump.notes.change(text, rows)
+        if table.naming.taken:
+            dump.notes.change(f"columns have other names in the file: {table.naming.sentence()}")
+        if table.naming.padding is not None:
+            dump.notes.change(table.naming.padding.sentence())
         for batch in table.batches():
             numbers = batch.row_in_file + np.arange(batch.table.num_rows)
             for record in batch.table.combine_chunks().to_batches():

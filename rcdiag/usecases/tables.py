@@ -87,7 +87,8 @@ def open_table(
 
 def _changes(table: Table) -> list[str]:
     """Say what became of a dump that was converted in passing, the first few changes of many."""
-    if table.conversion is None and table.joined is None:
+    cut = any(file.converted is not None for file in table.files)
+    if table.conversion is None and table.joined is None and not cut:
         return []
     done = table.metadata["conversion"]
     texts = list(done["changes"])

@@ -56,6 +56,30 @@ FLOATS = {
 }
 
 
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])
+def test_one_response_is_a_batch_of_one_row(kind):
+    columns = made(
+        response_ids=kind([11, 12]),
+        prompt_ids=kind([5]),
+        rollout_log_probs=kind([-0.5, -1.25]),
+        response_mask=kind([1, 0]),
+        policy_version=3,
+        group_id="a",
+        note="own",
+    )
+    assert columns == {
+        "response_ids": [[11, 12]],
+        "prompt_ids": [[5]],
+        "rollout_log_probs": [[-0.5, -1.25]],
+        "response_mask": [[1, 0]],
+        "policy_version": [3],
+        "group_id": ["a"],
+        "note": ["own"],
+    }
+    refused(response_ids=kind([11, 12]), old_log_probs=kind([-0.5]))
+    refused(response_ids=kind([11, 12]), old_log_probs=[[-0.5, -0.5]])
+
+
 @pytest.mark.parametrize("floats", FLOATS)
 @pytest.mark.parametrize("ids", IDS)
 def test_rows_of_many_lengths_come_in_any_form(ids, floats):
@@ -285,9 +309,9 @@ def test_hints_name_the_column_that_is_meant():
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([1, 2, 3], "a list of int, where rows of tokens are needed"),
+        ([1, 2, 3.5], "a list of int, where rows of tokens are needed"),
         (5, "one int"),
-        (torch.tensor([1, 2]), "an array [2]"),
+        (torch.tensor([1.0, 2.0]), "it holds float32"),
         ([[1.0, 2.0]], "it holds float64"),
         ([["a"]], "it holds"),
         ([[1], [-1]], "row 1 of the batch: it holds -1"),

@@ -202,6 +202,43 @@ def test_a_slip_is_refused_with_what_was_meant(tmp_path: Path) -> None:
     assert error.value.hint == "did you mean vllm_importance_sampling_clip_max?"
 
 
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        (
+            "trainer: {algorithm: {off_policy_correction: {tis_ratio_typ: token}}}\n"
+            "generator: {n: 1}\n",
+            "tis_ratio_type",
+        ),
+        (
+            "rollout: {n: 1}\ngconfig: {n: 1}\n"
+            "actor: {use_decoupled_loss: true, rejection_sampling: {levl: token}}\n",
+            "level",
+        ),
+        (
+            "actor_train: {n: 1}\nactor_infer: {n: 1}\ntrain_infer_correction: {filtrs: []}\n",
+            "filters",
+        ),
+        (
+            "policy: {n: 1}\ngrpo: {seq_logprob_error_treshold: 1.2}\n"
+            "loss_fn: {ratio_clip_min: 0.2, use_importance_sampling_correction: true}\n",
+            "seq_logprob_error_threshold",
+        ),
+    ],
+)
+def test_a_slip_alone_in_its_block_is_refused(tmp_path: Path, text: str, near: str) -> None:
+    with pytest.raises(RcdiagError) as error:
+        read(tmp_path, text)
+    assert error.value.hint == f"did you mean {near}?"
+
+
+def test_a_slip_in_a_filter_of_roll_says_what_was_meant(tmp_path: Path) -> None:
+    filters = "train_infer_correction: {filters: [{enabled: true, agg_typ: token}]}\n"
+    plan = plan_of(tmp_path, f"actor_train: {{n: 1}}\nactor_infer: {{n: 1}}\n{filters}")
+    assert plan.corrections == {}
+    assert "did you mean agg_type?" in plan.findings[0].fix
+
+
 def slugs(plan: Plan) -> set[str]:
     return {finding.slug for finding in plan.findings}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from rcdiag.registry import Registry
 from rcdiag.table.readers.areal import AREAL
+from rcdiag.table.readers.art import ART
 from rcdiag.table.readers.miles import MILES
 from rcdiag.table.readers.ms_swift import MS_SWIFT
 from rcdiag.table.readers.nemo_rl import NEMO_RL
@@ -27,7 +28,7 @@ from rcdiag.table.readers.vllm import VLLM
 from rcdiag.table.readers.xtuner import XTUNER
 
 # Formats of text alone, which a tokenizer encodes again.
-TEXT = (VERL_JSONL, TRL, AREAL, XTUNER, MS_SWIFT)
+TEXT = (VERL_JSONL, TRL, AREAL, XTUNER, MS_SWIFT, ART)
 
 READERS: Registry[Reader] = Registry(
     "format",

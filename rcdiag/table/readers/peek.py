@@ -55,18 +55,31 @@ class Peek:
 
         Of a list of objects, in the first line or as the whole file, it is the first one.
         """
+        record, _ = self._json
+        record = record[0] if isinstance(record, list) and record else record
+        return record if isinstance(record, dict) else {}
+
+    @property
+    def json_problem(self) -> str:
+        """Return why a file that begins as JSON does is none; empty where it is, or is no JSON."""
+        return self._json[1]
+
+    @cached_property
+    def _json(self) -> tuple[Any, str]:
+        """Return what the first line holds, or the whole file; or why neither of them is JSON."""
         if self.head.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] not in (b"{", b"["):
-            return {}
+            return None, ""
         with self.path.open("rb") as stream:
             line = next((line for line in _lines(stream) if line.strip()), b"")
+        problem = ""
         for text in (line, self._whole):
             try:
-                record = json.loads(text.removeprefix(BYTE_ORDER_MARK))
-            except (ValueError, RecursionError):
-                continue
-            record = record[0] if isinstance(record, list) and record else record
-            return record if isinstance(record, dict) else {}
-        return {}
+                return json.loads(text.removeprefix(BYTE_ORDER_MARK)), ""
+            except RecursionError:
+                problem = problem or "it is nested too deeply"
+            except ValueError as error:
+                problem = problem or str(error)
+        return None, problem
 
     @property
     def _whole(self) -> bytes:

@@ -46,6 +46,9 @@ LOG_PROBS = {
 }
 GROUPS = ("prompt_id", "group_ids")  # of single prompts, of environments
 SETTINGS = {"temperature": float, "top_p": float, "top_k": int}
+# Folders of the dump, by what the batches were sampled for.
+TRAINING, VALIDATION = "train", "val"
+EVALUATIONS = "batches of evaluations (val) are not read beside those of training"
 
 
 def _is_roll(peek: Peek) -> bool:
@@ -53,13 +56,23 @@ def _is_roll(peek: Peek) -> bool:
 
 
 def _read(dump: Dump) -> Iterator[Rows]:
-    for number, path in enumerate(dump.files):
+    for number, path in enumerate(_trained(dump)):
         with laid_out(str(path), "ROLL"):
             content = open_content(path)
             tensors, values, meta = _open(content)
             for rows in _rows_of(tensors, values, meta, path, number, dump.notes):
                 yield rows
                 content.release()
+
+
+def _trained(dump: Dump) -> list[Path]:
+    """Return the files of training, and those of evaluations only where there are no others."""
+    if not any(file.parent.name == TRAINING for file in dump.files):
+        return list(dump.files)
+    chosen = [file for file in dump.files if file.parent.name != VALIDATION]
+    if len(chosen) < len(dump.files):
+        dump.notes.change(EVALUATIONS)
+    return chosen
 
 
 def _open(content: Content) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:

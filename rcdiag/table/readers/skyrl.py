@@ -192,10 +192,14 @@ def _groups(metadata: dict[str, Any], number: int, count: int) -> list[str | Non
     if not boundaries:
         return None
     groups: list[str | None] = [None] * count
+    before = 0
     for prompt, (start, end) in enumerate(boundaries):
-        if not 0 <= start <= end <= count:
-            raise ValueError(f"a prompt with rows {start} to {end} in a batch of {count}")
+        if not before <= start <= end <= count:
+            raise ValueError(
+                f"a prompt with rows {start} to {end}, after row {before}, in a batch of {count}"
+            )
         groups[start:end] = [f"{number}-{prompt}"] * (end - start)
+        before = end
     return groups
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.gather import gather
@@ -15,13 +19,16 @@ from rcdiag.table.readers.jsonl import Id, Int, check_length, floats, ids, recor
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.requests import Request, request_of, sampling_of, tokens_in
+from rcdiag.table.readers.samples import Fields
 
 OBJECTS = ("chat.completion", "text_completion")
-TOKEN_ID = re.compile(r"token_id:(\d{1,10})")
+ID_PREFIX = "token_id:"
+TOKEN_ID = re.compile(rf"{ID_PREFIX}(\d{{1,10}})")
 ASK = (
     "send the request with `return_token_ids: true` (or `return_tokens_as_token_ids: true`) and "
     "`logprobs`, and keep the whole response"
 )
+DAMAGED = "the file is damaged, or of a version of vLLM that rcdiag does not know"
 
 FAILED = "a request that failed has an error in place of a response: left out"
 EMPTY = "a choice without any token has no response: left out"
@@ -49,6 +56,7 @@ class Choice(msgspec.Struct):
     prompt_token_ids: list[Id] | None = None
     logprobs: LogProbs | None = None
     finish_reason: str | None = None
+    routed_experts: str | None = None  # the bytes of an .npy file in base64
 
 
 class Usage(msgspec.Struct):
@@ -166,6 +174,7 @@ def _row(
         notes.change(EMPTY, 1)
         return None
     check_length(values, len(tokens), where, "logprobs", "token_ids")
+    _check_names(names[echoed:], tokens, where)
     if values is not None and None in values:
         raise RcdiagError(
             f"{where}: the log-prob of token {values.index(None)} of the response is null",
@@ -176,6 +185,7 @@ def _row(
         "response_ids": ids(tokens),
         "rollout_log_probs": None if values is None else floats(values),
         "finish_reason": choice.finish_reason,
+        "rollout_routed_experts": _experts(choice, len(prompt or ()), len(tokens), where),
     }
 
 
@@ -205,6 +215,46 @@ def _echoed(
         return len(prompt)
     usage = response.usage
     return (usage.prompt_tokens or 0) if usage and len(response.choices or ()) == 1 else 0
+
+
+def _experts(choice: Choice, prompt: int, length: int, where: str) -> NDArray[np.uint16] | None:
+    """Return the experts of the response's tokens, [length, layers, experts].
+
+    The last rows of the array are those of the response, whose last token has none; the request
+    may leave rows of the prompt out.
+    """
+    if choice.routed_experts is None:
+        return None
+    try:
+        content = base64.b64decode(choice.routed_experts, validate=True)
+        array = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise RcdiagError(
+            f"{where}: `routed_experts` is no array in base64 ({error})", hint=DAMAGED
+        ) from error
+    before = len(array) + 1 - length if array.ndim else -1
+    if not 0 <= before <= prompt:
+        raise RcdiagError(
+            f"{where}: `routed_experts` has the shape {array.shape}; prompt and response have "
+            f"{prompt} and {length} tokens",
+            hint=DAMAGED,
+        )
+    return Fields({"routed_experts": array}, where).experts("routed_experts", before, length)
+
+
+def _check_names(names: Sequence[str | None], tokens: list[int], where: str) -> None:
+    """Refuse log-probs whose tokens were returned as ids, and are others than those of the choice.
+
+    Text is not compared: several ids may have one text.
+    """
+    for place, (name, token) in enumerate(zip(names, tokens, strict=False)):
+        if name is None or not name.startswith(ID_PREFIX):
+            return
+        if name != f"{ID_PREFIX}{token}":
+            raise RcdiagError(
+                f"{where}: token {place} is {token} in `token_ids` and `{name}` in `logprobs`",
+                hint="ids and log-probs of this choice do not belong together",
+            )
 
 
 def _ids_in(names: Sequence[str | None], where: str) -> list[int]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.guard import Guard
+from rcdiag.errors import did_you_mean
 from rcdiag.results import Finding
 from rcdiag.trainers.roll.emit import block
 from rcdiag.trainers.roll.loss_in_config import loss_in
@@ -99,7 +100,8 @@ def _filter(given: Any, name: str) -> Filter | None:
     if not isinstance(given, Mapping):
         raise Refused(f"{name}: wanted a mapping, got {given!r}", f"it has {', '.join(_FILTER)}")
     if odd := [key for key in given if key not in _FILTER]:
-        raise Refused(f"{name}: no setting `{odd[0]}`", f"it has {', '.join(_FILTER)}")
+        meant = did_you_mean(str(odd[0]), _FILTER)
+        raise Refused(f"{name}: no setting `{odd[0]}`", f"{meant}it has {', '.join(_FILTER)}")
     rule = {**_FILTER, **given}
     level = choice({f"{name}.agg_type": rule["agg_type"]}, f"{name}.agg_type", LEVELS)
     switches = {

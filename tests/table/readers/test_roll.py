@@ -90,6 +90,17 @@ def test_every_cell_of_an_agentic_batch_is_read(tmp_path):
     assert "temperature" not in table.columns
 
 
+def test_batches_of_evaluations_are_read_where_there_are_no_others(tmp_path):
+    trained, evaluated = rollouts(4), rollouts(6, seed=1)
+    for name, batch in (("train", trained), ("val", evaluated)):
+        write_batch(tmp_path / name / "step_000001.pkl", tensors_of(batch), tensordict)
+    rows, table = read(tmp_path)
+    assert_rows(rows, only(trained.rows, *TOKENS))
+    assert any("evaluations" in change for change in table.metadata["conversion"]["changes"])
+    rows, _ = read(tmp_path / "val")
+    assert_rows(rows, only(evaluated.rows, *TOKENS))
+
+
 def test_a_batch_without_log_probs_has_none(tmp_path):
     batch = rollouts(4)
     tensors = tensors_of(batch)

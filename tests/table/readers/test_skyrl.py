@@ -150,7 +150,14 @@ def test_a_batch_of_another_layout_is_refused(change, message, tmp_path):
         read(path)
 
 
-@pytest.mark.parametrize("metadata", [{"pad_size": 9}, {"policy_prompt_boundaries": [(0, 10**12)]}])
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"pad_size": 9},
+        {"policy_prompt_boundaries": [(0, 10**12)]},
+        {"policy_prompt_boundaries": [(0, 3), (2, 4)]},
+    ],
+)
 def test_metadata_that_lies_is_refused(metadata, tmp_path):
     path = write_batch(tmp_path / name(1), tensors_of(rollouts(4)), metadata)
     with pytest.raises(RcdiagError, match="not laid out as SkyRL"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 import pickle
 from collections.abc import Iterator
@@ -153,6 +154,21 @@ def test_files_of_others_are_refused_with_what_makes_a_table(tmp_path, content, 
     with pytest.raises(RcdiagError, match=message) as caught:
         find_files(str(tmp_path / "b"))
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("content", [b'{"token_ids": [[1, 2', b'{"content": ["\xff"]}\n'])
+def test_lines_whose_first_is_no_json_are_not_left_out_of_their_folder(content, tmp_path):
+    """A run that was killed leaves a step's file with a part of its first line."""
+    line = {"token_ids": [[1, 2]], "input_lengths": [2], "token_loss_mask": [[0, 1]]}
+    line |= {"generation_logprobs": [[0.0, -1.0]]}
+    (tmp_path / "train_data_step1.jsonl").write_text(json.dumps(line) + "\n")
+    (tmp_path / "notes.txt").write_text("{no JSON")  # not named as the dump's files are
+    assert find_files(str(tmp_path)).reader.name == "nemo-rl"
+    (tmp_path / "train_data_step2.jsonl").write_bytes(content)
+    for source in (tmp_path, tmp_path / "train_data_step2.jsonl"):
+        with pytest.raises(RcdiagError, match=r"step2\.jsonl, line 1: it begins as JSON") as caught:
+            find_files(str(source))
+        assert caught.value.hint
 
 
 def test_a_torch_file_that_was_cut_is_not_left_out_of_its_folder(tmp_path):

@@ -102,11 +102,58 @@ def swift(folder: Path) -> Path:
     return folder
 
 
-DUMPS = {"verl-jsonl": verl, "trl": trl, "areal": areal, "xtuner": xtuner, "ms-swift": swift}
+def art(folder: Path) -> Path:
+    """Files as `write_trajectory_groups_parquet` of openpipe-art 0.5.18 writes them."""
+
+    def message(role: str, content: str, trainable: bool) -> dict[str, Any]:
+        rest = {"tool_calls": None, "tool_call_id": None}
+        return {"role": role, "content": content, "trainable": trainable, **rest}
+
+    shown = message("assistant", "1 + 1 = 2", False)  # an example, which the policy did not write
+    asked = [message("user", "1 + 1 =", False), shown, message("user", "2 + 3 =", False)]
+    answers = [[message("assistant", text, True)] for text in (" 5", " 6")]
+    called = {**message("assistant", " 5", True), "tool_calls": '[{"id": "c1"}]'}
+    answers.append([called, message("tool", "ok", False), message("assistant", "!", True)])
+    answers.append([])
+    (folder / "train").mkdir(parents=True)
+    for step in (10, 9):
+        table = {
+            "group_index": [0, 0, 1, 1],
+            "reward": [1.0, 0.0, 0.5, 0.0],
+            "metrics": ["{}"] * 4,
+            "metadata": ["{}"] * 4,
+            "tools": [None] * 4,
+            "logs": [["a"]] * 4,
+            "messages": [asked + answer for answer in answers],
+        }
+        pq.write_table(pa.table(table), folder / "train" / f"{step:04d}.parquet")
+    return folder
+
+
+DUMPS = {
+    "verl-jsonl": verl,
+    "trl": trl,
+    "areal": areal,
+    "xtuner": xtuner,
+    "ms-swift": swift,
+    "art": art,
+}
 
 
 def test_every_format_of_text_is_tested():
     assert list(DUMPS) == [reader.name for reader in TEXT]
+
+
+@pytest.fixture(scope="module")
+def chatty(tokenizer, tmp_path_factory) -> Path:
+    """The sample policy has no chat template: a copy of its tokenizer has one."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}<|{{ 'user' if m.role != 'assistant' else 'assistant' }}|>"
+        "{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    return folder
 
 
 @pytest.fixture(params=list(DUMPS))
@@ -114,10 +161,12 @@ def dump(request, tmp_path) -> tuple[str, Path]:
     return request.param, DUMPS[request.param](tmp_path / "dump")
 
 
-def converted(source: Path, **options: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def converted(
+    source: Path, tokenizer: Path = POLICY
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The rows and the metadata of the table that a dump becomes."""
     out = source.parent / "out.parquet"
-    rcdiag.convert(source, out, tokenizer=str(POLICY), force=True, **options)
+    rcdiag.convert(source, out, tokenizer=str(tokenizer), force=True)
     table = rcdiag.open_table(out)
     return [row for b in table.batches() for row in b.table.to_pylist()], table.metadata
 
@@ -131,9 +180,9 @@ def test_text_alone_is_refused_with_the_option_that_dumps_tokens(dump):
     assert "tokenizer" in caught.value.hint
 
 
-def test_with_a_tokenizer_text_becomes_tokens_and_no_log_probs(dump, tokenizer):
+def test_with_a_tokenizer_text_becomes_tokens_and_no_log_probs(dump, tokenizer, chatty):
     _, folder = dump
-    rows, metadata = converted(folder)
+    rows, metadata = converted(folder, chatty)
     assert rows
     for row in rows:
         text = tokenizer.decode(row["response_ids"])
@@ -205,14 +254,7 @@ def test_several_reward_functions_of_trl_are_columns(tmp_path):
 
 
 @pytest.mark.parametrize("turns", [1, 3])
-def test_conversations_are_rendered_by_the_chat_template(tmp_path, tokenizer, turns, monkeypatch):
-    """The sample policy has no chat template: a copy of its tokenizer has one."""
-    folder = tmp_path / "tokenizer"
-    tokenizer.save_pretrained(folder)
-    (folder / "chat_template.jinja").write_text(
-        "{% for m in messages %}<|{{ 'user' if m.role != 'assistant' else 'assistant' }}|>"
-        "{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
-    )
+def test_conversations_are_rendered_by_the_chat_template(tmp_path, tokenizer, turns, chatty):
     answer = [{"role": "assistant", "content": " 5"}]
     if turns == 3:
         answer = [
@@ -224,7 +266,7 @@ def test_conversations_are_rendered_by_the_chat_template(tmp_path, tokenizer, tu
     (tmp_path / "dump").mkdir()
     pq.write_table(pa.table(table), tmp_path / "dump" / "completions_00001.parquet")
     out = tmp_path / "out.parquet"
-    rcdiag.convert(tmp_path / "dump", out, tokenizer=str(folder))
+    rcdiag.convert(tmp_path / "dump", out, tokenizer=str(chatty))
     opened = rcdiag.open_table(out)
     (row,) = [row for b in opened.batches() for row in b.table.to_pylist()]
     assert tokenizer.decode(row["prompt_ids"]) == "<|user|>2 + 3 =<|assistant|>"
@@ -274,6 +316,32 @@ def test_rows_of_swift(tmp_path):
     assert [row["advantage"] for row in rows] == [0.5, -0.5, None]
     changes = metadata["conversion"]["changes"]
     assert [count for text, count in changes.items() if "repeats" in text] == [2]
+
+
+def test_rows_of_art(tmp_path, tokenizer, chatty):
+    rows, metadata = converted(art(tmp_path / "dump"), chatty)
+    assert [row["step"] for row in rows] == [9] * 3 + [10] * 3
+    assert [row["reward"] for row in rows] == [1.0, 0.0, 0.5] * 2
+    groups = [row["group_id"] for row in rows]
+    assert groups[0] == groups[1]
+    assert len(set(groups)) == 4
+    assert tokenizer.decode(rows[1]["prompt_ids"]) == (
+        "<|user|>1 + 1 =<|assistant|>1 + 1 = 2<|user|>2 + 3 =<|assistant|>"
+    )
+    assert tokenizer.decode(rows[1]["response_ids"]) == " 6"
+    assert tokenizer.decode(rows[2]["response_ids"]) == " 5<|user|>ok<|assistant|>!"
+    changes = metadata["conversion"]["changes"]
+    assert [count for text, count in changes.items() if "without a message" in text] == [2]
+    assert [count for text, count in changes.items() if "no mask" in text] == [2]
+
+
+def test_tool_calls_of_art_that_are_no_json_are_named(tmp_path, chatty):
+    path = art(tmp_path / "dump") / "train" / "0009.parquet"
+    rows = pq.read_table(path).to_pylist()
+    rows[2]["messages"][3]["tool_calls"] = "[{"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    with pytest.raises(RcdiagError, match=r"0009\.parquet, row 2: `tool_calls`"):
+        converted(tmp_path / "dump", chatty)
 
 
 def test_text_that_no_tokens_decode_to_is_counted(tmp_path, tokenizer):

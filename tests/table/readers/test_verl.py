@@ -125,6 +125,20 @@ def test_log_probs_of_other_kinds_are_exact(form, kind, tmp_path):
     assert str(table.schema.field("old_log_probs").type) == f"list<element: {width}>"
 
 
+def test_policies_that_a_hook_scored_besides_are_columns(tmp_path):
+    batch = rollouts(6)
+    tensors = tensors_of(batch)
+    tensors["vllm_bf16_log_probs"] = tensors["old_log_probs"].double() * 2
+    tensors["vllm_bf16_entropy"] = tensors["entropys"] * 2
+    path = tmp_path / "dump.pt"
+    torch.save(tensors, path)
+    rows, table = read(path)
+    assert "vllm_bf16" in table.policies
+    for row, truth in zip(rows, batch.rows, strict=True):
+        assert row["vllm_bf16_log_probs"] == [2 * x for x in truth["old_log_probs"]]
+        assert row["vllm_bf16_entropy"] == [2 * x for x in truth["old_entropy"]]
+
+
 def test_missing_columns_stay_missing(tmp_path):
     batch = rollouts()
     missing = dict.fromkeys(

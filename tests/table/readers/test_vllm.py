@@ -1,7 +1,10 @@
 """Responses of vLLM: completions and chats, ids as lists or as text, echo, wrappers of requests."""
 
+import base64
+import io
 import json
 
+import numpy as np
 import pytest
 
 from rcdiag.table.readers.vllm import VLLM
@@ -100,6 +103,42 @@ def test_ids_returned_as_tokens_are_enough(tmp_path):
     row = rows_of(VLLM, write_lines(tmp_path / "r.jsonl", [response])).rows[0]
     assert row["response_ids"] == [4, 5]
     assert "prompt_ids" not in row
+
+
+def test_ids_beside_log_probs_of_other_ids_are_refused(tmp_path):
+    response = chat([chat_choice(0, [4, 5], [-0.5, -0.25], token_ids=[4, 6])])
+    error = refusal(VLLM, write_lines(tmp_path / "r.jsonl", [response]))
+    assert "line 1, choice 0: token 1 is 6 in `token_ids` and `token_id:5`" in error
+
+
+def in_base64(array):
+    content = io.BytesIO()
+    np.save(content, array)
+    return base64.b64encode(content.getvalue()).decode()
+
+
+@pytest.mark.parametrize("left_out", [0, 2])
+def test_experts_of_the_response_stand_behind_those_of_the_prompt(tmp_path, left_out):
+    experts = np.arange(1, 17).reshape(4, 2, 2).astype(np.uint8)  # 3 + 2 tokens, but the last
+    packed = in_base64(experts[left_out:])
+    response = chat([chat_choice(0, [4, 5], [-0.5, -0.25], routed_experts=packed)])
+    (row,) = rows_of(VLLM, write_lines(tmp_path / "r.jsonl", [response])).rows
+    assert row["rollout_routed_experts"][0] == [13, 14, 15, 16]
+    assert len(row["rollout_routed_experts"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("packed", "message"),
+    [
+        ("no base64", "no array in base64"),
+        (in_base64(np.zeros((9, 2, 2), np.uint8)), "has the shape"),
+        (in_base64(np.zeros(4, np.uint8)), "is no array of experts"),
+    ],
+)
+def test_experts_that_do_not_fit_are_refused(tmp_path, packed, message):
+    response = chat([chat_choice(0, [4, 5], [-0.5, -0.25], routed_experts=packed)])
+    error = refusal(VLLM, write_lines(tmp_path / "r.jsonl", [response]))
+    assert message in error
 
 
 def test_text_alone_is_refused(tmp_path):

@@ -18,7 +18,7 @@ from rcdiag.table.readers.reader import Notes, Rows
 from rcdiag.table.readers.safe import Jagged, Tensor, laid_out
 from rcdiag.table.readers.verl import file_places as layout
 from rcdiag.table.readers.verl.contents import Batch, missing_responses
-from rcdiag.table.schema import column_spec
+from rcdiag.table.schema import TOKEN_FLOATS, column_spec
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,6 +101,11 @@ def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]
         for source in sources:
             if source in tensors and name not in made and not _is_scalar(tensors[source]):
                 add(name, source, response)
+    known = {source for sources in FLOATS.values() for source in sources}
+    for source in tensors:  # of policies that a hook scored besides
+        is_own = source not in known and column_spec(source) is TOKEN_FLOATS
+        if is_own and not _is_scalar(tensors[source]):
+            add(source, source, response)
     experts = tensors.get("routed_experts")
     if isinstance(experts, Tensor):
         span = response + columns

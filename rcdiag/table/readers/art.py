@@ -1,0 +1,81 @@
+"""ART keeps trajectories as chat messages, one parquet file for each step, without token ids.
+
+https://github.com/OpenPipe/ART/blob/main/src/art/utils/trajectory_logging.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.parquet import read_whole
+from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
+from rcdiag.table.readers.text_only import RECORD, TextRow, encoded
+
+DAMAGED = "the file is damaged, or of a version of ART that rcdiag does not know"
+UNTRAINED = "A trajectory without a message that is trained: left out."
+
+
+def _read_art(dump: Dump) -> Iterator[Rows]:
+    for file in dump.files:
+        yield from encoded(_art_rows(file, dump.notes), dump, file, "row", specials=False)
+
+
+def _art_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
+    """Yield a row for each trajectory: its prompt ends where the first trained message begins."""
+    step = int(file.stem) if file.stem.isdecimal() else None
+    for number, row in enumerate(read_whole(file).to_pylist()):
+        where, messages = f"{file}, row {number}", row["messages"]
+        if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+            raise RcdiagError(f"{where}: `messages` is no list of messages", hint=DAMAGED)
+        first = next((i for i, message in enumerate(messages) if _is_trained(message)), None)
+        if first is None:
+            notes.change(UNTRAINED, 1)
+            continue
+        group = row["group_index"]
+        columns = {
+            "group_id": None if group is None else f"{file.parent.name}-{file.stem}-{group}",
+            "reward": row["reward"],
+            "step": step,
+        }
+        prompt, response = _plain(messages[:first], where), _plain(messages[first:], where)
+        yield TextRow(number, prompt, response, columns)
+
+
+def _is_trained(message: dict[str, Any]) -> bool:
+    """Tell whether the policy wrote a message; older files do not mark those that are trained."""
+    trained = message.get("trainable")
+    return message.get("role") == "assistant" and trained is not False
+
+
+def _plain(messages: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
+    """Return messages with the fields alone that a chat template reads."""
+    plain = []
+    for message in messages:
+        kept = {name: message.get(name) for name in ("role", "content", "tool_calls")}
+        kept["tool_call_id"] = message.get("tool_call_id")
+        if isinstance(kept["tool_calls"], str):
+            try:
+                kept["tool_calls"] = json.loads(kept["tool_calls"])
+            except (ValueError, RecursionError) as error:
+                raise RcdiagError(
+                    f"{where}: `tool_calls` of a message is no JSON ({error})", hint=DAMAGED
+                ) from error
+        plain.append({name: value for name, value in kept.items() if value is not None})
+    return plain
+
+
+ART = Reader(
+    name="art",
+    says="ART's log of trajectories, chat messages without log-probs: trajectories/SPLIT/STEP.",
+    patterns=("*.parquet",),
+    detect=lambda peek: (
+        {"group_index", "messages", "reward"} <= peek.columns and "response_ids" not in peek.columns
+    ),
+    read=_read_art,
+    source="https://github.com/OpenPipe/ART/blob/main/src/art/utils/trajectory_logging.py",
+    text_only=f"ART drops the log-probs of its choices when it writes them; {RECORD}",
+)
