@@ -349,15 +349,20 @@ const FORMS = { curves: drawCurves, bars: drawBars, scatter: drawScatter, dots: 
 // What a click on a spot opens: other parts of the script add their functions here.
 const openers = {};
 
+// The mark of a series is what is drawn of it: a line, a dashed one, or a dot; none without a point.
 function keyOf(chart) {
-  const series = (chart.series || []).filter((each) => !(each.group && !each.only && !chart.quiet && chart.series.length === 1));
-  if (series.length < 2) return null;
-  const entries = []; // neighbours of one colour share an entry
-  for (const { tone = "first", label } of series) {
-    if (entries.at(-1)?.tone === tone) entries.at(-1).label += `, ${label}`;
-    else entries.push({ tone, label });
+  const all = (chart.series || []).filter((each) => !(each.group && !each.only && !chart.quiet && chart.series.length === 1));
+  if (all.length < 2) return null;
+  const drawn = new Set(linesOf(chart).map((line) => line.series));
+  const shown = (each) => (chart.form === "curves" ? drawn.has(each) : known(columnOf(chart, each.y)).length > 0);
+  const entries = []; // neighbours of one look share an entry
+  for (const { tone = "first", label, dashed, dots } of all.filter(shown)) {
+    const mark = dots || chart.form === "dots" ? "dot-mark" : dashed ? "dash-mark" : "";
+    const last = entries.at(-1);
+    if (last?.tone === tone && last.mark === mark) last.label += `, ${label}`;
+    else entries.push({ tone, mark, label });
   }
-  return el("div", { class: "key" }, entries.map(({ tone, label }) => el("span", { class: TONES[tone] }, el("i"), label)));
+  return el("div", { class: "key" }, entries.map(({ tone, mark, label }) => el("span", { class: TONES[tone] }, el("i", { class: mark || null }), label)));
 }
 
 function drawChart(chart, place, given) {

@@ -10,6 +10,7 @@ from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
 from rcdiag.pages.answers import answer
 from rcdiag.pages.blocks import (
     Block,
+    Cell,
     Column,
     Figures,
     Fold,
@@ -22,20 +23,21 @@ from rcdiag.pages.blocks import (
     Table,
     Terms,
     Words,
-    amount,
     code,
+    metric,
     term,
     text,
 )
 from rcdiag.pages.diagnose.words import posterior_rows
 from rcdiag.pages.drawn import figures_of
-from rcdiag.pages.formats import interval, number
-from rcdiag.pages.gauges import gauges
+from rcdiag.pages.formats import number
+from rcdiag.pages.gauges import gauges, limits
 from rcdiag.pages.headline import Headline, counted, headline
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.score.words import alone, clusters
 from rcdiag.results import Finding, MetricValue
 from rcdiag.results.base import by_severity
+from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 BY_STEP = ("mismatch-by-step", "tokens-beyond-2-by-step", "ess-by-step", "kappa-by-step")
@@ -207,7 +209,9 @@ def _steps(results: DumpResults) -> Section | None:
     figures = figures_of(results.score, BY_STEP)
     if not figures:
         return None
-    return Section(title="Over the training steps", blocks=[Figures(items=figures)], name="steps")
+    how = "Bands are 95% intervals over prompt groups, where there is one."
+    blocks: list[Block] = [Words(text=how, soft=True), Figures(items=figures)]
+    return Section(title="Over the training steps", blocks=blocks, name="steps")
 
 
 def _against(results: DumpResults) -> Section | None:
@@ -303,10 +307,10 @@ def _numbers(results: DumpResults) -> Section | None:
         label="All numbers of the mismatch",
         columns=[
             Column(head="Metric"),
-            Column(head="Value", numbers=True),
-            Column(head="95% interval", numbers=True),
-            Column(head="Expected", numbers=True),
+            Column(head="Value, 95% interval", numbers=True),
             Column(head="Level"),
+            Column(head="Expected", numbers=True),
+            Column(head="Limits"),
         ],
         rows=rows,
         search=True,
@@ -327,14 +331,27 @@ def _numbers(results: DumpResults) -> Section | None:
 
 
 def _number_cells(name: str, value: MetricValue) -> list[Any]:
-    metric = METRICS[name]
-    ideal = metric.ideal if value.expected is None else value.expected
+    definition = METRICS[name]
+    ideal = definition.ideal if value.expected is None else value.expected
     expected = "" if ideal is None else f"{'≈ ' if value.expected is not None else ''}{ideal:.3g}"
-    unit = f", {metric.unit}" if metric.unit else ""
+    unit = f", {definition.unit}" if definition.unit else ""
     return [
-        term(name, note=f"{metric.label}{unit}"),
-        amount(value.value) if value.value is not None else text("n/a", order=float("nan")),
-        text(interval(value), order=float("nan") if value.low is None else value.low),
-        text(expected, order=float("nan") if ideal is None else ideal),
+        term(name, note=f"{definition.label}{unit}"),
+        text("n/a", order=float("nan"))
+        if value.value is None
+        else replace(metric(value), level=""),
         text(value.level or "", level=value.level or ""),
+        text(expected, order=float("nan") if ideal is None else ideal),
+        _limits(definition.guide, value),
     ]
+
+
+def _limits(guide: Guide | None, value: MetricValue) -> Cell:
+    """Write the limits that a level comes from, and whose they are.
+
+    Those of a number that honest rounding moves depend on the table: their source says how.
+    """
+    if guide is None or value.level is None:
+        return text("")
+    written = "" if value.expected is not None else limits(guide, number)
+    return text(written, note=guide.source)
