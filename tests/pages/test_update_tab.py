@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rcdiag.pages.merge import merged
+from rcdiag.pages.replay.model_step import after_step_chart
 from rcdiag.pages.tabs import update
 from tests.pages.makers import replayed, replayed_with_model
 
@@ -73,3 +74,13 @@ def test_a_column_in_which_nothing_stands_is_left_out():
     ]
     assert "Gradient norm" not in heads
     assert "Loss" in heads
+
+
+def test_presets_with_equal_steps_share_a_row_of_the_figures():
+    result = replayed_with_model()
+    chart = after_step_chart(result)
+    names = [row[0] for row in chart.rows]
+    others = [name for row in chart.rows if row[-1] for name in row[-1].split(", ")]
+    assert others
+    assert sorted([*names, *others]) == sorted(result.presets)
+    assert len({row[1:4] for row in chart.rows}) == len(chart.rows)

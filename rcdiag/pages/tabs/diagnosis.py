@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
@@ -30,7 +30,7 @@ from rcdiag.pages.blocks import (
 )
 from rcdiag.pages.diagnose.words import posterior_rows
 from rcdiag.pages.drawn import figures_of
-from rcdiag.pages.formats import number
+from rcdiag.pages.formats import interval, number
 from rcdiag.pages.gauges import gauges, limits
 from rcdiag.pages.headline import Headline, counted, headline
 from rcdiag.pages.merge import DumpResults
@@ -53,6 +53,17 @@ LEADING = (
 MOST_REASONS = 4  # lines of ruled-out causes that are not folded
 # Those that two sides must have alike.
 DECISIVE = ("model", "weights_fingerprint", "temperature", "sampling_temperature")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beyond:
+    """A number that is beyond its guide, as a finding shows it."""
+
+    name: Cell
+    value: str
+    interval: str
+    limits: str
+    source: str
 
 
 def tab(results: DumpResults) -> Tab:
@@ -264,7 +275,35 @@ def _findings(results: DumpResults) -> Section | None:
     findings = findings_of(results)
     if not findings:
         return None
-    return Section(title="Findings", blocks=[Part(name="findings", data=findings)], name="findings")
+    mismatch = mismatch_of(results)
+    shown = [(finding, _beyond(finding, mismatch)) for finding in findings]
+    return Section(title="Findings", blocks=[Part(name="findings", data=shown)], name="findings")
+
+
+def _beyond(finding: Finding, mismatch: Mapping[str, MetricValue]) -> list[Beyond]:
+    """Return the numbers that a finding says to be beyond their guides; empty for other findings.
+
+    Those that honest rounding alone makes so are told in the finding's own words.
+    """
+    of_family = any(family.slug == finding.slug for family in FAMILIES.values())
+    if not of_family or finding.severity not in ("warning", "error"):
+        return []
+    made = []
+    for name, value in finding.evidence.items():
+        number_here, guide = mismatch.get(name), METRICS[name].guide if name in METRICS else None
+        if number_here is None or guide is None or number_here.value != value:
+            return []  # of a step, or of other tokens than those of the page's numbers
+        bounds = _limits(guide, number_here).text
+        made.append(
+            Beyond(
+                name=term(name),
+                value=number(number_here.value),
+                interval=interval(number_here) if number_here.low != number_here.high else "",
+                limits=f"{finding.severity}; {bounds}" if bounds else finding.severity,
+                source=guide.source,
+            )
+        )
+    return made
 
 
 def _experiments(results: DumpResults) -> Section | None:

@@ -298,7 +298,7 @@ def _figures(result: ReplayResult) -> Section | None:
     figures = figures_of(result)
     if not figures:
         return None
-    return Section(title="Who gets the gradient", blocks=[Figures(items=figures)])
+    return Section(title="Inside the update", blocks=[Figures(items=figures)])
 
 
 def _splits(result: ReplayResult) -> Section | None:
