@@ -376,9 +376,7 @@ def _number_cells(name: str, value: MetricValue) -> list[Any]:
     unit = f", {definition.unit}" if definition.unit else ""
     return [
         term(name, note=f"{definition.label}{unit}"),
-        text("n/a", order=float("nan"))
-        if value.value is None
-        else replace(metric(value), level=""),
+        text("n/a", order=float("nan")) if value.value is None else metric(value),
         text(value.level or "", level=value.level or ""),
         text(expected, order=float("nan") if ideal is None else ideal),
         _limits(definition.guide, value),
