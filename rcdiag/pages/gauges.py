@@ -101,12 +101,13 @@ def _gauge(
         return None
     guide = METRICS[name].guide if guide is None else guide
     scale = None if guide is None else _scale(guide)
+    bounds = "" if guide is None else limits(guide, written)
     return Gauge(
         name=name,
         title=title,
         value=written(value.value),
         unit=unit,
-        about="; ".join(filter(None, (of, _interval(value, written), _limits(guide, written)))),
+        about="; ".join(filter(None, (of, _interval(value, written), bounds))),
         level=value.level or "",
         source="" if guide is None else guide.source,
         bands=() if scale is None else scale.bands,
@@ -165,9 +166,8 @@ def _interval(value: MetricValue, written: Callable[[float], str]) -> str:
     return "95% interval " + " to ".join(ends)
 
 
-def _limits(guide: Guide | None, written: Callable[[float], str]) -> str:
-    if guide is None:
-        return ""
+def limits(guide: Guide, written: Callable[[float], str]) -> str:
+    """Write from where on a number is a warning and an error."""
     warning, error = written(guide.warning), written(guide.error)
     if guide.around is not None:
         return f"warning {warning}, error {error} from {number(guide.around)}"

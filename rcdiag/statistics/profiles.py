@@ -97,7 +97,8 @@ PROFILES: dict[str, Axis] = {
         "tokens before",
         POSITIONS,
         lambda pair: pair.tokens.position,
-        "Growth with the position points at attention, position encoding or cache; noise is flat.",
+        "Noise is flat. Growth may be of harder tokens, which come later: see the profile by "
+        "probability before attention, position encoding or cache are suspected.",
         whole_from=0,
         ascending=True,
     ),
@@ -159,7 +160,7 @@ PROFILES: dict[str, Axis] = {
         "",
         (0.0, 1.0),
         _reward_sign,
-        "A difference between signs biases the gradient even where the mean mismatch is small.",
+        "Rewarded responses are often surer: signs may differ in size without a fault.",
         needs="a `reward` column",
         by_sequence=True,
     ),

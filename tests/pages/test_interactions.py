@@ -131,6 +131,51 @@ def test_a_row_under_the_mouse_has_a_ring_in_the_scatter(seen):
     assert ringed.get_attribute("data-row") == "decoupled_seq_is"
 
 
+def test_the_pair_of_sampler_and_trainer_stands_open_beside_the_triangle(seen):
+    seen.go("ladder")
+    pair = seen.page.locator(".pair")
+    pair.locator("table").wait_for()
+    assert pair.locator("h4").inner_text() == "rollout and old"
+    triangle = seen.page.locator("[data-figure=pair-distances]").bounding_box()
+    assert pair.bounding_box()["x"] > triangle["x"] + triangle["width"]
+    focused = seen.page.evaluate("document.activeElement.closest('.pair')")
+    assert focused is None  # what nobody asked for takes no focus, and no address
+    assert seen.page.evaluate("location.hash") == "#ladder"
+
+
+def test_a_legend_names_what_is_drawn_by_its_look(seen):
+    seen.go("tokens")
+    key = seen.page.locator("[data-figure=concentration] .key span")
+    assert [each.inner_text().strip() for each in key.all()] == ["here", "all tokens alike"]
+    assert key.nth(1).locator("i.dash-mark").count() == 1
+    seen.go("update")
+    factors = seen.page.locator("[data-figure=ratio-factors] .key")
+    lines = seen.page.locator("[data-figure=ratio-factors] path.series").count()
+    assert lines == 1  # no token differs between old and current
+    assert "drift within the update" not in "".join(factors.all_inner_texts())
+
+
+def test_numbers_beyond_a_guide_are_a_list_with_limits(seen):
+    seen.go("diagnosis/findings")
+    lines = seen.page.locator("#findings .beyond").first.locator("li")
+    words = lines.first.inner_text()
+    assert words.startswith("k3_kl 0.0252 (0.0213 … 0.032): error; warning from 0.001")
+    lines.first.locator(".term").click()
+    seen.page.locator("#popover").wait_for()
+    seen.page.keyboard.press("Escape")
+
+
+def test_every_level_stands_beside_its_limits(seen):
+    seen.go("diagnosis/numbers")
+    rows = "[data-table=numbers] tr[data-key={}]"
+    cells = seen.page.locator(rows.format("k1_kl")).locator("td").all_inner_texts()
+    assert cells[0].split() == ["0.0273", "0.0222", "…", "0.0348"]
+    assert cells[1] == "ok"
+    assert cells[3].startswith("warning 0.05, error 0.1 from 0")
+    relative = seen.page.locator(rows.format("ess_seq")).locator("td").last.inner_text()
+    assert "warning" not in relative.split("\n")[0]  # which rounding at these lengths moves
+
+
 def test_a_cell_of_the_triangle_opens_its_pair(seen):
     seen.go("ladder")
     seen.page.locator("[data-figure=pair-distances] rect.cell").first.click()

@@ -148,3 +148,16 @@ def test_the_question_mark_of_a_head_stands_beside_its_words(browser, rendered, 
             assert beyond <= 0
     assert looked > 10
     seen.page.context.close()
+
+
+def test_rows_are_whole_pixels_high(browser, rendered):
+    """The column that sticks is drawn on whole pixels: between them it hides the lines of rows."""
+    seen = visit(browser, rendered("whole"), viewport={"width": 390, "height": 900})
+    for tab in seen.tabs():
+        seen.go(tab)
+        heights = seen.page.evaluate(
+            "[...document.querySelectorAll('.tab.on tbody tr')]"
+            ".map(row => row.getBoundingClientRect().height).filter(Boolean)"
+        )
+        assert [height for height in heights if height % 1] == [], tab
+    seen.page.context.close()

@@ -6,6 +6,7 @@ import ast
 import base64
 import csv
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,10 +16,13 @@ from matplotlib.figure import Figure
 
 import rcdiag
 from rcdiag.errors import RcdiagError
-from rcdiag.pages.figures import applying
+from rcdiag.pages.drawn import drawing
+from rcdiag.pages.figures import FIGURES, applying
 from rcdiag.pages.numbers import drawn_numbers
 from rcdiag.pages.save import save_figures
-from tests.pages.makers import MAKERS
+from rcdiag.pages.score.sequences import paths_chart, running
+from rcdiag.pages.sweep.families import family_figure
+from tests.pages.makers import MAKERS, replayed_with_model, scored, swept
 
 
 @pytest.fixture(scope="module")
@@ -174,3 +178,57 @@ def test_a_factor_in_which_all_tokens_agree_is_no_empty_panel():
     assert not staleness.patches
     assert mismatch.patches
     assert not mismatch.texts
+
+
+def test_paths_of_sequences_that_are_cut_end_at_their_length_and_sum():
+    result = MAKERS["score-turns"]()
+    cut = [sequence for sequence in result.worst_sequences if sequence.gaps]
+    whole = scored("stale.parquet", text=True)
+    cut += [sequence for sequence in whole.worst_sequences if sequence.gaps]
+    assert cut
+    for sequence in cut:
+        count, total = running(sequence)[-1]
+        assert count == sequence.num_tokens > len(sequence.log_ratio)
+        assert total == pytest.approx(sequence.log_ratio_sum, abs=1e-3)
+    (worst, *_) = whole.worst_sequences
+    rows = [row for row in paths_chart(whole).rows if row[0] == f"row {worst.row}"]
+    assert rows[-1][1] == worst.num_tokens
+    assert rows[-1][2] == pytest.approx(worst.log_ratio_sum, abs=2e-3)
+
+
+@pytest.mark.parametrize("width", [3.3, 6.9])
+def test_lines_of_presets_and_of_families_are_named_outside_their_panels(width):
+    drawn = drawing(FIGURES["gradient-shares"], replayed_with_model(), width)
+    (legend,) = drawn.legends
+    assert "naive" in legend.get_texts()[0].get_text()
+    assert len(legend.get_texts()) == len(drawn.axes[0].lines)
+    figure = family_figure(swept().families["token_tis"], width)
+    FigureCanvasAgg(figure).draw()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        *("kept tokens", "ESS sequences", "bias")
+    ]
+    assert not any(axes.get_legend() for axes in figure.axes)
+    frame = legend.get_window_extent()
+    assert not any(frame.overlaps(axes.get_window_extent()) for axes in figure.axes)
+
+
+def test_steps_that_are_decades_apart_are_drawn_on_a_logarithm(result):
+    step, *others = result.steps
+    far = {
+        step: replace(
+            result.steps[step],
+            mismatch={
+                name: replace(value, value=1e3 * value.value, low=None, high=None)
+                if name == "k3_kl"
+                else value
+                for name, value in result.steps[step].mismatch.items()
+            },
+        )
+    }
+    collapsed = replace(result, steps={**far, **{each: result.steps[each] for each in others}})
+    chart = FIGURES["mismatch-by-step"].chart
+    assert chart(result).y.scale == "linear"
+    assert chart(collapsed).y.scale == "log"
+    assert drawing(FIGURES["mismatch-by-step"], collapsed).axes[0].get_yscale() == "log"
+    assert FIGURES["ess-by-step"].chart(collapsed).y.scale == "linear"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rcdiag.pages.merge import merged
+from rcdiag.pages.replay.model_step import after_step_chart
 from rcdiag.pages.tabs import update
 from tests.pages.makers import replayed, replayed_with_model
 
@@ -31,18 +32,29 @@ def test_every_group_but_the_reference_has_its_difference_with_an_interval(resul
     table = tab.sections[0].blocks[1]
     column = [item.head for item in table.columns].index("Loss")
     reference = result.presets[against].loss
-    for group, row in zip(update.grouped(result), table.rows, strict=True):
-        cell = row.cells[column]
+    groups = {group.names: group for group in update.grouped(result)}
+    assert {row.names for row in table.rows} == set(groups)
+    for row in table.rows:
+        group, cell = groups[row.names], row.cells[column]
         assert cell.order == pytest.approx(group.preset.loss)
         if against in group.names:
             assert cell.note == ""
             continue
         difference, interval = cell.note.split("\n")
-        written = float(difference.removeprefix("Δ ").removesuffix(" (0?)"))
+        written = float(difference.removeprefix("Δ "))
         assert written == pytest.approx(group.preset.loss - reference, rel=1e-2)
         low, high = map(float, interval.split(" … "))
         assert low <= written <= high
-        assert difference.endswith(" (0?)") == (low <= 0 <= high)
+
+
+def test_the_reference_stands_first_and_then_the_safest():
+    dump = merged([replayed_with_model()])
+    rows = update.tab(dump).sections[0].blocks[1].rows
+    assert update.reference(dump) in rows[0].names
+    assert rows[0].tag == "reference"
+    verdicts = [dump.replay.presets[row.names[0]].health.verdict for row in rows[1:]]
+    assert len(set(verdicts)) > 1
+    assert verdicts == sorted(verdicts, key=update.HEALTH.index)
 
 
 def test_without_paired_differences_of_an_earlier_version_the_cells_say_no_difference():
@@ -62,3 +74,13 @@ def test_a_column_in_which_nothing_stands_is_left_out():
     ]
     assert "Gradient norm" not in heads
     assert "Loss" in heads
+
+
+def test_presets_with_equal_steps_share_a_row_of_the_figures():
+    result = replayed_with_model()
+    chart = after_step_chart(result)
+    names = [row[0] for row in chart.rows]
+    others = [name for row in chart.rows if row[-1] for name in row[-1].split(", ")]
+    assert others
+    assert sorted([*names, *others]) == sorted(result.presets)
+    assert len({row[1:4] for row in chart.rows}) == len(chart.rows)

@@ -8,6 +8,7 @@ import numpy as np
 
 from rcdiag.pages.charts import Axis, Chart, Mark, Series
 from rcdiag.pages.definitions import FigureSpec
+from rcdiag.pages.replay.words import FACTORS, factor_name
 from rcdiag.pages.score.exceedance import shares_beyond
 from rcdiag.pages.shapes import histogram, reach
 from rcdiag.pages.style import SECOND
@@ -33,7 +34,7 @@ def factors(result: ReplayResult, figure: Figure) -> None:
             middle: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
             axes.text(0.5, 0.5, "all tokens agree", transform=axes.transAxes, **middle)
             axes.set_yticks([])
-        axes.set_title(f"{name}: {factor.behavior} → {factor.target}", fontsize=9, loc="right")
+        axes.set_title(factor_name(name, factor), fontsize=9, loc="right")
         if name == "staleness" and factor.log_ratio_abs_max:
             _clip_range(result, axes)
     panels[-1].set_xscale("symlog", linthresh=1e-4, linscale=0.5)
@@ -57,7 +58,7 @@ def factors_chart(result: ReplayResult) -> Chart:
     clips = {abs(float(np.log(1.0 + result.clip_high)))} if result.clip_high > 0 else set()
     return Chart(
         form="curves",
-        columns=("|log-ratio|", *shares),
+        columns=("|log-ratio|", *(FACTORS.get(name, name) for name in shares)),
         rows=[
             (size, *(row[place] if place < len(row) else None for row in shares.values()))
             for place, size in enumerate(sizes)
@@ -66,8 +67,8 @@ def factors_chart(result: ReplayResult) -> Chart:
         y=Axis(label="share of tokens beyond", scale="log", percent=True),
         series=[
             Series(
-                label=f"{name}: {result.factors[name].behavior} → {result.factors[name].target}",
-                y=name,
+                label=factor_name(name, result.factors[name]),
+                y=FACTORS.get(name, name),
                 tone="first" if name == "mismatch" else "second",
             )
             for name in shares
@@ -79,11 +80,11 @@ def factors_chart(result: ReplayResult) -> Chart:
 def _adds(result: ReplayResult) -> str:
     """Name the factors in which no token differs: they have no line."""
     still = [
-        name
+        FACTORS.get(name, name)
         for name, factor in result.factors.items()
         if name != "product" and not factor.log_ratio_abs_max
     ]
-    return f"All tokens agree in {' and '.join(still)}, which has no line." if still else ""
+    return f"All tokens agree in: {', '.join(still)}; without a line." if still else ""
 
 
 def _clip_range(result: ReplayResult, axes: Axes) -> None:
@@ -97,8 +98,9 @@ FIGURES = (
         name="ratio-factors",
         kind="replay",
         title="The two factors of the ratio",
-        says="Sampler to trainer is mismatch, trainer to current policy is staleness: drift within "
-        "the update; bypass takes their product. Dashed lines are the clip range of PPO.",
+        says="Decoupled presets weight by the first factor, sampler to trainer, and clip the "
+        "second, the drift within the update; bypass takes their product. Dashed lines are the "
+        "clip range of PPO.",
         draw=factors,
         chart=factors_chart,
         adds=_adds,

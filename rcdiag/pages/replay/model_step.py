@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.shapes import shades
+from rcdiag.pages.shapes import shades, whole_numbers
 from rcdiag.pages.style import FIRST, GRID, INK, SECOND
 from rcdiag.results import GradientReport, MetricValue, ReplayResult
 
@@ -46,19 +46,24 @@ def gradients_chart(result: ReplayResult) -> Chart:
     """Return direction and length of each gradient against the reference."""
     return Chart(
         form="dots",
-        columns=("preset", "cosine", "low", "high", "whole cosine", "length / reference", "norm"),
-        rows=[
-            (
-                name,
-                report.cosine.value,
-                report.cosine.low,
-                report.cosine.high,
-                report.cosine_whole,
-                report.norm_ratio,
-                report.grad_norm,
-            )
-            for name, report in _gradients(result).items()
-        ],
+        columns=(
+            *("preset", "cosine", "low", "high", "whole cosine", "length / reference", "norm"),
+            "equal",
+        ),
+        rows=_once(
+            [
+                (
+                    name,
+                    report.cosine.value,
+                    report.cosine.low,
+                    report.cosine.high,
+                    report.cosine_whole,
+                    report.norm_ratio,
+                    report.grad_norm,
+                )
+                for name, report in _gradients(result).items()
+            ]
+        ),
         x=Axis(label="cosine with the reference"),
         series=(
             Series(label="without shared noise", y="cosine", low="low", high="high", tone="first"),
@@ -66,6 +71,17 @@ def gradients_chart(result: ReplayResult) -> Chart:
         ),
         options={"opens": "update"},
     )
+
+
+def _once(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return rows with the same numbers once, the names of the others in a last column."""
+    names: dict[tuple[Any, ...], list[str]] = {}
+    for name, *numbers in rows:
+        # Batches of one preset and another add up in other orders.
+        key = tuple(f"{each:.7g}" if isinstance(each, float) else each for each in numbers)
+        names.setdefault(key, []).append(name)
+    seen = {alike[0]: ", ".join(alike[1:]) for alike in names.values()}
+    return [(*row, seen[row[0]]) for row in rows if row[0] in seen]
 
 
 def _gradients(result: ReplayResult) -> dict[str, GradientReport]:
@@ -109,6 +125,10 @@ def after_step(result: ReplayResult, figure: Figure) -> None:
     away = [step.kl_rollout_new for step in after.values()]
     _intervals(left, names, moved, colours, "KL(old || new)")
     _intervals(right, names, away, colours, "KL(rollout || new)")
+    if positive := [value.value for value in moved if value.value]:
+        left.set_xscale("log")
+        left.set_xlim(left=min(positive) / 4.0)
+    whole_numbers(right.xaxis)
     right.tick_params(labelleft=False)
 
 
@@ -123,15 +143,18 @@ def after_step_chart(result: ReplayResult) -> Chart:
         columns=(
             *("preset", "old to new", "low", "high"),
             *("rollout to new", "rollout low", "rollout high"),
+            "equal",
         ),
-        rows=[
-            (
-                name,
-                *(step.kl_old_new.value, step.kl_old_new.low, step.kl_old_new.high),
-                *(step.kl_rollout_new.value, step.kl_rollout_new.low, step.kl_rollout_new.high),
-            )
-            for name, step in after.items()
-        ],
+        rows=_once(
+            [
+                (
+                    name,
+                    *(step.kl_old_new.value, step.kl_old_new.low, step.kl_old_new.high),
+                    *(step.kl_rollout_new.value, step.kl_rollout_new.low, step.kl_rollout_new.high),
+                )
+                for name, step in after.items()
+            ]
+        ),
         x=Axis(label="KL(old || new) by k3 (nats per token)", scale="log"),
         series=(
             Series(label="KL(old || new)", y="old to new", low="low", high="high", tone="first"),
@@ -227,7 +250,8 @@ FIGURES = (
         title="Gradient against the reference",
         says="The direction of each preset's gradient: 1 is that of the reference. Dots with 95% "
         "intervals, where there are some, are unbiased; the others are of the whole gradients, "
-        "and count the noise that preset and reference share.",
+        "and count the noise that preset and reference share. Presets with equal numbers share a "
+        "row.",
         draw=gradients,
         chart=gradients_chart,
         applies=lambda result: bool(_gradients(result)),
@@ -239,7 +263,7 @@ FIGURES = (
         title="After the step",
         says="How far the step moves the policy from where it was, with 95% intervals. How far it "
         "then is from the sampler hardly differs between presets: the values have it, and the "
-        "table its paired differences.",
+        "table its paired differences. Presets with equal numbers share a row.",
         draw=after_step,
         chart=after_step_chart,
         applies=lambda result: any(preset.after_step for preset in result.presets.values()),

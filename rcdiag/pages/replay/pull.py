@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle, product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,13 +10,14 @@ import numpy as np
 from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.shapes import histogram, panels
-from rcdiag.pages.style import FIRST, INK, SECOND
+from rcdiag.pages.style import FIRST, INK, NARROW, SECOND
 from rcdiag.results import PresetReplay, ReplayResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_PANELS = 6
+LINES = ("-", "--", ":", "-.")
 
 
 def distinct(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
@@ -41,16 +43,42 @@ def weighted(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
 def sequence_shares(result: ReplayResult, figure: Figure) -> None:
     """Draw the cumulated share of the pull over sequences, the strongest first."""
     axes = figure.add_subplot()
+    looks = cycle(product(LINES, (FIRST, SECOND)))
+    for names, sums in _alike(result):
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        line, shade = ("-", INK) if "naive" in names else next(looks)
+        at = np.arange(1, len(sums) + 1)
+        label = f"{names[0]}{more}"
+        axes.plot(at, sums, color=shade, linestyle=line, linewidth=1.2, label=label)
+    columns = 1 if figure.get_figwidth() < NARROW else 2
+    figure.legend(loc="outside lower center", ncols=columns, fontsize=7, frameon=False)
+    axes.set_xscale("log")
+    axes.set_ylim(0, 1.03)
+    axes.set_xlabel("sequences, strongest first")
+    axes.set_ylabel("share of |coefficient|")
+
+
+def _alike(result: ReplayResult) -> list[tuple[list[str], np.ndarray]]:
+    """Return the sums over sequences, presets whose lines lie on each other with all their names.
+
+    Lines within a hundredth of each other cannot be told apart on paper.
+    """
+    groups: list[tuple[list[str], np.ndarray]] = []
     for name, preset in distinct(result):
         if preset.shares is None:
             continue
         sums = np.cumsum(preset.shares.sequences)
-        shade = INK if name == "naive" else FIRST
-        axes.plot(np.arange(1, len(sums) + 1), sums, color=shade, alpha=0.7, linewidth=1.1)
-    axes.set_xscale("log")
-    axes.set_ylim(0, 1.03)
-    axes.set_xlabel("sequences, strongest first")
-    axes.set_ylabel("share of summed |coefficient|")
+        near = (names for names, other in groups if _near(sums, other))
+        names = next(near, None)
+        if names is None:
+            groups.append(([name], sums))
+        else:
+            names.append(name)
+    return groups
+
+
+def _near(one: np.ndarray, other: np.ndarray) -> bool:
+    return len(one) == len(other) and bool(np.all(np.abs(one - other) < 0.01))
 
 
 def shares_chart(result: ReplayResult) -> Chart:
@@ -133,6 +161,7 @@ FIGURES = (
         "coefficients share a line; the update without correction (`naive`) has the colour of the "
         "text. A line that starts high is an update by few sequences.",
         draw=sequence_shares,
+        size=lambda result: (5.4, 4.8),
         chart=shares_chart,
         applies=lambda result: any(preset.shares for preset in result.presets.values()),
     ),

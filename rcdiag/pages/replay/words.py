@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from rcdiag.results import Denominator, Health, ReplayResult
+from rcdiag.results.replay import Factor
 
 # Verdict on the health of an update -> the level whose colour it has.
 TAGS = {name: name for name in ("ok", "unknown", "note", "warning", "error")} | {
     "cannot judge": "note"
 }
+
+
+# What the factors of a ratio are called beside their policies.
+FACTORS = {"mismatch": "sampler to trainer", "staleness": "drift within the update"}
+
+
+def factor_name(name: str, factor: Factor) -> str:
+    """Name a factor of the ratio with its two policies."""
+    return f"{FACTORS.get(name, name)}: {factor.behavior} → {factor.target}"
 
 
 def answer(result: ReplayResult) -> str:

@@ -12,6 +12,7 @@ from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.shapes import shades
 from rcdiag.pages.style import FIRST, INK, SECOND
 from rcdiag.results import ScoreResult
+from rcdiag.results.score import SequenceTokens
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,11 +27,15 @@ def paths(result: ScoreResult, figure: Figure) -> None:
     axes = figure.add_subplot()
     for path in result.figures["paths"]:
         axes.plot(path["token_counts"], path["sums"], color=FIRST, alpha=0.45, linewidth=0.8)
-    for sequence in result.worst_sequences[:MOST_WORST]:
-        sums = np.cumsum(sequence.log_ratio)
-        axes.plot(np.arange(1, len(sums) + 1), sums, color=SECOND, linewidth=1.1)
+    worst = result.worst_sequences[:MOST_WORST]
+    label: str | None = f"{len(worst)} largest |sum|"
+    for sequence in worst:
+        counts, sums = zip(*running(sequence), strict=True)
+        axes.plot(counts, sums, color=SECOND, linewidth=1.1, label=label)
+        label = None  # one entry of the legend for all of them
     axes.axhline(0.0, color=INK, linewidth=0.8)
-    axes.annotate("5 largest |sum|", (0.03, 0.97), xycoords="axes fraction", color=SECOND, va="top")
+    if worst:
+        axes.legend(fontsize=8, frameon=False, loc="best")
     axes.set_xlabel("sampled tokens")
     axes.set_ylabel("cumulative log-ratio (nats)")
 
@@ -45,7 +50,7 @@ def paths_chart(result: ScoreResult) -> Chart:
     worst = [
         (f"row {sequence.row}", place, round(float(total), 3))
         for sequence in result.worst_sequences[:MOST_WORST]
-        for place, total in _some(list(enumerate(np.cumsum(sequence.log_ratio), 1)))
+        for place, total in _some(running(sequence))
     ]
     return Chart(
         form="curves",
@@ -68,6 +73,25 @@ def paths_chart(result: ScoreResult) -> Chart:
         ),
         options={"zero": True, "quiet": True},
     )
+
+
+def running(sequence: SequenceTokens) -> list[tuple[int, float]]:
+    """Return how many tokens were summed, and their sum, after each stored token and each gap.
+
+    Tokens of a gap are not stored, but their number and sum are: a path ends at the sequence's.
+    """
+    left_out = {int(place): (int(tokens), total) for place, tokens, total in sequence.gaps or ()}
+    points: list[tuple[int, float]] = []
+    count, total = 0, 0.0
+    for place in range(len(sequence.log_ratio) + 1):
+        if place in left_out:
+            tokens, skipped = left_out[place]
+            count, total = count + tokens, total + skipped
+            points.append((count, total))
+        if place < len(sequence.log_ratio):
+            count, total = count + 1, total + sequence.log_ratio[place]
+            points.append((count, total))
+    return points
 
 
 def _some(points: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
@@ -100,7 +124,7 @@ def strips(result: ScoreResult, figure: Figure) -> None:
     )
     axes.invert_yaxis()
     axes.grid(False)
-    axes.set_xlabel("sampled token")
+    axes.set_xlabel("stored token")
     bar = figure.colorbar(mesh, ax=axes, label="log-ratio (nats)", aspect=30)
     bar.outline.set_visible(False)  # type: ignore[operator]
     ticks = [sign * largest for sign in (-1, -0.1, 0, 0.1, 1)]
@@ -116,8 +140,8 @@ FIGURES = (
         kind="score",
         title="Cumulative log-ratio of sequences",
         says="A random walk around 0 that widens with the square root of the length is noise; a "
-        "common drift is a systematic difference. A path that is not cut ends at its sequence's "
-        "log weight.",
+        "common drift is a systematic difference. A path ends at its sequence's log weight; where "
+        "tokens of a long one are not stored it is straight.",
         draw=paths,
         chart=paths_chart,
         applies=lambda result: bool(result.figures.get("paths")),
@@ -128,7 +152,8 @@ FIGURES = (
         title="Sequences with the largest |sum of log-ratios|",
         says="A cell is a token: blue is likelier under the target, orange under the behavior "
         "policy. Single cells of strong colour are outliers, a whole coloured strip is an offset, "
-        "a change along the strip an event. Long sequences are cut at 400 tokens.",
+        "a change along the strip an event. Of a long sequence the first tokens stand side by side "
+        "with those around its largest |log-ratio|.",
         draw=strips,
         on_page=False,
         size=lambda result: (5.4, 5.8),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,10 @@ from rcdiag.results import MetricValue, ScoreResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+SIZES = ("k3_kl", "ratio_outside_2")  # numbers that a collapse takes over many decades
+DECADES_APART = 100.0
 
 
 def values_by_step(result: ScoreResult, metric: str) -> dict[int, MetricValue]:
@@ -45,9 +49,12 @@ def by_step(metric: str, label: str) -> Callable[[ScoreResult, Figure], None]:
             axes.fill_between(at, *ends(values), where=told, color=FIRST, alpha=0.2, linewidth=0)
         for step in changes(result):
             axes.axvline(step, color=SECOND, linewidth=1.0, linestyle="--")
-        if metric != "kappa":
+        if metric in SIZES and spans_decades(values):
+            axes.set_yscale("log")
+        elif metric != "kappa":
             axes.set_ylim(bottom=0)
-        whole_numbers(axes.yaxis, percentage if metric == "ratio_outside_2" else number)
+        if axes.get_yscale() == "linear":
+            whole_numbers(axes.yaxis, percentage if metric == "ratio_outside_2" else number)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("training step")
         axes.set_ylabel(label)
@@ -55,11 +62,18 @@ def by_step(metric: str, label: str) -> Callable[[ScoreResult, Figure], None]:
     return draw
 
 
+def spans_decades(values: Iterable[MetricValue]) -> bool:
+    """Tell whether values are all above 0 and so far apart that a linear axis shows the largest."""
+    known = [value.value for value in values if value.value is not None]
+    return bool(known) and min(known) > 0 and max(known) > DECADES_APART * min(known)
+
+
 def step_chart(metric: str, label: str) -> Callable[[ScoreResult], Chart]:
     """Make the chart of a metric over training steps."""
 
     def chart(result: ScoreResult) -> Chart:
         steps = values_by_step(result, metric)
+        log = metric in SIZES and spans_decades(steps.values())
         return Chart(
             form="curves",
             columns=("step", metric, "low", "high"),
@@ -67,7 +81,8 @@ def step_chart(metric: str, label: str) -> Callable[[ScoreResult], Chart]:
             x=Axis(label="training step"),
             y=Axis(
                 label=label,
-                start=None if metric == "kappa" else 0.0,
+                scale="log" if log else "linear",
+                start=None if log or metric == "kappa" else 0.0,
                 percent=metric == "ratio_outside_2",
             ),
             series=(Series(label=metric, y=metric, low="low", high="high"),),
@@ -80,7 +95,7 @@ def step_chart(metric: str, label: str) -> Callable[[ScoreResult], Chart]:
 
 def _adds(result: ScoreResult) -> str:
     named = [str(step) for step in changes(result)]
-    return f"The cause shows from step {' and '.join(named)} on: dashed." if named else ""
+    return f"Dashed: the cause shows from step {' and '.join(named)} on." if named else ""
 
 
 def _figure(name: str, title: str, metric: str, label: str, says: str) -> FigureSpec:
@@ -88,7 +103,7 @@ def _figure(name: str, title: str, metric: str, label: str, says: str) -> Figure
         name=name,
         kind="score",
         title=title,
-        says=f"The band is the 95% interval over prompt groups, where there is one. {says}",
+        says=says,
         draw=by_step(metric, label),
         chart=step_chart(metric, label),
         applies=lambda result: bool(result.steps),

@@ -25,7 +25,7 @@ function svg(name, attributes = {}, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
 }
 
-// Three significant digits; more near 1, where the distance from it matters.
+// Three significant digits; near 1 as many as its distance from 1 has two of.
 function number(value) {
   if (value === null || value === undefined || value === "") return MISSING;
   if (typeof value === "string") return value;
@@ -34,7 +34,13 @@ function number(value) {
   if (distance > 1e-12 && distance < 1e-4) {
     return `1 ${value > 1 ? "+" : "−"} ${short(distance, 2)}`;
   }
-  return short(value, value > 0.9 && value < 1.1 ? 5 : 3);
+  return short(value, nearOne(value));
+}
+
+function nearOne(value) {
+  const distance = Math.abs(value - 1);
+  if (!(distance > 1e-12 && distance < 0.1)) return 3;
+  return Math.max(1 - Math.floor(Math.log10(distance)) + (value > 1 ? 1 : 0), 3);
 }
 
 function short(value, digits) {
@@ -42,7 +48,7 @@ function short(value, digits) {
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e6) return value.toLocaleString("en-US");
   const written = size >= 1e5 || size < 1e-4
-    ? value.toExponential(digits - 1).replace(/\.?0+e/, "e")
+    ? value.toExponential(digits - 1).replace(/\.?0+e/, "e").replace(/e([+-])(?=\d$)/, (sign) => `${sign}0`)
     : String(Number(value.toPrecision(digits)));
   return written;
 }

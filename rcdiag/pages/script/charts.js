@@ -178,6 +178,7 @@ function drawCurves(chart, root, width, dense) {
   if (chart.zero) root.append(svg("line", { class: "zero", x1: left, x2: left + box.width, y1: up(0), y2: up(0) }));
   let lane = 0;
   let before = -Infinity;
+  const names = []; // above the lines that cross them
   for (const [place, label] of chart.marks || []) {
     if (place < Math.min(...xs) || place > Math.max(...xs)) continue;
     const here = at(place);
@@ -185,7 +186,7 @@ function drawCurves(chart, root, width, dense) {
     lane = here - before < label.length * TEXT + 8 ? lane + 1 : 0;
     before = here;
     const end = here + label.length * TEXT + 6 > width;
-    root.append(svg("text", { class: "soft", x: here + (end ? -4 : 4), y: box.top + 11 + 13 * lane, "text-anchor": end ? "end" : "start" }, label));
+    names.push(svg("text", { class: "soft over", x: here + (end ? -4 : 4), y: box.top + 11 + 13 * lane, "text-anchor": end ? "end" : "start" }, label));
   }
   const spots = [];
   for (const { series, group, points: some } of lines) {
@@ -205,6 +206,7 @@ function drawCurves(chart, root, width, dense) {
       spots.push({ x: at(point.x), y: up(point.y), row: point.row, head: group ?? series.label, series: series.y, opens: chart.opens });
     }
   }
+  root.append(...names);
   return { height: box.top + height + 40, spots };
 }
 
@@ -279,8 +281,8 @@ function drawDots(chart, root, width, dense) {
   const stacked = width < 520 || longest > width * 0.45;
   const left = stacked ? 8 : longest;
   const line = stacked ? 36 - (dense ? 12 : 0) : 24 - (dense ? 8 : 0);
-  const parts = (chart.series || []).map((series) => ({ series, values: columnOf(chart, series.y), low: series.low ? columnOf(chart, series.low) : [], high: series.high ? columnOf(chart, series.high) : [] }));
-  const x = makeScale(chart.x, [...parts.flatMap((part) => [...part.values, ...part.low, ...part.high]), ...(chart.floor || []).slice(0, 2)]);
+  const parts = (chart.series || []).filter((series) => known(columnOf(chart, series.y)).length).map((series) => ({ series, values: columnOf(chart, series.y), low: series.low ? columnOf(chart, series.low) : [], high: series.high ? columnOf(chart, series.high) : [] }));
+  const x = makeScale(chart.x, [...parts.flatMap((part) => [...part.values, ...part.low, ...part.high]), ...(chart.floor || []).slice(0, 2)], Math.max((width - left) / 120, 3));
   const box = { left, top: chart.floor ? 18 : 6, width: width - left - 14, height: names.length * line, right: 14 };
   const none = { ticks: [], place: () => 0, text: String };
   const { at } = frame(root, box, x, none, chart.x, { label: "" });
@@ -308,6 +310,8 @@ function drawDots(chart, root, width, dense) {
       if (typeof low[place] === "number" || typeof high[place] === "number") {
         const [start, end] = [low[place] ?? value, high[place] ?? value].map(at);
         group.append(svg("line", { class: `error-bar ${tone}`, x1: start, x2: end, y1: y + shift, y2: y + shift }));
+        // An interval that reaches 0 has no left end on a logarithmic axis.
+        if (chart.x.scale === "log" && low[place] <= 0) group.append(svg("path", { class: `dot ${tone}`, d: `M${start - 6} ${y + shift}l6 -4v8z` }));
       }
       group.append(svg("circle", { class: `dot ${tone}${chart.opens ? " opens" : ""}`, cx: at(value), cy: y + shift, r: strong ? 5.5 : 4 }));
       spots.push({ x: at(value), y: y + shift, row: chart.rows[place], head: name, opens: chart.opens });
@@ -349,15 +353,20 @@ const FORMS = { curves: drawCurves, bars: drawBars, scatter: drawScatter, dots: 
 // What a click on a spot opens: other parts of the script add their functions here.
 const openers = {};
 
+// The mark of a series is what is drawn of it: a line, a dashed one, or a dot; none without a point.
 function keyOf(chart) {
-  const series = (chart.series || []).filter((each) => !(each.group && !each.only && !chart.quiet && chart.series.length === 1));
-  if (series.length < 2) return null;
-  const entries = []; // neighbours of one colour share an entry
-  for (const { tone = "first", label } of series) {
-    if (entries.at(-1)?.tone === tone) entries.at(-1).label += `, ${label}`;
-    else entries.push({ tone, label });
+  const all = (chart.series || []).filter((each) => !(each.group && !each.only && !chart.quiet && chart.series.length === 1));
+  if (all.length < 2) return null;
+  const drawn = new Set(linesOf(chart).map((line) => line.series));
+  const shown = (each) => (chart.form === "curves" ? drawn.has(each) : known(columnOf(chart, each.y)).length > 0);
+  const entries = []; // neighbours of one look share an entry
+  for (const { tone = "first", label, dashed, dots } of all.filter(shown)) {
+    const mark = dots || chart.form === "dots" ? "dot-mark" : dashed ? "dash-mark" : "";
+    const last = entries.at(-1);
+    if (last?.tone === tone && last.mark === mark) last.label += `, ${label}`;
+    else entries.push({ tone, mark, label });
   }
-  return el("div", { class: "key" }, entries.map(({ tone, label }) => el("span", { class: TONES[tone] }, el("i"), label)));
+  return el("div", { class: "key" }, entries.map(({ tone, mark, label }) => el("span", { class: TONES[tone] }, el("i", { class: mark || null }), label)));
 }
 
 function drawChart(chart, place, given) {

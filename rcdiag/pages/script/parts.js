@@ -197,10 +197,11 @@ function setUpSliders(block) {
   new ResizeObserver(() => { if (family && drawing.clientWidth) show(); }).observe(block);
 }
 
-// A cell of the triangle opens the numbers of its pair, in both directions.
+// A cell of the triangle opens the numbers of its pair, in both directions; one pair stands open.
 function setUpPairs(place) {
   const pairs = JSON.parse(place.parentElement.querySelector("script.pairs").textContent);
-  openers.pair = async ([first, second]) => {
+  const show = async ([first, second]) => {
+    place.dataset.pair = `${first}->${second}`;
     const compare = await documentOf("compare");
     const pair = pairs[`${first}->${second}`];
     const [there, back] = [compare.pairs[`${first}->${second}`], compare.pairs[`${second}->${first}`]];
@@ -217,9 +218,14 @@ function setUpPairs(place) {
     );
     const profile = compare.figures[`${first}->${second}`]?.by_probability ?? compare.figures[`${second}->${first}`]?.by_probability;
     if (profile) drawChart(profileChart(profile), drawing);
+  };
+  openers.pair = async ([first, second]) => {
+    await show([first, second]);
     place.querySelector("h4").focus();
     remember(`ladder/${encodeURIComponent(`${first}->${second}`)}`);
   };
+  const start = pairs[place.dataset.start];
+  whenShown(place, () => { if (!place.dataset.pair) show([start.first, start.second]); });
 }
 
 function profileChart(profile) {

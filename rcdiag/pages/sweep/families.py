@@ -53,6 +53,8 @@ def family_figure(family: SweepFamily, width: float | None = None) -> Figure:
         left, right = figure.subplots(1, 2)
         if len(free) == 1:
             _curves(left, family, next(iter(free)))
+            # Above both panels, since the curves leave no corner free.
+            figure.legend(loc="outside upper left", ncols=3, fontsize=7, frameon=False)
         else:
             _heat(left, family, free)
         _trade_off(right, family)
@@ -70,7 +72,6 @@ def _curves(axes: Axes, family: SweepFamily, key: str) -> None:
     axes.set_xscale("log")
     axes.set_ylim(-0.03, max(1.03, 1.03 * float(np.nanmax(bias, initial=1.0))))
     axes.set_xlabel(f"{key} bound")
-    axes.legend(fontsize=7, frameon=False, loc="best")
 
 
 def _heat(axes: Axes, family: SweepFamily, free: Mapping[str, list[float]]) -> None:

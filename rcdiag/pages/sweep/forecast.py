@@ -41,6 +41,7 @@ def forecast(result: SweepResult, figure: Figure) -> None:
     axes.set_xscale("log", base=2)
     axes.set_ylim(-0.03, 1.03)
     axes.set_xlabel("response length (tokens)")
+    axes.set_ylabel("share")
     axes.legend(fontsize=8, frameon=False)
 
 

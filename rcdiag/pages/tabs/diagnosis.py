@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
 from rcdiag.pages.answers import answer
 from rcdiag.pages.blocks import (
     Block,
+    Cell,
     Column,
     Figures,
     Fold,
@@ -22,20 +23,21 @@ from rcdiag.pages.blocks import (
     Table,
     Terms,
     Words,
-    amount,
     code,
+    metric,
     term,
     text,
 )
 from rcdiag.pages.diagnose.words import posterior_rows
 from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.formats import interval, number
-from rcdiag.pages.gauges import gauges
+from rcdiag.pages.gauges import gauges, limits
 from rcdiag.pages.headline import Headline, counted, headline
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.score.words import alone, clusters
 from rcdiag.results import Finding, MetricValue
 from rcdiag.results.base import by_severity
+from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 BY_STEP = ("mismatch-by-step", "tokens-beyond-2-by-step", "ess-by-step", "kappa-by-step")
@@ -51,6 +53,17 @@ LEADING = (
 MOST_REASONS = 4  # lines of ruled-out causes that are not folded
 # Those that two sides must have alike.
 DECISIVE = ("model", "weights_fingerprint", "temperature", "sampling_temperature")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beyond:
+    """A number that is beyond its guide, as a finding shows it."""
+
+    name: Cell
+    value: str
+    interval: str
+    limits: str
+    source: str
 
 
 def tab(results: DumpResults) -> Tab:
@@ -207,7 +220,9 @@ def _steps(results: DumpResults) -> Section | None:
     figures = figures_of(results.score, BY_STEP)
     if not figures:
         return None
-    return Section(title="Over the training steps", blocks=[Figures(items=figures)], name="steps")
+    how = "Bands are 95% intervals over prompt groups, where there is one."
+    blocks: list[Block] = [Words(text=how, soft=True), Figures(items=figures)]
+    return Section(title="Over the training steps", blocks=blocks, name="steps")
 
 
 def _against(results: DumpResults) -> Section | None:
@@ -260,7 +275,35 @@ def _findings(results: DumpResults) -> Section | None:
     findings = findings_of(results)
     if not findings:
         return None
-    return Section(title="Findings", blocks=[Part(name="findings", data=findings)], name="findings")
+    mismatch = mismatch_of(results)
+    shown = [(finding, _beyond(finding, mismatch)) for finding in findings]
+    return Section(title="Findings", blocks=[Part(name="findings", data=shown)], name="findings")
+
+
+def _beyond(finding: Finding, mismatch: Mapping[str, MetricValue]) -> list[Beyond]:
+    """Return the numbers that a finding says to be beyond their guides; empty for other findings.
+
+    Those that honest rounding alone makes so are told in the finding's own words.
+    """
+    of_family = any(family.slug == finding.slug for family in FAMILIES.values())
+    if not of_family or finding.severity not in ("warning", "error"):
+        return []
+    made = []
+    for name, value in finding.evidence.items():
+        number_here, guide = mismatch.get(name), METRICS[name].guide if name in METRICS else None
+        if number_here is None or guide is None or number_here.value != value:
+            return []  # of a step, or of other tokens than those of the page's numbers
+        bounds = _limits(guide, number_here).text
+        made.append(
+            Beyond(
+                name=term(name),
+                value=number(number_here.value),
+                interval=interval(number_here) if number_here.low != number_here.high else "",
+                limits=f"{finding.severity}; {bounds}" if bounds else finding.severity,
+                source=guide.source,
+            )
+        )
+    return made
 
 
 def _experiments(results: DumpResults) -> Section | None:
@@ -303,10 +346,10 @@ def _numbers(results: DumpResults) -> Section | None:
         label="All numbers of the mismatch",
         columns=[
             Column(head="Metric"),
-            Column(head="Value", numbers=True),
-            Column(head="95% interval", numbers=True),
-            Column(head="Expected", numbers=True),
+            Column(head="Value, 95% interval", numbers=True),
             Column(head="Level"),
+            Column(head="Expected", numbers=True),
+            Column(head="Limits"),
         ],
         rows=rows,
         search=True,
@@ -327,14 +370,25 @@ def _numbers(results: DumpResults) -> Section | None:
 
 
 def _number_cells(name: str, value: MetricValue) -> list[Any]:
-    metric = METRICS[name]
-    ideal = metric.ideal if value.expected is None else value.expected
+    definition = METRICS[name]
+    ideal = definition.ideal if value.expected is None else value.expected
     expected = "" if ideal is None else f"{'≈ ' if value.expected is not None else ''}{ideal:.3g}"
-    unit = f", {metric.unit}" if metric.unit else ""
+    unit = f", {definition.unit}" if definition.unit else ""
     return [
-        term(name, note=f"{metric.label}{unit}"),
-        amount(value.value) if value.value is not None else text("n/a", order=float("nan")),
-        text(interval(value), order=float("nan") if value.low is None else value.low),
-        text(expected, order=float("nan") if ideal is None else ideal),
+        term(name, note=f"{definition.label}{unit}"),
+        text("n/a", order=float("nan")) if value.value is None else metric(value),
         text(value.level or "", level=value.level or ""),
+        text(expected, order=float("nan") if ideal is None else ideal),
+        _limits(definition.guide, value),
     ]
+
+
+def _limits(guide: Guide | None, value: MetricValue) -> Cell:
+    """Write the limits that a level comes from, and whose they are.
+
+    Those of a number that honest rounding moves depend on the table: their source says how.
+    """
+    if guide is None or value.level is None:
+        return text("")
+    written = "" if value.expected is not None else limits(guide, number)
+    return text(written, note=guide.source)

@@ -51,10 +51,10 @@ def _steps(result: CompareResult) -> Section:
             Column(head="Share", numbers=True, term="share"),
             Column(head="Its own k2", numbers=True, term="k2_kl"),
             Column(head="Mean log-ratio", numbers=True),
-            Column(head="Noise"),
+            *([] if floor is None else [Column(head="Noise")]),
         ],
         rows=[
-            *(_rung(rung) for rung in result.ladder.rungs),
+            *(_rung(rung, judged=floor is not None) for rung in result.ladder.rungs),
             Row(
                 cells=[
                     text("whole", note=" → ".join(_ends(result))),
@@ -62,7 +62,7 @@ def _steps(result: CompareResult) -> Section:
                     text("100%", order=1.0),
                     metric(result.ladder.whole),
                     amount(None),
-                    text(""),
+                    *([] if floor is None else [text("")]),
                 ]
             ),
         ],
@@ -89,8 +89,11 @@ def _ends(result: CompareResult) -> tuple[str, str]:
     return result.ladder.policies[0], result.ladder.policies[-1]
 
 
-def _rung(rung: Rung) -> Row:
-    """Write a step; a share whose interval is too wide to tell it is not written."""
+def _rung(rung: Rung, *, judged: bool) -> Row:
+    """Write a step, and where there is a noise floor, whether it is at it.
+
+    A share whose interval is too wide to tell it is not written.
+    """
     unknown = rung.share.level == "unknown"
     return Row(
         cells=[
@@ -99,7 +102,7 @@ def _rung(rung: Rung) -> Row:
             text("cannot tell", order=float("nan")) if unknown else share(rung.share.value),
             metric(rung.k2),
             metric(rung.log_ratio_mean),
-            text("at the floor" if rung.at_floor else ""),
+            *([text("at the floor" if rung.at_floor else "")] if judged else []),
         ]
     )
 
@@ -173,7 +176,11 @@ def _pairs(result: CompareResult) -> Section:
         }
         for first, second in distances(result)
     }
-    blocks: list[Block] = [Figures(items=[*figures, *added]), Part(name="pair", data=pairs)]
+    whole = "->".join(_ends(result))
+    part = Part(
+        name="pair", data={"pairs": pairs, "start": whole if whole in pairs else next(iter(pairs))}
+    )
+    blocks: list[Block] = [Figures(items=[*figures, *added]), part]
     return Section(title="Pair by pair", blocks=blocks, name="pairs")
 
 

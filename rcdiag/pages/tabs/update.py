@@ -27,11 +27,12 @@ from rcdiag.pages.blocks import (
 from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.formats import interval, number
 from rcdiag.pages.merge import DumpResults
-from rcdiag.pages.replay.words import TAGS, answer, decided_by, divided
+from rcdiag.pages.replay.words import FACTORS, TAGS, answer, decided_by, divided
 from rcdiag.pages.tabs.corrections.treatments import NONE, recommended
 from rcdiag.results import MetricValue, PresetReplay, ReplayResult
 
 NAIVE = "naive"  # the update without correction
+HEALTH = ("ok", "note", "warning", "cannot judge", "error")  # verdicts, the safest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def reference(results: DumpResults) -> str:
 
 
 def _presets(result: ReplayResult, against: str) -> Section:
-    updates = grouped(result)
+    updates = sorted(grouped(result), key=lambda update: _order(update, against))
     columns = filled(_columns(result, against), updates)
     table = Table(
         name="updates",
@@ -119,9 +120,11 @@ def _presets(result: ReplayResult, against: str) -> Section:
     how = (
         f"Δ and × are against `{against}`, {what}, on the same batch: what both share is "
         "not in them. Below a Δ stands its 95% interval, made by leaving out the same prompt group "
-        "of both in turn, with weights and advantages of the whole batch; (0?) marks one that "
-        "holds 0. Below the kept tokens stands what the loss is divided by. "
-        "Presets with equal updates share a row; a row opens to the rules of its health. "
+        "of both in turn, with weights and advantages of the whole batch: where that holds 0, "
+        "the batch cannot tell the two updates apart. Below the kept tokens stands what the loss "
+        "is divided by. "
+        "The reference stands first, then the updates by their health. Presets with equal updates "
+        "share a row; a row opens to the rules of its health. "
         f"Loss `{result.policy_loss}`, aggregation {result.aggregation}, advantages: "
         f"{result.advantage}; rollout is `{result.rollout}`, old `{result.old}`, current "
         f"`{result.current}`; {result.num_sequences:,} sequences, {result.num_groups:,} prompt "
@@ -129,6 +132,13 @@ def _presets(result: ReplayResult, against: str) -> Section:
     )
     blocks: list[Block] = [Words(text=f"{answer(result)}."), table, Words(text=how, soft=True)]
     return Section(title="What each preset would have done", blocks=blocks)
+
+
+def _order(update: Update, against: str) -> tuple[bool, int]:
+    """Put the reference first, then the updates by their health, the safest first."""
+    verdict = update.preset.health.verdict
+    place = HEALTH.index(verdict) if verdict in HEALTH else len(HEALTH)
+    return (against not in update.names, place)
 
 
 def _columns(result: ReplayResult, against: str) -> list[tuple[Column, Callable[[Update], Cell]]]:
@@ -252,13 +262,10 @@ def _against(result: ReplayResult, update: Update, against: str, number_name: st
         return ""
     sign = "+" if value.value > 0 else ""
     ends = interval(value) if value.low != value.high else ""
-    same = value.low is not None and value.high is not None and value.low <= 0.0 <= value.high
-    doubt = " (0?)" if same and ends else ""
-    return "\n".join(filter(None, (f"Δ {sign}{number(value.value)}{doubt}", ends)))
+    return "\n".join(filter(None, (f"Δ {sign}{number(value.value)}", ends)))
 
 
 def _factors(result: ReplayResult) -> Section:
-    names = {"mismatch": "sampler to trainer", "staleness": "drift within the update"}
     table = Table(
         name="factors",
         label="Factors of the ratio",
@@ -272,8 +279,8 @@ def _factors(result: ReplayResult) -> Section:
             Row(
                 cells=[
                     text(
-                        names.get(name, name),
-                        note=f"{name}: {factor.behavior} → {factor.target}",
+                        FACTORS.get(name, name),
+                        note=f"{factor.behavior} → {factor.target}",
                     ),
                     metric(factor.k3_kl),
                     metric(factor.ess_seq),
@@ -291,7 +298,7 @@ def _figures(result: ReplayResult) -> Section | None:
     figures = figures_of(result)
     if not figures:
         return None
-    return Section(title="Who gets the gradient", blocks=[Figures(items=figures)])
+    return Section(title="Inside the update", blocks=[Figures(items=figures)])
 
 
 def _splits(result: ReplayResult) -> Section | None:

@@ -59,7 +59,7 @@ def _columns(
         (Column(head="Correction"), lambda one: equals(one.names))
     ]
     if results.mends:
-        columns.append((Column(head="Level" if levels else "Why not"), _level))
+        columns.append((Column(head="Weights" if levels else "Why not"), _level))
     if estimated:
         columns.append((Column(head="Expected error", numbers=True), _error))
     if results.sweep is not None:
@@ -91,6 +91,8 @@ def _numbers(head: str, term: str) -> Column:
 def _level(treatment: Treatment) -> Cell:
     """Write the level of a preset, and why the sweep refuses it."""
     refused = [] if treatment.candidate is None else treatment.candidate.refused
+    if treatment.untouched:
+        return text("no weights", order="ok", note=_refused(refused))
     return text(treatment.level, level=treatment.level, note=_refused(refused))
 
 
@@ -106,7 +108,8 @@ def _error(treatment: Treatment) -> Cell:
 def _how(results: DumpResults, estimated: bool) -> str:
     sentences = [
         "Corrections with equal numbers on this table share a row; a row opens to its settings and "
-        "what the trainer logs.",
+        "what the trainer logs. The level below Weights judges the weights and what is kept: the "
+        "mismatch that they do not mend is judged on the first tab.",
         "Numbers count valid sequences only; ESS is that of the weights as they enter the loss, 0 "
         "for rejected tokens. ESS of token weights and of sequence weights cannot be compared: "
         "token weights are steadier and farther from the truth, which is their bias.",

@@ -27,6 +27,7 @@ class Treatment:
     bias_bound: float | None = None
     lost: float | None = None
     level: str = ""
+    untouched: bool = False  # no weights, and nothing rejected
     candidate: Candidate | None = None
     own: Mapping[str, Any] = field(default_factory=dict)
 
@@ -79,18 +80,21 @@ def _joined(one: Treatment, other: Treatment) -> Treatment:
     }
     names = tuple(dict.fromkeys([*one.names, *other.names]))
     names = (NONE, *(name for name in names if name != NONE)) if NONE in names else names
-    return replace(one, names=names, level=one.level or other.level, **filled)
+    untouched = one.untouched or other.untouched
+    level = one.level or other.level
+    return replace(one, names=names, level=level, untouched=untouched, **filled)
 
 
 def _of_presets(
     result: ScoreResult | None, swept: Mapping[tuple[Any, ...], SweepRow]
 ) -> list[Treatment]:
     corrections = {} if result is None else result.corrections
-    made = [_of_preset(name, correction) for name, correction in corrections.items()]
+    tokens = 0 if result is None else result.num_tokens
+    made = [_of_preset(name, correction, tokens) for name, correction in corrections.items()]
     return [_with_sweep(treatment, swept.get(treatment.key)) for treatment in made]
 
 
-def _of_preset(name: str, correction: CorrectionResult) -> Treatment:
+def _of_preset(name: str, correction: CorrectionResult, tokens: int) -> Treatment:
     actual = correction.actual
     lost = [actual[f"lost_target_mass_{level}"] for level in ("token", "seq")]
     return Treatment(
@@ -102,6 +106,7 @@ def _of_preset(name: str, correction: CorrectionResult) -> Treatment:
         bias_bound=actual["bias_bound"],
         lost=max((part for part in lost if part is not None), default=None),
         level=correction.level or "",
+        untouched=correction.weight_sum is None and correction.kept_tokens == tokens,
     )
 
 
@@ -148,6 +153,7 @@ def _of_candidates(sweep: SweepResult | None) -> list[Treatment]:
                 ess_token=1.0,
                 ess_seq=1.0,
                 variance=0.0,
+                untouched=True,
                 candidate=candidate,
             )
             made.append(whole)
