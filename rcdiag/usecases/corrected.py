@@ -55,7 +55,7 @@ class CorrectionRows:
             step: replace(joined_rows(list(parts)), empty=steps[step].tokens.empty.get(step, 0))
             for step, parts in blocks.items()
         }
-        return cls(_bounded(rows))
+        return cls(_bounded({step: some.packed() for step, some in rows.items()}))
 
     def __add__(self, other: CorrectionRows) -> CorrectionRows:
         return CorrectionRows(_bounded(added_by_key(self.steps, other.steps)))
