@@ -22,9 +22,9 @@ from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
 from rcdiag.usecases.case_of_table import CaseRows
 
-# Rows are read as many at a time as hold a million tokens on average. Where long ones stand
+# Rows are read as many at a time as hold half a million tokens on average. Where long ones stand
 # together, what is walked at once is cut after so many tokens.
-MOST_TOKENS_OF_BATCH = 2_000_000
+MOST_TOKENS_OF_BATCH = 1_000_000
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -40,7 +40,7 @@ class Walk(Generic[S]):
     origin: bool = False  # read engine and version of the rows
     # Batches of a part, the least that is done at one place: its state is made of their states in
     # the same order wherever that is. A power of two, so that sums of parts are those of batches.
-    batches_in_part: int = 4
+    batches_in_part: int = 8
 
     def state_of(self, batches: Iterator[TokenBatch], executor: Executor) -> S | None:
         """Return the state of the batches of one part; None where they hold nothing to count.

@@ -6,10 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 import pytest
 
-from benchmarks.bounds import table
 from rcdiag.corrections.reduced import PackedReductions
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.errors import RcdiagError
@@ -21,15 +20,27 @@ from rcdiag.usecases.corrected import wanted_quantities
 from rcdiag.usecases.passes import token_batches
 from rcdiag.usecases.score import PairWalk, _read, score
 from rcdiag.usecases.sweep.run import sweep
+from tests.builders import write_table
 from tests.corrections.builders import presets_of
 from tests.statistics.comparisons import assert_near
 
 ROWS = 4_096
 
 
-def stored(tmp_path: Path, **shape: int) -> Path:
+def stored(tmp_path: Path, rows: int, length: int, steps: int = 1) -> Path:
+    """A table of rows of one length, four rows to a group, in float32 as dumps are."""
+    random = np.random.default_rng(0)
+    behavior = -random.exponential(1.0, (rows, length)).astype(np.float32)
+    noise = random.normal(0.0, 0.01, behavior.shape).astype(np.float32)
     path = tmp_path / "table.parquet"
-    pq.write_table(table(**shape), path)
+    write_table(
+        path,
+        response_ids=random.integers(0, 32_000, behavior.shape).tolist(),
+        rollout_log_probs=pa.array(list(behavior)),
+        old_log_probs=pa.array(list(np.minimum(behavior + noise, 0.0))),
+        step=(np.arange(rows) * steps // rows).tolist(),
+        group_id=(np.arange(rows) // 4).tolist(),
+    )
     return path
 
 
@@ -49,7 +60,7 @@ def test_a_row_beyond_the_limit_is_refused_with_the_limit(tmp_path, monkeypatch,
 
 
 def test_long_rows_that_stand_together_are_walked_apart(tmp_path, monkeypatch, plan):
-    path = stored(tmp_path, rows=60, length=40, steps=3, groups=20)
+    path = stored(tmp_path, rows=60, length=40, steps=3)
     expected = score(open_table(path), plan=plan)
     walked: list[int] = []
     whole = PairWalk._of
