@@ -91,14 +91,15 @@ class Magnitudes:
         return Magnitudes(self.sketch + other.sketch, self.clusters + other.clusters)
 
 
-def coarse_counts(size: Array, lengths: NDArray[np.int64]) -> Array:
+def coarse_counts(size: Array, lengths: NDArray[np.int64]) -> NDArray[np.float32]:
     """Count the |log_ratio| of each sequence in coarse bins, [sequences, COARSE_BINS]."""
     shift = _SHIFT + _COARSE.bit_length() - 1
     coarse = _float32_bits(size, shift, _FIRST // _COARSE, COARSE_BINS)
     cells = np.repeat(np.arange(len(lengths)) * COARSE_BINS, lengths)
     cells += coarse
     counts = np.bincount(cells, minlength=len(lengths) * COARSE_BINS)
-    return counts.astype(np.float64).reshape(len(lengths), COARSE_BINS)
+    # Exact: a sequence has fewer than 2^24 tokens.
+    return counts.astype(np.float32).reshape(len(lengths), COARSE_BINS)
 
 
 def _bin(size: Array) -> NDArray[np.int32]:

@@ -51,7 +51,7 @@ class BlockSums:
     table: SequenceTable
     maxima: Array  # [sequences, TOKEN_MAXIMA]
     sums: Array  # [sequences, TOKEN_SUMS]
-    coarse: Array  # [sequences, COARSE_BINS] counts of |log_ratio|
+    coarse: NDArray[np.float32]  # [sequences, COARSE_BINS] counts of |log_ratio|
     log_ratio: Array  # [tokens]
     size: Array  # [tokens] |log_ratio|
     ranks: RankSample
