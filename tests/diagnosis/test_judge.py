@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import rcdiag
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Case, joined_cases
 from rcdiag.diagnosis.judge import diagnose
+from rcdiag.diagnosis.signs.alignment import LEAST_COMPARED, Alignment
 from rcdiag.results import Diagnosis
 from tests.diagnosis.tables import (
     END,
@@ -603,3 +604,16 @@ def test_an_engine_that_gives_its_column_back_is_coarse_itself(size: float, name
     cause = judged(case).causes[0]
     assert (cause.slug == "quantised-weights") == named
     assert ("gives `rollout` back" in cause.message) == named
+
+
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+def test_exchanged_rows_are_found_among_rows_too_short_to_have_a_partner(policy):
+    case = swapped(HONEST, policy, 3)
+    short = made(length=LEAST_COMPARED - 1, seed=2)
+    mixed = joined_cases([short, case, short])
+    alone, places = Alignment(case).exchanged, np.arange(len(mixed.lengths))
+    assert (alone != EVERY).sum() == 6
+    expected = places.copy()
+    expected[len(short.lengths) :][: len(alone)] = len(short.lengths) + alone
+    assert Alignment(mixed).exchanged.tolist() == expected.tolist()
+    assert Alignment(short).exchanged.tolist() == np.arange(len(short.lengths)).tolist()
