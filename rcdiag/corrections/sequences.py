@@ -20,6 +20,7 @@ from rcdiag.corrections.quantities import (
 )
 from rcdiag.corrections.reduced import Column, PackedReductions, Reduced, joined_columns, taken
 from rcdiag.lazy import lazy
+from rcdiag.statistics.packed import FEWEST_TO_COMPARE
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch, joined_sketches
 from rcdiag.table.segments import starts_of
@@ -87,9 +88,12 @@ class Rows:
         return replace(self, columns=columns, dtype=np.float32)
 
     def packed(self) -> Rows:
-        """Return the rows with columns that take few bytes, for a pass that keeps them."""
+        """Return the rows with columns in few bytes, for a pass; few rows are left as they are."""
         masked = None if self.masked is None else self.masked.packed()
-        return replace(self, columns=PackedReductions.of(self.columns, len(self)), masked=masked)
+        columns = self.columns
+        if len(self) >= FEWEST_TO_COMPARE and not isinstance(columns, PackedReductions):
+            columns = PackedReductions.of(columns, len(self))
+        return replace(self, columns=columns, masked=masked)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -149,7 +153,7 @@ def joined_rows(shards: Sequence[Rows]) -> Rows:
         joined("target"),
         joined("cluster"),
         joined("reward"),
-        _joined_reductions([rows.columns for rows in shards]),
+        _joined_reductions(shards),
         sum(rows.empty for rows in shards),
         joined_sketches(sketches) if len(sketches) == len(shards) else None,
         first.dtype,
@@ -160,11 +164,16 @@ def joined_rows(shards: Sequence[Rows]) -> Rows:
     )
 
 
-def _joined_reductions(shards: Sequence[Mapping[Quantity, Reduced]]) -> Mapping[Quantity, Reduced]:
-    packed = [columns for columns in shards if isinstance(columns, PackedReductions)]
-    if len(packed) == len(shards):
-        return reduce(add, packed)
-    return {name: joined_columns([columns[name] for columns in shards]) for name in shards[0]}
+def _joined_reductions(shards: Sequence[Rows]) -> Mapping[Quantity, Reduced]:
+    """Join the columns of shards; they are packed where those of one shard are."""
+    columns = [rows.columns for rows in shards]
+    if not any(isinstance(one, PackedReductions) for one in columns):
+        return {name: joined_columns([one[name] for one in columns]) for name in columns[0]}
+    packed = (
+        one if isinstance(one, PackedReductions) else PackedReductions.of(one, len(rows))
+        for one, rows in zip(columns, shards, strict=True)
+    )
+    return reduce(add, packed)
 
 
 def rows_of(

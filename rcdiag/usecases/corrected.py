@@ -55,7 +55,7 @@ class CorrectionRows:
             step: replace(joined_rows(list(parts)), empty=steps[step].tokens.empty.get(step, 0))
             for step, parts in blocks.items()
         }
-        return cls(_bounded({step: some.packed() for step, some in rows.items()}))
+        return cls(_bounded(rows))
 
     def __add__(self, other: CorrectionRows) -> CorrectionRows:
         return CorrectionRows(_bounded(added_by_key(self.steps, other.steps)))
@@ -67,10 +67,10 @@ class CorrectionRows:
 
 
 def _bounded(steps: Mapping[Step, Rows]) -> Mapping[Step, Rows]:
-    """Bound the rows of all steps: single ratios give way to counts when there are too many."""
+    """Bound the rows of all steps: they are packed, and many single ratios give way to counts."""
     kept = {step: rows.ratios for step, rows in steps.items() if rows.ratios is not None}
     sketches = dict(zip(kept, bounded_sketches(list(kept.values())), strict=True))
-    return {step: replace(rows, ratios=sketches.get(step)) for step, rows in steps.items()}
+    return {step: replace(rows, ratios=sketches.get(step)).packed() for step, rows in steps.items()}
 
 
 def answerable(plan: Plan, dump: Table) -> Plan:
