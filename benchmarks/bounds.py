@@ -68,7 +68,7 @@ def table(rows: int, length: int, steps: int = 1, groups: int = 0, policies: int
 
 
 SHAPES: dict[str, tuple[Callable[[], pa.Table], str]] = {
-    "a row of 5 M tokens": (lambda: table(1, 5_000_000), "score"),
+    "a row of 4 M tokens": (lambda: table(1, 4_000_000), "score"),
     "10 M rows of 1 token": (lambda: table(10_000_000, 1), "score"),
     "100,000 groups of 4 rows": (lambda: table(400_000, 10, groups=100_000), "score"),
     "1,000 steps of 32 rows": (lambda: table(32_000, 20, steps=1_000), "score"),

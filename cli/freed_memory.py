@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import platform
 
 # Numbers of glibc's malloc.h.
@@ -20,6 +21,8 @@ def keep_freed_memory() -> None:
     """
     if platform.libc_ver()[0] != "glibc":
         return
+    # Arrow, which is not loaded yet, takes its buffers there too: each uses what others freed.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     mallopt = ctypes.CDLL(None).mallopt
     mallopt(M_MMAP_MAX, 0)  # no array is a mapping of its own
     mallopt(M_TRIM_THRESHOLD, 128 * MB)

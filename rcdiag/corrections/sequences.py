@@ -3,72 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.arithmetic import Array, Tokens
+from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.guard import UNSAID, Guard
 from rcdiag.corrections.quantities import (
     EveryLogProb,
     Guarded,
     InFloat32,
     Quantity,
-    Reduction,
 )
+from rcdiag.corrections.reduced import Column, PackedReductions, Reduced, joined_columns, taken
 from rcdiag.lazy import lazy
+from rcdiag.statistics.packed import FEWEST_TO_COMPARE
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch, joined_sketches
 from rcdiag.table.segments import starts_of
 
 EPSILON = 1e-8
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A quantity of tokens, reduced by sequence, float64 [sequences]; empty if it is not kept."""
-
-    sum: NDArray[np.float64]
-    squares: NDArray[np.float64]
-    max: NDArray[np.float64]
-    min: NDArray[np.float64]
-    values: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # [tokens]
-
-    @classmethod
-    def of_tokens(
-        cls, values: Array, starts: NDArray[np.int64], keeps: Sequence[Reduction]
-    ) -> Column:
-        """Reduce `values` [tokens] by sequence; `starts` [sequences] are their first tokens."""
-        wide = values.astype(np.float64, copy=False)
-        none = np.empty(0)
-        return cls(
-            np.add.reduceat(wide, starts) if "sum" in keeps else none,
-            np.add.reduceat(np.square(values).astype(np.float64, copy=False), starts)
-            if "squares" in keeps
-            else none,
-            np.maximum.reduceat(wide, starts) if "max" in keeps else none,
-            np.minimum.reduceat(wide, starts) if "min" in keeps else none,
-            wide if "values" in keeps else none,
-        )
-
-    def take(self, rows: slice, tokens: slice) -> Column:
-        """Take some sequences that follow each other, by their rows and by their tokens."""
-        return Column(
-            self.sum[rows], self.squares[rows], self.max[rows], self.min[rows], self.values[tokens]
-        )
-
-    @classmethod
-    def of_sequences(cls, values: Array, lengths: NDArray[np.int64]) -> Column:
-        """Return a quantity that is the same at every token of a sequence."""
-        wide = values.astype(np.float64, copy=False)
-        return cls(wide * lengths, np.square(wide) * lengths, wide, wide)
-
-
-def joined_columns(columns: Sequence[Column]) -> Column:
-    """Join the sequences of shards, in order."""
-    names = ("sum", "squares", "max", "min", "values")
-    return Column(*(np.concatenate([getattr(one, name) for one in columns]) for name in names))
 
 
 @dataclass(frozen=True)
@@ -80,7 +37,7 @@ class Rows:
     target: NDArray[np.float64]  # [sequences]
     cluster: NDArray[np.uint64]
     reward: NDArray[np.float64]  # NaN = unknown
-    columns: Mapping[Quantity, Column]
+    columns: Mapping[Quantity, Reduced]
     empty: int
     ratios: Sketch | None = None  # of tokens, clamped; where percentiles are logged
     dtype: type[np.floating] = np.float64  # arithmetic of the trainer
@@ -130,6 +87,14 @@ class Rows:
         }
         return replace(self, columns=columns, dtype=np.float32)
 
+    def packed(self) -> Rows:
+        """Return the rows with columns in few bytes, for a pass; few rows are left as they are."""
+        masked = None if self.masked is None else self.masked.packed()
+        columns = self.columns
+        if len(self) >= FEWEST_TO_COMPARE and not isinstance(columns, PackedReductions):
+            columns = PackedReductions.of(columns, len(self))
+        return replace(self, columns=columns, masked=masked)
+
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -152,7 +117,7 @@ class Rows:
             target=self.target[rows],
             cluster=self.cluster[rows],
             reward=self.reward[rows],
-            columns={name: column.take(rows, tokens) for name, column in self.columns.items()},
+            columns={name: taken(column, rows, tokens) for name, column in self.columns.items()},
             empty=empty,
             ratios=ratios,
         )
@@ -188,7 +153,7 @@ def joined_rows(shards: Sequence[Rows]) -> Rows:
         joined("target"),
         joined("cluster"),
         joined("reward"),
-        {name: joined_columns([rows.columns[name] for rows in shards]) for name in first.columns},
+        _joined_reductions(shards),
         sum(rows.empty for rows in shards),
         joined_sketches(sketches) if len(sketches) == len(shards) else None,
         first.dtype,
@@ -197,6 +162,18 @@ def joined_rows(shards: Sequence[Rows]) -> Rows:
         max(rows.prompt_width for rows in shards),
         joined_rows(masked) if masked else None,
     )
+
+
+def _joined_reductions(shards: Sequence[Rows]) -> Mapping[Quantity, Reduced]:
+    """Join the columns of shards; they are packed where those of one shard are."""
+    columns = [rows.columns for rows in shards]
+    if not any(isinstance(one, PackedReductions) for one in columns):
+        return {name: joined_columns([one[name] for one in columns]) for name in columns[0]}
+    packed = (
+        one if isinstance(one, PackedReductions) else PackedReductions.of(one, len(rows))
+        for one, rows in zip(columns, shards, strict=True)
+    )
+    return reduce(add, packed)
 
 
 def rows_of(

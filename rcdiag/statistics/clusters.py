@@ -76,14 +76,14 @@ class ClusterSums:
         return replace(self, keys=keys, sums=sums, folded=True)
 
 
-def cluster_sums(keys: Keys, rows: Array, most: int | None = None) -> ClusterSums:
+def cluster_sums(keys: Keys, rows: NDArray[np.floating], most: int | None = None) -> ClusterSums:
     """Add up `rows` [rows, columns] that have the same key; `most` is MAX_CLUSTERS unless given."""
     unique, index = np.unique(keys, return_inverse=True)
     sums = added_by_index(index, rows, len(unique))
     return ClusterSums(unique, sums, MAX_CLUSTERS if most is None else most).bounded()
 
 
-def added_by_index(index: NDArray[np.integer], rows: Array, size: int) -> Array:
+def added_by_index(index: NDArray[np.integer], rows: NDArray[np.floating], size: int) -> Array:
     """Add up `rows` [rows, ...] that have the same `index` [rows], below `size`.
 
     The result is [size, ...]; rows are added in their order.

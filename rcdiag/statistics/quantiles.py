@@ -24,6 +24,7 @@ _COARSE = 512
 COARSE_BINS = -(-BINS // _COARSE)
 # The sketches of a table together keep up to so many single values, then counts.
 VALUES_HELD = 1 << 22
+COUNTED_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,11 @@ class Sketch:
         """Return the numbers as counts."""
         if self.raw is None:
             return self
-        bins = [_bin(values) for values in self.raw]
-        counts = np.bincount(np.concatenate(bins), minlength=BINS) if bins else np.zeros(BINS, int)
+        counts = np.zeros(BINS, np.int64)
+        for values in self.raw:
+            for start in range(0, len(values), COUNTED_AT_ONCE):
+                bins = _bin(values[start : start + COUNTED_AT_ONCE])
+                counts += np.bincount(bins, minlength=BINS)
         return Sketch(None, counts)
 
     def __add__(self, other: Sketch) -> Sketch:
@@ -87,14 +91,15 @@ class Magnitudes:
         return Magnitudes(self.sketch + other.sketch, self.clusters + other.clusters)
 
 
-def coarse_counts(size: Array, lengths: NDArray[np.int64]) -> Array:
+def coarse_counts(size: Array, lengths: NDArray[np.int64]) -> NDArray[np.float32]:
     """Count the |log_ratio| of each sequence in coarse bins, [sequences, COARSE_BINS]."""
     shift = _SHIFT + _COARSE.bit_length() - 1
     coarse = _float32_bits(size, shift, _FIRST // _COARSE, COARSE_BINS)
     cells = np.repeat(np.arange(len(lengths)) * COARSE_BINS, lengths)
     cells += coarse
     counts = np.bincount(cells, minlength=len(lengths) * COARSE_BINS)
-    return counts.astype(np.float64).reshape(len(lengths), COARSE_BINS)
+    # Exact: a sequence has fewer than 2^24 tokens.
+    return counts.astype(np.float32).reshape(len(lengths), COARSE_BINS)
 
 
 def _bin(size: Array) -> NDArray[np.int32]:

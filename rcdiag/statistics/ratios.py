@@ -195,7 +195,7 @@ TOKEN_SUMS: Registry[TokenSum] = Registry(
         TokenSum("behavior", lambda v: v.behavior, by_sequence=True),
         TokenSum("target", lambda v: v.target, by_sequence=True),
         *(
-            TokenSum(name, partial(_of_ratios, formula), name in ("log_ratio", "k2", "k3"))
+            TokenSum(name, partial(_of_ratios, formula), name == "log_ratio")
             for name, formula in RATIO_SUMS.items()
         ),
         TokenSum("log_ratio_abs", lambda v: v.ratios.size),

@@ -24,7 +24,7 @@ from rcdiag.statistics.quantiles import (
     coarse_counts,
 )
 from rcdiag.statistics.ranks import RankSample, joined_samples, sample_by_sequence
-from rcdiag.statistics.ratios import Array
+from rcdiag.statistics.ratios import TOKEN_MAXIMA, Array
 from rcdiag.statistics.totals import (
     Addends,
     SequenceTable,
@@ -34,6 +34,7 @@ from rcdiag.statistics.totals import (
     leave_one_out,
     point,
     sequence_table,
+    token_maxima,
     token_sums,
 )
 
@@ -48,8 +49,9 @@ class BlockSums:
     """What one walk over the tokens of a block leaves; numbers of tokens are kept as they are."""
 
     table: SequenceTable
+    maxima: Array  # [sequences, TOKEN_MAXIMA]
     sums: Array  # [sequences, TOKEN_SUMS]
-    coarse: Array  # [sequences, COARSE_BINS] counts of |log_ratio|
+    coarse: NDArray[np.float32]  # [sequences, COARSE_BINS] counts of |log_ratio|
     log_ratio: Array  # [tokens]
     size: Array  # [tokens] |log_ratio|
     ranks: RankSample
@@ -61,6 +63,7 @@ class BlockSums:
         size = block.values.ratios.size
         return cls(
             sequence_table(block, sums),
+            token_maxima(block),
             sums,
             coarse_counts(size, block.lengths),
             block.log_ratio,
@@ -75,6 +78,7 @@ class BlockSums:
         tokens = np.repeat(keep, self.table.lengths)
         return BlockSums(
             self.table.take(keep),
+            self.maxima[keep],
             self.sums[keep],
             self.coarse[keep],
             self.log_ratio[tokens],
@@ -89,6 +93,7 @@ class SuiteState:
     """Everything that the metrics need of some tokens."""
 
     table: SequenceTable
+    maxima: Mapping[str, float]  # of TOKEN_MAXIMA
     tokens: ClusterSums  # of TOKEN_SUMS
     tail: UpperTail  # of token log-ratios
     magnitudes: Magnitudes
@@ -104,8 +109,10 @@ class SuiteState:
         table = joined_tables([block.table for block in blocks])
         sums = np.concatenate([block.sums for block in blocks])
         coarse = np.concatenate([block.coarse for block in blocks])
+        largest = np.max([block.maxima.max(axis=0, initial=-np.inf) for block in blocks], axis=0)
         state = cls(
             table,
+            dict(zip(TOKEN_MAXIMA, largest.tolist(), strict=True)),
             cluster_sums(table.cluster, sums),
             UpperTail.of_blocks([block.log_ratio for block in blocks]),
             Magnitudes(
@@ -118,12 +125,18 @@ class SuiteState:
     def __add__(self, other: SuiteState) -> SuiteState:
         both = SuiteState(
             self.table + other.table,
+            {name: _larger(self.maxima[name], other.maxima[name]) for name in self.maxima},
             self.tokens + other.tokens,
             self.tail + other.tail,
             self.magnitudes + other.magnitudes,
             self.ranks + other.ranks,
         )
         return bounded({None: both})[None]
+
+
+def _larger(one: float, other: float) -> float:
+    """Return the larger number; NaN where one of them is, whatever their order."""
+    return float(np.maximum(one, other))
 
 
 def bounded(states: Mapping[K, SuiteState]) -> dict[K, SuiteState]:

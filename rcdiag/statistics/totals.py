@@ -5,7 +5,7 @@ Totals are made of the table as it is, and of those with one cluster left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.registry import Registry
-from rcdiag.statistics.clusters import ClusterSums, cluster_sums
+from rcdiag.statistics.clusters import ClusterSums, grouping
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import RATIO_SUMS, TOKEN_MAXIMA, TOKEN_SUMS, Array, Ratios
 from rcdiag.table.segments import starts_of
@@ -25,15 +25,12 @@ class SequenceTable:
 
     lengths: NDArray[np.int64]  # [sequences] unmasked tokens
     sums: Mapping[str, Array]  # name of a TokenSum with `by_sequence` -> [sequences]
-    maxima: Mapping[str, Array]  # name of TOKEN_MAXIMA -> [sequences]
     # log sum ratio and log sum ratio^2 over a sequence's tokens, and its mean log_ratio weighted
     # by ratio: what ESS needs, safe from overflow.
     ratio_log_sum: Array
     ratio_squared_log_sum: Array
     tilted_log_ratio: Array
     cluster: NDArray[np.uint64]  # [sequences] sequences of one prompt share it
-    row: NDArray[np.int64]  # [sequences] in the whole table
-    reward: Array  # [sequences] NaN = unknown
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -43,13 +40,10 @@ class SequenceTable:
         return SequenceTable(
             self.lengths[keep],
             {name: column[keep] for name, column in self.sums.items()},
-            {name: column[keep] for name, column in self.maxima.items()},
             self.ratio_log_sum[keep],
             self.ratio_squared_log_sum[keep],
             self.tilted_log_ratio[keep],
             self.cluster[keep],
-            self.row[keep],
-            self.reward[keep],
         )
 
     def __add__(self, other: SequenceTable) -> SequenceTable:
@@ -65,20 +59,14 @@ def joined_tables(tables: Sequence[SequenceTable]) -> SequenceTable:
     def joined(name: str) -> NDArray:
         return np.concatenate([getattr(table, name) for table in tables])
 
-    def by_name(name: str) -> dict[str, Array]:
-        columns = [getattr(table, name) for table in tables]
-        return {key: np.concatenate([column[key] for column in columns]) for key in columns[0]}
-
+    names = tables[0].sums
     return SequenceTable(
         joined("lengths"),
-        by_name("sums"),
-        by_name("maxima"),
+        {name: np.concatenate([table.sums[name] for table in tables]) for name in names},
         joined("ratio_log_sum"),
         joined("ratio_squared_log_sum"),
         joined("tilted_log_ratio"),
         joined("cluster"),
-        joined("row"),
-        joined("reward"),
     )
 
 
@@ -99,19 +87,20 @@ def sequence_table(pair: PolicyPair, sums: Array) -> SequenceTable:
     starts = starts_of(lengths)
     quantities = enumerate(TOKEN_SUMS.values())
     kept = {quantity.name: index for index, quantity in quantities if quantity.by_sequence}
-    maxima = {
-        name: np.maximum.reduceat(of(pair.values), starts) for name, of in TOKEN_MAXIMA.items()
-    }
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         return SequenceTable(
             lengths,
             {name: sums[:, index].copy() for name, index in kept.items()},
-            maxima,
             *_log_ratio_sums(pair.log_ratio, lengths, starts),
             pair.tokens.cluster,
-            pair.tokens.row,
-            pair.tokens.rewards,
         )
+
+
+def token_maxima(pair: PolicyPair) -> Array:
+    """Return the largest of every quantity of TOKEN_MAXIMA by sequence, [sequences, quantities]."""
+    starts = starts_of(pair.lengths)
+    maxima = [np.maximum.reduceat(of(pair.values), starts) for of in TOKEN_MAXIMA.values()]
+    return np.stack(maxima, axis=1)
 
 
 def _log_ratio_sums(
@@ -214,31 +203,54 @@ class Addends:
 
 def addends(table: SequenceTable, tokens: ClusterSums) -> Addends:
     """Sum everything by cluster: `tokens` are the sums of TOKEN_SUMS, the rest is the table's."""
+    clusters = grouping(table.cluster, tokens.most)
+    assert np.array_equal(clusters.keys, tokens.keys)
+    columns, shifts = {}, {}
     with np.errstate(over="ignore", invalid="ignore"):
-        columns = {name: quantity.of(table) for name, quantity in SEQUENCE_SUMS.items()}
-        columns["sequences"] = np.ones(len(table))
-        columns["tokens"] = table.lengths.astype(np.float64)
-        log_ratio = table.sums["log_ratio"]
-        ratios = {
-            "token_ratio": (
-                table.ratio_log_sum,
-                table.ratio_squared_log_sum,
-                table.tilted_log_ratio,
-            ),
-            "seq_ratio": (log_ratio, 2.0 * log_ratio, log_ratio),
-        }
-        shifts = {}
-        for name, (log_sum, log_squares, tilted) in ratios.items():
-            # Not below half of the squares' largest, so that neither overflows.
-            shift = shifts[name] = _shift(log_squares)
-            columns[name] = np.exp(log_sum - shift)
-            columns[f"{name}_squared"] = np.exp(log_squares - 2.0 * shift)
-            columns[f"{name}_log"] = np.where(columns[name] == 0.0, 0.0, columns[name] * tilted)
-    whole = cluster_sums(table.cluster, np.stack(list(columns.values()), axis=1))
-    assert np.array_equal(whole.keys, tokens.keys)
+        # One column of all sequences is in memory at a time.
+        for name, of_sequences in _plain_columns(table):
+            columns[name] = clusters.added(of_sequences[:, None])
+        for name, parts in _ratio_parts(table).items():
+            shifts[name], of_ratios = _scaled_ratios(name, *parts)
+            for part, of_sequences in of_ratios:
+                columns[part] = clusters.added(of_sequences[:, None])
     names = (*TOKEN_SUMS, *columns)
     assert len(set(names)) == len(names), "a token sum and a sequence sum have the same name"
-    return Addends(names, np.concatenate([tokens.sums, whole.sums], axis=1), shifts)
+    matrix = np.concatenate([tokens.sums, *(one.sums for one in columns.values())], axis=1)
+    return Addends(names, matrix, shifts)
+
+
+def _plain_columns(table: SequenceTable) -> Iterator[tuple[str, Array]]:
+    """Yield the quantities of sequences that add up as they are, [sequences] each, by name."""
+    for name, quantity in SEQUENCE_SUMS.items():
+        yield name, quantity.of(table)
+    yield "sequences", np.ones(len(table))
+    yield "tokens", table.lengths.astype(np.float64)
+
+
+def _ratio_parts(table: SequenceTable) -> dict[str, tuple[Array, Array, Array]]:
+    """Return log sum ratio, log sum ratio^2 and mean weighted log_ratio of tokens, of sequences."""
+    log_ratio = table.sums["log_ratio"]
+    return {
+        "token_ratio": (table.ratio_log_sum, table.ratio_squared_log_sum, table.tilted_log_ratio),
+        "seq_ratio": (log_ratio, 2.0 * log_ratio, log_ratio),
+    }
+
+
+def _scaled_ratios(
+    name: str, log_sum: Array, log_squares: Array, tilted: Array
+) -> tuple[float, Iterator[tuple[str, Array]]]:
+    """Return a shift, and the sums of ratios of each sequence as exp(log - shift), by name."""
+    # Not below half of the squares' largest, so that neither overflows.
+    shift = _shift(log_squares)
+
+    def parts() -> Iterator[tuple[str, Array]]:
+        ratios = np.exp(log_sum - shift)
+        yield name, ratios
+        yield f"{name}_squared", np.exp(log_squares - 2.0 * shift)
+        yield f"{name}_log", np.where(ratios == 0.0, 0.0, ratios * tilted)
+
+    return shift, parts()
 
 
 def _shift(log_squares: Array) -> float:

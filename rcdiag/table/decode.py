@@ -20,6 +20,8 @@ from rcdiag.table.trajectories import Ragged, Trajectories
 ROW_COLUMNS = ("response_mask", "temperature", "group_id", "step")
 # No vocabulary is so large; sums by token id are arrays of the largest id.
 MOST_TOKEN_IDS = 1 << 20
+# A row is walked as a whole, at some 250 bytes of memory a token; no engine has such a context.
+MOST_TOKENS_OF_ROW = 1 << 22
 LARGEST = np.iinfo(np.int64).max
 # What profiles and examples want besides.
 DETAIL_COLUMNS = ("reward", "sample_id", "advantage", "advantages")
@@ -64,6 +66,7 @@ def decode(
     given = set(names) if details else set()
     known = set(names) if origin else set()
     response_ids = token_ids(batch, "response_ids")
+    _not_too_long(batch, response_ids)
     mask = _mask(batch, response_ids)
     return Trajectories(
         first_row=batch.first_row,
@@ -89,6 +92,19 @@ def decode(
         finish_reason=_texts(batch, "finish_reason") if "finish_reason" in known else None,
         policy_version=_versions(batch, response_ids) if "policy_version" in known else None,
     )
+
+
+def _not_too_long(batch: Batch, response_ids: Ragged) -> None:
+    """Refuse rows that would take gigabytes each, and name the limit."""
+    long = np.flatnonzero(response_ids.lengths > MOST_TOKENS_OF_ROW)
+    if len(long):
+        row = int(long[0])
+        raise RcdiagError(
+            f"{batch.where(row)}: a response of {int(response_ids.lengths[row]):,} tokens; the "
+            f"limit is {MOST_TOKENS_OF_ROW:,}",
+            hint="is each list the tokens of one response, or are several joined in one row? "
+            "Write a row for each response",
+        )
 
 
 def _sample_ids(batch: Batch) -> list[str | int]:

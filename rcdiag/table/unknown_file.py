@@ -89,7 +89,7 @@ def _is_whole_zip(path: AnyFile) -> bool:
     try:
         with path.open("rb") as stream:
             return zipfile.is_zipfile(stream)
-    except OSError:
+    except (OSError, zipfile.BadZipFile):  # its last bytes speak of an archive on several disks
         return False
 
 

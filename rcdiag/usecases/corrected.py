@@ -67,10 +67,10 @@ class CorrectionRows:
 
 
 def _bounded(steps: Mapping[Step, Rows]) -> Mapping[Step, Rows]:
-    """Bound the rows of all steps: single ratios give way to counts when there are too many."""
+    """Bound the rows of all steps: they are packed, and many single ratios give way to counts."""
     kept = {step: rows.ratios for step, rows in steps.items() if rows.ratios is not None}
     sketches = dict(zip(kept, bounded_sketches(list(kept.values())), strict=True))
-    return {step: replace(rows, ratios=sketches.get(step)) for step, rows in steps.items()}
+    return {step: replace(rows, ratios=sketches.get(step)).packed() for step, rows in steps.items()}
 
 
 def answerable(plan: Plan, dump: Table) -> Plan:

@@ -22,6 +22,10 @@ from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
 from rcdiag.usecases.case_of_table import CaseRows
 
+# Rows are read as many at a time as hold half a million tokens on average. Where long ones stand
+# together, what is walked at once is cut after so many tokens.
+MOST_TOKENS_OF_BATCH = 1_000_000
+
 T = TypeVar("T")
 S = TypeVar("S")
 
@@ -36,7 +40,7 @@ class Walk(Generic[S]):
     origin: bool = False  # read engine and version of the rows
     # Batches of a part, the least that is done at one place: its state is made of their states in
     # the same order wherever that is. A power of two, so that sums of parts are those of batches.
-    batches_in_part: int = 4
+    batches_in_part: int = 8
 
     def state_of(self, batches: Iterator[TokenBatch], executor: Executor) -> S | None:
         """Return the state of the batches of one part; None where they hold nothing to count.
@@ -83,7 +87,8 @@ def _here(dump: Table, walk: Walk[S], parts: Sequence[Part], case: CaseRows | No
     firsts = [part[0][0] for part in parts]
     with ThreadPoolExecutor(os.cpu_count()) as executor:
         rows = _rows(dump, walk.policies, prompts=walk.prompts, origin=walk.origin, case=case)
-        batches = read_ahead(((int(one.row[0]), _sampled(one, walk)) for one in rows), executor)
+        cut = ((int(one.row[0]), batch) for one in rows for batch in _sampled(one, walk))
+        batches = read_ahead(cut, executor)
         for _, of_part in groupby(batches, lambda batch: bisect_right(firsts, batch[0])):
             state = walk.state_of((batch for _, batch in of_part), executor)
             if state is not None:
@@ -118,7 +123,7 @@ def _state_of(dump: Table, walk: Walk[S], part: SentPart) -> S | None:
     else:
         rows = trajectories_of(dump.batches_from(part.ranges, part.rows), walk.policies, **how)
     with ThreadPoolExecutor(2) as executor:
-        batches = read_ahead((_sampled(one, walk) for one in rows), executor)
+        batches = read_ahead((batch for one in rows for batch in _sampled(one, walk)), executor)
         return walk.state_of(batches, executor)
 
 
@@ -126,8 +131,9 @@ def _prompts(dump: Table, walk: Walk[Any]) -> bool:
     return walk.prompts and "prompt_ids" in dump.columns
 
 
-def _sampled(rows: Trajectories, walk: Walk[Any]) -> TokenBatch:
-    return sampled_tokens(rows, walk.policies, masked=walk.masked)
+def _sampled(rows: Trajectories, walk: Walk[Any]) -> list[TokenBatch]:
+    """Return the tokens of a batch of rows, of far more than its share in several batches."""
+    return sampled_tokens(rows, walk.policies, masked=walk.masked).blocks(MOST_TOKENS_OF_BATCH)
 
 
 def token_batches(
@@ -147,7 +153,8 @@ def token_batches(
     The rows that are read go into `case` too, where there is one.
     """
     rows = _rows(dump, policies, prompts=prompts, origin=origin, case=case)
-    return read_ahead((sampled_tokens(some, policies, masked=masked) for some in rows), executor)
+    walk: Walk[Any] = Walk(policies=policies, masked=masked)
+    return read_ahead((batch for some in rows for batch in _sampled(some, walk)), executor)
 
 
 def _rows(

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import rcdiag
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Case, joined_cases
 from rcdiag.diagnosis.judge import diagnose
+from rcdiag.diagnosis.signs.alignment import LEAST_COMPARED, Alignment
 from rcdiag.results import Diagnosis
 from tests.diagnosis.tables import (
     END,
@@ -634,3 +635,16 @@ def test_a_low_temperature_and_a_kept_set_are_a_guess_where_no_column_tells() ->
     slug, confidence = named()
     assert slug in ("top-p-silent", "temperature-silent")
     assert confidence < 0.7
+
+
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+def test_exchanged_rows_are_found_among_rows_too_short_to_have_a_partner(policy):
+    case = swapped(HONEST, policy, 3)
+    short = made(length=LEAST_COMPARED - 1, seed=2)
+    mixed = joined_cases([short, case, short])
+    alone, places = Alignment(case).exchanged, np.arange(len(mixed.lengths))
+    assert (alone != EVERY).sum() == 6
+    expected = places.copy()
+    expected[len(short.lengths) :][: len(alone)] = len(short.lengths) + alone
+    assert Alignment(mixed).exchanged.tolist() == expected.tolist()
+    assert Alignment(short).exchanged.tolist() == np.arange(len(short.lengths)).tolist()

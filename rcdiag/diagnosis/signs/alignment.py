@@ -122,15 +122,18 @@ class Alignment:
         tokens, rows = self.tokens, len(self.case.lengths)
         partner = np.arange(rows)
         rank = np.arange(len(tokens)) - (np.cumsum(tokens.per_row) - tokens.per_row)[tokens.owner]
-        kept = rank < COMPARED
-        shape = (rows, COMPARED)
+        long = np.flatnonzero(tokens.per_row >= LEAST_COMPARED)  # no other row has a partner
+        number = np.full(rows, -1)
+        number[long] = np.arange(len(long))
+        kept = (rank < COMPARED) & (number[tokens.owner] >= 0)
+        shape = (len(long), COMPARED)
         known, sampler, trainer = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-        places = tokens.owner[kept], rank[kept]
+        places = number[tokens.owner[kept]], rank[kept]
         known[places] = 1.0
         sampler[places] = tamed(tokens.sampler[kept])
         trainer[places] = tamed(tokens.trainer[kept])
         own = ((sampler - trainer) ** 2).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-        suspects = np.flatnonzero((own > 0.02) & (known.sum(axis=1) >= LEAST_COMPARED))
+        suspects = np.flatnonzero(own > 0.02)
         if not len(suspects):
             return partner
         spread = np.linspace(0, len(suspects) - 1, min(len(suspects), ROWS_SEARCHED))
@@ -146,9 +149,9 @@ class Alignment:
         further[np.arange(len(chosen)), best] = np.inf
         alone = least < 0.6 * further.min(axis=1)
         fits = (least < 0.1 * own[chosen]) | ((least < 0.35 * own[chosen]) & alone)
-        partner[chosen[fits]] = best[fits]
+        partner[long[chosen[fits]]] = long[best[fits]]
         # Rows of which several claim to be the partner fit many: they are short or certain.
-        claims = np.bincount(best[fits], minlength=rows)
+        claims = np.bincount(long[best[fits]], minlength=rows)
         several = claims[partner] > 1
         partner[several] = np.flatnonzero(several)
         return partner

@@ -33,7 +33,7 @@ def log_ratio_abs_std(t: Totals) -> Array:
 
 def largest(name: str, suite: Suite) -> tuple[float, Interval]:
     """Make the maximum of a quantity over all tokens; an extreme has no interval."""
-    return float(suite.state.table.maxima[name].max()), NONE
+    return suite.state.maxima[name], NONE
 
 
 def _quantile(name: str, share: float, example: str) -> Metric:

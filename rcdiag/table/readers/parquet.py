@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 # Rows are read in batches of about this many response tokens: a few dozen MB with all columns.
-TOKENS_PER_BATCH = 1_000_000
+TOKENS_PER_BATCH = 500_000
 MAX_ROWS_PER_BATCH = 16_384
 
 

@@ -128,7 +128,7 @@ class Peek:
         try:
             if not zipfile.is_zipfile(self.path):
                 return b""  # it breaks off before the archive's directory
-        except OSError:
+        except (OSError, zipfile.BadZipFile):  # its last bytes speak of an archive on several disks
             return b""
         # torch.save writes its pickle first; the directory of thousands of tensors is not read.
         name, extra = (int.from_bytes(self.head[at : at + 2], "little") for at in (26, 28))

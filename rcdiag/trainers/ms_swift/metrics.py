@@ -25,7 +25,7 @@ from rcdiag.corrections.quantities import (
     Reduction,
     SquaredRatio,
 )
-from rcdiag.corrections.sequences import Column
+from rcdiag.corrections.reduced import Column
 from rcdiag.corrections.trainer_means import EPSILON, Batch
 
 Metrics = dict[str, float]

@@ -151,7 +151,7 @@ class SweepWalk(Walk[RowsState]):
     """The pass that tries every setting of a plan on a pair of policies."""
 
     plan: SweepPlan
-    batches_in_part: int = 16  # a state has many thresholds: few of them are made and added
+    batches_in_part: int = 32  # a state has many thresholds: few of them are made and added
 
     def state_of(self, batches: Iterator[TokenBatch], executor: Executor) -> RowsState | None:
         """Return the state of the batches of one part."""

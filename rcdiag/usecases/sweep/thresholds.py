@@ -14,7 +14,8 @@ from rcdiag.corrections.apply import Settings, WeightSums, log_ratio, token_boun
 from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.quantities import K, LogRatio, Quantity, Ratio, TrueRatio, Unsafe
-from rcdiag.corrections.sequences import Column, Rows, rows_of
+from rcdiag.corrections.reduced import Column, Reduced
+from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.statistics import statistic
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.segments import segment_max
@@ -288,7 +289,7 @@ def chunks(pair: PolicyPair, advantage: Array, size: int) -> Iterator[Chunk]:
 
 
 def _slice(rows: Rows, part: slice) -> Rows:
-    def cut(column: Column) -> Column:
+    def cut(column: Reduced) -> Column:
         return Column(column.sum[part], column.squares[part], column.max[part], column.min[part])
 
     names = ("lengths", "behavior", "target", "cluster", "reward")

@@ -12,8 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.safe.scan import number_behind, scanned
+from rcdiag.table.sources import find_files
 from tests.table.readers.pickled import Built, Named, pickled, torch_bytes
 
 VALUES = st.recursive(
@@ -76,3 +78,16 @@ def test_an_archive_that_breaks_off_or_holds_something_else_is_no_torch_file(tmp
         archive.writestr("readme.txt", "no pickle")
     assert not Peek(cut).is_torch_file
     assert not Peek(other).is_torch_file
+
+
+def test_an_archive_that_claims_to_span_disks_is_no_torch_file(tmp_path):
+    """Its last bytes are damaged so that Python's zipfile raises even while it looks."""
+    whole = torch_bytes({"rollout_id": 7})
+    claim = struct.pack("<4sLQL", b"PK\x06\x07", 0, 0, 2)  # the directory is on the second of two
+    path = tmp_path / "7.pt"
+    path.write_bytes(whole[:-22] + claim + whole[-22:])
+    with pytest.raises(zipfile.BadZipFile):
+        zipfile.is_zipfile(path)
+    assert not Peek(path).is_torch_file
+    with pytest.raises(RcdiagError, match="cut off or damaged"):
+        find_files(str(path))

@@ -1,0 +1,89 @@
+"""Packed columns give back every bit, and take the few bytes that they are made for."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from rcdiag.statistics import packed
+from rcdiag.statistics.packed import PackedColumns
+
+ROWS = 3_000
+
+
+def columns_of(rows: int = ROWS, seed: int = 0) -> dict[str, np.ndarray]:
+    """Columns such as corrections keep: alike, mostly 0, short in float32, and hostile ones."""
+    random = np.random.default_rng(seed)
+    ratio = np.exp(random.normal(0.0, 0.3, rows))
+    hostile = random.normal(size=rows)
+    hostile[::5] = [np.nan, np.inf, -np.inf, -0.0, 1e-310][seed % 5]
+    return {
+        "ratio": ratio,
+        "same": ratio.copy(),
+        "truncated": np.minimum(ratio, 2.0),
+        "beyond": (ratio > 2.0).astype(np.float64),
+        "rounded": ratio.astype(np.float32).astype(np.float64),
+        "huge": ratio * 1e300,
+        "unknown": np.full(rows, np.nan),
+        "minus": np.full(rows, -0.0),
+        "hostile": hostile,
+        "tokens": random.normal(size=2 * rows + 1),
+    }
+
+
+def assert_same_bits(result: PackedColumns[str], expected: dict[str, np.ndarray]) -> None:
+    for name, column in expected.items():
+        unpacked = result.column(name)
+        assert unpacked.dtype == np.float64
+        assert np.array_equal(unpacked.view(np.uint64), column.view(np.uint64)), name
+
+
+@pytest.mark.parametrize("rows", [1, 7, packed.FEWEST_TO_COMPARE, ROWS])
+@pytest.mark.parametrize("seed", range(5))
+def test_every_bit_comes_back(rows, seed):
+    columns = columns_of(rows, seed)
+    assert_same_bits(PackedColumns.of(columns, rows), columns)
+
+
+def test_columns_that_say_nothing_new_take_next_to_nothing():
+    columns = columns_of()
+    result = PackedColumns.of(columns, ROWS)
+    alike = ("same", "unknown", "minus")
+    rest = {name: column for name, column in columns.items() if name not in alike}
+    assert result.nbytes == PackedColumns.of(rest, ROWS).nbytes
+    # 12 bytes for each of the 1% that are truncated, and 4 in place of 8.
+    only = {name: columns[name] for name in ("ratio", "truncated", "beyond", "rounded")}
+    assert PackedColumns.of(only, ROWS).nbytes < (8 + 4 + 0.6) * ROWS
+
+
+@pytest.mark.parametrize("cuts", [(0, 3000), (0, 1, 2, 700, 3000), tuple(range(0, 3001, 60))])
+def test_shards_add_up_to_the_whole_in_any_order_of_adding(cuts, monkeypatch):
+    monkeypatch.setattr(packed, "ROWS_OF_PIECE", 1_000)
+    columns = columns_of()
+    columns.pop("tokens")
+    shards = [
+        PackedColumns.of({name: one[start:end] for name, one in columns.items()}, end - start)
+        for start, end in pairwise(cuts)
+    ]
+    from_left = shards[0]
+    for shard in shards[1:]:
+        from_left += shard
+    while len(shards) > 1:
+        shards = [
+            *(a + b for a, b in zip(shards[::2], shards[1::2], strict=False)),
+            *(shards[-1:] if len(shards) % 2 else []),
+        ]
+    for result in (from_left, shards[0]):
+        assert_same_bits(result, columns)
+        # Pieces of few rows do not stay by themselves.
+        sizes = [piece.rows for piece in result.pieces]
+        assert all(one + other > 1_000 for one, other in pairwise(sizes))
+
+
+def test_what_is_packed_keeps_no_larger_array_alive():
+    whole = np.random.default_rng(0).normal(size=10_000)
+    result = PackedColumns.of({"part": whole[:ROWS]}, ROWS)
+    (column,) = result.pieces[0].columns
+    assert column.values.base is None
