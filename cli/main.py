@@ -31,8 +31,10 @@ def main() -> None:
 
 
 def _run() -> None:
+    from cli.blas_threads import let_blas_threads_sleep
     from cli.freed_memory import hold_collection, keep_freed_memory, resume_collection
 
+    let_blas_threads_sleep()
     keep_freed_memory()
     hold_collection()
     from cli.app import app
