@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.files import check_apart
-from rcdiag.logs import Log, read_log
 from rcdiag.results import ScoreResult
 from rcdiag.runners import runner_on
 from rcdiag.table.destination import Destination
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.chosen_pair import choose_pair
 from rcdiag.usecases.dry_run import check_rate, description
-from rcdiag.usecases.logged import check_keys
 from rcdiag.usecases.one_policy import only_policy, score_of_one
 from rcdiag.usecases.plans import Settings, plan_of
 from rcdiag.usecases.progress import SILENT, Progress
@@ -32,6 +30,9 @@ from rcdiag.usecases.scored import (
 )
 from rcdiag.usecases.tables import Source, drawn, name_of, open_table
 from rcdiag.usecases.text import decoder_of
+
+if TYPE_CHECKING:
+    from rcdiag.logs import Log
 
 
 @usecase
@@ -201,6 +202,9 @@ def _log(path: Path, plan: Plan, rows: int | None) -> Log:
             f"{setting('logged', path)} with several trainers: a log is of one",
             hint=f"say whose: {setting('trainer', plan.trainer.family)}",
         )
+    from rcdiag.logs import read_log  # the readers of logs, which only few commands need
+    from rcdiag.usecases.logged import check_keys
+
     log = read_log(path)
     check_keys(log, plan.trainer)
     return log

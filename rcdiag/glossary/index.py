@@ -8,7 +8,7 @@ are read off the definitions.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -33,6 +33,19 @@ def _listed_at(revision: int) -> dict[str, tuple[str, str]]:
     for place in reversed(PLACES):
         places |= {folded(alias): (place, name) for alias, name in names[place].items()}
     return places
+
+
+def ending_in(folded_name: str) -> Sequence[tuple[str, str]]:
+    """Return the names with a dot whose end behind the dot folds to this, with their places."""
+    return _by_end(registry.revision()).get(folded_name, ())
+
+
+@lru_cache(maxsize=1)
+def _by_end(revision: int) -> dict[str, list[tuple[str, str]]]:
+    ends: dict[str, list[tuple[str, str]]] = {}
+    for key, place in _listed_at(revision).items():
+        ends.setdefault(key.partition(".")[2], []).append(place)
+    return ends
 
 
 def defined() -> dict[str, dict[str, str]]:

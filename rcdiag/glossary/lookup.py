@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary.entry import Entry, folded
-from rcdiag.glossary.index import listed
+from rcdiag.glossary.index import ending_in, listed
 from rcdiag.glossary.kinds import kind_at, kinds
 
 
@@ -46,11 +46,12 @@ def _with_other_meanings(entry: Entry, query: str) -> Entry:
 
     `rule.value` is one more meaning of `value`; its own entry says everything about it.
     """
-    bare = {folded(entry.name), folded(query)}
+    bare = dict.fromkeys([folded(entry.name), folded(query)])
     lines = {
         name: kind_at(place).line(name)
-        for key, (place, name) in listed().items()
-        if key.partition(".")[2] in bare and name != entry.name
+        for end in bare
+        for place, name in ending_in(end)
+        if name != entry.name
     }
     if not lines:
         return entry

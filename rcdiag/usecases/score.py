@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from operator import add, iadd
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, without_numbers
 from rcdiag.errors import RcdiagError, did_you_mean, setting
-from rcdiag.logs import Log
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, StepResult
 from rcdiag.runners import Runner
 from rcdiag.statistics.accumulator import PairState, Step, added_by_key
@@ -40,10 +39,12 @@ from rcdiag.usecases.corrected import (
     wanted_quantities,
 )
 from rcdiag.usecases.diagnosed import diagnosis_of_table, rows_to_judge
-from rcdiag.usecases.logged import compared
 from rcdiag.usecases.passes import Walk, no_tokens, reads_here, states
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.reading import Decode, decoded_examples, with_contexts
+
+if TYPE_CHECKING:
+    from rcdiag.logs import Log
 
 A = TypeVar("A", bound=Addable)
 
@@ -128,6 +129,8 @@ def score(
     if origin is not None and origin.drawn_from is not None:
         result = _with_numbers_of(result, origin)
     if log is not None and plan is not None:
+        from rcdiag.usecases.logged import compared  # with all that a log is held against
+
         result = replace(result, logged=compared(log, result, dump, plan))
     given = CheckInput(
         result=result,
