@@ -30,6 +30,8 @@ def load_result(source: str | Path | TextIO) -> Document:
             if isinstance(source, (str, Path))
             else source.read()
         )
+    except FileNotFoundError as error:
+        raise RcdiagError(f"{name}: no such file", "give a result file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise RcdiagError(f"{name}: cannot be read ({error})", "give a result file") from error
     return from_json(text, name)

@@ -45,7 +45,12 @@ class CorrectionEvidence:
 
 
 def _number_rule(
-    name: str, says: str, guide: Guide, applies: Callable[[CorrectionEvidence], bool]
+    name: str,
+    says: str,
+    guide: Guide,
+    applies: Callable[[CorrectionEvidence], bool],
+    *,
+    decides: bool = True,
 ) -> Rule[CorrectionEvidence]:
     """Make a rule about the number of the correction that has its name."""
     return Rule(
@@ -55,6 +60,7 @@ def _number_rule(
         value=lambda e: e.numbers[name],
         message=lambda e: f"{name} is {e.numbers[name]:.3g}",
         applies=applies,
+        decides=decides,
         see=(name,),
     )
 
@@ -96,6 +102,7 @@ CORRECTION_RULES: Registry[Rule[CorrectionEvidence]] = Registry(
             "Share of the ratios that the upper bound of the weights cuts off.",
             Guide(warning=0.05, error=0.3, source=PROPOSAL),
             lambda e: True,
+            decides=False,  # there is none without a bound
         ),
         _number_rule(
             "lost_target_mass_token",
@@ -114,7 +121,13 @@ CORRECTION_RULES: Registry[Rule[CorrectionEvidence]] = Registry(
 
 
 def correction_level(numbers: Mapping[str, Any], correction: Correction, outcome: Outcome) -> str:
-    """Return the worst level of the rules that speak about a correction on one batch."""
+    """Return the worst level of the rules that speak about a correction on one batch.
+
+    `unknown` where a number that decides is missing, as with weights that are NaN.
+    """
     evidence = CorrectionEvidence(correction, numbers, outcome.kept_tokens)
     rules = [rule for rule in CORRECTION_RULES.values() if rule.applies(evidence)]
-    return worst(rule.level(evidence) for rule in rules)
+    return worst(
+        "unknown" if rule.decides and rule.number(evidence) is None else rule.level(evidence)
+        for rule in rules
+    )

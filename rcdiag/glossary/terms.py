@@ -181,6 +181,7 @@ KIND: Kind = Kind(
     line=lambda name: first_clause(WORDS[name].what),
     entry=WORDS.__getitem__,
     aliases={
+        "effective sequences": "ESS",
         "batch normalization": "batch normalisation",
         "proximal": "old",
         "training": "old",

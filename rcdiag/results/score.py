@@ -254,7 +254,7 @@ class CorrectionResult:
         str | None,
         Doc(
             "The worst level of the numbers that speak about a correction; error where no token is "
-            "kept.",
+            "kept, unknown where one of them is missing, as with weights that are NaN.",
             see=(*LEVELS, "actual"),
             one_of=LEVELS,
         ),

@@ -234,7 +234,8 @@ REFUSED = {
     "cannot be mapped": lambda table: rcdiag.score(
         rcdiag.open_table(table), columns={"step": "reward"}
     ),
-    "cannot be read": lambda table: rcdiag.load_result("none.json"),
+    "none.json: no such file": lambda table: rcdiag.load_result("none.json"),
+    "cannot be read": lambda table: rcdiag.load_result("/"),
     "not JSON": lambda table: rcdiag.load_result("{"),
     "no result": lambda table: rcdiag.report([], "page.html"),
     "already there": lambda table: rcdiag.report("a.json", table),

@@ -131,3 +131,10 @@ def test_groups_of_trainers_are_written_short():
 def test_no_two_names_of_a_kind_are_alike():
     for kind, lines in names().items():
         assert len({name.lower().replace("-", "_") for name in lines}) == len(lines), kind
+
+
+@pytest.mark.parametrize(
+    ("words", "name"), [("effective sequences", "ESS"), ("not observable", "low")]
+)
+def test_words_of_the_screen_that_are_no_headings_are_explained(words, name):
+    assert explain(words) == explain(name)

@@ -94,3 +94,16 @@ def test_pairs_of_a_comparison_are_of_the_same_rows(tmp_path):
     for name, pair in result.pairs.items():
         assert pair.mismatch == clean.pairs[name].mismatch
     assert "`mismatch` is computed without these rows" in finding_of(result).message
+
+
+def test_the_level_of_a_correction_is_unknown_where_its_numbers_are_missing(tmp_path):
+    behavior, target = draws(20)
+    names = ("decoupled_token_is", "decoupled_geo_rs", "disabled")
+    clean = rcdiag.score(table_of(tmp_path / "clean.parquet", behavior, target), presets=names)
+    target[0][1] = nan
+    result = rcdiag.score(table_of(tmp_path / "dirty.parquet", behavior, target), presets=names)
+    assert "unknown" not in {clean.corrections[name].level for name in names}
+    weighted = result.corrections["decoupled_token_is"]
+    assert np.isnan(weighted.weight_sum)
+    assert weighted.level == "unknown"
+    assert result.corrections["disabled"].level == "ok"
