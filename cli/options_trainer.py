@@ -43,7 +43,7 @@ Setting = Annotated[
     typer.Option(
         "--set",
         metavar="PRESET.SETTING=VALUE",
-        help="Change a preset, e.g. decoupled_token_is.rollout_is_threshold=3; repeatable",
+        help="Change a setting of a preset (example below); repeatable",
         rich_help_panel=PANEL,
     ),
 ]

@@ -17,6 +17,8 @@ EPILOG = """Examples
 
 `rcdiag replay sample_data/stale.parquet --preset decoupled_token_is --preset bypass_ppo_clip`
 
+`rcdiag replay sample_data/stale.parquet --set decoupled_token_is.rollout_is_threshold=3`
+
 `rcdiag replay sample_data/stale.parquet --model sample_data/policy/step_8 --html replay.html`"""
 
 

@@ -17,6 +17,8 @@ EPILOG = """Examples
 
 `rcdiag score rollouts.parquet --trainer-config config.yaml --logged metrics.jsonl`
 
+`rcdiag score rollouts.parquet --set decoupled_token_is.rollout_is_threshold=3`
+
 Metrics (`rcdiag explain NAME`): {metrics}"""
 
 

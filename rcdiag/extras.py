@@ -34,6 +34,9 @@ def saying_what_to_install(where: str = "") -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
+        extra = f"'.[{EXTRAS[package]}]'"
         raise RcdiagError(
-            f"{where}{package} is not installed", hint=f"pip install 'rcdiag[{EXTRAS[package]}]'"
+            f"{where}{package} is not installed",
+            hint=f"in the clone that rcdiag was installed from: pip install {extra}; or "
+            f"uv tool install --force {extra}, where `uv tool install` made the command",
         ) from error

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 
 import pytest
+from typer.testing import CliRunner
 
 import rcdiag
+from cli.app import app
 from cli.terminal.console import TerminalConsole
 from cli.terminal.draw import draw
 from cli.terminal.fitted_tables import Column, fitted
@@ -44,6 +46,17 @@ def test_no_line_is_too_long_and_no_cell_is_cut(results, width, verbose):
         lines = drawn(result, width, verbose=verbose)
         assert max(map(len, lines)) <= width
         assert not any("…" in line.replace(" … ", "") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["score", "compare", "sweep", "replay", "diagnose", "convert", "explain", "report"],
+)
+def test_no_word_of_a_help_is_cut_at_80_columns(command):
+    ran = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"})
+    assert ran.exit_code == 0
+    assert max(map(len, ran.output.splitlines())) <= 80
+    assert "…" not in ran.output
 
 
 def test_the_matrix_of_ten_policies_is_whole_at_40_columns(tmp_path):

@@ -78,5 +78,6 @@ def test_what_needs_a_package_names_it_and_its_extra(ended, name):
     _, package, extra = LACKS[name]
     assert code == 2
     assert f"{package} is not installed" in err
-    assert f"hint: pip install 'rcdiag[{extra}]'" in err
+    assert f"pip install '.[{extra}]'" in err
+    assert f"uv tool install --force '.[{extra}]'" in err
     assert "Traceback" not in err

@@ -110,7 +110,7 @@ def test_parquet_of_wandb(tmp_path):
 
 @pytest.mark.skipif(
     importlib.util.find_spec("tensorboard") is None,
-    reason="the package tensorboard is not installed (pip install 'rcdiag[tensorboard]')",
+    reason="the package tensorboard is not installed (pip install '.[tensorboard]')",
 )
 def test_tensorboard_events_of_a_file_and_of_a_run(tmp_path):
     from tensorboard.compat.proto.event_pb2 import Event
@@ -144,7 +144,7 @@ def test_tensorboard_events_without_the_package_name_the_extra(tmp_path, monkeyp
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(RcdiagError, match="events: tensorboard is not installed") as refused:
         read_log(path)
-    assert "rcdiag[tensorboard]" in refused.value.hint
+    assert "pip install '.[tensorboard]'" in refused.value.hint
 
 
 def test_rows_without_any_step_are_counted(tmp_path):
