@@ -240,6 +240,12 @@ CHANGED: tuple[Change, ...] = (
         or_now="unknown",
     ),
     Change(
+        old=r"(steps/[^/]+/)?corrections/[^/]+/level",
+        new=r"\g<0>",
+        reason="a correction whose deciding numbers are missing, as with NaN weights, is unknown",
+        or_now="unknown",
+    ),
+    Change(
         old=r"ladder/rungs/\d+/share/level",
         new=r"\g<0>",
         reason="a share whose interval is wider than half of the whole is unknown",
