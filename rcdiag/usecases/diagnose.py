@@ -45,9 +45,10 @@ def diagnose(
     from rcdiag.diagnosis.verdict import verdict_with_experiments
 
     began = time.monotonic()
-    case = read_case(table, sampler, trainer, prompts=model is not None)
+    asked = model is not None and "prompt_ids" in table.columns
+    case = read_case(table, sampler, trainer, prompts=asked)
     run: Callable[[Case], Outcome] | None = None
-    if model is not None:
+    if model is not None and asked:
         deadline = None if budget is None else began + budget
         run = _runner(model, checkpoints, rows, deadline, progress)
     diagnosis, outcome = verdict_with_experiments(case, run)

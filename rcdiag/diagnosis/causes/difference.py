@@ -6,6 +6,7 @@ forward passes that differ without a telling structure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -138,7 +139,44 @@ def _declared_weights(signs: Signs) -> Suspicion | None:
     )
 
 
+def _older_trainer(signs: Signs) -> Suspicion | None:
+    """Look for a trainer's column whose weights are of an earlier step than the sampler's."""
+    declared = signs.declared
+    steps = [_step_of(side.model) for side in (declared.sampler, declared.trainer)]
+    if not declared.weights_differ or signs.law.rms < HONEST or None in steps:
+        return None
+    sampler, trainer = steps
+    if sampler is None or trainer is None or trainer >= sampler:
+        return None
+    return Suspicion(
+        confidence=0.9,
+        message=f"`{signs.case.trainer}` was scored with {_model(declared.trainer.model)}, older "
+        f"weights than the sampler's ({_model(declared.sampler.model)}): it is another policy's "
+        "column, as a reference's.",
+        evidence=[
+            fact(
+                "step in the name of the weights",
+                "the trainer's are older than the sampler's",
+                **{signs.case.sampler: sampler, str(signs.case.trainer): trainer},
+            )
+        ],
+        also_possible=["stale-weights"],
+    )
+
+
+def _step_of(model: str | None) -> int | None:
+    """Return the step that the name of weights ends with, as `ckpt/step_40`; None without one."""
+    found = re.search(r"(?:step|iter|checkpoint|ckpt)[_-]?(\d+)/?$", model or "")
+    return None if found is None else int(found[1])
+
+
+def _reference(signs: Signs) -> Suspicion | None:
+    return _older_trainer(signs) or _by_rescore("reference-as-old")(signs)
+
+
 def _stale_weights(signs: Signs) -> Suspicion | None:
+    if _older_trainer(signs) is not None:
+        return None
     return _declared_weights(signs) or _older_version(signs)
 
 
@@ -623,7 +661,7 @@ DIFFERENCE = (
     shipped("in-flight-update", "difference", _in_flight),
     shipped("weights-never-synced", "difference", _never_synced),
     shipped("draft-recorded", "difference", _draft_recorded),
-    shipped("reference-as-old", "difference", _by_rescore("reference-as-old")),
+    shipped("reference-as-old", "difference", _reference),
     shipped("tied-head-desync", "difference", _tied_head),
     shipped("weights-differ", "difference", _weights_differ),
     shipped("quantised-weights", "difference", _by_rescore("quantised-weights")),

@@ -23,6 +23,9 @@ SCREEN_ROWS = 6
 CONFIRM_ROWS = 32
 
 
+GAIN = 0.3  # nats a token from which on a trial of few rows is followed up
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     """A trial compares what one side recorded with the column that a cause would have made."""

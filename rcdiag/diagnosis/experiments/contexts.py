@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.experiments.bench import Bench, Trial
+from rcdiag.diagnosis.experiments.bench import GAIN, Bench, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.engines.changes import Passage
 
@@ -20,7 +20,6 @@ LONGEST_SCAN = 200  # prompt tokens up to which every truncation is tried
 COARSE = 24  # truncations that are tried of longer prompts
 FIRST_TOKENS = 48  # of a response, on which truncations are tried
 MOST_PACKED = 6  # rows before one in a pack
-GAIN = 0.3  # nats a token from which on a trial is followed up
 
 
 def with_prompt(bench: Bench, row: int, prompt: Ids) -> Passage | None:
@@ -173,6 +172,14 @@ def run_positions(bench: Bench) -> Iterator[Trial]:
         bench, "positions", "position-ids", "positions of the response from 0",
         lambda row: placed(row, 0),
     )  # fmt: skip
+    for gap, words in ((1, "one later than they are"), (-1, "one earlier than they are")):
+        yield from _followed(
+            bench,
+            "positions",
+            "position-ids",
+            f"positions of the response {words}",
+            partial(_after_a_gap, bench, placed, gap),
+        )
     for block, width in _widths(bench):
         words = "the table" if block is None else f"blocks of {block} rows"
         yield from _followed(
@@ -182,6 +189,13 @@ def run_positions(bench: Bench) -> Iterator[Trial]:
             f"positions of the response from the padded prompt width of {words}",
             partial(_at_width, placed, width),
         )
+
+
+def _after_a_gap(
+    bench: Bench, placed: Callable[[int, int], Passage], gap: int, row: int
+) -> Passage:
+    """Place a row's response some positions after its prompt."""
+    return placed(row, len(bench.scene.prompt(row)) + gap)
 
 
 def _at_width(placed: Callable[[int, int], Passage], width: Mapping[int, int], row: int) -> Passage:

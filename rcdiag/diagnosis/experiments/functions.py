@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from rcdiag.diagnosis.experiments.bench import Bench, Trial
+from rcdiag.diagnosis.experiments.bench import GAIN, Bench, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import golden
 from rcdiag.engines.changes import (
@@ -24,7 +24,6 @@ SCALE = (0.125, 0.25, 0.5, 0.667, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0
 EPSILON = tuple(10.0**power for power in (-8, -7, -5, -4, -3, -2, -1, 0))
 WINDOWS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
 CACHE_SCALES = tuple(2.0**power for power in range(-8, 3))
-GAIN = 0.3
 
 
 def scanned(
@@ -48,6 +47,12 @@ def scanned(
         trials[log_value] = trial
         return trial.left.nats
 
+    def confirm(log_value: float) -> Trial | None:
+        value = float(np.exp(log_value))
+        return bench.pass_trial(
+            name, slug, words(value), bench.confirm, change(value), values={"value": value}
+        )
+
     for value in grid:
         if bench.out_of_time:
             return
@@ -61,15 +66,39 @@ def scanned(
         ends = order[max(index - 1, 0)], order[min(index + 1, len(order) - 1)]
         golden(loss, *ends, steps=steps)
         best = min(trials, key=lambda at: trials[at].left.nats)
-    value, trial = float(np.exp(best)), trials[best]
+    trial = trials[best]
     if trial.gain > GAIN:
-        trial = (
-            bench.pass_trial(
-                name, slug, words(value), bench.confirm, change(value), values={"value": value}
-            )
-            or trial
-        )
+        trial = _confirmed(bench, trial, best, sorted(trials), confirm, steps)
     yield trial
+
+
+def _confirmed(
+    bench: Bench,
+    trial: Trial,
+    best: float,
+    tried: Sequence[float],
+    confirm: Callable[[float], Trial | None],
+    steps: int,
+) -> Trial:
+    """Try the best strength on more rows, and search around it where it leaves more than noise.
+
+    The few rows of a scan may leave strengths alike that are far apart on longer rows.
+    """
+    trials: dict[float, Trial] = {}
+
+    def loss(log_value: float) -> float:
+        found = confirm(log_value)
+        if found is None or bench.out_of_time:
+            return np.inf
+        trials[log_value] = found
+        return found.left.nats
+
+    loss(best)
+    if not trials or trials[best].left.within(bench.scene.noise):
+        return trials.get(best, trial)
+    index = tried.index(best)
+    golden(loss, tried[max(index - 1, 0)], tried[min(index + 1, len(tried) - 1)], steps=steps)
+    return min(trials.values(), key=lambda one: one.left.nats)
 
 
 def run_rotary(bench: Bench) -> Iterator[Trial]:

@@ -14,6 +14,8 @@ from rcdiag.diagnosis.experiments.trainer_law import log_sum, scaled
 
 CAPS = tuple(np.geomspace(2.0, 200.0, 12).tolist())
 RANKS = (2, 4, 8, 16)
+# Rows of padding that a head may have, as the logarithm of as many with logit 0.
+PADDING = (-4.0, 14.0)
 
 
 def bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -73,7 +75,7 @@ def run_padding(bench: Bench) -> Iterator[Trial]:
     def loss(added: float) -> float:
         return bench.left(honest - np.log1p(np.exp(added - total)), bench.law_at).nats
 
-    added, _ = searched(loss, np.linspace(-4.0, 24.0, 15).tolist(), steps=16)
+    added, _ = searched(loss, np.linspace(*PADDING, 10).tolist(), steps=16)
     predicted = honest - np.log1p(np.exp(added - total))
     yield bench.trial(
         "padding-rows",

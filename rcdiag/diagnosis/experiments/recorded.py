@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rcdiag.diagnosis.experiments.bench import Array, Bench, Counts, Trial
+from rcdiag.diagnosis.experiments.bench import GAIN, Array, Bench, Counts, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import residual
 from rcdiag.diagnosis.experiments.trainer_law import log_sum, scaled
@@ -119,16 +119,19 @@ def run_shifted(bench: Bench) -> Iterator[Trial]:
 
 def run_not_shifted(bench: Bench) -> Iterator[Trial]:
     """Try the logits that follow a token in place of those before it."""
-    rows = bench.screen
-    passages = [passage for row in rows if len((passage := bench.passage(int(row))).places) > 0]
-    predicted = bench.forward.after(passages)
-    yield bench.trial(
-        "not-shifted",
-        "logits-not-shifted",
-        "log-prob under the logits that have read the token",
-        predicted,
-        bench.scene.tokens_of([passage.row for passage in passages]),
-    )
+
+    def attempt(rows: Counts) -> Trial:
+        passages = [one for row in rows if len((one := bench.passage(int(row))).places) > 0]
+        return bench.trial(
+            "not-shifted",
+            "logits-not-shifted",
+            "log-prob under the logits that have read the token",
+            bench.forward.after(passages),
+            bench.scene.tokens_of([passage.row for passage in passages]),
+        )
+
+    trial = attempt(bench.screen)
+    yield attempt(bench.confirm) if trial.gain > GAIN else trial
 
 
 def run_ids(bench: Bench) -> Iterator[Trial]:
