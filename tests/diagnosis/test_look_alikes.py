@@ -1,0 +1,207 @@
+"""Look-alikes that tables of strangers held: what tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.judge import diagnose
+from rcdiag.results import Diagnosis
+from tests.diagnosis.tables import (
+    Law,
+    changed,
+    counted,
+    drifted,
+    made,
+    noisy,
+    normal,
+    shifted,
+    tempered,
+    top_k,
+    top_p,
+    with_values,
+)
+
+ROWS = 128
+
+
+def judged(case: Case) -> Diagnosis:
+    return diagnose(counted(case))
+
+
+def named(case: Case) -> list[str]:
+    return [cause.slug for cause in judged(case).causes]
+
+
+def pushed(ids: Sequence[int], size: float) -> Law:
+    """Add a constant to the logits of some ids."""
+    bias = np.zeros(200)
+    bias[list(ids)] = size
+    return changed(lambda logits, state: logits + bias)
+
+
+def padded(rows: float, logit: float) -> Law:
+    """Take rows of padding into the softmax, whose logits are one constant."""
+    added = np.log(rows) + logit
+
+    def law(logits: Any, state: Any) -> Any:
+        total = np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        return normal(logits) - np.log1p(np.exp(added - total))
+
+    return law
+
+
+def rerouted(size: float, share: float) -> Law:
+    """Add large noise at a few tokens, as other experts do, and rounding elsewhere."""
+
+    def noise(logits: Any, state: Any) -> Any:
+        loud = state.rng.random((len(logits), 1)) < share
+        return logits + np.where(loud, size, 0.01) * state.rng.standard_normal(logits.shape)
+
+    return changed(noise)
+
+
+def test_few_tokens_that_are_far_off_anywhere_are_those_of_other_experts() -> None:
+    case = made(trained=rerouted(6.0, 0.003), rows=400, seed=4)
+    diagnosis = judged(case)
+    assert diagnosis.causes[0].slug == "moe-routing"
+    assert diagnosis.verdict in ("fine", "correct")
+    one_place = made(trained=rerouted(6.0, 0.003), rows=400, seed=4)
+    early = one_place.position < 4
+    quiet = with_values(
+        one_place,
+        "old",
+        lambda values: np.where(early, values, one_place.log_probs["rollout"] + 0.003),
+    )
+    assert "moe-routing" not in named(quiet)
+
+
+def test_weights_that_differ_are_no_routing_of_experts() -> None:
+    assert "moe-routing" not in named(made(trained=drifted(0.3), seed=4))
+
+
+def test_sets_of_one_token_are_certain_on_both_sides_or_on_one() -> None:
+    def table(trained: Law) -> Case:
+        return made(top_p(0.9), trained, top_p=np.full(ROWS, 0.9), seed=3)
+
+    exact = table(top_p(0.9))
+    rounding = 0.005 * np.random.default_rng(1).standard_normal(len(exact.mask))
+    both = judged(
+        with_values(exact, "old", lambda values: np.where(values < 0, values + rounding, 0.0))
+    )
+    assert both.verdict in ("fine", "correct")
+    assert "top-p-silent" not in [cause.slug for cause in both.causes]
+    one = judged(table(drifted(0.1)))
+    assert (one.causes[0].slug, one.verdict) == ("top-p-renormalised", "fix")
+
+
+@pytest.mark.parametrize("size", [2.0, 3.0, 4.0])
+def test_a_bias_is_told_by_one_push(size: float) -> None:
+    case = made(pushed([17, 60], size), noisy(0.005), rows=300)
+    diagnosis = judged(case)
+    assert diagnosis.causes[0].slug in ("logit-bias", "penalty")
+    assert diagnosis.verdict == "fix"
+
+
+def test_a_floor_of_few_values_is_a_floor_where_no_value_comes_twice() -> None:
+    case = made(rows=60, seed=2)
+    floor = float(np.sort(case.log_probs["old"])[6])
+    clipped = with_values(case, "old", lambda values: np.maximum(values, floor))
+    assert named(clipped)[0] == "floor-clip"
+    rounded = with_values(case, "old", lambda values: np.maximum(np.round(values, 2), floor))
+    assert named(rounded)[0] != "floor-clip"
+
+
+def test_log_probs_that_were_divided_are_a_multiple_but_for_noise() -> None:
+    case = made(noise=0.03, rows=200)
+    divided = with_values(case, "old", lambda values: values / 0.85)
+    assert named(divided)[0] == "log-probs-divided"
+    assert named(made(trained=tempered(0.85), rows=200))[0] != "log-probs-divided"
+
+
+def test_rows_of_padding_in_the_softmax_are_no_divided_log_probs() -> None:
+    case = made(trained=padded(128.0, 3.0), rows=300)
+    assert "log-probs-divided" not in named(case)
+    assert judged(case).verdict == "fix"
+
+
+def test_another_base_is_seen_once_the_columns_stand_side_by_side() -> None:
+    case = made(rows=ROWS)
+    moved = shifted(case, "old", np.ones(ROWS, np.bool_))
+    both = with_values(moved, "rollout", lambda values: values / np.log(10.0))
+    assert {"shift-by-one", "log-base"} <= set(named(both))
+
+
+def test_the_number_of_the_weights_and_the_step_tell_old_weights() -> None:
+    def first(version: int) -> tuple[str, str]:
+        facts = {"step": np.full(ROWS, 8), "policy_version": np.full(ROWS, version)}
+        diagnosis = judged(made(trained=noisy(0.3), **facts))
+        return diagnosis.causes[0].slug, diagnosis.verdict
+
+    assert first(4) == ("stale-weights", "correct")
+    assert first(7)[0] == "forwards-differ"  # weights are counted from 0, steps from 1
+    assert first(8)[0] == "forwards-differ"
+
+
+def test_a_trainer_with_older_weights_than_the_sampler_is_a_reference() -> None:
+    case = made(trained=drifted(0.3))
+
+    def first(sampler: str, trainer: str) -> tuple[str, str]:
+        policies = {
+            "rollout": {"model": sampler, "weights_fingerprint": "a" * 16},
+            "old": {"model": trainer, "weights_fingerprint": "b" * 16},
+        }
+        diagnosis = judged(replace(case, metadata={"policies": policies}))
+        return diagnosis.causes[0].slug, diagnosis.verdict
+
+    assert first("ckpt/step_40", "ckpt/step_0") == ("reference-as-old", "fix")
+    assert first("ckpt/step_0", "ckpt/step_40") == ("stale-weights", "correct")
+    assert first("ckpt/actor", "ckpt/base") == ("stale-weights", "correct")
+
+
+def test_a_cut_prompt_moves_a_response_from_its_begin() -> None:
+    """A window of attention leaves rows of long prompts alone until it begins to cut."""
+    case = made(trained=noisy(0.001), rows=ROWS, seed=6)
+    length = np.where(np.arange(ROWS) % 2 == 0, 20, 60)
+    rng = np.random.default_rng(1)
+    context = length[case.owner] + case.position
+
+    def table(off: np.ndarray) -> Case:
+        noise = 0.8 * rng.standard_normal(len(off))
+        moved = with_values(case, "old", lambda values: values + np.where(off, noise, 0.0))
+        return replace(moved, facts=replace(moved.facts, prompt_length=length))
+
+    assert named(table(length[case.owner] > 20))[0] == "prompt-truncated"
+    assert "prompt-truncated" not in named(table(context > 85))
+
+
+def test_responses_whose_ends_are_as_varied_as_their_words_tell_nothing_of_end_tokens() -> None:
+    case = made(rows=ROWS)
+    reasons = ["stop"] * ROWS
+    case = replace(case, facts=replace(case.facts, finish_reason=reasons))
+    rng = np.random.default_rng(2)
+    noise = replace(case, token_id=rng.integers(0, 5000, len(case.token_id)).astype(np.int32))
+    assert "mask-drops-last" not in named(noise)
+    words = case.token_id.copy()
+    words[case.start + case.lengths - 1] = rng.integers(0, 12, ROWS)
+    assert "mask-drops-last" in named(replace(case, token_id=words))
+
+
+def test_the_likeliest_token_is_told_where_rare_tokens_are_many() -> None:
+    """A high temperature samples more tokens that are rarer than 1 in 400."""
+
+    def likeliest(logits: Any, state: Any) -> Any:
+        return np.broadcast_to(normal(logits / 1.7).max(axis=1, keepdims=True), logits.shape)
+
+    case = made(tempered(1.7), recorded=likeliest, sharpness=2.5)
+    assert np.mean(case.log_probs["old"] < -6.0) > 0.01
+    assert named(case)[0] == "top-one-recorded"
+
+
+def test_top_k_is_still_a_kept_set() -> None:
+    assert named(made(top_k(4), noisy(0.005), recorded=top_k(4)))[0] == "truncated-law"
