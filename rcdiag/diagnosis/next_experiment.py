@@ -34,6 +34,11 @@ def next_experiment(case: Case, verdict: str, causes: Sequence[NamedCause]) -> l
         ]
     if not _is_open(verdict, causes):
         return []
+    if case.facts.prompt_length is None:
+        text = (
+            "record `prompt_ids`, or give the dump that has them too: a checkpoint then tells more"
+        )
+        return [Action(text=text)]
     return [
         Action(
             text=f"{_split(causes)}, with the trainer's checkpoint",

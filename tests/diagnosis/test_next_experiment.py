@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from rcdiag.diagnosis.next_experiment import next_after_experiments, next_experiment
 from rcdiag.results.diagnosis import Diagnosis, NamedCause
 from tests.diagnosis.tables import made
 
-CASE = made(rows=16, length=30)
+CASE = made(rows=16, length=30, prompt_length=np.full(16, 20))
 
 
 def cause(slug: str, confidence: float, *possible: str) -> NamedCause:
@@ -40,6 +41,13 @@ def test_the_table_alone_asks_for_the_checkpoint():
     (action,) = next_experiment(CASE, "cannot-tell", named)
     assert action.command == f"rcdiag diagnose {CASE.source} --model CKPT"
     assert action.text.startswith("tell forwards-differ from stale-weights and int4-weights")
+
+
+def test_without_prompts_no_checkpoint_can_be_asked():
+    named = [cause("forwards-differ", 0.85, "stale-weights")]
+    (action,) = next_experiment(made(rows=16, length=30), "cannot-tell", named)
+    assert action.command is None
+    assert "prompt_ids" in action.text
 
 
 @pytest.mark.parametrize(

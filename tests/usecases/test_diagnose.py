@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import rcdiag
@@ -90,6 +91,64 @@ def test_columns_that_agree_are_not_blamed_for_a_wrong_checkpoint():
     assert result.diagnosis.verdict in ("fine", "correct")
     assert [cause.slug for cause in result.diagnosis.causes] == ["engine-noise"]
     assert "not the given model's" in result.diagnosis.summary
+
+
+def _scored_otherwise(fault: str) -> dict[str, list]:
+    """Score rows of the sample with the trainer's weights, one thing being wrong."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(POLICY / "step_8")
+    if fault == "rotary base":
+        config.rope_parameters = {**config.rope_parameters, "rope_theta": 12_000.0}
+    model = AutoModelForCausalLM.from_pretrained(
+        POLICY / "step_8", config=config, dtype=torch.float32
+    ).eval()
+    rows = pq.read_table(SAMPLES / "stale.parquet").slice(0, 32)
+    columns = {name: rows[name].to_pylist() for name in ("prompt_ids", "response_ids")}
+    other = []
+    for prompt, response in zip(*columns.values(), strict=True):
+        ids = torch.tensor([[*prompt, *response]])
+        with torch.no_grad():
+            laws = model(ids).logits[0].log_softmax(-1)
+        after = int(fault == "logits not shifted")
+        first = len(prompt) - 1 + after
+        law = laws[first : first + len(response)]
+        other.append(law.gather(1, torch.tensor(response)[:, None])[:, 0].tolist())
+    return {
+        **columns,
+        "rollout_log_probs": rows["old_log_probs"].to_pylist(),
+        "old_log_probs": other,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("fault", "slug"),
+    [
+        ("logits not shifted", "logits-not-shifted"),
+        ("rotary base", "rope-theta"),
+    ],
+)
+def test_what_the_trainer_computed_otherwise_is_found_on_few_rows(fault, slug):
+    """A base 1.2 times the model's lies between those that are scanned."""
+    table = rcdiag.open_table(_scored_otherwise(fault))
+    result = rcdiag.diagnose(table, model=POLICY / "step_8")
+    assert result.diagnosis is not None
+    first = result.diagnosis.causes[0]
+    assert (first.slug, first.verdict, first.side) == (slug, "fix", "trainer")
+    assert first.confidence > 0.9
+
+
+def test_a_table_without_prompts_is_judged_by_itself(tmp_path):
+    rows = pq.read_table(SAMPLES / "stale.parquet").drop_columns(["prompt_ids"])
+    pq.write_table(rows, tmp_path / "bare.parquet")
+    result = rcdiag.diagnose(tmp_path / "bare.parquet", model=POLICY / "step_8")
+    assert result.diagnosis is not None
+    assert result.diagnosis.causes[0].slug == "stale-weights"
+    assert result.experiments == []
+    assert any("prompt_ids" in finding.message for finding in result.findings)
 
 
 @pytest.mark.engine

@@ -9,7 +9,7 @@ import numpy as np
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
 from rcdiag.errors import mapping_setting, setting
-from rcdiag.results import CompareResult, ReplayResult, ScoreResult
+from rcdiag.results import CompareResult, DiagnoseResult, ReplayResult, ScoreResult
 from rcdiag.results.guide import PROPOSAL
 from rcdiag.statistics.intervals import FEW_CLUSTERS
 from rcdiag.statistics.metrics import METRICS
@@ -336,7 +336,32 @@ DIVERGENCE_BELOW_ZERO = Check(
     find=_below_least,
 )
 
+
+def _no_experiment(given: CheckInput) -> Iterator[Observation]:
+    result = given.result
+    if isinstance(result, DiagnoseResult) and result.trainer_model and not result.rows_read:
+        yield Observation(
+            message=f"no experiment was run with {result.trainer_model}: no row could be scored, "
+            "for which it needs `prompt_ids` and a log-prob that is a number; the table alone was "
+            "judged",
+            evidence={"model": result.trainer_model, "rows_read": 0},
+        )
+
+
+NO_EXPERIMENT = Check(
+    slug="no-experiment",
+    severity="warning",
+    stages=("diagnose",),
+    asks="Could the checkpoint be asked?",
+    says="A checkpoint was given and no row could be scored with it. The verdict is that of the "
+    "table alone.",
+    fix="record `prompt_ids`, or join the dump that has them: give both dumps",
+    example="a table of responses alone, without the tokens before them",
+    find=_no_experiment,
+)
+
 TABLE_CHECKS = (
+    NO_EXPERIMENT,
     NON_FINITE_LOG_PROBS,
     TEMPERATURE_UNKNOWN,
     ROWS_NOT_OBSERVABLE,
