@@ -54,6 +54,7 @@ OF_WEIGHTS = {
 }
 KEPT_SETS = {"top-p-renormalised", "top-k-renormalised", "min-p-renormalised", "truncated-law"}
 FEW_TIMES = 3.0  # an engine's noise, up to which a trainer may be off for reasons of rounding
+MATTERS = 1e-3  # nats, rms, by which a trial must move a column that is explained already
 MUCH = 0.5  # nats per token by which a trial beats an honest column that is near already
 PARTLY = 0.8  # share of squares from which on a trial explains most
 
@@ -261,7 +262,9 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
         strong = [
             trial
             for trial in found
-            if trial.z > 6.0 and (trial.explained > 0.7 or trial.gain > MUCH)
+            if trial.z > 6.0
+            and (trial.explained > 0.7 or trial.gain > MUCH)
+            and _rms(trial.predicted - side.honest[trial.at]) > MATTERS
         ]
         if strong:
             outcome.suspicions.append(_named(ranked(strong), bench))
