@@ -140,6 +140,8 @@ def _runner(
 
 def _experiments(outcome: Outcome) -> list[ExperimentResult]:
     """List the trials of both columns, the best of each column first."""
+    from rcdiag.diagnosis.experiments.order import explains
+
     policies = {side.name: side.policy for side in outcome.sides}
     listed: list[ExperimentResult] = []
     for name, policy in policies.items():
@@ -153,7 +155,7 @@ def _experiments(outcome: Outcome) -> list[ExperimentResult]:
                     cause=trial.slug,
                     column=policy,
                     setting=trial.setting,
-                    explained=trial.tells and trial.left.within(outcome.scene.noise),
+                    explained=explains(trial, outcome.scene.noise),
                     rms_before=trial.before.rms,
                     rms_left=trial.left.rms,
                     gain=trial.gain,

@@ -257,7 +257,7 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
     )
     trials = quick_trials(bench)
     outcome.trials += trials
-    found = [trial for trial in trials if explains(trial, bench)]
+    found = [trial for trial in trials if explains(trial, bench.scene.noise)]
     if side.explained:
         strong = [
             trial
@@ -293,7 +293,7 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
         trials += ran.trials
         outcome.trials += ran.trials
         outcome.open += ran.open
-        found = [trial for trial in trials if explains(trial, bench)]
+        found = [trial for trial in trials if explains(trial, bench.scene.noise)]
     order = ranked(found or [trial for trial in trials if trial.tells])
     if found or (order and order[0].explained > PARTLY):
         other_weights = order[0].slug == "stale-weights"
@@ -309,7 +309,7 @@ def _named(order: Sequence[Trial], bench: Bench) -> tuple[str, Suspicion]:
     slug = _slug(best, bench)
     rivals = [trial for trial in order[1:] if _slug(trial, bench) != slug]
     close = [trial for trial in rivals if common_margin(best, trial, bench) < 3.0]
-    whole = explains(best, bench)
+    whole = explains(best, bench.scene.noise)
     confidence = 0.97 if whole and not close else 0.7 if whole else 0.75 if not close else 0.5
     message = (
         f"{best.setting[0].upper()}{best.setting[1:]} explains {bench.side.policy}_log_probs: rms "
@@ -355,7 +355,7 @@ def _evidence(trial: Trial, bench: Bench) -> dict[str, Any]:
         "rms left": trial.left.rms,
         "z": trial.z,
         **trial.values,
-        "reads": "explained" if explains(trial, bench) else "partly explained",
+        "reads": "explained" if explains(trial, bench.scene.noise) else "partly explained",
     }
 
 

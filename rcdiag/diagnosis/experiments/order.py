@@ -12,6 +12,7 @@ from rcdiag.diagnosis.experiments.all_experiments import EXPERIMENTS
 from rcdiag.diagnosis.experiments.bench import Bench, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import margin, unexplained
+from rcdiag.diagnosis.experiments.sides import FEW_OFF
 
 CHEAP = 1.0  # passes below which an experiment runs in any case
 
@@ -48,7 +49,7 @@ def pass_trials(bench: Bench, progress: Callable[[str], None] = lambda name: Non
             break
         progress(one.name)
         trials += _run(one, bench)
-        if any(explains(trial, bench) for trial in trials):
+        if any(explains(trial, bench.scene.noise) for trial in trials):
             break
     return Ran(tuple(trials), tuple(left_open), time.monotonic() - began)
 
@@ -61,9 +62,15 @@ def _run(experiment: Experiment, bench: Bench) -> list[Trial]:
     return [replace(trial, seconds=spent) for trial in trials]
 
 
-def explains(trial: Trial, bench: Bench) -> bool:
-    """Tell whether a trial explains the column to the engine's noise, by a margin."""
-    return trial.tells and trial.left.within(bench.scene.noise)
+def explains(trial: Trial, noise: float) -> bool:
+    """Tell whether a trial explains the column to the engine's noise, by a margin.
+
+    What is off by more than noise under the honest column must be less so under the trial's.
+    """
+    if not (trial.tells and trial.left.within(noise)):
+        return False
+    off = trial.before.outlying(noise)
+    return off < FEW_OFF or trial.left.outlying(noise) < 0.5 * off
 
 
 def ranked(trials: Sequence[Trial]) -> list[Trial]:
