@@ -188,7 +188,9 @@ def full_disks(all_work: list[Work], folder: Path) -> list[str]:
                 with contextlib.suppress(OSError), filler.open("ab", buffering=0) as stream:
                     while room == 0 and stream.write(bytes(512)):
                         pass
-                environment = {**os.environ, "TMPDIR": str(disk)}
+                # A list of fonts that another process of this user left is none of this test's.
+                fonts = {"MPLCONFIGDIR": str(folder / "matplotlib")}
+                environment = {**os.environ, "TMPDIR": str(disk), **fonts}
                 ran = subprocess.run(
                     work.command(out), capture_output=True, text=True, check=False, env=environment
                 )
