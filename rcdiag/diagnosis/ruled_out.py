@@ -40,7 +40,7 @@ def _nothing_cut(signs: Signs) -> bool:
 
 
 def _same_weights(signs: Signs) -> bool:
-    quiet = signs.law.rms < 0.016 and signs.law.by_token_id[0] < 0.6
+    quiet = signs.law.rms < 0.016 and signs.law.by_token_id.correlation < 0.6
     return signs.declared.weights_agree or quiet
 
 

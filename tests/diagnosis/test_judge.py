@@ -95,7 +95,7 @@ STORAGE: dict[str, tuple[str, str, Callable[[np.ndarray], np.ndarray]]] = {
     "sign": ("sign-flipped", "fix", np.negative),
     "running sums": ("cumulative-stored", "fix", by_row(ENDING, np.cumsum)),
     "means of rows": ("cumulative-stored", "fix", by_row(ENDING, np.mean)),
-    "constant": ("cumulative-stored", "fix", lambda v: np.full_like(v, -1.0)),
+    "constant": ("sentinel", "fix", lambda v: np.full_like(v, -1.0)),
 }
 
 

@@ -22,8 +22,8 @@ def noisy(signs: Signs) -> bool:
         return False  # rounding leaves E[ratio] at 1
     if law.rms < HONEST:
         return True
-    correlation, explained = law.by_token_id
-    directed = correlation >= 0.3 and explained >= 0.02
+    seen = law.by_token_id
+    directed = seen.correlation >= 0.3 and seen.explained >= 0.02 and seen.beyond_chance
     return law.rms < LOUD and not directed and abs(law.ratio_mean[1]) < 4.0
 
 
@@ -70,7 +70,7 @@ def _engine_noise(signs: Signs) -> Suspicion | None:
             fact(
                 "token ids agree between halves of the rows",
                 "no drift of weights",
-                correlation=law.by_token_id[0],
+                correlation=law.by_token_id.correlation,
             ),
         ],
         also_possible=others if quiet else ["moe-routing", "quantised-weights", *others[:2]],
@@ -86,7 +86,7 @@ def _moe_routing(signs: Signs) -> Suspicion | None:
     if not len(signs.case.tokens) or noisy(signs) or law.tail_share < MOST_IN_TAIL:
         return None
     bulk = law.rms_of_bulk
-    if bulk > BULK or abs(law.ratio_mean[1]) > BROKEN or abs(law.by_token_id[0]) > 0.3:
+    if bulk > BULK or abs(law.ratio_mean[1]) > BROKEN or abs(law.by_token_id.correlation) > 0.3:
         return None
     anywhere = law.first_tokens < 3.0 and 1 / 3.0 < law.late < 3.0
     if not anywhere or law.rows_of_tail < SPREAD_OVER_ROWS:

@@ -103,8 +103,8 @@ def _older_version(signs: Signs) -> Suspicion | None:
             fact(
                 "token ids agree between halves of the rows",
                 "a drift with a direction" if by_weights(law) else "not told by token ids",
-                correlation=law.by_token_id[0],
-                explained=law.by_token_id[1],
+                correlation=law.by_token_id.correlation,
+                explained=law.by_token_id.explained,
             ),
         ],
         share_of_rows=behind,
@@ -128,7 +128,7 @@ def _never_synced(signs: Signs) -> Suspicion | None:
         return _growing(signs)
     later = onset.steps.rms[onset.first :]
     grows = len(later) < 2 or later[-1] > 1.1 * later[0]
-    if not grows or signs.law.by_token_id[0] < 0.6 or abs(signs.law.ratio_mean[1]) > 4.0:
+    if not grows or signs.law.by_token_id.correlation < 0.6 or abs(signs.law.ratio_mean[1]) > 4.0:
         return None
     before = float(np.median(onset.steps.rms[: onset.first]))
     last = onset.steps.labels[-1]
@@ -158,7 +158,7 @@ def _growing(signs: Signs) -> Suspicion | None:
     grows = float(np.mean(np.diff(parts.rms) > 0))
     if grows < 0.8 or parts.rms[-1] < 3 * parts.rms[0] or parts.rms[-1] < 2 * HONEST:
         return None
-    if law.by_token_id[0] < 0.6 or abs(law.ratio_mean[1]) > BROKEN:
+    if law.by_token_id.correlation < 0.6 or abs(law.ratio_mean[1]) > BROKEN:
         return None
     return Suspicion(
         confidence=0.8,
@@ -246,10 +246,11 @@ def _changes_within(owner: Counts, version: Counts) -> Flags:
 
 def by_weights(law: Law, share: float = 0.08) -> bool:
     """Tell whether log-ratios depend on the token id, as a drift of weights has it."""
-    correlation, explained = law.by_token_id
+    seen = law.by_token_id
     return (
-        correlation > 0.8
-        and explained > share
+        seen.correlation > 0.8
+        and seen.beyond_chance
+        and seen.explained > share
         and law.rms < 0.5
         and law.first_tokens < 3.0
         and law.late < 3.5
@@ -258,7 +259,7 @@ def by_weights(law: Law, share: float = 0.08) -> bool:
 
 def _tied_head(signs: Signs) -> Suspicion | None:
     law = signs.law
-    correlation, explained = law.by_token_id
+    correlation, explained, _ = law.by_token_id
     if law.rms < HONEST or explained < 0.8 or law.rms > 1.0 or law.first_tokens > 4:
         return None
     return Suspicion(
@@ -301,8 +302,8 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
             fact(
                 "token ids agree between halves of the rows",
                 "a drift with a direction",
-                correlation=law.by_token_id[0],
-                explained=law.by_token_id[1],
+                correlation=law.by_token_id.correlation,
+                explained=law.by_token_id.explained,
             ),
             fact(
                 "E[ratio]", "the recorded law sampled", value=law.ratio_mean[0], z=law.ratio_mean[1]

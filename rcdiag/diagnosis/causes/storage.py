@@ -67,7 +67,9 @@ def _nan_log_probs(signs: Signs) -> Suspicion | None:
         return Suspicion(
             confidence=CERTAIN,
             message=f"{count:,} log-probs of `{policy}` are {what}; the first stands in row "
-            f"{first}.",
+            f"{first}."
+            if count > 1
+            else f"One log-prob of `{policy}` is {what}; it stands in row {first}.",
             evidence=[
                 fact(
                     "tokens without a number",
@@ -177,6 +179,8 @@ def _cumulative(signs: Signs) -> Suspicion | None:
         if np.mean(column.values == 0) > 0.5 or np.mean(column.finite) < 0.5:
             continue
         constant, falling = column.constant_rows, column.falling_rows
+        if column.one_value is not None:
+            continue  # a mean of every row is a number of every row
         if constant > 0.9:
             return Suspicion(
                 confidence=0.97,
@@ -288,6 +292,8 @@ def _sentinel(signs: Signs) -> Suspicion | None:
         ones = column.values == 1.0
         if ones.sum() >= 3 and np.mean(ones[column.positive]) > 0.9:
             return _repeated(signs, policy, column, 1.0)
+        if column.one_value:
+            return _repeated(signs, policy, column, column.one_value)
         for value, count in (column.least, column.mode):
             here = column.values == value
             known = value in SENTINELS

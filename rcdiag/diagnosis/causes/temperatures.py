@@ -38,7 +38,7 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
     seen = _power(signs)
     if (stated := _stated(signs, seen)) is not None:
         return stated
-    if seen is None or signs.law.by_token_id[1] > 0.8:
+    if seen is None or signs.law.by_token_id.explained > 0.8:
         return None
     declared = signs.declared.row_temperature
     ratio_z, inverse_z = signs.law.ratio_mean[1], signs.law.inverse_mean[1]
@@ -142,7 +142,7 @@ def _even(signs: Signs) -> bool:
 def _as_under_a_cap(signs: Signs) -> bool:
     """Tell whether log-ratios of rare tokens lie on a line, and token ids do not explain them."""
     line = signs.law.rare_line
-    return line is not None and line.explained >= 0.5 and signs.law.by_token_id[1] <= 0.3
+    return line is not None and line.explained >= 0.5 and signs.law.by_token_id.explained <= 0.3
 
 
 def _agrees(factor: float, declared: float) -> bool:

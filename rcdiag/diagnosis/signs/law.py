@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ Flags = NDArray[np.bool_]
 # Nats, rms: two engines with the same weights differ by less, in bfloat16 and without experts; and
 # by more than the second where anything else is wrong.
 HONEST, LOUD = 0.016, 0.03
+CHANCE = 3.0  # standard errors of agreement that honest tables keep below
 LARGEST = 15.0  # nats; larger log-ratios count as this in means of ratios
 
 
@@ -93,10 +95,8 @@ class Law:
         return max(negative, total - negative) / total if total > 0 else 0.5
 
     @cached_property
-    def by_token_id(self) -> tuple[float, float]:
-        """Return the correlation of token ids' mean log-ratios between halves of the rows, and
-        the share of the variance of log-ratios that these means explain.
-        """
+    def by_token_id(self) -> Agreement:
+        """Return how token ids' mean log-ratios agree between the rows of even and odd number."""
         return cross_fitted(self.tokens.token_id, self.log_ratio, self.tokens.owner % 2 == 1)
 
     @cached_property
@@ -165,26 +165,52 @@ def fit_line(x: Array, y: Array) -> Line:
     return Line(slope, float(y.mean() - slope * x.mean()), explained)
 
 
+class Agreement(NamedTuple):
+    """How labels' means agree between two halves of the values.
+
+    `correlation` is that of the means; `explained` the share of the values' variance that the means
+    explain; `labels` the effective number of labels, whose counts are the weights.
+    """
+
+    correlation: float
+    explained: float
+    labels: float
+
+    @property
+    def beyond_chance(self) -> bool:
+        """Tell whether so many labels agree better than they do by chance.
+
+        Fisher's z: atanh(correlation) of n independent pairs is normal about 0 with the variance
+        1 / (n - 3) (Fisher 1921, On the "probable error" of a coefficient of correlation deduced
+        from a small sample).
+        """
+        z = np.arctanh(np.clip(self.correlation, -1 + 1e-12, 1 - 1e-12))
+        return bool(z * np.sqrt(max(self.labels - 3.0, 0.0)) > CHANCE)
+
+
 def cross_fitted(
     label: NDArray[np.int64] | NDArray[np.int32], values: Array, half: Flags, least: int = 5
-) -> tuple[float, float]:
-    """Return how labels' means agree between two halves: their correlation, and the share of the
-    variance of `values` that they explain. Labels that a half has fewer than `least` times do not
-    count.
+) -> Agreement:
+    """Return how the means of `values` by label agree between two halves.
+
+    Labels that a half has fewer than `least` times do not count.
     """
     size = int(label.max(initial=-1)) + 1
     counts = [np.bincount(label[side], minlength=size) for side in (half, ~half)]
     sums = [np.bincount(label[side], values[side], minlength=size) for side in (half, ~half)]
     usable = (counts[0] >= least) & (counts[1] >= least)
     if usable.sum() < 3:
-        return 0.0, 0.0
+        return Agreement(0.0, 0.0, float(usable.sum()))
     weight = np.minimum(*counts)[usable].astype(np.float64)
     one, two = (total[usable] / count[usable] for total, count in zip(sums, counts, strict=True))
     one, two = one - np.average(one, weights=weight), two - np.average(two, weights=weight)
     shared = float(np.dot(weight, one * two))
-    norm = np.sqrt(np.dot(weight, one**2) * np.dot(weight, two**2))
-    variance = float(np.var(values))
-    return shared / max(float(norm), 1e-300), shared / weight.sum() / max(variance, 1e-300)
+    norm = float(np.sqrt(np.dot(weight, one**2) * np.dot(weight, two**2)))
+    return Agreement(
+        correlation=shared / max(norm, 1e-300),
+        explained=shared / float(weight.sum()) / max(float(np.var(values)), 1e-300),
+        labels=float(weight.sum() ** 2 / np.dot(weight, weight)),
+    )
 
 
 def _rms(values: Array) -> float:

@@ -126,6 +126,13 @@ class StoredColumn:
         return _share((high - low <= 1e-9 * (1 + np.abs(low)))[long])
 
     @cached_property
+    def one_value(self) -> float | None:
+        """Return the number that all tokens of several rows hold; None where they hold several."""
+        numbers = self.values[self.finite]
+        same = len(numbers) >= 6 and len(self.row_lengths) >= 3 and np.ptp(numbers) == 0.0
+        return float(numbers[0]) if same else None
+
+    @cached_property
     def falling_rows(self) -> float:
         """Return the share of rows with at least 8 tokens in which the values never rise."""
         long = self.row_lengths >= 8

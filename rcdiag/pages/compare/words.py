@@ -55,6 +55,8 @@ def nearness(result: CompareResult, name: str) -> str:
     policy = result.policies[name]
     if policy.role != "sampler":
         return "nearest" if policy.may_be_nearest else ""
+    if len(result.policies) == 1:
+        return "sampler"  # there is none that could be nearer
     return "sampler" if policy.may_be_nearest else "not nearest"
 
 

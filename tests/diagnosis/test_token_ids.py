@@ -1,0 +1,39 @@
+"""Token ids tell other weights where their means agree better than by chance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rcdiag.diagnosis.signs.law import cross_fitted
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_few_token_ids_do_not_tell_other_weights(seed: int) -> None:
+    """Three ids that occur often enough correlate well between halves by chance alone."""
+    rng = np.random.default_rng(seed)
+    ids = np.concatenate([np.repeat([1, 2, 3], 12), np.arange(4, 300)])
+    half = np.arange(len(ids)) % 2 == 0
+    drawn = [cross_fitted(ids, rng.normal(0, 0.02, len(ids)), half) for _ in range(200)]
+    assert max(seen.correlation for seen in drawn) > 0.8
+    assert not any(seen.beyond_chance for seen in drawn)
+
+
+def test_ids_with_means_of_their_own_agree_beyond_chance() -> None:
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, 20, 4000)
+    values = rng.normal(0, 0.02, 20)[ids] + rng.normal(0, 0.02, 4000)
+    seen = cross_fitted(ids, values, np.arange(4000) % 2 == 0)
+    assert seen.beyond_chance
+    assert seen.correlation > 0.9
+    assert seen.explained == pytest.approx(0.5, abs=0.2)
+    assert seen.labels == pytest.approx(20, rel=0.1)
+
+
+def test_halves_that_disagree_are_no_agreement() -> None:
+    rng = np.random.default_rng(2)
+    ids, half = rng.integers(0, 20, 4000), np.arange(4000) % 2 == 0
+    values = rng.normal(0, 0.02, 20)[ids] * np.where(half, 1.0, -1.0)
+    seen = cross_fitted(ids, values, half)
+    assert seen.correlation < -0.9
+    assert not seen.beyond_chance
