@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from cli import compare, convert, diagnose, explain, replay, report, score, sweep
 from cli.command import Command
-from cli.config import read_defaults
+from cli.config import CONFIG_HELP, option_names, read_defaults
 
 # Threads of torch spin while they wait, by default for so long that one busy neighbour on two cores
 # made scoring 20 times slower; so, 3 to 5 times, and 5% without a neighbour (measured). Engines
@@ -48,7 +48,7 @@ def root(
     context: typer.Context,
     config: Annotated[
         Path | None,
-        typer.Option(envvar="RCDIAG_CONFIG", help="Take defaults of options from a TOML file"),
+        typer.Option(envvar="RCDIAG_CONFIG", help=CONFIG_HELP),
     ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version")
@@ -56,12 +56,5 @@ def root(
 ) -> None:
     """Options before the command."""
     if config is not None:
-        context.default_map = read_defaults(config, _option_names(context))
-
-
-def _option_names(context: typer.Context) -> dict[str, set[str]]:
-    """Return the options of every command, as parameter names."""
-    commands: dict[str, Any] = getattr(context.command, "commands", {})
-    return {
-        name: {parameter.name for parameter in command.params} for name, command in commands.items()
-    }
+        commands = getattr(context.command, "commands", {})
+        context.default_map = read_defaults(config, option_names(commands))

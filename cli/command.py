@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from cli.config import ConfigOption
 from cli.lazy_help import LazyHelp
 from cli.terminal.visible import visible
 from rcdiag.errors import did_you_mean
@@ -17,7 +18,11 @@ REFUSED = re.compile(r"(?:Value error, )?'(?P<word>.*)' is not one of (?P<choice
 
 
 class Command(LazyHelp):
-    """A command that names the nearest choice, and says after Ctrl-C what is kept."""
+    """A command that takes `--config`, names the nearest choice, and says what Ctrl-C keeps."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.params.append(ConfigOption())
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; a word that is no choice of an option is refused with a guess."""

@@ -19,6 +19,22 @@ def test_options_are_taken_from_the_file(rcdiag, doubtful, tmp_path):
     assert ran.document["provenance"]["seed"] == 5
 
 
+def test_the_file_may_be_named_behind_the_command(rcdiag, doubtful, tmp_path):
+    (tmp_path / "rcdiag.toml").write_text("[score]\nseed = 5\n[sweep]\nseed = 7\n")
+    for command, seed in {"score": 5, "sweep": 7}.items():
+        ran = rcdiag(command, doubtful, "--json", "--config", tmp_path / "rcdiag.toml")
+        assert ran.document["provenance"]["seed"] == seed
+    ran = rcdiag("score", "--config", tmp_path / "rcdiag.toml", doubtful, "--seed", 6, "--json")
+    assert ran.document["provenance"]["seed"] == 6
+
+
+def test_a_mistake_in_a_file_behind_the_command_is_refused(rcdiag, doubtful, tmp_path):
+    (tmp_path / "rcdiag.toml").write_text("[score]\nsede = 5\n")
+    ran = rcdiag("score", doubtful, "--config", tmp_path / "rcdiag.toml")
+    assert ran.code == 2
+    assert "did you mean seed?" in ran.err
+
+
 def test_flags_win(rcdiag, doubtful, tmp_path):
     text = '[score]\nseed = 5\nfail-on = "warning"\n'
     arguments = ("score", doubtful, "--seed", 6, "--fail-on", "never", "--json")
