@@ -236,6 +236,10 @@ def _table(
             missing.check_names(renames, parquet.schema_arrow, str(path))
             naming = naming_of(unpadded or path, path, mapped, off)
             mapped = {**mapped, **naming.taken}
+        if opened and _tokens_in(mapped) not in parquet.schema_arrow.names:
+            own, first = parquet.schema_arrow, open_parquet(opened[0].converted or opened[0].path).schema_arrow
+            differ = sorted(set(own.names) ^ set(first.names))
+            raise _unlike(path, own, opened[0].name, first, differ)
         _check_columns(parquet.schema_arrow, mapped, needed, path, naming)
         file_schema = _canonical(parquet.schema_arrow, mapped, path)
         absent |= {field.name for field in file_schema if pt.is_null(field.type)}
@@ -257,6 +261,11 @@ def _table(
     return Table(tuple(told), schema, mapped, scratch, naming=naming, absent=frozenset(absent))
 
 
+def _tokens_in(renames: Mapping[str, str]) -> str:
+    """Return the name that the files have for the column of response tokens."""
+    return renames.get("response_ids", "response_ids")
+
+
 def _check_columns(
     file_schema: pa.Schema,
     renames: Mapping[str, str],
@@ -265,7 +274,7 @@ def _check_columns(
     naming: Naming,
 ) -> None:
     """Refuse a file without tokens or a mapped column, with all that it lacks."""
-    always = {renames.get("response_ids", "response_ids"), *renames.values()}
+    always = {_tokens_in(renames), *renames.values()}
     if not always <= set(file_schema.names):
         missing.check_columns(["response_ids", *needed], file_schema, renames, str(path), naming)
 
@@ -313,8 +322,24 @@ def _of_both(
         schema, differ = common_schema(table_schema, file_schema)
         if not differ:
             return schema.with_metadata(table_schema.metadata)
-    raise RcdiagError(
-        f"{path}: columns {', '.join(differ)} differ from {files[0].name}; one table needs one "
-        "schema",
-        hint="score the files apart, or write them with the same columns",
+    raise _unlike(path, file_schema, files[0].name, table_schema, differ)
+
+
+def _unlike(
+    path: AnyFile, own: pa.Schema, first: str, of_first: pa.Schema, differ: Sequence[str]
+) -> RcdiagError:
+    """Return the error of files that are no one table, with the columns by which they differ."""
+    lacks = [f"`{name}`" for name in differ if name not in own.names]
+    more = [f"`{name}`" for name in differ if name not in of_first.names]
+    kinds = [
+        f"`{name}` is {own.field(name).type}, not {of_first.field(name).type}"
+        for name in differ
+        if name in own.names and name in of_first.names
+    ]
+    parts = [f"it has no {', '.join(lacks)}"] if lacks else []
+    parts += [f"it has {', '.join(more)} besides"] if more else []
+    return RcdiagError(
+        f"{path}: not of one table with {first}: {'; '.join([*parts, *kinds])}",
+        hint="files that are given together are read as one table, with the same columns in each: "
+        "give those of one dump, by name or by a glob such as 'step_*.parquet', or each file alone",
     )
