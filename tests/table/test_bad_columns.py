@@ -112,7 +112,9 @@ def test_one_column_cannot_stand_for_two(tmp_path):
 def test_files_with_different_columns_are_no_table(tmp_path):
     write_table(tmp_path / "a.parquet", response_ids=[[1]])
     write_table(tmp_path / "b.parquet", response_ids=[[1]], old_log_probs=[[-1.0]])
-    with pytest.raises(RcdiagError, match=r"b\.parquet: not of one .* it has `old_log_prob") as more:
+    with pytest.raises(
+        RcdiagError, match=r"b\.parquet: not of one .* it has `old_log_prob"
+    ) as more:
         open_table(tmp_path)
     assert "step_*.parquet" in more.value.hint
     with pytest.raises(RcdiagError, match=r"a\.parquet: .* it has no `old_log_probs`$"):
