@@ -88,7 +88,7 @@ NAMES = {
     "{readers}": Names(
         "rcdiag.table.readers",
         "parquet, verl, nemo-rl, slime, miles, prime-rl, skyrl, open-instruct, roll, tinker, vllm, "
-        "sglang, verl-jsonl, trl, areal, xtuner, ms-swift, art",
+        "sglang, verl-jsonl, trl, areal, xtuner, ms-swift, art, json-lines",
         _readers,
     ),
 }

@@ -111,7 +111,7 @@ def last_step(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("last")
     table = pq.read_table(DATA / "rollouts.parquet")
     last = table.filter(np.array(table["step"]) == max(table["step"].to_pylist()))
-    pq.write_table(last.slice(0, 96), folder / "last.parquet")
+    pq.write_table(last.slice(0, 40), folder / "last.parquet")
     policies = {"hf_fp32": "hf:float32", "vllm_decode": "vllm:bfloat16,path=decode"}
     return with_policies(folder / "last.parquet", folder / "scored.parquet", policies)
 

@@ -53,11 +53,11 @@ class Origin:
         self._starts: list[int] = []
         self.num_rows = 0
 
-    def add(self, rows: Rows) -> None:
-        """Take in consecutive rows of the table."""
+    def add(self, file: Path, record: str, numbers: NDArray[np.int64]) -> None:
+        """Take in consecutive rows of the table: their file, and the record of each, [rows]."""
         self._starts.append(self.num_rows)
-        self._blocks.append((rows.file, rows.record, rows.numbers))
-        self.num_rows += len(rows.numbers)
+        self._blocks.append((file, record, numbers))
+        self.num_rows += len(numbers)
 
     def where(self, row: int) -> str:
         """Return file and record of a row, as an error names them."""
@@ -121,7 +121,7 @@ class _Pass:
         table = self._watched(table, lengths)
         table = self.grouping.add_to(table, rows)
         self.tokens += int(lengths.sum())
-        self.origin.add(rows)
+        self.origin.add(rows.file, rows.record, rows.numbers)
         return table
 
     @staticmethod

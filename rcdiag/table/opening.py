@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
+from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
 from rcdiag.table.batches import TableFile
-from rcdiag.table.conversion import Heard, convert_files, with_urls
+from rcdiag.table.conversion import Heard, Origin, convert_files, with_urls
 from rcdiag.table.in_memory import name_in_memory, write_rows
 from rcdiag.table.naming import Naming, naming_of
 from rcdiag.table.observed import all_null
@@ -82,7 +83,7 @@ def open_parts(
     kept = [part.scratch for part in parts if part.scratch is not None]
     if reader.read is None:
         try:
-            table = _table(parts[0].source, files, renames or {}, needed, beside)
+            table = _table(parts[0].source, files, renames or {}, needed, beside, reader.as_parquet)
         except RcdiagError as error:
             raise with_urls(error, files) from error
         kept = kept if table.scratch is None else [table.scratch, *kept]
@@ -208,11 +209,13 @@ def _table(
     renames: Mapping[str, str],
     needed: Sequence[str],
     beside: Path | None = None,
+    as_parquet: Callable[[Path, Path], NDArray[np.int64]] | None = None,
 ) -> Table:
     """Make one table of parquet files that all have the same columns.
 
-    What is read under other names is decided by the first file. Files of padded tensors are written
-    again without padding, to a temporary folder, that of the file `beside` if given.
+    What is read under other names is decided by the first file. Files that `as_parquet` makes
+    parquet of, and those of padded tensors, which lose their padding, are written again to a
+    temporary folder, that of the file `beside` if given.
     """
     mapped = {name: own for name, own in renames.items() if own}
     off = frozenset(renames) - set(mapped)
@@ -224,18 +227,31 @@ def _table(
     first_row = 0
     scratch: Scratch | None = None
     for source_file in files:
-        path, unpadded = source_file.path, None
-        parquet = open_parquet(path)
-        tokens = padded_tokens(path, parquet.schema_arrow, mapped)
+        path, written, origin = source_file.path, None, None
+        if as_parquet is not None:
+            scratch = scratch or Scratch(beside)
+            written = scratch.path / f"{len(opened):06}.as-it-is.parquet"
+            origin = Origin([source_file])
+            origin.add(cast(Path, path), "line", as_parquet(cast(Path, path), written))
+        parquet = open_parquet(written or path)
+        tokens = padded_tokens(written or path, parquet.schema_arrow, mapped)
         if tokens is not None:
             scratch = scratch or Scratch(beside)
             unpadded = scratch.path / f"{len(opened):06}.parquet"
-            write_unpadded(path, tokens, unpadded)
-            parquet = open_parquet(unpadded)
+            try:
+                write_unpadded(written or path, tokens, unpadded)
+            except RcdiagError as error:
+                copies = [] if written is None else [SourceFile(written, source_file.name)]
+                raise with_urls(error, copies) from error
+            parquet, written = open_parquet(unpadded), unpadded
         if schema is None:
             missing.check_names(renames, parquet.schema_arrow, str(path))
-            naming = naming_of(unpadded or path, path, mapped, off)
+            naming = naming_of(written or path, path, mapped, off)
             mapped = {**mapped, **naming.taken}
+        if opened and _tokens_in(mapped) not in parquet.schema_arrow.names:
+            own, first = parquet.schema_arrow, open_parquet(opened[0].parquet).schema_arrow
+            differ = sorted(set(own.names) ^ set(first.names))
+            raise _unlike(path, own, opened[0].name, first, differ)
         _check_columns(parquet.schema_arrow, mapped, needed, path, naming)
         file_schema = _canonical(parquet.schema_arrow, mapped, path)
         absent |= {field.name for field in file_schema if pt.is_null(field.type)}
@@ -244,7 +260,7 @@ def _table(
         schema = file_schema if schema is None else _of_both(schema, file_schema, path, opened)
         schemas.append(file_schema)
         rows = parquet.metadata.num_rows
-        opened.append(TableFile(path, rows, first_row, unpadded, source_file.url))
+        opened.append(TableFile(path, rows, first_row, written, source_file.url, origin))
         first_row += rows
     if first_row == 0:
         raise RcdiagError(f"{source}: the table has zero rows", hint="was the dump finished?")
@@ -257,6 +273,11 @@ def _table(
     return Table(tuple(told), schema, mapped, scratch, naming=naming, absent=frozenset(absent))
 
 
+def _tokens_in(renames: Mapping[str, str]) -> str:
+    """Return the name that the files have for the column of response tokens."""
+    return renames.get("response_ids", "response_ids")
+
+
 def _check_columns(
     file_schema: pa.Schema,
     renames: Mapping[str, str],
@@ -265,7 +286,7 @@ def _check_columns(
     naming: Naming,
 ) -> None:
     """Refuse a file without tokens or a mapped column, with all that it lacks."""
-    always = {renames.get("response_ids", "response_ids"), *renames.values()}
+    always = {_tokens_in(renames), *renames.values()}
     if not always <= set(file_schema.names):
         missing.check_columns(["response_ids", *needed], file_schema, renames, str(path), naming)
 
@@ -313,8 +334,24 @@ def _of_both(
         schema, differ = common_schema(table_schema, file_schema)
         if not differ:
             return schema.with_metadata(table_schema.metadata)
-    raise RcdiagError(
-        f"{path}: columns {', '.join(differ)} differ from {files[0].name}; one table needs one "
-        "schema",
-        hint="score the files apart, or write them with the same columns",
+    raise _unlike(path, file_schema, files[0].name, table_schema, differ)
+
+
+def _unlike(
+    path: AnyFile, own: pa.Schema, first: str, of_first: pa.Schema, differ: Sequence[str]
+) -> RcdiagError:
+    """Return the error of files that are no one table, with the columns by which they differ."""
+    lacks = [f"`{name}`" for name in differ if name not in own.names]
+    more = [f"`{name}`" for name in differ if name not in of_first.names]
+    kinds = [
+        f"`{name}` is {own.field(name).type}, not {of_first.field(name).type}"
+        for name in differ
+        if name in own.names and name in of_first.names
+    ]
+    parts = [f"it has no {', '.join(lacks)}"] if lacks else []
+    parts += [f"it has {', '.join(more)} besides"] if more else []
+    return RcdiagError(
+        f"{path}: not of one table with {first}: {'; '.join([*parts, *kinds])}",
+        hint="files that are given together are read as one table, with the same columns in each: "
+        "give those of one dump, by name or by a glob such as 'step_*.parquet', or each file alone",
     )

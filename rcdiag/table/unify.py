@@ -82,15 +82,17 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return rows with the columns of a schema, in its types; those that they lack are null.
 
     A mask that they lack counts every response token as sampled, as that of a table without masks.
-    Advantages and entropies of tokens that they lack are NaN.
+    Advantages and entropies of tokens that they lack are NaN. Without `response_ids`, in rows under
+    other names, they are null too.
     """
     columns = []
+    tokens = "response_ids" in table.column_names
     for field in schema:
         if field.name in table.column_names:
             columns.append(table[field.name].cast(field.type))
-        elif field.name == "response_mask":
+        elif field.name == "response_mask" and tokens:
             columns.append(_everywhere(1, table["response_ids"], field.type))
-        elif field.name == "advantages" or ENTROPY.fullmatch(field.name):
+        elif tokens and (field.name == "advantages" or ENTROPY.fullmatch(field.name)):
             columns.append(_everywhere(float("nan"), table["response_ids"], field.type))
         else:
             columns.append(pa.nulls(table.num_rows, field.type))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import zipfile
-from pathlib import Path
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.table.readers import READERS
+from rcdiag.table.readers.json_lines import JSON_LINES
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.remote_file import AnyFile
 
@@ -82,7 +82,7 @@ def unknown_file(path: AnyFile, url: str) -> RcdiagError:
     if kinds and not Peek(path).is_torch_file:
         what, way_out = kinds[0]
         return RcdiagError(f"{name}: {what}; no format of a dump that rcdiag knows", hint=way_out)
-    return _unknown(name)
+    return _unknown(path, name)
 
 
 def _is_whole_zip(path: AnyFile) -> bool:
@@ -93,12 +93,20 @@ def _is_whole_zip(path: AnyFile) -> bool:
         return False
 
 
-def _unknown(name: str) -> RcdiagError:
-    written = "polars.read_ndjson(...).write_parquet(...)"
-    if name.endswith((".jsonl", ".ndjson")):
-        written = f"polars.read_ndjson({name!r}).write_parquet({Path(name).stem + '.parquet'!r})"
-    return RcdiagError(
-        f"{name}: not a format that rcdiag knows",
-        hint=f"known formats: {', '.join(READERS)}; {setting('format', option='--from')} says "
-        f"which it is; or write the dump as parquet, in any names: {written}",
+def _unknown(path: AnyFile, name: str) -> RcdiagError:
+    keys = Peek(path).record
+    found = f": a JSON object of {', '.join(keys)}" if keys else ""
+    known = (
+        f"known formats: {', '.join(READERS)}; {setting('format', option='--from')} says which it "
+        "is"
     )
+    if keys and not any(isinstance(value, list) for value in keys.values()):
+        known += "; a dump has lists of token ids and log-probs, text alone is not enough"
+    elif keys:
+        known += (
+            f", {setting('format', JSON_LINES.name, '--from')} for JSON lines under names of "
+            "your own"
+        )
+    else:
+        known += "; or write the dump as parquet or JSON lines, in any names"
+    return RcdiagError(f"{name}: not a format that rcdiag knows{found}", hint=known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,7 +45,7 @@ def convert(
     elif table.conversion is not None:
         tokens, written = table.conversion.tokens, cast(Path, table.parquets[0])
     else:
-        tokens = _check_parquet(table, written, progress)
+        tokens = _check_parquet(table, parts[0].reader, written, progress)
     origin = provenance(table, 0)  # the table's own file goes with the renaming
     os.replace(written, output)
     progress.wrote(output)
@@ -61,8 +62,11 @@ def _copy(table: Table, target: Path) -> int:
     return int(tokens)
 
 
-def _check_parquet(table: Table, target: Path, progress: Progress) -> int:
-    """Write a table that is parquet already as one of another format is: checked, in one file."""
+def _check_parquet(table: Table, kind: Reader, target: Path, progress: Progress) -> int:
+    """Write a table that is parquet already as one of another format is: checked, in one file.
+
+    `kind` is the format that its files have.
+    """
 
     def read(dump: Dump) -> Iterator[Rows]:
         for text, rows in table.metadata.get("conversion", {}).get("changes", {}).items():
@@ -77,11 +81,8 @@ def _check_parquet(table: Table, target: Path, progress: Progress) -> int:
                 yield Rows(record, cast(Path, batch.file.path), numbers[: record.num_rows])
                 numbers = numbers[record.num_rows :]
 
-    reader = Reader(
-        name=PARQUET.name, says=PARQUET.says, patterns=(), detect=PARQUET.detect, read=read
-    )
     made = convert_files(
-        reader,
+        replace(kind, read=read),
         table.sources,
         target,
         given={},

@@ -159,9 +159,10 @@ def _by_policies(
 ) -> list[Table]:
     """Open sources of one format: as one table, or as several where their policies are disjoint.
 
-    Which policies files of another format than parquet hold shows when they are converted.
+    Which policies files of another format than parquet hold shows when they are converted. Files
+    under names of one's own are one table, by whose names the policies are known.
     """
-    if len(parts) == 1:
+    if len(parts) == 1 or parts[0].reader.as_parquet is not None:
         return [opened(parts)]
     table = None
     if parts[0].reader.read is None:

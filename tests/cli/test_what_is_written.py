@@ -43,7 +43,7 @@ COMMANDS = {
     ],
     "compare": ["compare", "{in}/table.parquet", "{in}/table.parquet", "--result", "{out}/r"],
     "convert": ["convert", "{in}/table.parquet", "-o", "{out}/c.parquet"],
-    "sweep": ["sweep", "{in}/table.parquet", "--result", "{out}/r"],
+    "sweep": ["sweep", "{in}/table.parquet", "--thresholds", "4", "--result", "{out}/r"],
     "refused": ["score", "{in}/none.parquet", "--result", "{out}/r"],
 }
 

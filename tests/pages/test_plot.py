@@ -128,8 +128,8 @@ def test_panels_stand_two_in_a_row_in_a_column_of_a_paper():
         figure = replayed.plot("loss-weights", width=width)
         shown = {axes.get_subplotspec().colspan.start for axes in figure.axes}
         assert len(shown) == columns
+        figure.draw_without_rendering()
         for axes in figure.axes:
-            figure.draw_without_rendering()
             assert axes.title.get_window_extent().x1 <= figure.bbox.x1 + 1
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,7 +18,7 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.runners import runner_on
 from rcdiag.runners.devices import Devices
-from tests.engine_models import make_model, make_table
+from tests.engine_models import make_model, make_table, reference
 
 
 def spec(text: str = "old=hf:float32") -> PolicySpec:
@@ -106,9 +109,14 @@ def test_unknown_runners_and_addresses_are_refused():
         runner_on("ray:", None)
 
 
-@pytest.mark.engine
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: no two shares of it")
-def test_two_engines_score_what_one_with_as_many_threads_scores(tmp_path, monkeypatch):
+two_cores = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="one core: no two shares of it"
+)
+
+
+@pytest.fixture
+def side_by_side(tmp_path, monkeypatch):
+    """Score a table with a number of engines, one thread each; return its rows and their number."""
     monkeypatch.setattr("rcdiag.engines.scoring.TOKENS_PER_PART", 2048)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     model = make_model(tmp_path / "model", "qwen3")
@@ -116,19 +124,33 @@ def test_two_engines_score_what_one_with_as_many_threads_scores(tmp_path, monkey
     rows = pq.read_table(table)
     recorded = [[-1.0] * len(ids) for ids in rows["response_ids"].to_pylist()]
     pq.write_table(rows.append_column("rollout_log_probs", [recorded]), table, row_group_size=40)
-    loaded = []
     load = EngineProcess.load
-    monkeypatch.setattr(EngineProcess, "load", lambda self: (loaded.append(self), load(self)))
-    outputs = []
-    for devices in (None, 2):
+
+    def score(devices: int | None) -> tuple[pa.Table, int]:
+        loaded = []
+        monkeypatch.setattr(EngineProcess, "load", lambda self: (loaded.append(self), load(self)))
         out = tmp_path / f"{devices}.parquet"
-        rcdiag.score(
-            table,
-            model=model,
-            policies={"old": "hf:float32,batch_tokens=512"},
-            output=out,
-            devices=devices,
-        )
-        outputs.append(pq.read_table(out))
-    assert outputs[0].equals(outputs[1])
-    assert len(loaded) == 1 + 2
+        policies = {"old": "hf:float32,batch_tokens=512"}
+        rcdiag.score(table, model=model, policies=policies, output=out, devices=devices)
+        return pq.read_table(out), len(loaded)
+
+    return SimpleNamespace(score=score, model=model, table=table)
+
+
+@two_cores
+@pytest.mark.engine
+def test_two_engines_score_what_a_plain_forward_gives(side_by_side):
+    rows, engines = side_by_side.score(2)
+    assert engines == 2
+    expected = np.concatenate(reference(side_by_side.model, side_by_side.table)["log_probs"])
+    scores = rows["old_log_probs"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    np.testing.assert_allclose(scores, expected, atol=2e-5)
+
+
+@two_cores
+@pytest.mark.slow
+@pytest.mark.engine
+def test_two_engines_score_what_one_with_as_many_threads_scores(side_by_side):
+    (one, engine), (two, engines) = side_by_side.score(None), side_by_side.score(2)
+    assert one.equals(two)
+    assert (engine, engines) == (1, 2)

@@ -112,12 +112,25 @@ def test_one_column_cannot_stand_for_two(tmp_path):
 def test_files_with_different_columns_are_no_table(tmp_path):
     write_table(tmp_path / "a.parquet", response_ids=[[1]])
     write_table(tmp_path / "b.parquet", response_ids=[[1]], old_log_probs=[[-1.0]])
-    with pytest.raises(RcdiagError, match=r"b\.parquet: columns old_log_probs differ"):
+    with pytest.raises(
+        RcdiagError, match=r"b\.parquet: not of one .* it has `old_log_prob"
+    ) as more:
+        open_table(tmp_path)
+    assert "step_*.parquet" in more.value.hint
+    with pytest.raises(RcdiagError, match=r"a\.parquet: .* it has no `old_log_probs`$"):
+        open_table([tmp_path / "b.parquet", tmp_path / "a.parquet"])
+
+
+def test_a_file_of_another_kind_is_not_asked_for_columns_of_its_own(tmp_path):
+    """Its neighbour is a table: that the two are given together is what is wrong."""
+    write_table(tmp_path / "a.parquet", response_ids=[[1]])
+    pq.write_table(pa.table({"loss": [0.5]}), tmp_path / "b.parquet")
+    with pytest.raises(RcdiagError, match=r"b\.parquet: .* no `response_ids`; it has `loss`"):
         open_table(tmp_path)
 
 
 def test_files_with_different_types_are_no_table(tmp_path):
     write_table(tmp_path / "a.parquet", response_ids=[[1]])
     write_table(tmp_path / "b.parquet", response_ids=pa.array([[1]], pa.list_(pa.int64())))
-    with pytest.raises(RcdiagError, match="response_ids"):
+    with pytest.raises(RcdiagError, match=r"`response_ids` is list<.*int64>, not list<.*int32>"):
         open_table(tmp_path)

@@ -194,7 +194,7 @@ def test_parts_of_recorders_that_disagree_are_named(tmp_path):
     for value in (1, [[1, 2]]):
         with Recorder(tmp_path) as recorder:
             add(recorder, 1, 0, policy_version=value)
-    with pytest.raises(RcdiagError, match=r"parquet: columns policy_version differ") as caught:
+    with pytest.raises(RcdiagError, match=r"parquet: .*`policy_version` is ") as caught:
         rcdiag.open_table(tmp_path)
     assert parts(tmp_path)[1] in caught.value.message
 
@@ -212,7 +212,7 @@ def test_other_files_still_need_the_same_columns(tmp_path):
         add(recorder)
     table = pq.read_table(tmp_path / parts(tmp_path)[0]).drop(["step"])
     pq.write_table(table.replace_schema_metadata(None), tmp_path / "z.parquet")
-    with pytest.raises(RcdiagError, match=r"z\.parquet: columns step differ"):
+    with pytest.raises(RcdiagError, match=r"z\.parquet: .* it has no `step`"):
         rcdiag.open_table(tmp_path)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from rcdiag.registry import Registry
 from rcdiag.table.readers.areal import AREAL
 from rcdiag.table.readers.art import ART
+from rcdiag.table.readers.json_lines import JSON_LINES
 from rcdiag.table.readers.miles import MILES
 from rcdiag.table.readers.ms_swift import MS_SWIFT
 from rcdiag.table.readers.nemo_rl import NEMO_RL
@@ -46,5 +47,6 @@ READERS: Registry[Reader] = Registry(
         VLLM,
         SGLANG,
         *TEXT,
+        JSON_LINES,
     ),
 )

@@ -81,10 +81,13 @@ class Reader:
     patterns: tuple[str, ...]  # names of its files in a folder: "*.parquet"
     detect: Callable[[Peek], bool]  # whether a file, which is not empty, is of this format
     # The rows of all files, a few MB at a time, in bounded memory. None: the file is a parquet
-    # table already.
+    # table already, or `as_parquet` makes it one.
     read: Callable[[Dump], Iterator[Rows]] | None
     source: str = ""  # a page or file with which its writer can be checked: a URL
     order: Callable[[Any], Any] = natural_order  # the key by which its files follow each other
+    # For rows under names of one's own: writes a file again as parquet under the same names, and
+    # returns the record that each row was made from, [rows].
+    as_parquet: Callable[[Path, Path], NDArray[np.int64]] | None = None
     # For formats without token ids: the option of the trainer that writes token ids and log-probs.
     text_only: str = ""
     # For formats whose rows of one prompt follow each other, `group_size` at a time.

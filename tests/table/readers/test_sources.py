@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
-import polars
 import pytest
 import torch
 
@@ -105,17 +104,18 @@ def test_unknown_files_are_refused_where_they_are_named(tmp_path):
         assert "toyjsonl" in caught.value.hint
 
 
-def test_lines_of_an_own_layout_are_refused_with_the_command_that_makes_a_table(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    Path("mine.jsonl").write_text('{"token_ids": [1, 2], "logprobs": [-1.0, -0.5]}\n')
-    with pytest.raises(RcdiagError) as caught:
-        find_files("mine.jsonl")
-    command = "polars.read_ndjson('mine.jsonl').write_parquet('mine.parquet')"
-    assert caught.value.hint.endswith(command)
-    polars.read_ndjson("mine.jsonl").write_parquet("mine.parquet")
-    assert open_table("mine.parquet").policies == ["rollout"]
+def test_json_that_is_no_dump_is_refused_with_what_it_holds(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "a", "completion": "b"}\n')
+    with pytest.raises(RcdiagError, match=r"a JSON object of prompt, completion$") as caught:
+        find_files(str(path))
+    assert caught.value.hint.endswith("text alone is not enough")
+    path.write_text('{"ids": [1, 2], "n": 1}\n')
+    with pytest.raises(RcdiagError, match=r"a JSON object of ids, n$") as caught:
+        find_files(str(path))
+    assert "--from json-lines" in caught.value.hint
+    table = open_table(path, {"response_ids": "ids"}, format="json-lines")
+    assert table.num_rows == 1
 
 
 @pytest.mark.parametrize(

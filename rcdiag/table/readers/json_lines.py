@@ -1,0 +1,164 @@
+"""JSON lines of anybody's own names become a parquet file under the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.jsonl import records
+from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.reader import Reader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Values of all columns that are gathered before they become rows of the parquet file.
+VALUES_AT_A_TIME = 1_000_000
+INT64 = range(-(2**63), 2**63)
+
+Line = tuple[int, dict[str, Any]]
+
+
+def write_json_lines(path: Path, target: Path) -> NDArray[np.int64]:
+    """Write the records of a file as rows of a parquet file; return the line of each, [rows].
+
+    Numbers, texts and lists of numbers keep their names and values. Objects, and what has no one
+    type in a column, are kept as JSON text.
+    """
+    from rcdiag.table.growing import GrowingWriter
+
+    lines: list[int] = []
+    of_numbers: set[str] = set()
+    with GrowingWriter(target) as writer:
+        for part in _parts(path):
+            lines.extend(number for number, _ in part)
+            table = _table(part, path)
+            of_numbers |= {name for name in table.column_names if _is_of_numbers(table[name].type)}
+            writer.write(table)
+        if wrong := writer.mixed & of_numbers:
+            raise RcdiagError(
+                f"{path}: `{min(wrong)}` is a list of numbers in some lines, and none in others",
+                hint="a column has one type; write the dump again",
+            )
+        reason = "dropped, lines hold types that nothing unites"
+        changes = {f"{name}: {reason}": 0 for name in sorted(writer.mixed)}
+        metadata = {"conversion": {"format": "json-lines", "changes": changes}}
+        if writer.finish(metadata, writer.mixed) is None:
+            raise RcdiagError(
+                f"{path}: the file has no records", hint="each line is one response as JSON object"
+            )
+    return np.array(lines)
+
+
+def _is_of_numbers(kind: pa.DataType) -> bool:
+    """Tell whether a column holds lists of numbers."""
+    import pyarrow.types as pt
+
+    return pt.is_list(kind) and not pt.is_null(kind.value_type)
+
+
+def _parts(path: Path) -> Iterator[list[Line]]:
+    """Yield the records of a file with their lines, as many at a time as fit into memory."""
+    part: list[Line] = []
+    values = 0
+    for where, number, record in records(path, dict):  # type: ignore[type-var]
+        if not isinstance(record, dict):
+            raise RcdiagError(
+                f"{where}: it is no JSON object", hint="each line is one response as JSON object"
+            )
+        part.append((number, record))
+        values += sum(len(value) if isinstance(value, list) else 1 for value in record.values())
+        if values >= VALUES_AT_A_TIME:
+            yield part
+            part, values = [], 0
+    if part:
+        yield part
+
+
+def _table(part: list[Line], path: Path) -> pa.Table:
+    """Return records as rows; a value that a record lacks is null."""
+    import pyarrow as pa
+
+    names = dict.fromkeys(name for _, record in part for name in record)
+    return pa.table({name: _column(name, part, path) for name in names})
+
+
+def _column(name: str, part: list[Line], path: Path) -> pa.Array:
+    """Return one column; a list of numbers in which something else stands is refused."""
+    import pyarrow as pa
+
+    values = [record.get(name) for _, record in part]
+    if not any(_holds_numbers(value) for value in values):
+        return _plain(values)
+    for (number, _), value in zip(part, values, strict=True):
+        if value is None or (isinstance(value, list) and all(map(_is_number, value))):
+            continue
+        what = type(value).__name__
+        if isinstance(value, list):
+            place = next(place for place, each in enumerate(value) if not _is_number(each))
+            what = f"{value[place]!r} at place {place}"
+        raise RcdiagError(
+            f"{path}, line {number}: `{name}` holds {what}, and lists of numbers in other lines",
+            hint="a column has one type; write the dump again",
+        )
+    return pa.array(values)
+
+
+def _holds_numbers(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(each, (int, float)) for each in value)
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether something may stand in a list of numbers: null may, a number that fits too."""
+    return value is None or isinstance(value, float) or (isinstance(value, int) and value in INT64)
+
+
+def _plain(values: list[Any]) -> pa.Array:
+    """Return numbers, flags, texts or empty lists as they are, and anything else as JSON text."""
+    import pyarrow as pa
+
+    try:
+        if not any(value and isinstance(value, (dict, list)) for value in values):
+            return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # two types, or too large
+        pass
+    encode = msgspec.json.Encoder().encode
+    return pa.array(
+        [
+            value if value is None or isinstance(value, str) else encode(value).decode()
+            for value in values
+        ],
+        pa.string(),
+    )
+
+
+def _is_of_tokens(peek: Peek) -> bool:
+    """Tell whether the first record has token ids, and as many numbers beside them."""
+    if peek.path.suffix not in (".jsonl", ".ndjson", ".json"):
+        return False
+    lists = [value for value in peek.record.values() if isinstance(value, list) and value]
+    ids = {len(each) for each in lists if all(type(value) is int for value in each)}
+    return any(
+        len(each) in ids
+        and any(isinstance(value, float) for value in each)
+        and all(map(_is_number, each))
+        for each in lists
+    )
+
+
+JSON_LINES = Reader(
+    name="json-lines",
+    says="JSON lines under names of one's own: a response in each line, with lists of token ids "
+    "and log-probs.",
+    patterns=("*.jsonl", "*.ndjson"),
+    detect=_is_of_tokens,
+    read=None,
+    as_parquet=write_json_lines,
+    grouped_by_order=True,
+)

@@ -1,0 +1,177 @@
+"""JSON lines under anybody's own names are read as a parquet file with the same columns is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rcdiag
+from rcdiag.errors import RcdiagError
+from rcdiag.table.padded_rows import PADDED_ROWS
+from rcdiag.table.readers import json_lines
+
+OWN = {"response_ids": "output", "rollout_log_probs": "sampler", "old_log_probs": "learner"}
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def row(**more: Any) -> dict[str, Any]:
+    return {"output": [5, 6], "sampler": [-0.5, -1.5], "learner": [-0.25, -2], **more}
+
+
+def test_numbers_are_those_of_the_same_columns_in_parquet(tmp_path):
+    rows = [
+        row(output=list(range(n)), sampler=[-0.5 * k for k in range(n)], learner=[-1.0] * n, uid=u)
+        for n, u in ((3, "a"), (5, "a"), (4, "b"), (6, "b"))
+    ]
+    lines = write(tmp_path / "t.jsonl", rows)
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+    results = [rcdiag.score(path, columns=OWN).mismatch for path in (lines, tmp_path / "t.parquet")]
+    assert results[0] == results[1]
+    assert rcdiag.score(lines, columns=OWN).num_clusters == 2
+
+
+def test_names_of_trainers_are_read_and_padding_is_cut(tmp_path):
+    """As TRL's tensors: padded to one width, each with its mask."""
+    rows = [
+        {
+            "prompt_ids": [0, 7],
+            "prompt_mask": [0, 1],
+            "completion_ids": [5, 6, 0],
+            "completion_mask": [1, 1, 0],
+            "sampling_per_token_logps": [-0.5, -1.5, 0.0],
+            "old_per_token_logps": [-0.5, -2.0, 0.0],
+        },
+        {
+            "prompt_ids": [8, 9],
+            "prompt_mask": [1, 1],
+            "completion_ids": [5, 6, 7],
+            "completion_mask": [1, 1, 1],
+            "sampling_per_token_logps": [-0.5, -1.5, -1.0],
+            "old_per_token_logps": [-0.5, -2.0, -1.0],
+        },
+    ]
+    table = rcdiag.open_table(write(tmp_path / "t.jsonl", rows))
+    (batch,) = table.batches()
+    assert batch.table["response_ids"].to_pylist() == [[5, 6], [5, 6, 7]]
+    assert batch.table["prompt_ids"].to_pylist() == [[7], [8, 9]]
+    other = [
+        {name: (values * 2)[: size if len(values) == 3 else 2] for name, values in rows[1].items()}
+        for size in (2, 4)
+    ]
+    write(tmp_path / "t.jsonl", [*rows * PADDED_ROWS, *other])
+    with pytest.raises(RcdiagError, match=r"/t\.jsonl, rows .*lists have other lengths"):
+        rcdiag.open_table(tmp_path / "t.jsonl")
+
+
+def test_a_file_of_many_parts_is_one_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_lines, "VALUES_AT_A_TIME", 10)
+    rows = [row(number=1, tag=None), row(number=0.5), row(tag="x", more={"a": [1]}), row(), row()]
+    table = rcdiag.open_table(write(tmp_path / "t.jsonl", rows), columns=OWN)
+    read = [each for batch in table.batches() for each in batch.table.to_pylist()]
+    assert [each["number"] for each in read] == [1.0, 0.5, None, None, None]
+    assert [each["tag"] for each in read] == [None, None, "x", None, None]
+    assert [each["more"] for each in read] == [None, None, '{"a":[1]}', None, None]
+    assert [each["response_ids"] for each in read] == [[5, 6]] * 5
+
+
+def test_an_error_names_the_line(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n\n".join(json.dumps(each) for each in (row(), row(sampler=[-0.5]))))
+    with pytest.raises(RcdiagError, match=r"t\.jsonl, line 3"):
+        rcdiag.score(path, columns=OWN)
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ("text", "`sampler` holds str"),
+        ([-0.5, "x"], "'x' at place 1"),
+        ([-0.5, [1]], r"\[1\] at place 1"),
+        ({"a": 1}, "holds dict"),
+        ([2**70, -1.0], "at place 0"),
+    ],
+)
+def test_what_is_no_list_of_numbers_among_such_lists_is_refused(tmp_path, value, what):
+    path = write(tmp_path / "t.jsonl", [row(), row(sampler=value)])
+    with pytest.raises(RcdiagError, match=rf"line 2: .*{what}"):
+        rcdiag.score(path, columns=OWN)
+
+
+def test_other_columns_without_one_type_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_lines, "VALUES_AT_A_TIME", 1)
+    path = write(tmp_path / "t.jsonl", [row(calls=[]), row(calls=[{"name": "x"}])])
+    table = rcdiag.open_table(path, columns=OWN)
+    assert "calls" not in table.columns
+    assert [*table.metadata["conversion"]["changes"]] == [
+        "calls: dropped, lines hold types that nothing unites"
+    ]
+
+
+def test_types_that_nothing_unites_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_lines, "VALUES_AT_A_TIME", 1)
+    path = write(tmp_path / "t.jsonl", [row(), row(sampler="none")])
+    with pytest.raises(RcdiagError, match="`sampler` is a list of numbers in some lines"):
+        rcdiag.score(path, columns=OWN)
+
+
+def test_a_log_beside_a_dump_is_no_part_of_it(tmp_path):
+    table = pa.Table.from_pylist([{"response_ids": [1, 2], "rollout_log_probs": [-1.0, -2.0]}])
+    pq.write_table(table, tmp_path / "dump.parquet")
+    write(tmp_path / "metrics.jsonl", [{"step": 1, "loss": 0.5, "grads": [0.5, 0.25]}])
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
+    assert rcdiag.open_table(tmp_path).num_rows == 1
+
+
+def test_convert_writes_it(tmp_path):
+    result = rcdiag.convert(
+        write(tmp_path / "t.jsonl", [row(), row()]), tmp_path / "t.parquet", columns=OWN
+    )
+    assert (result.format, result.rows, result.tokens) == ("json-lines", 2, 4)
+    assert result.policies == ["rollout", "old"]
+
+
+NUMBERS = st.lists(st.none() | st.integers(-(2**53), 2**53) | st.floats(), max_size=4)
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"ids": st.lists(st.integers(0, 2**31 - 1), max_size=4)},
+            optional={"numbers": NUMBERS, "name": st.text(), "any": st.integers() | st.text()},
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_any_values_come_back(tmp_path_factory, rows):
+    """Bare NaN and infinities, nulls, and rows that lack a column among them."""
+    folder = tmp_path_factory.mktemp("lines")
+    lines = json_lines.write_json_lines(write(folder / "t.jsonl", rows), folder / "t.parquet")
+    assert lines.tolist() == list(range(1, len(rows) + 1))
+    read = pq.read_table(folder / "t.parquet")
+    for name in read.column_names:
+        given_values = [each.get(name) for each in rows]
+        values = read[name].to_pylist()
+        if name == "any" and pa.types.is_string(read[name].type):
+            given_values = [None if each is None else str(each) for each in given_values]
+        np.testing.assert_array_equal(_flat(values), _flat(given_values))
+
+
+def _flat(values: list[Any]) -> np.ndarray:
+    """Return lists with their lengths, one after the other; null is NaN in lists of numbers."""
+    if not any(isinstance(each, list) for each in values):
+        return np.array([repr(each) for each in values])
+    parts = [[-1.0 if each is None else len(each), *(each or [])] for each in values]
+    return np.array([value for part in parts for value in part], float)
