@@ -214,7 +214,9 @@ def test_what_is_given_holds_for_both(tmp_path):
 
 def test_a_file_that_two_sources_hold_is_refused(tmp_path):
     """Its rows would count twice: a glob and a file beside it, a folder and a link into it."""
-    path = write_table(tmp_path / "a.parquet", part(run_rows(), SAMPLER))
+    rows = part(run_rows(), SAMPLER)
+    columns = {name: [row[name] for row in rows] for name in SAMPLER}
+    path = write_table(tmp_path / "a.parquet", **columns)
     (tmp_path / "link.parquet").symlink_to(path)
     for sources in ([path, path], [tmp_path / "a*", path], [path, tmp_path / "link.parquet"]):
         with pytest.raises(RcdiagError, match=r"\.parquet is given twice, by .* and by "):
