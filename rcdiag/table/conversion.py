@@ -100,6 +100,7 @@ class _Pass:
     watches: dict[str, LogProbWatch] = field(default_factory=dict)
     equals: dict[tuple[str, str], EqualityWatch] = field(default_factory=dict)
     rows_with: dict[str, int] = field(default_factory=dict)  # column -> rows of files that have it
+    nulls: dict[str, int] = field(default_factory=dict)  # log-probs -> rows without, in those files
     mapped: set[str] = field(default_factory=set)  # columns that a file has under another name
     policies_of: dict[Path, set[str]] = field(default_factory=dict)
 
@@ -140,6 +141,7 @@ class _Pass:
         for policy in policies:
             name = f"{policy}_log_probs"
             column = table[name].combine_chunks()
+            self.nulls[name] = self.nulls.get(name, 0) + column.null_count
             if pt.is_null(column.type) or column.null_count == len(column):
                 continue
             own_lengths = lengths_of(column)
@@ -184,6 +186,9 @@ class _Pass:
             if having < rows:
                 without = "counts every token" if name == "response_mask" else "is null"
                 self.notes.change(f"{name}: {without} in rows of files without it", rows - having)
+        for name, nulls in self.nulls.items():
+            if 0 < nulls < self.rows_with[name]:
+                self.notes.change(f"{name}: is null in rows whose records have none", nulls)
         dropped: dict[str, str] = {}
         for name, watch in self.watches.items():
             if watch.placeholder:
@@ -216,11 +221,13 @@ def convert_files(
     tokenizer: str | None = None,
     heard: Heard | None = None,
     metadata: Mapping[str, Any] | None = None,
+    left: Sequence[str] = (),
 ) -> Conversion:
     """Write the rows of a dump's files to a parquet file, in one pass and in bounded memory.
 
     The file appears when all went well. An error names a file as the user knows it. `metadata` is
-    what is known of the table already.
+    what is known of the table already; `left` are names of files that are not read though they are
+    named as those of the dump.
     """
     if reader.text_only and tokenizer is None:
         raise RcdiagError(
@@ -231,6 +238,11 @@ def convert_files(
     given_values.check_choices(given, reader.asks_for, f"a dump of {reader.name}")
     paths = tuple(cast(Path, file.path) for file in files)  # what is converted is on this machine
     dump = Dump(files=paths, given=given, tokenizer=tokenizer)
+    if left:
+        named = ", ".join(left[:3]) + (" ..." if len(left) > 3 else "")
+        dump.notes.change(
+            f"files of the folder that hold something else are left out ({len(left)}): {named}"
+        )
     origin = Origin(files)
     grouping = Grouping(given.get("group_size"), reader.grouped_by_order)
     work = _Pass(dump.notes, given, renames, grouping, origin)

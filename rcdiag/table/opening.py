@@ -100,6 +100,7 @@ def open_parts(
             renames={name: own for name, own in (renames or {}).items() if own},
             tokenizer=tokenizer,
             heard=heard,
+            left=[name for part in parts for name in part.left],
         )
     except BaseException:
         scratch.remove()

@@ -41,6 +41,7 @@ class SourceFiles:
     reader: Reader
     files: tuple[SourceFile, ...]
     scratch: Scratch | None = None  # where copies of remote files lie
+    left: tuple[str, ...] = ()  # names of a folder's files that are named as the format's are only
 
 
 def find_files(source: str, format: str | None = None) -> SourceFiles:
@@ -64,7 +65,8 @@ def find_files(source: str, format: str | None = None) -> SourceFiles:
     pick = _of_folder if folder else _of_names
     reader, paths = pick(source, list(urls), readers, format is not None, urls)
     files = tuple(SourceFile(path, urls[path]) for path in sorted(paths, key=reader.order))
-    return SourceFiles(source, reader, files, scratch)
+    left = _left(list(urls), paths, reader) if folder else ()
+    return SourceFiles(source, reader, files, scratch, left)
 
 
 def _in_place(source: str, readers: Sequence[Reader], format: str | None) -> SourceFiles | None:
@@ -194,6 +196,12 @@ def _of_folder(
         raise _nothing(source, len(paths))
     ((name, files),) = by_format.items()
     return READERS[name], files
+
+
+def _left(found: Sequence[AnyFile], taken: Sequence[AnyFile], reader: Reader) -> tuple[str, ...]:
+    """Return the names of files that are named as those of a format, and are of no format."""
+    known = set(taken)
+    return tuple(path.name for path in found if path not in known and _fits(path.name, [reader]))
 
 
 def _is_part_of(path: AnyFile, formats: Sequence[str], readers: Sequence[Reader]) -> bool:

@@ -19,6 +19,8 @@ _PACKED = {
     b"\x04\x22\x4d\x18": "unlz4 -k",
 }
 _ZIP = b"PK\x03\x04"
+# Members of a log of Inspect, which is a zip archive too.
+_OF_INSPECT = frozenset({"header.json", "_journal/start.json"})
 _AS_COLUMNS = (
     "load it where it was written, if you trust it, and give its columns: "
     "rcdiag.open_table({'response_ids': ..., 'rollout_log_probs': ...}), or write them as parquet"
@@ -32,6 +34,10 @@ _OF_OTHERS = {
         "load it where it was written, if you trust it, and save it again with torch.save",
     ),
     b"\x80": ("a pickle, of which nothing was loaded", _AS_COLUMNS),
+    b"SQLite format 3\0": (
+        "an SQLite database that is damaged, or has no table `wire_rows` as tinker's captures have",
+        "copy it again, together with the files beside it that end with -wal and -shm",
+    ),
     b"ARROW1": (
         "an Arrow or Feather file",
         "give the table: rcdiag.open_table(pyarrow.feather.read_table(FILE)), or write it as "
@@ -50,7 +56,12 @@ def is_packed_or_cut(path: AnyFile) -> bool:
         return False
     if head.startswith(_ZIP):
         return not _is_whole_zip(path)
-    return bool(_unpacker(head)) or bool(peek.json_problem)
+    return bool(_unpacker(head)) or _is_blank(head) or bool(peek.json_problem)
+
+
+def _is_blank(head: bytes) -> bool:
+    """Tell whether a file begins with zero bytes alone, as one whose bytes never came to disk."""
+    return not head.strip(b"\0")
 
 
 def _unpacker(head: bytes) -> str:
@@ -63,6 +74,11 @@ def unknown_file(path: AnyFile, url: str) -> RcdiagError:
     name, head = url or str(path), Peek(path).head
     if command := _unpacker(head):
         return RcdiagError(f"{name}: a packed file", hint=f"unpack it: {command} {path.name}")
+    if _is_blank(head):
+        return RcdiagError(
+            f"{name}: zero bytes alone, where a dump begins",
+            hint="its writer or its copy broke off; write or copy it again, or take it away",
+        )
     if head.startswith(_UTF_16):
         return RcdiagError(
             f"{name}: text in UTF-16",
@@ -78,6 +94,12 @@ def unknown_file(path: AnyFile, url: str) -> RcdiagError:
             f"{name}, line 1: it begins as JSON and is none ({problem})",
             hint="its writer was stopped, or is still at work: repair the file, or take it away",
         )
+    if head.startswith(_ZIP) and _is_of_inspect(path):
+        return RcdiagError(
+            f"{name}: a log of Inspect, which holds the text of tokens and not their ids",
+            hint="keep the responses of the server itself, with token ids (see rcdiag explain "
+            "vllm), or the rows: rcdiag.Recorder",
+        )
     kinds = [kind for magic, kind in _OF_OTHERS.items() if head.startswith(magic)]
     if kinds and not Peek(path).is_torch_file:
         what, way_out = kinds[0]
@@ -90,6 +112,14 @@ def _is_whole_zip(path: AnyFile) -> bool:
         with path.open("rb") as stream:
             return zipfile.is_zipfile(stream)
     except (OSError, zipfile.BadZipFile):  # its last bytes speak of an archive on several disks
+        return False
+
+
+def _is_of_inspect(path: AnyFile) -> bool:
+    try:
+        with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
+            return not _OF_INSPECT.isdisjoint(archive.namelist())
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
         return False
 
 

@@ -109,7 +109,24 @@ def located(source: str | Path | Sequence[str | Path], format: str | None) -> li
     if not sources:
         raise RcdiagError("no table to open", hint="give at least one file")
     check_remote([str(place) for place in sources], format)
-    return [find_files(str(place), format) for place in sources]
+    parts = [find_files(str(place), format) for place in sources]
+    _check_once(parts)
+    return parts
+
+
+def _check_once(parts: Sequence[SourceFiles]) -> None:
+    """Refuse a file that two sources hold: its rows would count twice."""
+    owners: dict[str, str] = {}
+    for part in parts:
+        for file in part.files:
+            name = file.url or str(file.path.resolve() if isinstance(file.path, Path) else file)
+            if name in owners:
+                raise RcdiagError(
+                    f"{file.name} is given twice, by {without_secrets(owners[name])} and by "
+                    f"{without_secrets(part.source)}",
+                    hint="give every file once: its rows would count twice",
+                )
+            owners[name] = part.source
 
 
 def open_located(

@@ -210,3 +210,14 @@ def test_what_is_given_holds_for_both(tmp_path):
     table = rcdiag.open_table([one, other], given={"temperature": 0.7})
     assert columns(table, "temperature") == [(0.7,)] * COUNT
     assert table.metadata["given"] == {"temperature": 0.7}
+
+
+def test_a_file_that_two_sources_hold_is_refused(tmp_path):
+    """Its rows would count twice: a glob and a file beside it, a folder and a link into it."""
+    rows = part(run_rows(), SAMPLER)
+    columns = {name: [row[name] for row in rows] for name in SAMPLER}
+    path = write_table(tmp_path / "a.parquet", **columns)
+    (tmp_path / "link.parquet").symlink_to(path)
+    for sources in ([path, path], [tmp_path / "a*", path], [path, tmp_path / "link.parquet"]):
+        with pytest.raises(RcdiagError, match=r"\.parquet is given twice, by .* and by "):
+            rcdiag.open_table(sources)

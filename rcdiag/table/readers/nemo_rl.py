@@ -7,7 +7,7 @@ the token at place i.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,22 @@ class Sample(msgspec.Struct):
 
 
 def _read(dump: Dump) -> Iterator[Rows]:
+    _check_once(dump.files)
     for file in dump.files:
         yield from gather(_rows(file, dump.notes), file)
+
+
+def _check_once(files: Sequence[Path]) -> None:
+    """Refuse a step that two folders have: of other runs, or of one that went back to it."""
+    places: dict[str, Path] = {}
+    for file in files:
+        first = places.setdefault(file.name, file)
+        if first != file and FILE_NAME.search(file.name):
+            raise RcdiagError(
+                f"{file}: the step of {first} once more",
+                hint="each start of a run has a folder exp_NNN of its own: give one of them, or "
+                "the files whose steps were trained on",
+            )
 
 
 def _rows(file: Path, notes: Notes) -> Iterator[tuple[int, dict[str, Any]]]:

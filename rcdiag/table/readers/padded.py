@@ -143,4 +143,5 @@ def sums(tensor: Tensor | Jagged, rows: RowIndex) -> NDArray[np.float64]:
         totals = [tensor.row(int(row)).numpy().sum(dtype=np.float64) for row in rows]
         return np.array(totals, np.float64)
     values = rows_of(tensor, rows)
-    return values.reshape(len(values), -1).sum(1, dtype=np.float64) if len(values) else values
+    width = values.size // max(len(values), 1)
+    return values.reshape(len(values), width).sum(1, dtype=np.float64)

@@ -22,10 +22,12 @@ from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.jsonl import Bit, Id, Int, bits, check_length, floats, ids, records
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.prime_rl_batches import batch_rows, is_batches
+from rcdiag.table.readers.ranks import note_missing
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.verifiers_traces import Episode, Rounding, samples
 
 STEP = re.compile(r"step_(\d+)")
+RANK = re.compile(r"rank_(\d+)")
 
 NOT_SAMPLED = (
     "tokens trained by cross-entropy (ce_weights) were not sampled by the policy: their "
@@ -92,6 +94,7 @@ def _read(dump: Dump) -> Iterator[Rows]:
         rounding.note(dump.notes)
         return
     _check_complete(exports, dump.notes)
+    _check_ranks(exports or batches, dump.notes)
     joined = _Traces(traces) if traces else None
     for file in exports:
         yield from gather(_export_rows(file, dump.notes, joined), file)
@@ -122,6 +125,16 @@ def _check_complete(files: Sequence[Path], notes: Notes) -> None:
         step = STEP.fullmatch(folder.name)
         if step and not (folder / "STABLE").exists():
             notes.change(INCOMPLETE.format(step=step[1]))
+
+
+def _check_ranks(files: Sequence[Path], notes: Notes) -> None:
+    """Note steps that lack the file of a rank which another step has."""
+    ranks: dict[int, set[int]] = {}
+    for file in files:
+        step, rank = STEP.fullmatch(file.parent.name), RANK.fullmatch(file.stem)
+        if step and rank:
+            ranks.setdefault(int(step[1]), set()).add(int(rank[1]))
+    note_missing(ranks, notes)
 
 
 def _export_rows(

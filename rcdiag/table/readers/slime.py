@@ -18,6 +18,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.given import REWARD_KEY
 from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.ranks import note_missing
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows, natural_order
 from rcdiag.table.readers.slime_rollouts import Sample, dashboard_samples, rollout_samples
 from rcdiag.table.readers.slime_training import TrainSample, train_samples
@@ -25,6 +26,9 @@ from rcdiag.table.readers.slime_training import TrainSample, train_samples
 DASHBOARD = frozenset(("tokens", "response_length", "loss_mask", "rollout_log_probs"))
 # Names of fields that only samples of miles have.
 OF_MILES = frozenset({"routing_key", "rollout_indexer_topk", "opd_reverse_kl", "reward_spec"})
+
+# A file of miles at training: the number of the rollout and that of the rank.
+RANK = re.compile(r"\d+_(\d+)")
 
 EVALUATIONS = "files of evaluations (eval_N) are not read beside those of training"
 MIRRORED = "the dashboard's parquet holds what the rollout files hold, and is not read"
@@ -67,15 +71,20 @@ def _steps(files: Sequence[Path], notes: Notes) -> dict[int, _Step]:
     if training and len(training) < len(files):
         notes.change(EVALUATIONS)
     steps: dict[int, _Step] = {}
+    ranks: dict[int, set[int]] = {}
     for file in training or files:
         peek = Peek(file)
-        step = steps.setdefault(_step_of(peek), _Step())
+        number = _step_of(peek)
+        step = steps.setdefault(number, _Step())
         if peek.columns:
             step.dashboard.append(file)
         elif _is_train(peek):
             step.train.append(file)
+            if (rank := RANK.fullmatch(file.stem)) is not None:
+                ranks.setdefault(number, set()).add(int(rank[1]))
         else:
             step.rollout.append(file)
+    note_missing(ranks, notes)
     return steps
 
 

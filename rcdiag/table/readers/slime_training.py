@@ -103,6 +103,11 @@ def _gathered(path: Path, payload: dict[str, Any], notes: Notes) -> list[TrainSa
         if row is None:
             continue
         place = fields.integer("rollout_position")
+        known = _length(rewards)
+        if place is not None and known is not None and not 0 <= place < known:
+            raise fields.wrong(
+                "rollout_position", f"is {place}, but the file has {known} rewards (raw_reward)"
+            )
         row |= {"step": step, "reward": _raw_reward(rewards, place, where)}
         index = fields.integer("sample_index")
         out.append(TrainSample(row, path, position, index, place))

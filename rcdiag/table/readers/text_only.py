@@ -34,7 +34,9 @@ AGAIN = (
     "mismatch is lost."
 )
 DROPPED = "The dump holds no special tokens: end tokens and those of the chat template are missing."
+SAME_TEXT = "Tokens of a response decode to its text, and encode to themselves."
 OTHER_TEXT = "Tokens of a response decode to another text than that of the dump."
+TOGETHER = "Prompt and response give other tokens in one text than apart."
 OTHER_LENGTH = "A response has another number of tokens than its record counts."
 NO_MASK = "A response with messages of tools or users has no mask of what the policy sampled."
 
@@ -197,8 +199,11 @@ def _measure(facts: dict[str, Any], notes: Notes, block: Sequence[_Encoded]) -> 
     }
     for name, count in more.items():
         facts[name] = facts.get(name, 0) + count
-    if other := len(block) - more["rows_decoding_to_their_text"]:
-        notes.change(OTHER_TEXT, other)
+    same = more["rows_decoding_to_their_text"]
+    apart = len(block) - more["rows_with_the_same_tokens_together"]
+    for text, count in ((SAME_TEXT, same), (OTHER_TEXT, len(block) - same), (TOGETHER, apart)):
+        if count:
+            notes.change(text, count)
     if other := len(counted) - more["rows_with_the_same_token_count"]:
         notes.change(OTHER_LENGTH, other)
     facts["longest"] = max(facts.get("longest", 0), *(len(row.ids) for row in block))

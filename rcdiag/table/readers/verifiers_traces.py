@@ -79,7 +79,7 @@ class Node(msgspec.Struct):
 
 
 class Reward(msgspec.Struct):
-    score: float
+    score: float | None = None  # None where the reward was not computed
     weight: float = 1.0
 
 
@@ -297,11 +297,11 @@ def _spread(
 
 def _reward(trace: Trace) -> float | None:
     """Return the weighted sum of the rewards that were computed; None where none was."""
-    values = [
-        reward.score * reward.weight if isinstance(reward, Reward) else reward
-        for reward in trace.rewards.values()
-        if reward is not None
-    ]
+    values: list[float] = []
+    for reward in trace.rewards.values():
+        score = reward.score if isinstance(reward, Reward) else reward
+        if score is not None:
+            values.append(score * (reward.weight if isinstance(reward, Reward) else 1.0))
     return float(sum(values)) if values else None
 
 

@@ -274,6 +274,8 @@ def _detect(peek: Peek) -> bool:
     response = peek.record.get("response")
     body = response.get("body") if isinstance(response, dict) else None
     parts = (part for part in (peek.record, response, body) if isinstance(part, dict))
+    if {"custom_id", "response"} <= peek.keys or peek.record.get("object") == "error":
+        return True  # a batch file, or a request that failed before one that did not
     return any(str(part.get("object")).removesuffix(".chunk") in OBJECTS for part in parts)
 
 

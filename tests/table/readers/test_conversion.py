@@ -331,3 +331,11 @@ def test_a_large_dump_is_converted_in_bounded_memory(tmp_path):
     assert table.where(rows * blocks - 1) == f"{path}, line {rows * blocks - 1}"
     assert largest < 120e6  # the whole has 160 MB, a row group 16
     assert sum(len(part) for part in read_trajectories(table, ["rollout"])) == rows * blocks
+
+
+def test_rows_without_log_probs_beside_others_are_counted(tmp_path):
+    rows = [row(1, 2), {"response_ids": [3]}, {"response_ids": [4]}, row(5)]
+    table = opened(tmp_path, rows)
+    assert column(table, "rollout_log_probs")[1:3] == [None, None]
+    assert changes(table)["rollout_log_probs: is null in rows whose records have none"] == 2
+    assert "null" not in " ".join(changes(opened(tmp_path, rows[:1])))

@@ -128,6 +128,18 @@ def test_ranks_are_joined_and_copies_read_once(tmp_path):
     assert list(result.changes.values()) == [4]
 
 
+def test_a_step_without_the_file_of_a_rank_is_said(tmp_path):
+    rng = np.random.default_rng(2)
+    files = [
+        save_rank(tmp_path, step, rank, [drawn(rng, 2 * step + rank, 3, 4)])
+        for step, rank in ((1, 0), (1, 1), (2, 1))
+    ]
+    result = rows_of(MILES, *files)
+    assert [text for text in result.changes if "no file of rank 0" in text and "step 2" in text]
+    assert len(result.rows) == 3
+    assert not [text for text in rows_of(MILES, *files[:2]).changes if "no file" in text]
+
+
 def test_log_probs_come_from_the_last_pipeline_stage(tmp_path):
     rng = np.random.default_rng(0)
     samples = [drawn(rng, 0, 3, 5)]

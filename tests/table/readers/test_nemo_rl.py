@@ -180,3 +180,14 @@ def test_bare_nan_of_python(tmp_path, lines):
 def test_broken_samples_are_refused(tmp_path, lines, field, value, message):
     lines[1] |= {field: value, "input_lengths": lines[1]["input_lengths"]} | {field: value}
     assert message in refusal(NEMO_RL, write_lines(tmp_path / "a.jsonl", lines))
+
+
+def test_a_step_that_two_experiments_have_is_refused(tmp_path, lines):
+    files = [
+        write_lines(tmp_path / f"exp_{run:03}" / f"train_data_step{step}.jsonl", lines)
+        for run, step in ((1, 1), (1, 2), (2, 3))
+    ]
+    assert len(rows_of(NEMO_RL, *files).rows) == 6  # a run that was resumed
+    again = write_lines(tmp_path / "exp_002" / "train_data_step2.jsonl", lines)
+    message = refusal(NEMO_RL, *files, again)
+    assert "exp_002/train_data_step2.jsonl: the step of" in message

@@ -125,6 +125,16 @@ def test_steps_and_ranks_of_an_export_are_in_order(tmp_path):
     ]
 
 
+def test_a_step_without_the_file_of_a_rank_is_said(tmp_path):
+    for step, rank in ((9, 0), (9, 2), (10, 0)):
+        line = exported([1], [rank], [1], [-0.5], [-0.25], step=step)
+        file = write_lines(tmp_path / f"token_exports/step_{step}/rank_{rank}.jsonl", [line])
+        (file.parent / "STABLE").touch()
+    result = rows_of(PRIME_RL, *tmp_path.rglob("*.jsonl"))
+    (text,) = result.changes
+    assert text.startswith("step 10 has no file of rank 2, which another step has")
+
+
 def test_null_is_what_was_not_finite(tmp_path):
     line = exported([1], [2, 3], [1, 1], [-0.5, -0.25], [-0.5, -0.25])
     line["trainer_logprobs"][2] = None
@@ -255,6 +265,11 @@ def test_weights_that_changed_while_sampling(tmp_path):
 def test_rewards_that_were_not_computed_are_null(tmp_path):
     file = write_lines(tmp_path / "traces.jsonl", [episode(trace(SINGLE, rewards={"right": None}))])
     assert "reward" not in rows_of(PRIME_RL, file).rows[0]
+    rewards = {"right": {"score": None, "weight": 2.0}, "late": {"weight": 3.0}}
+    one = episode(trace(SINGLE, rewards=rewards))
+    other = episode(trace(SINGLE, rewards={**rewards, "form": {"score": 0.5, "weight": 4.0}}))
+    file = write_lines(tmp_path / "traces.jsonl", [one, other])
+    assert rows_of(PRIME_RL, file).column("reward") == [None, 2.0]
 
 
 def test_effective_traces_are_read_in_place_of_all_and_never_those_of_evaluations(tmp_path):

@@ -279,6 +279,11 @@ def test_broken_samples_are_refused(tmp_path, rollouts, fields, message):
     assert f"0.pt, sample 1: {message}" in text
 
 
+def test_rewards_of_fewer_samples_than_there_are_are_refused(tmp_path, training):
+    file = save_train(tmp_path, 7, training, raw_reward=[1.5])
+    assert "sample 1: `rollout_position` is 1, but the file has 1 rewards" in refusal(SLIME, file)
+
+
 def test_a_newer_train_file_is_refused(tmp_path, training):
     assert "format_version 3" in refusal(SLIME, save_train(tmp_path, 0, training, format_version=3))
 

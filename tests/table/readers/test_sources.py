@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import pickle
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -178,6 +179,49 @@ def test_a_torch_file_that_was_cut_is_not_left_out_of_its_folder(tmp_path):
     (tmp_path / "4.pt").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(RcdiagError, match=r"4\.pt: a torch file .* cut off"):
         find_files(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["b.toyjsonl", "b.dp", "b.pt", "b.jsonl", "capture.sqlite"])
+def test_a_file_of_zero_bytes_is_refused_alone_and_in_its_folder(name, tmp_path):
+    """A machine that went down may leave a file's length without its bytes."""
+    (tmp_path / name).write_bytes(bytes(5000))
+    for source in (tmp_path, tmp_path / name):
+        with pytest.raises(RcdiagError, match=rf"{name}: zero bytes alone") as caught:
+            find_files(str(source))
+        assert caught.value.hint
+
+
+def test_a_file_of_zero_bytes_beside_a_dump_is_not_left_out(tmp_path):
+    write_toy(tmp_path / "a.toyjsonl", [ROW])
+    (tmp_path / "notes.bin").write_bytes(bytes(9))  # not named as the dump's files are
+    assert names_of(tmp_path) == ["a.toyjsonl"]
+    (tmp_path / "b.toyjsonl").write_bytes(bytes(9))
+    with pytest.raises(RcdiagError, match=r"b\.toyjsonl: zero bytes alone"):
+        find_files(str(tmp_path))
+
+
+def test_files_named_as_the_dump_that_hold_something_else_are_said(tmp_path):
+    write_toy(tmp_path / "a.toyjsonl", [ROW])
+    for number in range(4):
+        (tmp_path / f"other{number}.toyjsonl").write_bytes(b"\x80\x07random")
+    changes = open_table(tmp_path).metadata["conversion"]["changes"]
+    assert [text for text in changes if "left out (4): other0.toyjsonl, other1.toyjsonl" in text]
+    assert "left out" not in " ".join(
+        open_table(tmp_path / "a.toyjsonl").metadata["conversion"]["changes"]
+    )
+
+
+def test_a_log_of_inspect_is_named(tmp_path):
+    with zipfile.ZipFile(tmp_path / "log.eval", "w") as archive:
+        archive.writestr("header.json", "{}")
+    with pytest.raises(RcdiagError, match=r"log\.eval: a log of Inspect, .* not their ids"):
+        find_files(str(tmp_path / "log.eval"))
+
+
+def test_a_database_that_is_cut_off_is_named(tmp_path):
+    (tmp_path / "capture.sqlite").write_bytes(b"SQLite format 3\0" + bytes(80))
+    with pytest.raises(RcdiagError, match="an SQLite database that is damaged"):
+        find_files(str(tmp_path / "capture.sqlite"))
 
 
 def test_an_empty_file_of_the_dump_is_refused(tmp_path):

@@ -192,7 +192,11 @@ def test_with_a_tokenizer_text_becomes_tokens_and_no_log_probs(dump, tokenizer, 
     assert facts["rows"] == len(rows)
     assert facts["tokens"] == sum(len(row["response_ids"]) for row in rows)
     assert facts["share_decoding_to_their_text"] == 1.0
-    assert any("encoded again" in change for change in metadata["conversion"]["changes"])
+    changes = metadata["conversion"]["changes"]
+    assert any("encoded again" in change for change in changes)
+    assert [n for text, n in changes.items() if "decode to its text" in text] == [len(rows)]
+    together = [n for text, n in changes.items() if "in one text than apart" in text]
+    assert sum(together) == len(rows) - facts["rows_with_the_same_tokens_together"]
 
 
 def test_rows_of_verl(tmp_path, tokenizer):

@@ -397,7 +397,9 @@ def test_padding_without_attention_mask_is_refused_with_the_way_out(tmp_path):
         (lambda t: t["attention_mask"][6].__setitem__(5, 0), "row 6: attention_mask of the prompt"),
         (lambda t: t["attention_mask"][1].__setitem__(7, 3), "row 1: attention_mask of the resp"),
         (lambda t: t.update(attention_mask=t["attention_mask"][:, 1:]), "17 columns"),
-        (lambda t: t.update(old_log_probs=t["old_log_probs"][:, :5]), "too narrow"),
+        (lambda t: t.update(old_log_probs=t["old_log_probs"][:, :5]), r"has the shape \[8, 5\]"),
+        (lambda t: t.update(old_log_probs=t["old_log_probs"][:, :11]), r"has the shape \[8, 11\]"),
+        (lambda t: t.update(response_mask=torch.ones(8, 13)), r"has the shape \[8, 13\]"),
         (lambda t: t.update(old_log_probs=t["old_log_probs"][:3]), "has 3 rows, responses has 8"),
         (lambda t: t["responses"][1].__setitem__(4, -1), "row 1: .*token id -1"),
         (lambda t: t["responses"][1].__setitem__(4, 2**40), "row 1"),
@@ -423,6 +425,36 @@ def test_values_of_another_number_of_rows_are_refused(tmp_path):
     path = write(tmp_path / "a.dp", FORMS["consolidated"](tensors_of(batch), values))
     with pytest.raises(RcdiagError, match=r"a\.dp: uid has 7 rows, responses has 8"):
         read(path)
+
+
+def test_a_column_that_is_wider_than_its_responses_is_refused_though_all_tokens_fit(tmp_path):
+    tensors = tensors_of(rollouts())
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    tensors["old_log_probs"] = torch.nn.functional.pad(tensors["old_log_probs"], (0, 6))
+    path = write(tmp_path / "a.dp", FORMS["consolidated"](tensors, values_of(rollouts())))
+    with pytest.raises(RcdiagError, match=r"old_log_probs has the shape \[8, 18\], responses has"):
+        read(path)
+
+
+def test_a_batch_without_rows_or_tensors_is_refused_in_plain_words(tmp_path):
+    batch = rollouts(2)
+    empty = {name: tensor[:0] for name, tensor in tensors_of(batch).items()}
+    path = write(tmp_path / "a.dp", torch_bytes(empty))
+    with pytest.raises(RcdiagError, match=r"a\.dp: the table has zero rows"):
+        read(path)
+    path = write(tmp_path / "a.dp", pickled(data_proto(torch_bytes(None), {})))
+    with pytest.raises(RcdiagError, match="without responses"):
+        read(path)
+
+
+def test_a_small_batch_of_0_8_is_a_step_and_no_prompt(tmp_path):
+    """A step may be sampled in several batches, of which one has the responses to one prompt."""
+    proto = data_proto(torch_bytes(tensordict(tensors_of(rollouts(2)))), {}, {})
+    folder = tmp_path / "GBS4_N2_in6_out12" / "genstep_000007"
+    write(folder / "gen_batch.dp", pickled(proto))
+    (folder / "meta.json").write_text('{"global_steps": 12, "gen_steps": 7}')
+    rows, _ = read(tmp_path)
+    assert [row["step"] for row in rows] == [12, 12]
 
 
 def test_a_torch_file_of_something_else_is_no_batch_of_verl(tmp_path):

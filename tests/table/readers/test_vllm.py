@@ -227,6 +227,9 @@ def test_requests_that_failed_and_empty_choices_are_left_out_with_a_count(tmp_pa
     result = rows_of(VLLM, file)
     assert result.numbers == [1, 5]
     assert sorted(result.changes.values()) == [2, 3]
+    for first in lines[:3]:
+        file = write_lines(tmp_path / "r.jsonl", [first, *lines[3:]])
+        assert rows_of(VLLM, file).numbers == [2]
 
 
 def test_a_response_saved_alone_over_several_lines(tmp_path):

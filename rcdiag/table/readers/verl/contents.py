@@ -97,7 +97,8 @@ def _tensors(stored: Any, content: Content) -> Any:
     if isinstance(stored, tuple):
         _, _, columns = stored
         return {name: _from_numpy(column) for name, column in columns.items()}
-    return load_torch(content.inner(stored, "its tensors"))
+    tensors = load_torch(content.inner(stored, "its tensors"))
+    return {} if tensors is None else tensors
 
 
 def _from_numpy(stored: Any) -> Tensor | Jagged:

@@ -85,6 +85,8 @@ def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]
     made: dict[str, Any] = {}
 
     def add(name: str, source: str, span: Span, make: MakeColumn = padded.token_column) -> None:
+        if span is response:
+            _check_width(tensors[source], tensors["responses"], source, where)
         values = cut_rows(tensors[source], rows, span, source, where)
         made[name] = make(values, span)
 
@@ -94,9 +96,9 @@ def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]
     add("response_ids", "responses", response)
     for source in MASKS:
         if source in tensors and "response_mask" not in made:
-            shift = columns if _spans_prompt(tensors[source], tensors["responses"]) else 0
+            whole = _spans_prompt(tensors[source], tensors["responses"], columns)
             bits = partial(padded.mask_column, name=source, where=where)
-            add("response_mask", source, response + shift, bits)
+            add("response_mask", source, response + columns if whole else response, bits)
     for name, sources in FLOATS.items():
         for source in sources:
             if source in tensors and name not in made and not _is_scalar(tensors[source]):
@@ -147,11 +149,28 @@ def _spans(batch: Batch, rows: RowIndex, where: Where) -> tuple[Span | None, Spa
     return prompt, response, before
 
 
-def _spans_prompt(mask: Tensor | Jagged, responses: Tensor | Jagged) -> bool:
-    """Tell whether a mask covers prompt and response, as loss_mask did before verl 0.5."""
-    if isinstance(mask, Jagged) or isinstance(responses, Jagged):
+def _spans_prompt(mask: Tensor | Jagged, responses: Tensor | Jagged, columns: int) -> bool:
+    """Tell whether a mask covers prompt and response, as loss_mask did before verl 0.5.
+
+    `columns` are those of the prompt.
+    """
+    if isinstance(mask, Jagged) or isinstance(responses, Jagged) or not columns:
         return False
-    return mask.shape[1] != responses.shape[1]
+    return mask.shape[1] == columns + responses.shape[1]
+
+
+def _check_width(
+    tensor: Tensor | Jagged, responses: Tensor | Jagged, name: str, where: Where
+) -> None:
+    """Refuse a padded column that is not as wide as the responses to whose tokens it belongs."""
+    if isinstance(tensor, Jagged) or isinstance(responses, Jagged):
+        return
+    if tensor.shape[1:2] != responses.shape[1:2]:
+        raise RcdiagError(
+            f"{where(0)}: {name} has the shape {list(tensor.shape)}, responses has "
+            f"{list(responses.shape)}",
+            hint="columns of one batch belong together; write the dump again",
+        )
 
 
 def _is_scalar(tensor: Tensor | Jagged) -> bool:
@@ -205,7 +224,7 @@ def _check_tags(batch: Batch, path: Path) -> None:
 
 def _without_padding(batch: Batch, count: int, notes: Notes) -> RowIndex:
     """Return the rows that were sampled; TransferQueue fills a batch up with rows that were not."""
-    fills = np.array([bool(tag.get("is_padding")) for tag in batch.tags] or [False] * count)
+    fills = np.array([bool(tag.get("is_padding")) for tag in batch.tags] or [False] * count, bool)
     if fills.any():
         notes.change(
             "rows that TransferQueue adds to fill a batch (is_padding) are left out",
@@ -301,7 +320,7 @@ def _step(batch: Batch, path: Path, count: int, notes: Notes) -> int | None:
 
 def _is_fed_by_prompt(batch: Batch, path: Path, count: int) -> bool:
     """Tell whether a fully asynchronous run wrote the file: one prompt for each folder."""
-    if path.name != layout.OUTPUT_BATCH:
+    if path.name != layout.OUTPUT_BATCH or not path.parent.name.isdecimal():
         return False
     uids = batch.values.get("uid")
     if uids is not None and len(uids):
