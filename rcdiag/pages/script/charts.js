@@ -81,10 +81,13 @@ function symlogScale(axis, values) {
     }
   }
   const crowded = ticks.length > 9;
+  // One way of writing for all ticks: 0.001 or, where the smallest is smaller, 10⁻⁴.
+  const power = (value) => `10${String(Math.round(Math.log10(Math.abs(value)))).replace(/./g, (digit) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(digit)])}`;
+  const tick = (value) => (value && least < 1e-4 ? `${value < 0 ? "−" : ""}${power(value)}` : written(axis, value));
   return {
     place: (value) => (move(value) - low) / (high - low),
     ticks: crowded ? ticks.filter((value) => value === 0 || Math.round(Math.log10(Math.abs(value))) % 2 === 0) : ticks,
-    text: (value) => (value > 0 && low < -pad ? "+" : "") + written(axis, value),
+    text: (value) => (value > 0 && low < -pad ? "+" : "") + tick(value),
   };
 }
 
