@@ -74,12 +74,14 @@ def _no_law_of_both(mean: float) -> tuple[str, list[str]]:
     if mean > 1:
         return (
             f", and E[ratio] is {mean_ratio(mean)}, not 1 as for other weights, precision or "
-            "context: what was recorded is not the law that sampled, or the trainer's does not sum to 1",
+            "context: what was recorded is not the law that sampled, or the trainer's does not "
+            "sum to 1",
             ["temperature-raw-recorded", "draft-recorded", "vocab-shard-wrong"],
         )
     return (
         f", and E[ratio] is {mean_ratio(mean)}, not 1 as for other weights, precision or context: "
-        "the sampler could not take what the trainer expects, or the trainer's law does not sum to 1",
+        "the sampler could not take what the trainer expects, or the trainer's law does not sum "
+        "to 1",
         ["truncated-law", "penalty", "vocabulary-padding"],
     )
 

@@ -64,8 +64,8 @@ def _kept_set(signs: Signs) -> Suspicion | None:
     return Suspicion(
         confidence=0.9,
         message="Recorded log-probs are renormalised over a kept set: E[ratio] is "
-        f"{mean_ratio(mean)} ({z:+.0f} standard errors from 1), log-ratios are at most noise above 0 and at least "
-        f"{low:.2f}.",
+        f"{mean_ratio(mean)} ({z:+.0f} standard errors from 1), log-ratios are at most noise "
+        f"above 0 and at least {low:.2f}.",
         evidence=[
             fact("E[ratio]", "the mean mass that the kept set holds", value=mean, z=z),
             fact(
