@@ -305,6 +305,17 @@ def _parts_of_name(text: str) -> Markup:
     return Markup(SEAMS.sub("<wbr>", str(escape(text))))
 
 
+def _command(text: str) -> Markup:
+    """Write a command line that breaks between words, and never within the name of an option."""
+    words = [
+        Markup('<span class="option">{}</span>').format(word)
+        if word.startswith("-")
+        else _parts_of_name(word)
+        for word in text.split(" ")
+    ]
+    return Markup(" ").join(words)
+
+
 def _with_terms(text: str, names: Sequence[str]) -> Markup:
     """Let each name in a sentence open what `rcdiag explain` says of it, the first time it occurs.
 
@@ -348,6 +359,7 @@ def _environment() -> Environment:
         "ticks": _ticks,
         "attribute": _attribute,
         "parts": _parts_of_name,
+        "command": _command,
         "terms": _with_terms,
         "by_reason": _by_reason,
         "compact": lambda value: json.dumps(value),

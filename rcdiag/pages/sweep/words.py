@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rcdiag.results import SweepResult
-from rcdiag.results.sweep import Candidate, Forecast, Recommendation
-from rcdiag.usecases.sweep.scores import WORTH
+from rcdiag.results.sweep import WORTH, Candidate, Forecast, Recommendation
 
 ANSWERS = {
     "correct": "take",
