@@ -461,13 +461,8 @@ function valuesTable(chart, title) {
   return el("div", { class: "values wide", tabindex: "0", role: "region", "aria-label": `Values of ${title}` }, el("table", {}, el("thead", {}, head), el("tbody", {}, rows)));
 }
 
-function setUpFigure(figure) {
-  const chart = page.figures[figure.dataset.figure];
-  if (!chart) return;
-  const place = figure.querySelector(".drawing");
-  const title = figure.querySelector("h4").textContent;
-  place.setAttribute("aria-label", `${title}. ${figure.querySelector("figcaption").textContent} Arrow keys go from point to point.`);
-  place.setAttribute("role", "group");
+// A chart is drawn once its place has a width, and again when a window is made wider or narrower.
+function drawFitting(chart, place) {
   let width = 0;
   new ResizeObserver(() => {
     if (place.clientWidth && place.clientWidth !== width) {
@@ -475,13 +470,29 @@ function setUpFigure(figure) {
       drawChart(chart, place);
     }
   }).observe(place);
+}
+
+// The numbers of a chart: as a table below its buttons, and to copy.
+function toolsOf(chart, title) {
   let values = null;
   const table = el("button", { type: "button", "aria-expanded": "false", onclick: () => {
-    if (values) { values.remove(); values = null; } else { values = valuesTable(chart, title); figure.append(values); }
+    if (values) { values.remove(); values = null; } else { values = valuesTable(chart, title); tools.after(values); }
     table.setAttribute("aria-expanded", String(values !== null));
   } }, "values");
   const copy = el("button", { type: "button", onclick: () => copyText(separated(chart), copy) }, "copy data");
-  figure.append(el("div", { class: "tools" }, table, copy));
+  const tools = el("div", { class: "tools" }, table, copy);
+  return tools;
+}
+
+function setUpFigure(figure) {
+  const chart = page.figures[figure.dataset.figure];
+  if (!chart) return;
+  const place = figure.querySelector(".drawing");
+  const title = figure.querySelector("h4").textContent;
+  place.setAttribute("aria-label", `${title}. ${figure.querySelector("figcaption").textContent} Arrow keys go from point to point.`);
+  place.setAttribute("role", "group");
+  drawFitting(chart, place);
+  figure.append(toolsOf(chart, title));
 }
 
 // A picker shows one figure of its group at a time.
