@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause_words import cause_words
-from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Lines, Tab, Terms, Words
+from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Lines, Part, Tab, Terms, Words
 from rcdiag.pages.drawn import static_svg
 from rcdiag.pages.headline import LEVELS, NOT_JUDGED, Headline
 from rcdiag.pages.merge import DumpResults, merged
@@ -266,12 +266,14 @@ def _quoted(part: Any) -> Iterator[str]:
 
 
 def _left_to_screen(tabs: Sequence[Tab]) -> list[str]:
-    return [
-        section.title.lower()
-        for tab in tabs
-        for section in tab.sections
-        if section.screen and section.title
-    ]
+    """Name what a print leaves out, in the order of the page."""
+    left = []
+    for section in (section for tab in tabs for section in tab.sections):
+        if any(isinstance(block, Part) and block.name == "pair" for block in section.blocks):
+            left.append("the numbers of each pair")
+        elif section.screen and section.title:
+            left.append(section.title.lower())
+    return left
 
 
 def _documents(dumps: Sequence[DumpResults]) -> dict[str, str]:

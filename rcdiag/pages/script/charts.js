@@ -287,7 +287,7 @@ function drawDots(chart, root, width, dense) {
   const x = makeScale(chart.x, [...parts.flatMap((part) => [...part.values, ...part.low, ...part.high]), ...(chart.floor || []).slice(0, 2)], Math.max((width - left) / 120, 3));
   // Two dots of a row stand a little above and below its middle.
   const apart = chart.joined || parts.length < 2 ? 0 : 7;
-  const line = stacked ? 36 + apart - (dense ? 12 : 0) : 24 - (dense ? 8 : 0);
+  const line = stacked ? 36 + apart - (dense ? 8 : 0) : 24 - (dense ? 8 : 0);
   const box = { left, top: chart.floor ? 18 : 6, width: width - left - 14, height: names.length * line, right: 14 };
   const none = { ticks: [], place: () => 0, text: String };
   const { at } = frame(root, box, x, none, chart.x, { label: "" });
