@@ -10,6 +10,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
+from rcdiag.diagnosis.estimates import rough
 from rcdiag.diagnosis.next_experiment import next_experiment, quoted
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.signs import Onset, Signs
@@ -278,6 +279,6 @@ def _summary(signs: Signs, verdict: str, causes: Sequence[NamedCause]) -> str:
         return f"From step {first.from_step} on: {first.message}"
     place = " (the last)" if onset.first == len(onset.steps.labels) - 1 else ""
     return (
-        f"From step {onset.step} on{place} k3 is {onset.times:,.0f} times the median of the steps "
-        f"before. {first.message}"
+        f"From step {onset.step} on{place} k3 is some {rough(onset.times)} times the median of the "
+        f"steps before. {first.message}"
     )

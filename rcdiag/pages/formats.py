@@ -7,20 +7,19 @@ from math import floor, isfinite, log10
 from rcdiag.results import MetricValue
 from rcdiag.results.base import written_interval
 
+# What is nearer to 1 is written as 1: log-probs of 32 bits do not tell ratios so near.
+NEAREST = 1e-9
+
 
 def number(value: float | None) -> str:
     """Write three significant digits; near 1 as many as its distance from 1 has two of."""
-    if value is None:
-        return "n/a"
-    if 1e-12 < abs(value - 1.0) < 1e-4:
-        return f"1 {'+' if value > 1 else '−'} {abs(value - 1.0):.2g}"
-    return f"{value:.{near_one(value)}g}"
+    return "n/a" if value is None else f"{value:.{near_one(value)}g}"
 
 
 def near_one(value: float) -> int:
     """Return how many significant digits a number is written with: three, and more near 1."""
     distance = abs(value - 1.0)
-    if not 1e-12 < distance < 0.1:
+    if not NEAREST <= distance < 0.1:
         return 3
     decimals = 1 - floor(log10(distance))
     return max(decimals + (1 if value > 1.0 else 0), 3)

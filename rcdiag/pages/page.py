@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause_words import cause_words
-from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Lines, Tab, Terms, Words
+from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Lines, Part, Tab, Terms, Words
 from rcdiag.pages.drawn import static_svg
 from rcdiag.pages.headline import LEVELS, NOT_JUDGED, Headline
 from rcdiag.pages.merge import DumpResults, merged
@@ -266,12 +266,14 @@ def _quoted(part: Any) -> Iterator[str]:
 
 
 def _left_to_screen(tabs: Sequence[Tab]) -> list[str]:
-    return [
-        section.title.lower()
-        for tab in tabs
-        for section in tab.sections
-        if section.screen and section.title
-    ]
+    """Name what a print leaves out, in the order of the page."""
+    left = []
+    for section in (section for tab in tabs for section in tab.sections):
+        if any(isinstance(block, Part) and block.name == "pair" for block in section.blocks):
+            left.append("the numbers of each pair")
+        elif section.screen and section.title:
+            left.append(section.title.lower())
+    return left
 
 
 def _documents(dumps: Sequence[DumpResults]) -> dict[str, str]:
@@ -303,6 +305,17 @@ def _ticks(text: str) -> Markup:
 def _parts_of_name(text: str) -> Markup:
     """Let a long name break after its underscores, slashes and dots; numbers stay whole."""
     return Markup(SEAMS.sub("<wbr>", str(escape(text))))
+
+
+def _command(text: str) -> Markup:
+    """Write a command line that breaks between words, and never within the name of an option."""
+    words = [
+        Markup('<span class="option">{}</span>').format(word)
+        if word.startswith("-")
+        else _parts_of_name(word)
+        for word in text.split(" ")
+    ]
+    return Markup(" ").join(words)
 
 
 def _with_terms(text: str, names: Sequence[str]) -> Markup:
@@ -348,6 +361,7 @@ def _environment() -> Environment:
         "ticks": _ticks,
         "attribute": _attribute,
         "parts": _parts_of_name,
+        "command": _command,
         "terms": _with_terms,
         "by_reason": _by_reason,
         "compact": lambda value: json.dumps(value),

@@ -34,7 +34,21 @@ _INTERVAL = (
 
 
 class _Draw(TypedDict, total=False):
-    """Facts that a provenance has only where rows were drawn, or columns have other names."""
+    """Facts that a provenance has only where they are known, rows were drawn or names differ."""
+
+    host: Annotated[str, Doc("Name of the machine that computed the result.")]
+    device: Annotated[
+        str,
+        Doc(
+            "What computed the result on that machine: its processor, or the GPU on which a model "
+            "ran.",
+            example="NVIDIA H200",
+        ),
+    ]
+    commit: Annotated[
+        str,
+        Doc("Commit of rcdiag's own source, where it runs from a clone or was installed from one."),
+    ]
 
     columns_read_as: Annotated[
         dict[str, str],
@@ -90,8 +104,12 @@ FormatVersion = Annotated[
     Doc("Version of the result document's format; rcdiag reads its own and all that came before."),
 ]
 PROVENANCE = Doc(
-    "Where a result comes from: command, versions, dump, rows, fingerprint, seed and time.",
-    see=("command", "versions", "dump", "rows", "fingerprint", "seed", "time"),
+    "Where a result comes from: command, versions, host, device, commit, dump, rows, fingerprint, "
+    "seed and time.",
+    see=(
+        *("command", "versions", "host", "device", "commit"),
+        *("dump", "rows", "fingerprint", "seed", "time"),
+    ),
     keys=Provenance,
 )
 ProvenanceOfResult = Annotated[dict[str, Any], PROVENANCE]

@@ -34,6 +34,9 @@ from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
 from rcdiag.results.show import Shown, Summary, interval, number, size
 
+# A smaller gain, relative to the noise without correction, is not worth a correction.
+WORTH = 0.05
+
 _REFUSES = "the recommendation refuses (rcdiag's proposal)"
 _OVER_ALL = "over all sequences, w their mean weight, 0 where rejected"
 # Worked numbers: the first sequence is kept and truncated at 1.5, the second one rejected.

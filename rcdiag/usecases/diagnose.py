@@ -65,7 +65,7 @@ def diagnose(
             ),
         )
     result = DiagnoseResult(
-        provenance=provenance(table, seed),
+        provenance=provenance(table, seed, None if run is None else _device()),
         num_sequences=table.num_rows,
         num_tokens=int(case.mask.sum()),
         trainer_model=None if model is None else model.name,
@@ -94,6 +94,13 @@ def _without_command(cause: NamedCause) -> NamedCause:
     """Return a cause without the advice to run what has just been run."""
     ran = [one for one in cause.actions if (one.command or "").startswith("rcdiag diagnose ")]
     return replace(cause, actions=[one for one in cause.actions if one not in ran])
+
+
+def _device() -> str:
+    """Name the device on which experiments run: the GPU where there is one."""
+    from rcdiag.engines.hf.model import choose_device, device_name
+
+    return device_name(choose_device(None))
 
 
 def _runner(

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from rcdiag.pages.page import page
+from rcdiag.table.opening import open_table
+from rcdiag.usecases.compare.run import compare
+from rcdiag.usecases.sweep.run import sweep
 from tests.pages.browser import Visit, visit
-from tests.pages.makers import FIRST
+from tests.pages.makers import FIRST, MAKERS, SAMPLES, scored
 
 pytestmark = pytest.mark.browser
 
@@ -26,6 +30,10 @@ TALL = """() => [...document.querySelectorAll('tbody tr:not(.detail) > *')].filt
     cell.checkVisibility()
     && cell.clientHeight > 7.2 * parseFloat(getComputedStyle(cell).lineHeight)
 ).map(cell => cell.textContent.slice(0, 60))"""
+# Parts whose content is higher than they are.
+RUNS_OVER = """() => [...document.querySelectorAll('main section, main .values, main .wide')]
+    .filter(each => each.clientHeight && each.scrollHeight > each.clientHeight + 8)
+    .map(each => each.outerHTML.slice(0, 90))"""
 DRAWN = """() => [...document.querySelectorAll('.tab.on figure:not([hidden]) .drawing')]
     .every(place => place.querySelector('svg'))"""
 
@@ -119,8 +127,28 @@ def test_without_scripts_the_leading_figures_are_drawings(browser, rendered):
     seen.page.context.close()
 
 
-def test_it_prints_on_eight_pages_or_fewer(browser, rendered, tmp_path):
-    seen = visit(browser, rendered("whole"), color_scheme="dark")
+@pytest.mark.parametrize("opened", [(), ("ladder", "update", "diagnosis")])
+def test_it_prints_on_eight_pages_or_fewer(browser, tmp_path, opened):
+    """All that is known of one pair, the updates of a model too, whatever was looked at before."""
+    table = open_table(SAMPLES / "stale.parquet")
+    known = scored("stale.parquet", text=True), sweep(table), compare(table)
+    (tmp_path / "page.html").write_text(page([*known, MAKERS["replay-model"]()]))
+    seen = visit(browser, tmp_path / "page.html", color_scheme="dark")
+    for tab in opened:
+        seen.go(tab)
     written = seen.page.pdf(path=tmp_path / "page.pdf", format="A4")
     assert 2 <= written.count(b"/Type /Page\n") + written.count(b"/Type /Page/") <= 8
+    seen.page.context.close()
+
+
+def test_nothing_lies_over_anything_else_on_paper(browser, rendered):
+    """Parts that scroll on the screen do not run over what stands below them."""
+    seen = visit(browser, rendered("whole"), viewport={"width": 718, "height": 1046})
+    for tab in seen.tabs():
+        seen.go(tab)
+    seen.go("tokens")
+    seen.page.locator("#tokens figure button", has_text="values").first.click()
+    seen.page.emulate_media(media="print")
+    assert seen.page.evaluate(RUNS_OVER) == []
+    assert "the numbers of each pair" in seen.page.locator("p.printed").inner_text()
     seen.page.context.close()

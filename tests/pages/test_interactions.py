@@ -31,6 +31,35 @@ def column(seen, table: str, place: int) -> list[str]:
     return [item.inner_text().split("\n")[0] for item in seen.page.locator(cells).all()]
 
 
+def test_drawings_of_a_pair_and_of_bounds_fit_a_window_that_was_made_narrower(seen):
+    """A phone is turned: what was drawn for the width of before would scroll the page."""
+    for tab, place in (("ladder", ".pair .drawing svg"), ("corrections", ".curves svg")):
+        seen.page.set_viewport_size({"width": 1280, "height": 900})
+        seen.go(tab)
+        wide = seen.page.locator(place).bounding_box()["width"]
+        assert wide > 390
+        seen.page.set_viewport_size({"width": 390, "height": 900})
+        narrower = "([place, wide]) => document.querySelector(place).clientWidth < wide"
+        seen.page.wait_for_function(narrower, arg=[place, wide])
+        assert seen.page.locator(place).bounding_box()["width"] < 390
+        assert seen.overflow <= 0, tab
+
+
+@pytest.mark.parametrize(
+    ("tab", "place"), [("ladder", ".pair"), ("corrections", ".sliders .beside")]
+)
+def test_drawings_of_a_pair_and_of_bounds_have_their_values_and_a_copy(seen, tab, place):
+    seen.go(tab)
+    host = seen.page.locator(place)
+    host.get_by_role("button", name="values").click()
+    rows = host.locator(".tools + .values tbody tr").count()
+    assert rows > 2
+    host.get_by_role("button", name="copy data").click()
+    copied = clipboard(seen).splitlines()
+    assert len(copied) == rows + 1
+    assert "\t" in copied[0]
+
+
 def test_one_tab_is_shown_and_a_link_leads_to_another(seen):
     assert seen.page.locator(".tab:visible").count() == 1
     seen.page.get_by_role("link", name="Ladder").click()

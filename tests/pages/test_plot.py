@@ -22,7 +22,10 @@ from rcdiag.pages.numbers import drawn_numbers
 from rcdiag.pages.save import save_figures
 from rcdiag.pages.score.sequences import paths_chart, running
 from rcdiag.pages.sweep.families import family_figure
+from rcdiag.table.opening import open_table
+from rcdiag.usecases.compare.run import compare
 from tests.pages.makers import MAKERS, replayed_with_model, scored, swept
+from tests.usecases.compare.tables import about, base_log_probs, shifted, write_policies
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +47,47 @@ def test_every_figure_has_its_name_and_its_width(result):
     figure = result.plot("concentration", width=3.3)
     assert figure.get_size_inches()[0] == pytest.approx(3.3)
     assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("width", [3.3, 6.9])
+def test_steps_of_a_ladder_that_are_decades_apart_are_all_told_from_0_on_paper(tmp_path, width):
+    """Dots on a scale that is logarithmic on both sides of 0, the noise floor as a band."""
+    base = base_log_probs(40)
+    near, far = shifted(base, 1e-4, 1), shifted(base, 0.3, 2)
+    policies = {"rollout": base, "near": near, "again": shifted(near, 1e-4, 3), "old": far}
+    scored_by = [
+        about("near", "vllm"),
+        about("again", "vllm", repeat_of="near"),
+        about("old", "hf"),
+    ]
+    path = write_policies(tmp_path / "a.parquet", policies, scored_by)
+    compared = compare(open_table(path))
+    figure = compared.plot("mismatch-by-rung", width=width)
+    figure.canvas = FigureCanvasAgg(figure)
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    assert axes.get_xscale() == "symlog"
+    frame = axes.get_window_extent()
+    zero = axes.transData.transform((0.0, 0.0))[0]
+    dots = [line for line in axes.lines if line.get_marker() == "o"]
+    rungs = compared.ladder.rungs
+    assert len(rungs) == 2
+    assert len(dots) == 2 * len(rungs) + 1
+    shown = {
+        float(dot.get_xdata()[0]): axes.transData.transform(dot.get_xydata()[0])[0] for dot in dots
+    }
+    for rung in rungs:
+        for value in (rung.contribution.value, rung.k2.value):
+            assert abs(shown[value] - zero) > 0.05 * frame.width, rung
+            assert frame.x0 < shown[value] < frame.x1
+    (band,) = axes.patches
+    floor = compared.noise_floor.k2
+    assert band.get_width() == pytest.approx(floor.value if floor.high is None else floor.high)
+    legend = axes.get_legend()
+    assert [text.get_text() for text in legend.get_texts()][-1] == "noise floor"
+    outside = legend.get_window_extent()
+    assert outside.x0 >= 0
+    assert outside.x1 <= figure.bbox.x1
 
 
 def test_a_wrong_name_lists_the_right_ones(result):

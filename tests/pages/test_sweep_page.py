@@ -9,8 +9,9 @@ import pytest
 from rcdiag.errors import RcdiagError
 from rcdiag.pages.merge import merged
 from rcdiag.pages.page import page
+from rcdiag.pages.sweep.words import answer, as_good
 from rcdiag.pages.tabs.corrections import tab
-from rcdiag.pages.tabs.corrections.treatments import treatments_of
+from rcdiag.pages.tabs.corrections.treatments import tag_of, treatments_of
 from rcdiag.results import ScoreResult, SweepResult
 from rcdiag.table.opening import open_table
 from rcdiag.trainers.emit import emit, on_sweep_page
@@ -60,6 +61,33 @@ def test_a_page_ranks_nothing_where_the_recorded_policy_did_not_sample():
     assert "No correction mends this" in shown
     for absent in ("Expected error", "recommended<", "as good<", "candidate-ranking", ">ok<"):
         assert absent not in shown
+
+
+def test_only_what_has_no_larger_error_than_the_recommended_is_called_as_good(result):
+    """Others within one standard error of the best are not told apart, whatever their error."""
+    advice = result.recommendation
+    best = advice.candidates[0]
+    errors = {"token_tis_5": 1.02, "seq_tis_2": 0.8, "seq_tis_5": 5.0, best.name: 1.0}
+    candidates = [
+        replace(one, refused=[], gradient_bias=0.0, gradient_noise=errors[one.name])
+        for one in advice.candidates
+        if one.name in errors
+    ]
+    near = replace(
+        advice,
+        answer="correct",
+        choice=best.name,
+        candidates=candidates,
+        indistinguishable=[name for name in errors if name != best.name] + [best.name],
+    )
+    assert as_good(near) == ["token_tis_5", "seq_tis_2"]
+    swept = replace(result, recommendation=near)
+    assert answer(swept).endswith("; as good: token_tis_5, seq_tis_2")
+    dump = merged([swept])
+    tags = {name: tag_of(item, dump) for item in treatments_of(dump) for name in item.names}
+    assert tags[best.name] == "recommended"
+    assert tags["seq_tis_2"] == tags["token_tis_5"] == "as good"
+    assert tags["seq_tis_5"] == "not told apart"
 
 
 def test_equal_corrections_share_a_row_with_all_their_names(result, presets):

@@ -12,6 +12,7 @@ import numpy as np
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.noise import BROKEN, NOISE, noisy, not_sampled_from
 from rcdiag.diagnosis.causes.other_weights import OTHER_WEIGHTS, by_weights, older_trainer
+from rcdiag.diagnosis.estimates import mean_ratio
 from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
 
 COARSE = 0.1  # nats, rms: quantised weights differ by less
@@ -72,13 +73,15 @@ def _no_law_of_both(mean: float) -> tuple[str, list[str]]:
     """
     if mean > 1:
         return (
-            f", and E[ratio] is {mean:.3g}, not 1 as for other weights, precision or context: what "
-            "was recorded is not the law that sampled, or the trainer's does not sum to 1",
+            f", and E[ratio] is {mean_ratio(mean)}, not 1 as for other weights, precision or "
+            "context: what was recorded is not the law that sampled, or the trainer's does not "
+            "sum to 1",
             ["temperature-raw-recorded", "draft-recorded", "vocab-shard-wrong"],
         )
     return (
-        f", and E[ratio] is {mean:.3g}, not 1 as for other weights, precision or context: the "
-        "sampler could not take what the trainer expects, or the trainer's law does not sum to 1",
+        f", and E[ratio] is {mean_ratio(mean)}, not 1 as for other weights, precision or context: "
+        "the sampler could not take what the trainer expects, or the trainer's law does not sum "
+        "to 1",
         ["truncated-law", "penalty", "vocabulary-padding"],
     )
 

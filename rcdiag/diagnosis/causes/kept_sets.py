@@ -14,6 +14,7 @@ from rcdiag.diagnosis.causes.laws import (
     sets_of_one,
     usable,
 )
+from rcdiag.diagnosis.estimates import mean_ratio
 from rcdiag.diagnosis.signs import Signs
 
 # A kept set is told in spite of noise of both signs by so many standard errors of E[ratio], by so
@@ -62,9 +63,9 @@ def _kept_set(signs: Signs) -> Suspicion | None:
     low, high = np.quantile(law.log_ratio, [0.001, 0.999])
     return Suspicion(
         confidence=0.9,
-        message=f"Recorded log-probs are renormalised over a kept set: E[ratio] is {mean:.4f} "
-        f"({z:+.0f} standard errors from 1), log-ratios are at most noise above 0 and at least "
-        f"{low:.2f}.",
+        message="Recorded log-probs are renormalised over a kept set: E[ratio] is "
+        f"{mean_ratio(mean)} ({z:+.0f} standard errors from 1), log-ratios are at most noise "
+        f"above 0 and at least {low:.2f}.",
         evidence=[
             fact("E[ratio]", "the mean mass that the kept set holds", value=mean, z=z),
             fact(
@@ -95,7 +96,7 @@ def _of_certain_tokens(signs: Signs) -> Suspicion | None:
         confidence=0.9,
         message=f"Recorded log-probs are renormalised over a kept set: {int(zero.sum()):,} tokens "
         f"are recorded as certain and none nearly so, of which the trainer gives "
-        f"{int(unsure.sum()):,} less (E[ratio] {mean:.4f}).",
+        f"{int(unsure.sum()):,} less (E[ratio] {mean_ratio(mean)}).",
         evidence=[
             fact(
                 "log-probs of exactly 0",

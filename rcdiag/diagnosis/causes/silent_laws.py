@@ -6,6 +6,7 @@ import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import HOLDS, VISIBLE, declared_kept_set, sets_of_one, usable
+from rcdiag.diagnosis.estimates import mean_ratio
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.signs.tempered import tempered
 
@@ -93,7 +94,7 @@ def _silent_by_kept_set(signs: Signs) -> tuple[str, Suspicion] | None:
     return "top-p-silent", Suspicion(
         confidence=0.85,
         message=f"Rows say that they were sampled with top-p {value:g}; E[ratio] is "
-        f"{law.ratio_mean[0]:.4f}, so both columns are of the whole law.",
+        f"{mean_ratio(law.ratio_mean[0])}, so both columns are of the whole law.",
         evidence=[
             fact(
                 "E[ratio]",

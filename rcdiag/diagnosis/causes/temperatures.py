@@ -9,6 +9,7 @@ import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, HOLDS, VISIBLE, usable
+from rcdiag.diagnosis.estimates import mean_ratio
 from rcdiag.diagnosis.signs import Law, Signs
 from rcdiag.diagnosis.signs.forks import A_POWER, ROUNDING, Forks
 from rcdiag.diagnosis.signs.tempered import (
@@ -279,8 +280,8 @@ def _divided(signs: Signs) -> Suspicion | None:
     declared = signs.declared.row_temperature
     return Suspicion(
         confidence=0.92 if declared not in (None, 1.0) else 0.85,
-        message=f"E[ratio] is {mean:.3f} and every log-ratio has one sign: the trainer divided "
-        "log-probs, not logits, by the temperature, so that its law does not sum to 1.",
+        message=f"E[ratio] is {mean_ratio(mean)} and every log-ratio has one sign: the trainer "
+        "divided log-probs, not logits, by the temperature, so that its law does not sum to 1.",
         evidence=[
             fact("E[ratio]", "the trainer's law does not sum to 1", value=mean, z=z),
             fact(

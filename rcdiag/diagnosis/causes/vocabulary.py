@@ -9,6 +9,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, usable
+from rcdiag.diagnosis.estimates import mean_ratio
 from rcdiag.diagnosis.signs import Law, Signs
 
 FIRST_APART = 4.0  # times the others' rms: first tokens of another prompt
@@ -30,8 +31,8 @@ def _vocab_shard(signs: Signs) -> Suspicion | None:
     if not missing and block is None:
         return None
     message = (
-        f"E[ratio] is {mean:.3f} and E[1 / ratio] {inverse:.3f}: the trainer's law sums to more "
-        "than 1, as when a part of the vocabulary is left out of the sum."
+        f"E[ratio] is {mean_ratio(mean)} and E[1 / ratio] {mean_ratio(inverse)}: the trainer's law "
+        "sums to more than 1, as when a part of the vocabulary is left out of the sum."
         if missing
         else f"Token ids {block[0]} to {block[1]} have far too low log-probs and no others: a part "
         "of the vocabulary is wrong."

@@ -12,6 +12,7 @@ from typing import Any
 
 from rcdiag.registry import Registry
 from rcdiag.results import Finding, MetricValue, by_severity
+from rcdiag.results.diagnosis import NOTHING_WRONG
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.table.naming import Naming
 from rcdiag.table.observed import Unobserved
@@ -100,3 +101,34 @@ def cause_first(result: Any) -> str | None:
     if diagnosis is None or diagnosis.verdict != "fix" or not diagnosis.causes:
         return None
     return f"mend {diagnosis.causes[0].slug} first: no weights do"
+
+
+def advice_of_cause(result: Any) -> str | None:
+    """Return what the named cause advises; None where none is named but the rounding of engines.
+
+    What a table cannot tell is settled by the next experiment.
+    """
+    first = cause_first(result)
+    diagnosis = result.diagnosis
+    if first or diagnosis is None:
+        return first
+    if diagnosis.verdict == "cannot-tell":
+        return (
+            f"settle the cause first: {_within(diagnosis.next[0].text)}" if diagnosis.next else None
+        )
+    named = [cause for cause in diagnosis.causes if cause.slug not in NOTHING_WRONG]
+    if not named or not named[0].actions:
+        return None
+    cause = named[0]
+    if diagnosis.verdict == "fine":
+        return f"{cause.slug} explains it, and it costs nothing here: nothing must be mended"
+    return (
+        f"{cause.slug} explains it: {_within(cause.actions[0].text)}; until then `rcdiag sweep` "
+        "says which weights pay"
+    )
+
+
+def _within(sentence: str) -> str:
+    """Write a sentence as a part of another: a small letter first, and no full stop."""
+    starts_a_word = sentence[1:2].islower()
+    return f"{sentence[0].lower() if starts_a_word else sentence[:1]}{sentence[1:].rstrip('.:')}"

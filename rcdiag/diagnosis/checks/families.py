@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, cause_first
+from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, advice_of_cause
 from rcdiag.results import MetricValue
 from rcdiag.results.base import written_interval
 from rcdiag.statistics.metrics import FAMILIES, METRICS, Family
@@ -54,7 +54,7 @@ def _beyond_guide(family: Family, given: CheckInput) -> Iterator[Observation]:
         message=f"{message}{HONEST if honest else ''}",
         evidence={name: metric.value for name, metric in beyond.items()},
         severity="note" if honest else severity,
-        fix=cause_first(given.result),
+        fix=advice_of_cause(given.result),
     )
 
 

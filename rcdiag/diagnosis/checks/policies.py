@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
+from rcdiag.diagnosis.checks.check import (
+    Check,
+    CheckInput,
+    Observation,
+    advice_of_cause,
+    cause_first,
+)
 from rcdiag.diagnosis.triangulation import healthy
 from rcdiag.engines.scored_by import unlike
 from rcdiag.results import CompareResult
 from rcdiag.results.guide import PROPOSAL
+
+OF_THE_RESCORING = ("rescoring-stands-apart",)  # what the cause in the run does not explain
 
 
 def _stands_apart(slug: str, meaning: str, given: CheckInput) -> Iterator[Observation]:
@@ -20,11 +28,13 @@ def _stands_apart(slug: str, meaning: str, given: CheckInput) -> Iterator[Observ
         return
     who = f"`{trio.sampler_policy}`, `{trio.engine_policy}`, `{trio.trainer_policy}`"
     apart = ", ".join(f"{pair} {distance.value:.2g}" for pair, distance in trio.k2.items())
+    small = all(healthy(distance) for distance in trio.k2.values())
     yield Observation(
         message=f"{meaning} ({who}; k2 in nats per token: {apart})",
         evidence={"k2": {pair: distance.value for pair, distance in trio.k2.items()}},
         # Somebody stands apart, and not far.
-        severity="note" if all(healthy(distance) for distance in trio.k2.values()) else None,
+        severity="note" if small else None,
+        fix=None if small or slug in OF_THE_RESCORING else advice_of_cause(result),
     )
 
 
@@ -117,6 +127,7 @@ def _not_nearest(given: CheckInput) -> Iterator[Observation]:
             f"`{sampler}` is not the law that sampled, and importance weights against it "
             "correct for the wrong policy",
             evidence={"nearest": result.nearest_policies, "behind": behind.value},
+            fix=cause_first(result),
         )
 
 

@@ -9,11 +9,12 @@ import numpy as np
 
 from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.shapes import heights, shades, whole_numbers
-from rcdiag.pages.style import FIRST, GRID, INK, SECOND, short
+from rcdiag.pages.shapes import heights, shades, signed_decades, whole_numbers
+from rcdiag.pages.style import FIRST, GRID, INK, NARROW, SECOND, short
 from rcdiag.results import CompareResult, MetricValue
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -73,42 +74,97 @@ def triangle_chart(result: CompareResult) -> Chart:
 
 
 def waterfall(result: CompareResult, figure: Figure) -> None:
-    """Draw each step's part of the mismatch between both ends; parts add up to the whole."""
+    """Draw each step's part and its own k2 as dots, on a scale that shows the smallest too."""
     axes = figure.add_subplot()
-    ladder = result.ladder
-    labels, start = [], 0.0
-    for index, rung in enumerate(ladder.rungs):
-        part = rung.contribution.value or 0.0
-        colour = GRID if rung.at_floor else (FIRST if part >= 0 else SECOND)
-        axes.barh(index, part, left=start, height=0.6, color=colour)
-        if rung.contribution.low is not None and rung.contribution.high is not None:
-            ends = [[part - rung.contribution.low], [rung.contribution.high - part]]
-            axes.errorbar(start + part, index, xerr=ends, color=INK, linewidth=1, capsize=2)
-        labels.append(f"{short(rung.start)}\n→ {short(rung.end)}")
-        start += part
-    whole = len(ladder.rungs)
-    axes.barh(whole, ladder.whole.value or 0.0, height=0.6, color=INK)
-    axes.set_yticks(range(whole + 1), [*labels, "whole"], fontsize=8)
-    axes.invert_yaxis()
+    rungs, ladder = result.ladder.rungs, result.ladder
+    alone, floor = len(rungs) == 1, _floor(result)
+    apart = 0.0 if alone else 0.15
+    for place, rung in enumerate(rungs):
+        _dot(axes, rung.contribution, place - apart, GRID if rung.at_floor else FIRST)
+        if not alone:
+            _dot(axes, rung.k2, place + apart, INK + "80")
+    if not alone:
+        _dot(axes, ladder.whole, len(rungs), INK, size=7.0)
+    labels = [f"{short(rung.start)}\n→ {short(rung.end)}" for rung in rungs]
+    axes.set_yticks(range(len(rungs) + (not alone)), labels if alone else [*labels, "whole"])
+    axes.tick_params(axis="y", labelsize=8)
+    axes.set_ylim(len(rungs) - 0.5 + (not alone), -0.5)
     axes.axvline(0.0, color=INK, linewidth=0.8)
-    if result.noise_floor is not None and result.noise_floor.k2.value is not None:
-        at = result.noise_floor.k2.value
-        axes.axvline(at, color=SECOND, linewidth=1, linestyle="--")
-        place = axes.get_xaxis_transform()  # x in the data, y as a share of the axes
-        axes.text(at, 1.01, " noise floor", color=SECOND, fontsize=8, transform=place)
+    shown = (*axes.dataLim.intervalx, floor or 0.0)
+    if floor:
+        axes.axvspan(0.0, floor, color=SECOND, alpha=0.18, linewidth=0.0)
+    if alone:
+        axes.locator_params(axis="x", nbins=5)
+        whole_numbers(axes.xaxis)
+    else:
+        _decades_around_0(axes, _least(result), min(shown), max(shown))
     axes.grid(axis="y", visible=False)
-    axes.locator_params(axis="x", nbins=5)
-    whole_numbers(axes.xaxis)
     axes.set_xlabel("part of E[log-ratio²] / 2 (nats per token)")
+    wide = figure.get_figwidth() >= NARROW
+    _legend(axes, own=not alone, floor=bool(floor), wide=wide)
+
+
+def _decades_around_0(axes: Axes, least: float, low: float, high: float) -> None:
+    """Make the x axis logarithmic on both sides of 0, from `least` on, as far as there are dots."""
+    axes.set_xscale("symlog", linthresh=least, linscale=0.4)
+    signed_decades(axes, least, max(-low, high, 10.0 * least))
+    scale = axes.xaxis.get_transform()
+    start, end = scale.transform([min(low, 0.0), max(high, 0.0)])
+    room = 0.04 * (end - start) or 1.0
+    axes.set_xlim(*scale.inverted().transform([start - room, end + room]))
+
+
+def _dot(axes: Axes, value: MetricValue, place: float, colour: str, size: float = 4.5) -> None:
+    """Draw a number as a dot with its 95% interval; nothing where there is none."""
+    if value.value is None or not math.isfinite(value.value):
+        return
+    if value.low is not None and value.high is not None:
+        axes.plot([value.low, value.high], [place, place], color=colour, linewidth=1.4)
+    axes.plot(value.value, place, "o", color=colour, markersize=size)
+
+
+def _legend(axes: Axes, *, own: bool, floor: bool, wide: bool) -> None:
+    """Name what is drawn beside the steps' parts, above the frame."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    shown: list[Any] = [
+        Line2D([], [], color=FIRST, marker="o", markersize=4.5, label="what the step adds")
+    ]
+    if own:
+        shown.append(
+            Line2D([], [], color=INK + "80", marker="o", markersize=4.5, label="its own k2")
+        )
+    if floor:
+        shown.append(Patch(color=SECOND, alpha=0.18, linewidth=0.0, label="noise floor"))
+    if len(shown) > 1:
+        axes.legend(
+            handles=shown,
+            loc="lower left",
+            bbox_to_anchor=(0.0, 1.0),
+            ncols=len(shown) if wide else 2,
+            frameon=False,
+            fontsize=8,
+        )
+
+
+def _floor(result: CompareResult) -> float | None:
+    """Return the upper end of the noise floor; None where none was measured."""
+    floor = None if result.noise_floor is None else result.noise_floor.k2
+    return None if floor is None else (floor.value if floor.high is None else floor.high)
+
+
+def _least(result: CompareResult) -> float:
+    """Return the size below which the scale of steps is linear: a decade below the smallest."""
+    parts = [abs(rung.contribution.value or 0.0) for rung in result.ladder.rungs]
+    sizes = [*parts, _floor(result) or 0.0]
+    least = min((size for size in sizes if size > 0 and math.isfinite(size)), default=1e-6)
+    return 10.0 ** math.floor(math.log10(least / 3.0))
 
 
 def waterfall_chart(result: CompareResult) -> Chart:
     """Return each step's part and its own k2, with the noise floor as a band."""
-    rungs = result.ladder.rungs
-    floor = None if result.noise_floor is None else result.noise_floor.k2
-    high = None if floor is None else (floor.value if floor.high is None else floor.high)
-    sizes = [abs(rung.contribution.value or 0.0) for rung in rungs] + [high or 0.0]
-    least = min((size for size in sizes if size > 0 and math.isfinite(size)), default=1e-6)
+    rungs, high = result.ladder.rungs, _floor(result)
     rows: list[tuple[Any, ...]] = [
         (
             f"{rung.start} → {rung.end}",
@@ -124,11 +180,7 @@ def waterfall_chart(result: CompareResult) -> Chart:
         form="dots",
         columns=("step", "adds", "low", "high", "own k2", "own low", "own high", "note"),
         rows=rows,
-        x=Axis(
-            label="nats per token",
-            scale="symlog",
-            threshold=10.0 ** math.floor(math.log10(least / 3.0)),
-        ),
+        x=Axis(label="nats per token", scale="symlog", threshold=_least(result)),
         series=(
             Series(label="what the step adds", y="adds", low="low", high="high", tone="first"),
             Series(label="its own k2", y="own k2", low="own low", high="own high", tone="soft"),

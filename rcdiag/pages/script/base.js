@@ -30,16 +30,12 @@ function number(value) {
   if (value === null || value === undefined || value === "") return MISSING;
   if (typeof value === "string") return value;
   if (!Number.isFinite(value)) return String(value);
-  const distance = Math.abs(value - 1);
-  if (distance > 1e-12 && distance < 1e-4) {
-    return `1 ${value > 1 ? "+" : "−"} ${short(distance, 2)}`;
-  }
   return short(value, nearOne(value));
 }
 
 function nearOne(value) {
   const distance = Math.abs(value - 1);
-  if (!(distance > 1e-12 && distance < 0.1)) return 3;
+  if (!(distance >= 1e-9 && distance < 0.1)) return 3;
   return Math.max(1 - Math.floor(Math.log10(distance)) + (value > 1 ? 1 : 0), 3);
 }
 

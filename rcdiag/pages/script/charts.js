@@ -81,10 +81,13 @@ function symlogScale(axis, values) {
     }
   }
   const crowded = ticks.length > 9;
+  // One way of writing for all ticks: 0.001 or, where the smallest is smaller, 10⁻⁴.
+  const power = (value) => `10${String(Math.round(Math.log10(Math.abs(value)))).replace(/./g, (digit) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(digit)])}`;
+  const tick = (value) => (value && least < 1e-4 ? `${value < 0 ? "−" : ""}${power(value)}` : written(axis, value));
   return {
     place: (value) => (move(value) - low) / (high - low),
     ticks: crowded ? ticks.filter((value) => value === 0 || Math.round(Math.log10(Math.abs(value))) % 2 === 0) : ticks,
-    text: (value) => (value > 0 && low < -pad ? "+" : "") + written(axis, value),
+    text: (value) => (value > 0 && low < -pad ? "+" : "") + tick(value),
   };
 }
 
@@ -280,9 +283,11 @@ function drawDots(chart, root, width, dense) {
   const longest = Math.max(...names.map((name) => name.length)) * TEXT + 12;
   const stacked = width < 520 || longest > width * 0.45;
   const left = stacked ? 8 : longest;
-  const line = stacked ? 36 - (dense ? 12 : 0) : 24 - (dense ? 8 : 0);
   const parts = (chart.series || []).filter((series) => known(columnOf(chart, series.y)).length).map((series) => ({ series, values: columnOf(chart, series.y), low: series.low ? columnOf(chart, series.low) : [], high: series.high ? columnOf(chart, series.high) : [] }));
   const x = makeScale(chart.x, [...parts.flatMap((part) => [...part.values, ...part.low, ...part.high]), ...(chart.floor || []).slice(0, 2)], Math.max((width - left) / 120, 3));
+  // Two dots of a row stand a little above and below its middle.
+  const apart = chart.joined || parts.length < 2 ? 0 : 7;
+  const line = stacked ? 36 + apart - (dense ? 8 : 0) : 24 - (dense ? 8 : 0);
   const box = { left, top: chart.floor ? 18 : 6, width: width - left - 14, height: names.length * line, right: 14 };
   const none = { ticks: [], place: () => 0, text: String };
   const { at } = frame(root, box, x, none, chart.x, { label: "" });
@@ -298,15 +303,15 @@ function drawDots(chart, root, width, dense) {
     const strong = name === chart.emphasis;
     const faint = (chart.pale || []).includes(name);
     const group = svg("g", { class: faint ? "faint" : null });
-    const label = stacked ? { x: left, y: y - 10 } : { x: left - 10, y: y + 4, "text-anchor": "end" };
-    group.append(svg("text", { class: strong ? "strong" : null, ...label }, fitted(name, stacked ? width - 10 : width * 0.5)));
+    const label = stacked ? { x: left, y: y - 10 - apart / 2 } : { x: left - 10, y: y + 4, "text-anchor": "end" };
+    group.append(svg("text", { class: strong ? "strong over" : "over", ...label }, fitted(name, stacked ? width - 10 : width * 0.5)));
     const here = parts.map((part) => part.values[place]).filter((value) => typeof value === "number");
     if (chart.joined && here.length > 1) group.append(svg("line", { class: "join", x1: at(here[0]), x2: at(here[1]), y1: y, y2: y }));
     parts.forEach(({ series, values, low, high }, layer) => {
       const value = values[place];
       if (typeof value !== "number") return;
       const tone = strong && layer === 0 && parts.length === 1 ? "second" : TONES[series.tone || "first"];
-      const shift = chart.joined || parts.length === 1 ? 0 : (layer - (parts.length - 1) / 2) * 7;
+      const shift = (layer - (parts.length - 1) / 2) * apart;
       if (typeof low[place] === "number" || typeof high[place] === "number") {
         const [start, end] = [low[place] ?? value, high[place] ?? value].map(at);
         group.append(svg("line", { class: `error-bar ${tone}`, x1: start, x2: end, y1: y + shift, y2: y + shift }));
@@ -456,13 +461,8 @@ function valuesTable(chart, title) {
   return el("div", { class: "values wide", tabindex: "0", role: "region", "aria-label": `Values of ${title}` }, el("table", {}, el("thead", {}, head), el("tbody", {}, rows)));
 }
 
-function setUpFigure(figure) {
-  const chart = page.figures[figure.dataset.figure];
-  if (!chart) return;
-  const place = figure.querySelector(".drawing");
-  const title = figure.querySelector("h4").textContent;
-  place.setAttribute("aria-label", `${title}. ${figure.querySelector("figcaption").textContent} Arrow keys go from point to point.`);
-  place.setAttribute("role", "group");
+// A chart is drawn once its place has a width, and again when a window is made wider or narrower.
+function drawFitting(chart, place) {
   let width = 0;
   new ResizeObserver(() => {
     if (place.clientWidth && place.clientWidth !== width) {
@@ -470,13 +470,29 @@ function setUpFigure(figure) {
       drawChart(chart, place);
     }
   }).observe(place);
+}
+
+// The numbers of a chart: as a table below its buttons, and to copy.
+function toolsOf(chart, title) {
   let values = null;
   const table = el("button", { type: "button", "aria-expanded": "false", onclick: () => {
-    if (values) { values.remove(); values = null; } else { values = valuesTable(chart, title); figure.append(values); }
+    if (values) { values.remove(); values = null; } else { values = valuesTable(chart, title); tools.after(values); }
     table.setAttribute("aria-expanded", String(values !== null));
   } }, "values");
   const copy = el("button", { type: "button", onclick: () => copyText(separated(chart), copy) }, "copy data");
-  figure.append(el("div", { class: "tools" }, table, copy));
+  const tools = el("div", { class: "tools" }, table, copy);
+  return tools;
+}
+
+function setUpFigure(figure) {
+  const chart = page.figures[figure.dataset.figure];
+  if (!chart) return;
+  const place = figure.querySelector(".drawing");
+  const title = figure.querySelector("h4").textContent;
+  place.setAttribute("aria-label", `${title}. ${figure.querySelector("figcaption").textContent} Arrow keys go from point to point.`);
+  place.setAttribute("role", "group");
+  drawFitting(chart, place);
+  figure.append(toolsOf(chart, title));
 }
 
 // A picker shows one figure of its group at a time.

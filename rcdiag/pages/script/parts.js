@@ -146,6 +146,8 @@ function setUpSliders(block) {
   const ranges = block.querySelector(".ranges");
   const drawing = block.querySelector(".curves");
   drawing.classList.add("drawing");
+  const below = el("div");
+  drawing.after(below);
   let [family, free, current, inputs] = [null, null, 0, []];
 
   function show() {
@@ -188,6 +190,7 @@ function setUpSliders(block) {
     trainers.replaceChildren(...Object.keys(family.configurations).map((trainer) => el("option", { selected: trainer === chosen }, trainer)));
     trainers.parentElement.hidden = !trainers.options.length;
     current = row ?? Math.floor(family.rows.length / 2);
+    below.replaceChildren(toolsOf(familyChart(family, free, current), family.title));
     show();
   }
 
@@ -209,15 +212,18 @@ function setUpPairs(place) {
     const rows = Object.keys(there.mismatch).map((name) => el("tr", {}, el("th", { scope: "row" }, nameOf(name)), cell(there.mismatch[name]), cell(back?.mismatch[name])));
     const heads = ["Metric", `${first} → ${second}`, `${second} → ${first}`].map((head, at) => el("th", { scope: "col", class: at ? "n" : null }, head));
     const table = el("table", {}, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, rows));
-    const drawing = el("div", { class: "drawing", role: "group", "aria-label": `Mismatch of ${first} and ${second} by probability` });
+    const title = `Mismatch of ${first} and ${second} by probability`;
+    const drawing = el("div", { class: "drawing", role: "group", "aria-label": title });
+    const profile = compare.figures[`${first}->${second}`]?.by_probability ?? compare.figures[`${second}->${first}`]?.by_probability;
+    const chart = profile ? profileChart(profile) : null;
     place.replaceChildren(
       el("h4", { tabindex: "-1" }, `${first} and ${second}${there.at_floor ? ": at the noise floor" : ""}`),
       drawing,
+      ...(chart ? [toolsOf(chart, title)] : []),
       ...pair.means.map((sentence) => el("p", { class: "soft" }, sentence)),
       el("div", { class: "wide values", tabindex: "0", role: "region", "aria-label": `Mismatch of ${first} and ${second}` }, table),
     );
-    const profile = compare.figures[`${first}->${second}`]?.by_probability ?? compare.figures[`${second}->${first}`]?.by_probability;
-    if (profile) drawChart(profileChart(profile), drawing);
+    if (chart) drawFitting(chart, drawing);
   };
   openers.pair = async ([first, second]) => {
     await show([first, second]);

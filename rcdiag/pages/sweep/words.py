@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rcdiag.results import SweepResult
-from rcdiag.results.sweep import Forecast
+from rcdiag.results.sweep import WORTH, Candidate, Forecast, Recommendation
 
 ANSWERS = {
     "correct": "take",
@@ -42,6 +42,25 @@ def answer(result: SweepResult) -> str:
     """Say what a sweep recommends."""
     advice = result.recommendation
     choice = f" {advice.choice}" if advice.answer == "correct" else ""
-    equals = [name for name in advice.indistinguishable if name != advice.choice]
+    equals = as_good(advice)
     more = f"; as good: {', '.join(equals)}" if equals and choice else ""
     return f"{ANSWERS[advice.answer]}{choice}{more}"
+
+
+def as_good(advice: Recommendation) -> list[str]:
+    """Name the candidates whose expected error is the choice's, or less, or hardly more.
+
+    Of the others that are within one standard error of the best, the table cannot tell it.
+    """
+    errors = {candidate.name: _error(candidate) for candidate in advice.candidates}
+    chosen = errors.get(advice.choice or "")
+    if chosen is None:
+        return []
+    others = [name for name in advice.indistinguishable if name != advice.choice]
+    return [name for name in others if (errors[name] or 0.0) <= chosen + WORTH]
+
+
+def _error(candidate: Candidate) -> float | None:
+    """Return the expected squared error of a gradient, in units of uncorrected noise."""
+    noise = candidate.gradient_noise
+    return None if noise is None else (candidate.gradient_bias or 0.0) + noise

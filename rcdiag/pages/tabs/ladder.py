@@ -42,6 +42,7 @@ def tab(results: DumpResults) -> Tab | None:
 
 def _steps(result: CompareResult) -> Section:
     floor = result.noise_floor
+    alone = len(result.ladder.rungs) == 1  # a step that is the whole way needs no drawing
     table = Table(
         name="rungs",
         label="Steps of the ladder",
@@ -55,16 +56,7 @@ def _steps(result: CompareResult) -> Section:
         ],
         rows=[
             *(_rung(rung, judged=floor is not None) for rung in result.ladder.rungs),
-            Row(
-                cells=[
-                    text("whole", note=" → ".join(_ends(result))),
-                    metric(result.ladder.whole),
-                    text("100%", order=1.0),
-                    metric(result.ladder.whole),
-                    amount(None),
-                    *([] if floor is None else [text("")]),
-                ]
-            ),
+            *([] if alone else [_whole(result)]),
         ],
     )
     how = (
@@ -78,11 +70,25 @@ def _steps(result: CompareResult) -> Section:
         )
     blocks: list[Block] = [
         Words(text=f"{answer(result)}."),
-        Figures(items=figures_of(result, ("mismatch-by-rung",))),
+        *([] if alone else [Figures(items=figures_of(result, ("mismatch-by-rung",)))]),
         table,
         Words(text=how, soft=True),
     ]
     return Section(title="What each step adds", blocks=blocks)
+
+
+def _whole(result: CompareResult) -> Row:
+    """Write the way from sampler to trainer, which the steps add up to."""
+    return Row(
+        cells=[
+            text("whole", note=" → ".join(_ends(result))),
+            metric(result.ladder.whole),
+            text("100%", order=1.0),
+            metric(result.ladder.whole),
+            amount(None),
+            *([] if result.noise_floor is None else [text("")]),
+        ]
+    )
 
 
 def _ends(result: CompareResult) -> tuple[str, str]:
@@ -157,7 +163,8 @@ def _nearest(result: CompareResult) -> Section:
 
 
 def _pairs(result: CompareResult) -> Section:
-    figures = figures_of(result, ("pair-distances",))
+    # Of one pair the triangle is a single cell, and the pair stands open beside it anyway.
+    figures = figures_of(result, ("pair-distances",)) if len(distances(result)) > 1 else []
     added = [
         figure
         for figure in figures_of(result)
@@ -180,8 +187,9 @@ def _pairs(result: CompareResult) -> Section:
     part = Part(
         name="pair", data={"pairs": pairs, "start": whole if whole in pairs else next(iter(pairs))}
     )
-    blocks: list[Block] = [Figures(items=[*figures, *added]), part]
-    return Section(title="Pair by pair", blocks=blocks, name="pairs")
+    shown = [*figures, *added]
+    blocks: list[Block] = [*([Figures(items=shown)] if shown else []), part]
+    return Section(title="Pair by pair", blocks=blocks, name="pairs", screen=not shown)
 
 
 def _join(result: CompareResult) -> Section | None:

@@ -49,14 +49,15 @@ def replay_result(
     presets: dict[str, PresetReplay],
     ratios: dict[str, Factor],
     seed: int,
+    device: str | None = None,
     **fields: Any,
 ) -> ReplayResult:
     """Put a replay together, with its findings; `fields` are where log-probs come from.
 
-    With a model they are its description and its later steps too.
+    With a model they are its description and its later steps too, and `device` is where it ran.
     """
     result = ReplayResult(
-        provenance=provenance(dump, seed),
+        provenance=provenance(dump, seed, device),
         trainer=update.plan.trainer.name,
         policy_loss=update.loss,
         aggregation=update.settings.aggregation,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from rcdiag.engines.checkpoint import check_checkpoint, limits
+from rcdiag.engines.hf.model import device_name
 from rcdiag.engines.tokenizer import decoder
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.learning.learner import Sampler
@@ -63,6 +64,7 @@ def replay_with_model(
         presets,
         ratios,
         training.seed,
+        device_name(trainee.policy.device),
         rollout=roles.rollout,
         old="computed",
         current="computed",

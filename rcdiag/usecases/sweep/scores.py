@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rcdiag.results import MetricValue
+from rcdiag.results.sweep import WORTH
 from rcdiag.statistics.intervals import t_quantile
 from rcdiag.statistics.ratios import Array
 from rcdiag.usecases.sweep.sketched_gradients import REFERENCE, centred
@@ -103,9 +104,6 @@ class GradientError:
 
 # Rounding aside, equal errors are equal.
 ROUNDING = 1e-9
-
-# A smaller gain, relative to the noise without correction, is not worth a correction.
-WORTH = 0.05
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,9 @@ from rcdiag.pages.charts import Axis, Chart
 from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.score.words import raw_ess
+from rcdiag.pages.sweep.words import as_good
 from rcdiag.pages.tabs.corrections.treatments import Treatment, recommended, tag_of
+from rcdiag.results.sweep import Recommendation
 
 
 def all_corrections(results: DumpResults, treatments: Sequence[Treatment]) -> Section:
@@ -118,13 +120,32 @@ def _how(results: DumpResults, estimated: bool) -> str:
     if raw:
         sentences.append(f"ESS {raw}.")
     if estimated and results.sweep is not None:
-        sentences.append(
+        advice = results.sweep.recommendation
+        sentences += [
             "Below the expected error stand its parts, squared `gradient_bias` + `gradient_noise`, "
-            f"in units of the noise without correction. {results.sweep.recommendation.method}"
-        )
+            f"in units of the noise without correction. {advice.method}",
+            *_tags(advice),
+        ]
     if results.score is not None and results.score.steps:
         sentences.append("The whole table counts as one batch; each step by itself is in the JSON.")
     return " ".join(sentences)
+
+
+def _tags(advice: Recommendation) -> list[str]:
+    """Say what the tags beside the recommended correction mean."""
+    equal = as_good(advice)
+    sentences = []
+    if equal:
+        sentences.append(
+            "As good: the expected error is not larger than the recommended one's by anything "
+            "that is worth a correction."
+        )
+    if set(advice.indistinguishable) - {*equal, advice.choice}:
+        sentences.append(
+            "Not told apart: the expected error is larger, by less than the standard error of "
+            "the difference."
+        )
+    return sentences
 
 
 def _row(treatment: Treatment, results: DumpResults, cells: Sequence[Cell]) -> Row:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.sweep.words import as_good
 from rcdiag.results import CorrectionResult, ScoreResult, SweepResult, SweepRow
 from rcdiag.results.sweep import Candidate
 
@@ -177,10 +178,13 @@ def recommended(results: DumpResults) -> Treatment | None:
 
 
 def tag_of(treatment: Treatment, results: DumpResults) -> str:
+    """Say how a treatment stands to the recommended one; empty for one that is worse."""
     sweep = results.sweep
     if sweep is None or not results.mends:
         return ""
     if sweep.recommendation.choice in treatment.names:
         return "recommended"
-    equal = set(sweep.recommendation.indistinguishable) & set(treatment.names)
-    return "as good" if equal else ""
+    if set(as_good(sweep.recommendation)) & set(treatment.names):
+        return "as good"
+    near = set(sweep.recommendation.indistinguishable) & set(treatment.names)
+    return "not told apart" if near else ""

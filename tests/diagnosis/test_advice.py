@@ -1,0 +1,79 @@
+"""What findings advise follows from the cause that the same result names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rcdiag.diagnosis.checks.check import advice_of_cause
+from rcdiag.results import Action, Diagnosis, NamedCause
+from rcdiag.table.opening import open_table
+from rcdiag.usecases.score import score
+
+SAMPLES = Path(__file__).parents[2] / "sample_data"
+FAMILIES = ("mismatch-above-guide", "heavy-tail", "behavior-is-not-the-sampler")
+
+
+def judged(verdict: str, slug: str, *actions: str, next: str = "") -> SimpleNamespace:
+    cause = NamedCause(
+        slug=slug,
+        verdict=verdict,
+        confidence=0.9,
+        side="sampler",
+        share_of_rows=1.0,
+        message="",
+        actions=[Action(text=text) for text in actions],
+    )
+    diagnosis = Diagnosis(
+        verdict=verdict,
+        summary="",
+        pair={},
+        causes=[] if verdict == "cannot-tell" else [cause],
+        next=[Action(text=next)] if next else [],
+    )
+    return SimpleNamespace(diagnosis=diagnosis)
+
+
+@pytest.mark.parametrize(
+    ("result", "advice"),
+    [
+        (judged("fix", "shift-by-one", "Shift."), "mend shift-by-one first: no weights do"),
+        (
+            judged("correct", "stale-weights", "Sync weights."),
+            "stale-weights explains it: sync weights; until then `rcdiag sweep` says which "
+            "weights pay",
+        ),
+        (
+            judged("correct", "added", "GPU clocks differ."),
+            "added explains it: GPU clocks differ; until then `rcdiag sweep` says which weights "
+            "pay",
+        ),
+        (
+            judged("fine", "moe-routing", "Replay the experts."),
+            "moe-routing explains it, and it costs nothing here: nothing must be mended",
+        ),
+        (
+            judged("cannot-tell", "", next="Score with the checkpoint:"),
+            "settle the cause first: score with the checkpoint",
+        ),
+        (judged("fine", "engine-noise", "Nothing."), None),
+        (judged("correct", "engine-noise", "Nothing."), None),
+        (SimpleNamespace(diagnosis=None), None),
+    ],
+)
+def test_an_advice_follows_from_verdict_and_cause(result, advice):
+    assert advice_of_cause(result) == advice
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"), [("stale", "stale-weights"), ("temperature", "temperature-raw-recorded")]
+)
+def test_findings_of_a_table_with_a_named_cause_advise_what_mends_it(name, cause):
+    findings = score(open_table(SAMPLES / f"{name}.parquet")).findings
+    found = [finding for finding in findings if finding.slug in FAMILIES]
+    assert found
+    for finding in found:
+        assert cause in finding.fix
+        assert "precision" not in finding.fix
