@@ -35,7 +35,7 @@ def columns_of(rows: int = ROWS, seed: int = 0) -> dict[str, np.ndarray]:
 
 def assert_same_bits(result: PackedColumns[str], expected: dict[str, np.ndarray]) -> None:
     for name, column in expected.items():
-        unpacked = result.column(name)
+        unpacked = result[name]
         assert unpacked.dtype == np.float64
         assert np.array_equal(unpacked.view(np.uint64), column.view(np.uint64)), name
 
