@@ -219,7 +219,10 @@ class InFloat32:
 
     @property
     def keeps(self) -> tuple[Reduction, ...]:
-        return self.quantity.keeps
+        """Of weights nobody reads the largest and the smallest in float32."""
+        own = self.quantity
+        of_weights = isinstance(own.quantity if isinstance(own, Guarded) else own, Ratio)
+        return ("sum", "squares") if of_weights else own.keeps
 
     def of(self, tokens: Tokens) -> Array:
         return self.quantity.of(tokens.in_float32)

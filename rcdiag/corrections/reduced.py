@@ -65,7 +65,7 @@ class Column:
         return cls(wide * lengths, np.square(wide) * lengths, wide, wide)
 
 
-def joined_columns(columns: Sequence[Reduced]) -> Column:
+def joined_reductions(columns: Sequence[Reduced]) -> Column:
     """Join the sequences of shards, in order."""
     return Column(*(np.concatenate([getattr(one, name) for one in columns]) for name in REDUCTIONS))
 
@@ -110,7 +110,7 @@ class PackedColumn:
 
     def _unpacked(self, reduction: Reduction) -> NDArray[np.float64]:
         kept = reduction in self.quantity.keeps
-        return self.packed.column((self.quantity, reduction)) if kept else np.empty(0)
+        return self.packed[self.quantity, reduction] if kept else np.empty(0)
 
 
 @dataclass(frozen=True, slots=True)

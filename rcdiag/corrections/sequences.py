@@ -18,9 +18,15 @@ from rcdiag.corrections.quantities import (
     InFloat32,
     Quantity,
 )
-from rcdiag.corrections.reduced import Column, PackedReductions, Reduced, joined_columns, taken
+from rcdiag.corrections.reduced import (
+    Column,
+    PackedReductions,
+    Reduced,
+    joined_reductions,
+    taken,
+)
 from rcdiag.lazy import lazy
-from rcdiag.statistics.packed import FEWEST_TO_COMPARE
+from rcdiag.statistics.packed import FEWEST_TO_COMPARE, joined_columns, packed_where_many
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch, joined_sketches
 from rcdiag.table.segments import starts_of
@@ -32,11 +38,9 @@ EPSILON = 1e-8
 class Rows:
     """Sequences with at least one unmasked token, and the number of those without."""
 
-    lengths: NDArray[np.int64]
-    behavior: NDArray[np.float64]  # [sequences] summed log-probs
-    target: NDArray[np.float64]  # [sequences]
-    cluster: NDArray[np.uint64]
-    reward: NDArray[np.float64]  # NaN = unknown
+    sequences: int
+    # lengths, cluster, reward, and summed log-probs: behavior and target; float64 [sequences].
+    own: Mapping[str, NDArray[np.float64]]
     columns: Mapping[Quantity, Reduced]
     empty: int
     ratios: Sketch | None = None  # of tokens, clamped; where percentiles are logged
@@ -45,6 +49,31 @@ class Rows:
     width: int = 0  # tokens of the longest response, masked ones counted
     prompt_width: int = 0  # tokens of the longest prompt; 0 where no trainer asks for it
     masked: Rows | None = None  # tokens that the mask leaves out; None where no trainer asks
+
+    @lazy
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the unmasked tokens of each sequence."""
+        return self.own["lengths"].astype(np.int64)
+
+    @property
+    def cluster(self) -> NDArray[np.uint64]:
+        """Return the cluster of each sequence; those of one prompt share it."""
+        return self.own["cluster"].view(np.uint64)
+
+    @property
+    def reward(self) -> NDArray[np.float64]:
+        """Return the reward of each sequence; NaN where it is unknown."""
+        return self.own["reward"]
+
+    @property
+    def behavior(self) -> NDArray[np.float64]:
+        """Return each sequence's summed log-prob under the behavior policy."""
+        return self.own["behavior"]
+
+    @property
+    def target(self) -> NDArray[np.float64]:
+        """Return each sequence's summed log-prob under the target policy."""
+        return self.own["target"]
 
     @lazy
     def groups(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -93,10 +122,11 @@ class Rows:
         columns = self.columns
         if len(self) >= FEWEST_TO_COMPARE and not isinstance(columns, PackedReductions):
             columns = PackedReductions.of(columns, len(self))
-        return replace(self, columns=columns, masked=masked)
+        own = packed_where_many(self.own, len(self))
+        return replace(self, own=own, columns=columns, masked=masked)
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return self.sequences
 
     def take(self, start: int, stop: int, empty: int) -> Rows:
         """Take the sequences `start` to `stop` and so many rows without a token.
@@ -112,11 +142,8 @@ class Rows:
             ratios = Sketch((np.concatenate(self.ratios.raw)[tokens],))
         return replace(
             self,
-            lengths=self.lengths[rows],
-            behavior=self.behavior[rows],
-            target=self.target[rows],
-            cluster=self.cluster[rows],
-            reward=self.reward[rows],
+            sequences=len(self.lengths[rows]),
+            own={name: column[rows] for name, column in self.own.items()},
             columns={name: taken(column, rows, tokens) for name, column in self.columns.items()},
             empty=empty,
             ratios=ratios,
@@ -141,18 +168,12 @@ def joined_rows(shards: Sequence[Rows]) -> Rows:
     if len(shards) == 1:
         return shards[0]
 
-    def joined(name: str) -> NDArray:
-        return np.concatenate([getattr(rows, name) for rows in shards])
-
     first = shards[0]
     sketches = [rows.ratios for rows in shards if rows.ratios is not None]
     masked = [rows.masked for rows in shards if rows.masked is not None]
     return Rows(
-        joined("lengths"),
-        joined("behavior"),
-        joined("target"),
-        joined("cluster"),
-        joined("reward"),
+        sum(map(len, shards)),
+        joined_columns([(rows.own, len(rows)) for rows in shards]),
         _joined_reductions(shards),
         sum(rows.empty for rows in shards),
         joined_sketches(sketches) if len(sketches) == len(shards) else None,
@@ -168,7 +189,7 @@ def _joined_reductions(shards: Sequence[Rows]) -> Mapping[Quantity, Reduced]:
     """Join the columns of shards; they are packed where those of one shard are."""
     columns = [rows.columns for rows in shards]
     if not any(isinstance(one, PackedReductions) for one in columns):
-        return {name: joined_columns([one[name] for one in columns]) for name in columns[0]}
+        return {name: joined_reductions([one[name] for one in columns]) for name in columns[0]}
     packed = (
         one if isinstance(one, PackedReductions) else PackedReductions.of(one, len(rows))
         for one, rows in zip(columns, shards, strict=True)
@@ -192,12 +213,16 @@ def rows_of(
             quantity: Column.of_tokens(quantity.of(tokens), starts, quantity.keeps)
             for quantity in quantities
         }
+        own = {
+            "lengths": pair.lengths.astype(np.float64),
+            "behavior": np.add.reduceat(tokens.behavior.astype(np.float64, copy=False), starts),
+            "target": np.add.reduceat(tokens.target.astype(np.float64, copy=False), starts),
+            "cluster": pair.tokens.cluster.view(np.float64),
+            "reward": pair.tokens.rewards.astype(np.float64, copy=False),
+        }
         return Rows(
-            pair.lengths,
-            np.add.reduceat(tokens.behavior.astype(np.float64, copy=False), starts),
-            np.add.reduceat(tokens.target.astype(np.float64, copy=False), starts),
-            pair.tokens.cluster,
-            pair.tokens.rewards,
+            len(pair.lengths),
+            own,
             columns,
             empty,
             Sketch((tokens.ratio.astype(np.float64, copy=False),)) if keep_ratios else None,

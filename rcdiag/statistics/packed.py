@@ -2,14 +2,17 @@
 
 A pass keeps many quantities of every sequence until its end. Most of them say little that others
 do not: a truncated ratio is the ratio where nothing is truncated, a count of tokens beyond a bound
-is nearly always 0, and what was computed in float32 needs half of the bytes.
+is nearly always 0, what was computed in float32 needs half of the bytes and is close to what was
+computed in float64, and rows of one prompt follow each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import reduce
+from operator import add
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +25,12 @@ K = TypeVar("K", bound=Hashable)
 ROWS_OF_PIECE = 8_192
 # Fewer rows are not worth a comparison of their columns.
 FEWEST_TO_COMPARE = 512
-# A row in which a column differs from another takes 4 bytes for its place and 8 for its number.
+# A row in which a column differs from another takes 4 bytes for its place and 8 for its number; a
+# run of equal numbers takes 4 for its length and 8 for the number.
 BYTES_OF_DIFFERENCE = 12
+# So many rows tell whether it is worth to compare all of them.
+ROWS_LOOKED_AT = 32
+SIGN = np.uint64(1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,10 @@ class Plain:
     """The numbers of a column as they are, in float32 where that holds each of them exactly."""
 
     values: NDArray[np.floating]
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes
 
     def unpacked(self, others: Mapping[int, Array]) -> Array:
         """Return the numbers in float64."""
@@ -45,11 +56,17 @@ class Differences:
     rows: NDArray[np.int32]  # where the two differ, ascending
     values: Array  # what the column has there
     size: int
+    negated: bool = False  # the column is minus the other one
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes + self.values.nbytes
 
     def unpacked(self, others: Mapping[int, Array]) -> Array:
         """Return the numbers; `others` are the unpacked columns by their places."""
         if isinstance(self.base, int):
-            values = others[self.base].copy()
+            bits = others[self.base].view(np.uint64)
+            values = (bits ^ SIGN if self.negated else bits.copy()).view(np.float64)
         else:
             values = np.full(self.size, self.base)
         values[self.rows] = self.values
@@ -57,23 +74,58 @@ class Differences:
 
 
 @dataclass(frozen=True, slots=True)
+class Close:
+    """A column near another one: by how many of float64's steps each of its numbers is away."""
+
+    base: int  # the place of the other column among those of the piece
+    steps: NDArray[np.int32]
+
+    @property
+    def nbytes(self) -> int:
+        return self.steps.nbytes
+
+    def unpacked(self, others: Mapping[int, Array]) -> Array:
+        """Return the numbers; `others` are the unpacked columns by their places."""
+        return (others[self.base].view(np.int64) + self.steps).view(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """A column in which neighbouring rows have the same number."""
+
+    lengths: NDArray[np.int32]
+    values: Array
+
+    @property
+    def nbytes(self) -> int:
+        return self.lengths.nbytes + self.values.nbytes
+
+    def unpacked(self, others: Mapping[int, Array]) -> Array:
+        """Return the numbers."""
+        return np.repeat(self.values, self.lengths)
+
+
+Packed = Plain | Differences | Close | Runs
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """Neighbouring rows of all columns; columns may have different numbers of rows."""
 
     rows: int  # of most of the columns
-    columns: tuple[Plain | Differences, ...]
+    columns: tuple[Packed, ...]
 
     def column(self, place: int) -> Array:
         """Return the numbers of one column."""
         own = self.columns[place]
         others = {}
-        if isinstance(own, Differences) and isinstance(own.base, int):
+        if isinstance(own, (Differences, Close)) and isinstance(own.base, int):
             others[own.base] = self.columns[own.base].unpacked({})
         return own.unpacked(others)
 
 
 @dataclass(frozen=True, slots=True)
-class PackedColumns(Generic[K]):
+class PackedColumns(Mapping[K, Array]):
     """Columns of the same rows, in pieces that follow each other; two add up by joining."""
 
     places: Mapping[K, int]  # name of a column -> its place in every piece
@@ -94,19 +146,42 @@ class PackedColumns(Generic[K]):
             pieces.append(piece)
         return PackedColumns(self.places, tuple(pieces))
 
-    def column(self, name: K) -> Array:
+    def __getitem__(self, name: K) -> Array:
         """Return the numbers of one column, in float64."""
         place = self.places[name]
         return np.concatenate([piece.column(place) for piece in self.pieces])
 
+    def __iter__(self) -> Iterator[K]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
     @property
     def nbytes(self) -> int:
         """Return the bytes of all numbers that are kept."""
-        columns = (column for piece in self.pieces for column in piece.columns)
-        return sum(
-            one.values.nbytes + (one.rows.nbytes if isinstance(one, Differences) else 0)
-            for one in columns
-        )
+        return sum(column.nbytes for piece in self.pieces for column in piece.columns)
+
+
+def packed_where_many(columns: Mapping[K, Array], rows: int) -> Mapping[K, Array]:
+    """Pack columns of many rows; those of few rows stay as they are."""
+    if rows < FEWEST_TO_COMPARE or isinstance(columns, PackedColumns):
+        return columns
+    return PackedColumns.of(columns, rows)
+
+
+def joined_columns(shards: Sequence[tuple[Mapping[K, Array], int]]) -> Mapping[K, Array]:
+    """Join the rows of shards, each with its number of rows; packed where one of them is."""
+    if not any(isinstance(columns, PackedColumns) for columns, _ in shards):
+        names = shards[0][0]
+        return {name: np.concatenate([columns[name] for columns, _ in shards]) for name in names}
+    return reduce(
+        add,
+        (
+            columns if isinstance(columns, PackedColumns) else PackedColumns.of(columns, rows)
+            for columns, rows in shards
+        ),
+    )
 
 
 def _joined(one: Piece, other: Piece) -> Piece:
@@ -117,10 +192,10 @@ def _joined(one: Piece, other: Piece) -> Piece:
 
 def _piece(columns: Iterable[Array], rows: int) -> Piece:
     """Pack each column beside those before it that are kept as they are."""
-    packed: list[Plain | Differences] = []
+    packed: list[Packed] = []
     kept: dict[int, Bits] = {}
     for place, column in enumerate(columns):
-        own: Plain | Differences = Plain(column)
+        own: Packed = Plain(column)
         if len(column) >= FEWEST_TO_COMPARE:
             own = _packed(column, kept if len(column) == rows else {})
             if isinstance(own, Plain) and len(column) == rows:
@@ -129,31 +204,77 @@ def _piece(columns: Iterable[Array], rows: int) -> Piece:
     return Piece(rows, tuple(packed))
 
 
-def _packed(column: Array, others: Mapping[int, Bits]) -> Plain | Differences:
+def _packed(column: Array, others: Mapping[int, Bits]) -> Packed:
     """Pack one column in the way that takes the fewest bytes; `others` are columns by place."""
     bits = np.ascontiguousarray(column).view(np.uint64)
     plain = _plain(column)
-    fewest, base = len(bits), None
+    most = plain.nbytes // BYTES_OF_DIFFERENCE  # so many differences are worth less than it
+    different = _different(column, bits, others, most)
+    if different is not None:
+        most = len(different.rows)
+    runs = _runs(column, bits, most) if most else None
+    packed = runs or different or plain
+    if packed.nbytes == column.nbytes:
+        return _close(bits, others) or packed
+    return packed
+
+
+def _different(
+    column: Array, bits: Bits, others: Mapping[int, Bits], most: int
+) -> Differences | None:
+    """Return what has the fewest differences from the column; None if not below `most`."""
+    fewest, base, negated = max(most, 1), None, False
     for number in (0.0, float(column[len(column) // 2])):
         different = _differences(bits, np.float64(number).view(np.uint64))
         if different < fewest:
             fewest, base = different, number
+    first = bits[:ROWS_LOOKED_AT]
     for place, other in others.items():
         if fewest == 0:
             break
         different = _differences(bits, other)
         if different < fewest:
-            fewest, base = different, place
-    if base is None or fewest * BYTES_OF_DIFFERENCE >= plain.values.nbytes:
-        return plain
+            fewest, base, negated = different, place, False
+        elif _differences(first, other[:ROWS_LOOKED_AT] ^ SIGN) < ROWS_LOOKED_AT // 2:
+            different = _differences(bits, other ^ SIGN)
+            if different < fewest:
+                fewest, base, negated = different, place, True
+    if base is None:
+        return None
     against = others[base] if isinstance(base, int) else np.float64(base).view(np.uint64)
-    rows = np.flatnonzero(bits != against).astype(np.int32)
-    return Differences(base, rows, column[rows], len(column))
+    rows = np.flatnonzero(bits != (against ^ SIGN if negated else against)).astype(np.int32)
+    return Differences(base, rows, column[rows], len(column), negated)
 
 
 def _differences(bits: Bits, other: Bits | np.uint64) -> int:
     """Count the numbers that are not the same to the last bit."""
     return int(np.count_nonzero(bits != other))
+
+
+def _runs(column: Array, bits: Bits, most: int) -> Runs | None:
+    """Return the column as runs of equal numbers; None if they are not fewer than `most`."""
+    changes = bits[1:] != bits[:-1]
+    if np.count_nonzero(changes) + 1 >= most:
+        return None
+    starts = np.concatenate([[0], np.flatnonzero(changes) + 1])
+    lengths = np.diff(starts, append=len(column)).astype(np.int32)
+    return Runs(lengths, column[starts])
+
+
+def _close(bits: Bits, others: Mapping[int, Bits]) -> Close | None:
+    """Return the column by its distances from another one; None where these take more bytes."""
+    own = bits.view(np.int64)
+    for place, other in others.items():
+        if _fits(own[:ROWS_LOOKED_AT] - other[:ROWS_LOOKED_AT].view(np.int64)):
+            steps = own - other.view(np.int64)
+            if _fits(steps):
+                return Close(place, steps.astype(np.int32))
+    return None
+
+
+def _fits(steps: NDArray[np.int64]) -> bool:
+    limits = np.iinfo(np.int32)
+    return bool(steps.min() >= limits.min and steps.max() <= limits.max)
 
 
 def _plain(column: Array) -> Plain:

@@ -111,7 +111,7 @@ class SuiteState:
         coarse = np.concatenate([block.coarse for block in blocks])
         largest = np.max([block.maxima.max(axis=0, initial=-np.inf) for block in blocks], axis=0)
         state = cls(
-            table,
+            table.packed(),
             dict(zip(TOKEN_MAXIMA, largest.tolist(), strict=True)),
             cluster_sums(table.cluster, sums),
             UpperTail.of_blocks([block.log_ratio for block in blocks]),

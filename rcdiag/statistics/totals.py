@@ -14,37 +14,100 @@ from numpy.typing import NDArray
 
 from rcdiag.registry import Registry
 from rcdiag.statistics.clusters import ClusterSums, grouping
+from rcdiag.statistics.packed import joined_columns, packed_where_many
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import RATIO_SUMS, TOKEN_MAXIMA, TOKEN_SUMS, Array, Ratios
 from rcdiag.table.segments import starts_of
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceTable:
-    """Sequences with at least one unmasked token, in the order of the rows."""
+class SumsBySequence(Mapping[str, Array]):
+    """Sums over each sequence's tokens by the name of their TokenSum, float64 [sequences]."""
 
-    lengths: NDArray[np.int64]  # [sequences] unmasked tokens
-    sums: Mapping[str, Array]  # name of a TokenSum with `by_sequence` -> [sequences]
-    # log sum ratio and log sum ratio^2 over a sequence's tokens, and its mean log_ratio weighted
-    # by ratio: what ESS needs, safe from overflow.
-    ratio_log_sum: Array
-    ratio_squared_log_sum: Array
-    tilted_log_ratio: Array
-    cluster: NDArray[np.uint64]  # [sequences] sequences of one prompt share it
+    columns: Mapping[tuple[str, str], Array]
+
+    def __getitem__(self, name: str) -> Array:
+        return self.columns["sum", name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for kind, name in self.columns if kind == "sum")
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return sum(1 for _ in self)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceTable:
+    """Sequences with at least one unmasked token, in the order of the rows.
+
+    A pass packs the columns of many sequences; each is unpacked whenever it is read.
+    """
+
+    sequences: int
+    # float64 [sequences]: ("sum", NAME) of each TokenSum with `by_sequence`, and ("row", NAME) of
+    # the others below.
+    columns: Mapping[tuple[str, str], Array]
+
+    @classmethod
+    def of(
+        cls,
+        lengths: NDArray[np.int64],
+        cluster: NDArray[np.uint64],
+        sums: Mapping[str, Array],
+        rest: Mapping[str, Array],
+    ) -> SequenceTable:
+        """Make the rows of some sequences, all given by sequence."""
+        own = {"lengths": lengths.astype(np.float64), "cluster": cluster.view(np.float64), **rest}
+        return cls(
+            len(lengths),
+            {
+                **{("row", name): column for name, column in own.items()},
+                **{("sum", name): column for name, column in sums.items()},
+            },
+        )
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the unmasked tokens of each sequence, [sequences]."""
+        return self.columns["row", "lengths"].astype(np.int64)
+
+    @property
+    def cluster(self) -> NDArray[np.uint64]:
+        """Return the cluster of each sequence, [sequences]; those of one prompt share it."""
+        return self.columns["row", "cluster"].view(np.uint64)
+
+    @property
+    def sums(self) -> SumsBySequence:
+        return SumsBySequence(self.columns)
+
+    # What ESS needs, safe from overflow.
+
+    @property
+    def ratio_log_sum(self) -> Array:
+        """Return log sum ratio over each sequence's tokens."""
+        return self.columns["row", "ratio_log_sum"]
+
+    @property
+    def ratio_squared_log_sum(self) -> Array:
+        """Return log sum ratio^2 over each sequence's tokens."""
+        return self.columns["row", "ratio_squared_log_sum"]
+
+    @property
+    def tilted_log_ratio(self) -> Array:
+        """Return each sequence's mean log_ratio, weighted by ratio."""
+        return self.columns["row", "tilted_log_ratio"]
+
+    def __len__(self) -> int:
+        return self.sequences
 
     def take(self, keep: NDArray[np.bool_]) -> SequenceTable:
         """Take some of the sequences, where `keep` [sequences] holds."""
-        return SequenceTable(
-            self.lengths[keep],
-            {name: column[keep] for name, column in self.sums.items()},
-            self.ratio_log_sum[keep],
-            self.ratio_squared_log_sum[keep],
-            self.tilted_log_ratio[keep],
-            self.cluster[keep],
-        )
+        columns = {name: column[keep] for name, column in self.columns.items()}
+        return SequenceTable(int(np.count_nonzero(keep)), columns)
+
+    def packed(self) -> SequenceTable:
+        """Return the table in few bytes, for a pass; few sequences are left as they are."""
+        return SequenceTable(self.sequences, packed_where_many(self.columns, self.sequences))
 
     def __add__(self, other: SequenceTable) -> SequenceTable:
         """Join the sequences of both shards, in order."""
@@ -55,18 +118,8 @@ def joined_tables(tables: Sequence[SequenceTable]) -> SequenceTable:
     """Join the sequences of tables, in order."""
     if len(tables) == 1:
         return tables[0]
-
-    def joined(name: str) -> NDArray:
-        return np.concatenate([getattr(table, name) for table in tables])
-
-    names = tables[0].sums
     return SequenceTable(
-        joined("lengths"),
-        {name: np.concatenate([table.sums[name] for table in tables]) for name in names},
-        joined("ratio_log_sum"),
-        joined("ratio_squared_log_sum"),
-        joined("tilted_log_ratio"),
-        joined("cluster"),
+        sum(map(len, tables)), joined_columns([(table.columns, len(table)) for table in tables])
     )
 
 
@@ -88,11 +141,11 @@ def sequence_table(pair: PolicyPair, sums: Array) -> SequenceTable:
     quantities = enumerate(TOKEN_SUMS.values())
     kept = {quantity.name: index for index, quantity in quantities if quantity.by_sequence}
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        return SequenceTable(
+        return SequenceTable.of(
             lengths,
-            {name: sums[:, index].copy() for name, index in kept.items()},
-            *_log_ratio_sums(pair.log_ratio, lengths, starts),
             pair.tokens.cluster,
+            {name: sums[:, index].copy() for name, index in kept.items()},
+            _log_ratio_sums(pair.log_ratio, lengths, starts),
         )
 
 
@@ -105,7 +158,7 @@ def token_maxima(pair: PolicyPair) -> Array:
 
 def _log_ratio_sums(
     log_ratio: Array, lengths: NDArray[np.int64], starts: NDArray[np.int64]
-) -> tuple[Array, Array, Array]:
+) -> dict[str, Array]:
     largest = np.maximum.reduceat(log_ratio, starts)
     # A shift of +-inf would turn the terms into NaN; without it exp gives inf or 0, as it should.
     shift = np.where(np.isfinite(largest), largest, 0.0)
@@ -116,7 +169,11 @@ def _log_ratio_sums(
     if not scaled.all():  # a ratio of 0 has a log-ratio of -inf, and adds nothing
         tilted[scaled == 0.0] = 0.0
     weighted = np.add.reduceat(tilted, starts) / total
-    return shift + np.log(total), 2.0 * shift + np.log(squares), weighted
+    return {
+        "ratio_log_sum": shift + np.log(total),
+        "ratio_squared_log_sum": 2.0 * shift + np.log(squares),
+        "tilted_log_ratio": weighted,
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import zipfile
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.json_lines import JSON_LINES
-from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.peek import TOO_LONG, Peek, line_too_long
 from rcdiag.table.remote_file import AnyFile
 
 # First bytes of packed files, and the command that unpacks them.
@@ -89,7 +89,10 @@ def unknown_file(path: AnyFile, url: str) -> RcdiagError:
             f"{name}: a torch file or another zip archive that is cut off or damaged",
             hint="its writer was stopped, or is still at work; copy it again, or leave it out",
         )
-    if problem := Peek(path).json_problem:
+    problem = Peek(path).json_problem
+    if problem == TOO_LONG:
+        return line_too_long(name, 1)
+    if problem:
         return RcdiagError(
             f"{name}, line 1: it begins as JSON and is none ({problem})",
             hint="its writer was stopped, or is still at work: repair the file, or take it away",

@@ -133,6 +133,7 @@ def correction_results(
     """Apply every correction of a plan to one batch of rows."""
     if not len(rows):
         return {}
+    rows = replace(rows)  # what it computes when asked is not kept with the rows of a step
     with np.errstate(all="ignore"):
         return {
             name: _result(plan, name, correction, rows, k_hats or {})

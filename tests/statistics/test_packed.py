@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rcdiag.statistics import packed
-from rcdiag.statistics.packed import PackedColumns
+from rcdiag.statistics.packed import PackedColumns, joined_columns, packed_where_many
 
 ROWS = 3_000
 
@@ -29,13 +29,17 @@ def columns_of(rows: int = ROWS, seed: int = 0) -> dict[str, np.ndarray]:
         "unknown": np.full(rows, np.nan),
         "minus": np.full(rows, -0.0),
         "hostile": hostile,
+        "negated": -ratio,
+        "hostile_negated": -hostile,
+        "near": ratio + random.normal(0.0, 1e-8, rows),
+        "prompts": np.repeat(random.integers(0, 2**64, rows, np.uint64), 8)[:rows].view(np.float64),
         "tokens": random.normal(size=2 * rows + 1),
     }
 
 
 def assert_same_bits(result: PackedColumns[str], expected: dict[str, np.ndarray]) -> None:
     for name, column in expected.items():
-        unpacked = result.column(name)
+        unpacked = result[name]
         assert unpacked.dtype == np.float64
         assert np.array_equal(unpacked.view(np.uint64), column.view(np.uint64)), name
 
@@ -56,6 +60,22 @@ def test_columns_that_say_nothing_new_take_next_to_nothing():
     # 12 bytes for each of the 1% that are truncated, and 4 in place of 8.
     only = {name: columns[name] for name in ("ratio", "truncated", "beyond", "rounded")}
     assert PackedColumns.of(only, ROWS).nbytes < (8 + 4 + 0.6) * ROWS
+
+
+def test_minus_a_column_a_column_near_another_and_runs_take_little():
+    columns = columns_of()
+    ratio = {"ratio": columns["ratio"]}
+    alone = PackedColumns.of(ratio, ROWS).nbytes
+
+    def more(name: str) -> float:
+        both = PackedColumns.of({**ratio, name: columns[name]}, ROWS)
+        return (both.nbytes - alone) / ROWS
+
+    assert more("negated") == 0
+    assert more("near") == 4
+    assert more("prompts") == 12 / 8
+    columns["far"] = columns["ratio"] * (1.0 + 1e-3 * np.arange(ROWS))
+    assert more("far") > 7.9
 
 
 @pytest.mark.parametrize("cuts", [(0, 3000), (0, 1, 2, 700, 3000), tuple(range(0, 3001, 60))])
@@ -87,3 +107,22 @@ def test_what_is_packed_keeps_no_larger_array_alive():
     result = PackedColumns.of({"part": whole[:ROWS]}, ROWS)
     (column,) = result.pieces[0].columns
     assert column.values.base is None
+
+
+@pytest.mark.parametrize("rows", [3, packed.FEWEST_TO_COMPARE])
+def test_shards_of_few_and_of_many_rows_join(rows):
+    many, few = columns_of(ROWS, 0), columns_of(rows, 1)
+    both = {name: np.concatenate([many[name], few[name]]) for name in many if name != "tokens"}
+    for first, second in ((many, few), (few, many)):
+        shards = []
+        for columns in (first, second):
+            own = {name: one for name, one in columns.items() if name != "tokens"}
+            count = len(own["ratio"])
+            shards.append((packed_where_many(own, count), count))
+        whole = joined_columns(shards)
+        assert_same_bits(
+            whole,
+            both
+            if first is many
+            else {name: np.concatenate([few[name], many[name]]) for name in both},
+        )

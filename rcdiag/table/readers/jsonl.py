@@ -17,7 +17,12 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.list_columns import BITS, FLOATS, IDS
-from rcdiag.table.readers.peek import BYTE_ORDER_MARK, LONGEST_RECORD
+from rcdiag.table.readers.peek import (
+    BYTE_ORDER_MARK,
+    LONGEST_RECORD,
+    beyond_record,
+    line_too_long,
+)
 
 # Types of fields. A number is an int or a float; true, text and null are none.
 Id = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -161,11 +166,8 @@ def lines_of(stream: BinaryIO, file: Path) -> Iterator[tuple[int, int, bytes]]:
     while line := stream.readline(LONGEST_RECORD):
         number += 1
         start, end = end, end + len(line)
-        if len(line) == LONGEST_RECORD and not line.endswith(b"\n"):
-            raise RcdiagError(
-                f"{file}, line {number}: longer than {LONGEST_RECORD >> 20} MB",
-                hint="one line is one record; is this a file of JSON lines?",
-            )
+        if beyond_record(line):
+            raise line_too_long(file, number)
         if number == 1:
             line = line.removeprefix(BYTE_ORDER_MARK)
         if not line.isspace():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.footer import MAGIC, FooterError, read_footer
 from rcdiag.table.readers.safe.scan import number_behind, scanned
 from rcdiag.table.readers.safe.torch_file import LOCAL_HEADER
@@ -15,6 +16,7 @@ from rcdiag.table.readers.safe.torch_file import LOCAL_HEADER
 # The beginning of a file that is looked at, in bytes; a JSON record may be longer.
 HEAD = 1 << 16
 LONGEST_RECORD = 1 << 28
+TOO_LONG = f"longer than {LONGEST_RECORD >> 20} MB"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -71,6 +73,8 @@ class Peek:
             return None, ""
         with self.path.open("rb") as stream:
             line = next((line for line in _lines(stream) if line.strip()), b"")
+        if beyond_record(line):
+            return None, TOO_LONG
         problem = ""
         for text in (line, self._whole):
             try:
@@ -143,6 +147,19 @@ class Peek:
 
     def _held(self, kind: str) -> tuple[str, ...]:
         return tuple(text for each, text in self._scanned if each == kind)
+
+
+def beyond_record(line: bytes) -> bool:
+    """Tell whether a line, read up to the longest record, goes on behind it."""
+    return len(line) == LONGEST_RECORD and not line.endswith(b"\n")
+
+
+def line_too_long(name: object, number: int) -> RcdiagError:
+    """Return the error of a line that is longer than a record may be."""
+    return RcdiagError(
+        f"{name}, line {number}: {TOO_LONG}",
+        hint="one line is one record; is this a file of JSON lines?",
+    )
 
 
 def _lines(stream: Any) -> Any:

@@ -17,7 +17,7 @@ import torch
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
-from rcdiag.table.readers import READERS
+from rcdiag.table.readers import READERS, peek
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.sources import find_files
 from tests.builders import write_table
@@ -155,6 +155,17 @@ def test_files_of_others_are_refused_with_what_makes_a_table(tmp_path, content, 
     with pytest.raises(RcdiagError, match=message) as caught:
         find_files(str(tmp_path / "b"))
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("ending", ["", '"}', '"}\n{}\n'])
+def test_a_first_line_beyond_the_longest_record_names_the_limit(ending, tmp_path, monkeypatch):
+    """It was taken for the file of a writer that had been stopped."""
+    monkeypatch.setattr(peek, "LONGEST_RECORD", 1 << 16)
+    path = tmp_path / "long.jsonl"
+    path.write_text('{"prompt": "' + "x" * (1 << 17) + ending)
+    with pytest.raises(RcdiagError, match=r"long\.jsonl, line 1: longer than 256 MB") as caught:
+        find_files(str(path))
+    assert "one line is one record" in caught.value.hint
 
 
 @pytest.mark.parametrize("content", [b'{"token_ids": [[1, 2', b'{"content": ["\xff"]}\n'])
