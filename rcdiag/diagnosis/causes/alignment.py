@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,14 @@ import numpy as np
 from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.signs.alignment import LAGS
 from rcdiag.diagnosis.signs.places import IdOutlier
 from rcdiag.table.readers.text_only import REENCODED
 
 # Share of turns, or of rows, from which on a shift or an exchange is no accident.
 LEAST_SHARE = 0.02
+# So many turns that fit one token away, and to one side in such a share, do not by chance.
+MANY_ALIKE, NEARLY_ALL = 8, 0.95
 MANY_EXCHANGED = 0.2  # share of rows that do not fit each other by chance
 
 
@@ -24,18 +28,19 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
     shifted = alignment.shift != 0
     if shifted.sum() < 2 or not alignment.judged.any():
         return None
-    first, later = alignment.first_turn, ~alignment.first_turn
+    first = alignment.first_turn
     share_first = alignment.share_shifted(first)
-    share_later = alignment.share_shifted(later)
+    share_later = alignment.share_shifted(~first)
     lags = alignment.shift[shifted]
     lag = int(np.sign(np.median(lags))) * int(np.median(np.abs(lags)))
     if np.mean(lags == lag) < 0.7 or max(share_first, share_later) < LEAST_SHARE:
         return None
     # A shift explains most of the turns that do not fit; other faults look shifted in few.
     misfits = alignment.judged & (alignment.as_they_stand < 0.6)
-    if np.mean(shifted[misfits]) < 0.5:
+    by_one = abs(lag) == 1 and len(lags) >= MANY_ALIKE and np.mean(lags == lag) >= NEARLY_ALL
+    if np.mean(shifted[misfits]) < 0.5 and not by_one:
         return None
-    several = (later & alignment.judged).sum() >= 4
+    several = (~first & alignment.judged).sum() >= 4
     rows = np.unique(alignment.row_of_turn[shifted])
     share = len(rows) / max(int((signs.case.tokens.per_row > 0).sum()), 1)
     if several and share_later > 0.2 and share_first < 0.2 * share_later:
@@ -44,12 +49,14 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
         slug, text = "shift-by-one", "In all rows"
     else:
         slug, text = "shift-some-rows", f"In {len(rows)} rows ({share:.0%})"
+    moved = alignment.out_of_place(shifted[alignment.turn])
+    later = (lag > 0) == (moved == signs.case.sampler)
     zero = float(np.nanmedian(alignment.as_they_stand[shifted]))
     best = float(np.nanmedian(alignment.correlations[2 + lag][shifted]))
     return slug, Suspicion(
         confidence=0.97 if shifted.sum() >= 5 else 0.8,
-        message=f"{text} one column stands {abs(lag)} token{'s' if abs(lag) > 1 else ''} "
-        f"{'later' if lag > 0 else 'earlier'} than the other: their correlation is "
+        message=f"{text} `{moved}` stands {abs(lag)} token{'s' if abs(lag) > 1 else ''} "
+        f"{'later' if later else 'earlier'} than the other column: their correlation is "
         f"{best:.2f} there and {zero:.2f} as they stand.",
         evidence=[
             fact(
@@ -58,6 +65,7 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
                 as_they_stand=zero,
                 shifted=best,
                 lag=lag,
+                out_of_place=moved,
             ),
             fact(
                 "share of turns that are shifted",
@@ -66,30 +74,34 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
                 later=share_later,
             ),
         ],
-        side="recorder",
+        side="recorder" if moved == signs.case.sampler else "trainer",
         share_of_rows=share,
         also_possible=[] if slug == "shift-by-one" else ["shift-by-one"],
-        mended=_shifted_back(signs, lag),
+        mended=_shifted_back(signs, lag, moved),
     )
 
 
-def _shifted_back(signs: Signs, lag: int) -> Case:
-    """Return the case with the sampler's values of shifted turns put back; ends are masked out.
+def _shifted_back(signs: Signs, lag: int, moved: str) -> Case:
+    """Return the case with a policy's values of shifted turns put back; ends are masked out.
 
-    Turns that are too short to tell whether they are shifted are masked out too.
+    Turns of which nobody can tell whether they are shifted are masked out too: those that are too
+    short, and those that fit a little better at the lag than as they stand.
     """
     alignment, case = signs.alignment, signs.case
     tokens = case.tokens
+    own, ahead = (tokens.sampler, lag) if moved == case.sampler else (tokens.trainer, -lag)
     move = alignment.shift[alignment.turn] == lag
-    source = np.arange(len(tokens)) + lag
+    source = np.arange(len(tokens)) + ahead
     inside = (source >= 0) & (source < len(tokens))
     source = np.clip(source, 0, len(tokens) - 1)
     same = inside & (alignment.turn[source] == alignment.turn)
-    values = case.log_probs[case.sampler].copy()
-    values[tokens.place[move & same]] = tokens.sampler[source[move & same]]
-    lost = ((alignment.shift != 0) | ~alignment.judged)[alignment.turn]
+    same &= tokens.place[source] == tokens.place + ahead  # not beside a token that is left out
+    values = case.log_probs[moved].copy()
+    values[tokens.place[move & same]] = own[source[move & same]]
+    better = alignment.correlations[LAGS.index(lag)] > alignment.as_they_stand
+    lost = ((alignment.shift != 0) | ~alignment.judged | better)[alignment.turn]
     lost &= ~(move & same)
-    return case.with_log_probs(case.sampler, values).without_tokens(_at(case, lost))
+    return case.with_log_probs(moved, values).without_tokens(_at(case, lost))
 
 
 def _is(slug: str):
@@ -119,10 +131,11 @@ def _rows_swapped(signs: Signs) -> Suspicion | None:
     if explained < (0.3 if share > MANY_EXCHANGED else 0.5):
         return None
     first = int(np.flatnonzero(exchanged)[0])
+    moved = alignment.out_of_place(exchanged[signs.case.tokens.owner])
     return Suspicion(
         confidence=0.95 if closed > 0.6 else 0.75,
-        message=f"{int(exchanged.sum())} of {int(full.sum())} rows have another row's log-probs: "
-        f"the sampler's of row {signs.case.row[first]} fit the trainer's of row "
+        message=f"{int(exchanged.sum())} of {int(full.sum())} rows have another row's log-probs in "
+        f"`{moved}`: the sampler's of row {signs.case.row[first]} fit the trainer's of row "
         f"{signs.case.row[alignment.exchanged[first]]}.",
         evidence=[
             fact(
@@ -130,31 +143,35 @@ def _rows_swapped(signs: Signs) -> Suspicion | None:
                 "rows were put into another order",
                 share=share,
                 whose_partner_is_exchanged_too=closed,
+                out_of_place=moved,
             )
         ],
-        side="recorder",
+        side="recorder" if moved == signs.case.sampler else "trainer",
         share_of_rows=share,
         also_possible=[],
-        mended=_put_back(signs, exchanged),
+        mended=_put_back(signs, exchanged, moved),
     )
 
 
-def _put_back(signs: Signs, exchanged: Flags) -> Case:
-    """Return the case with exchanged rows of the sampler where they fit; other misfits go."""
+def _put_back(signs: Signs, exchanged: Flags, moved: str) -> Case:
+    """Return the case with exchanged rows of a policy where they fit; other misfits go."""
     case, partner = signs.case, signs.alignment.exchanged
-    own = case.log_probs[case.sampler]
+    taken_out = (case.mask if case.own_mask is None else case.own_mask) & ~case.mask
+    own = case.log_probs[moved]
     values = own.copy()
     lost = np.zeros(len(case.mask), np.bool_)
     home = np.zeros(len(case.lengths), np.bool_)
     for row in np.flatnonzero(exchanged):
-        place = partner[row]
-        size = min(case.lengths[row], case.lengths[place])
-        start, target = case.start[row], case.start[place]
+        source, place = (row, partner[row]) if moved == case.sampler else (partner[row], row)
+        size = min(case.lengths[source], case.lengths[place])
+        start, target = case.start[source], case.start[place]
         values[target : target + size] = own[start : start + size]
+        # What was no log-prob in the row that held it is none in this one.
+        lost[target : target + size] = taken_out[start : start + size]
         lost[target + size : target + case.lengths[place]] = True
         home[place] = True
     homeless = (exchanged | signs.alignment.misfit) & ~home
-    mended = case.with_log_probs(case.sampler, values).without_tokens(lost)
+    mended = case.with_log_probs(moved, values).without_tokens(lost)
     return mended.without_rows(homeless)
 
 
@@ -395,13 +412,15 @@ def _mask_includes_tool(signs: Signs) -> Suspicion | None:
             ],
             side="recorder",
             also_possible=["zero-placeholder"],
-            mended=signs.case.without_tokens(_at(signs.case, runs)),
+            mended=_parted_by(signs.case, _at(signs.case, runs | _short_runs(signs, zero))),
         )
     return _nobody_samples(signs)
 
 
 # A token id that stands so often in a table and is always rarer than this may be a tool's.
 OFTEN, NEVER = 12, -6.0
+# Where tools write at all, a token that is rarer than this is taken for theirs.
+UNSAMPLED = -3.0
 # So many times as often as if every token of the table had offered it with its median probability.
 TOO_OFTEN = 4.0
 
@@ -430,7 +449,7 @@ def _nobody_samples(signs: Signs) -> Suspicion | None:
     apart = np.abs(tokens.log_ratio[named])
     if not foreign.any() or np.median(apart) > 0.5 or named.mean() > 0.3:
         return None
-    unlikely = likelier < -3.0
+    unlikely = likelier < UNSAMPLED
     text = ", ".join(str(token_id) for token_id in ids[foreign][:4])
     return Suspicion(
         confidence=0.85,
@@ -448,8 +467,22 @@ def _nobody_samples(signs: Signs) -> Suspicion | None:
         side="recorder",
         share_of_rows=float(np.mean(np.bincount(tokens.owner[named], minlength=tokens.rows) > 0)),
         also_possible=[],
-        mended=signs.case.without_tokens(_at(signs.case, unlikely)),
+        mended=_parted_by(signs.case, _at(signs.case, unlikely)),
     )
+
+
+def _short_runs(signs: Signs, zero: Flags) -> Flags:
+    """Flag two or more zeros in a row among which is a token that nobody samples, [tokens]."""
+    tokens = signs.case.tokens
+    runs = _long_runs(tokens.owner, zero, least=2)
+    number = np.cumsum(np.diff(runs, prepend=False) | (np.diff(tokens.owner, prepend=-1) != 0))
+    return runs & (np.bincount(number, tokens.trainer < UNSAMPLED)[number] > 0)
+
+
+def _parted_by(case: Case, tools: Flags) -> Case:
+    """Return the case with a mask that leaves out what tools wrote, which parts turns."""
+    own = case.mask if case.own_mask is None else case.own_mask
+    return replace(case.without_tokens(tools), own_mask=own & ~tools)
 
 
 def _long_runs(owner: np.ndarray, flags: np.ndarray, least: int = 4) -> np.ndarray:

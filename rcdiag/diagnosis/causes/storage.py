@@ -16,6 +16,14 @@ from rcdiag.diagnosis.signs.storage import LOG_BASES, StoredColumn
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
 CERTAIN = 0.98
+# Times the error of rounding by which log-ratios tell of something else.
+BEYOND_ROUNDING = 1.5
+# Quantiles of two columns, and how far their logarithms are apart at most where they are alike.
+ODDS, ALIKE = (0.02, 0.05, 0.1, 0.2), 0.35
+# Nats between a value that stands for none and all others.
+GAP = 5.0
+# Nats between two sides that no selection makes.
+FAR = 4.0
 # Numbers that programs write where there is no log-prob.
 SENTINELS = (1.0, -9999.0, -1000.0, -999.0, -100.0, -1e4, -1e6, -1e9, -1e10, -10000.0)
 
@@ -123,8 +131,10 @@ def _probabilities(signs: Signs) -> Suspicion | None:
         inside = np.mean((values >= 0) & (values <= 1 + 1e-6)) if len(values) else 0.0
         if inside < 0.99 or np.mean(values > 0) < 0.9:
             continue
+        # Most tokens are likely ones, and most of them in contexts of little entropy.
+        likely = float(np.median(values)) > 0.5 and float(values.max()) > 0.98
         with np.errstate(divide="ignore", invalid="ignore"):
-            if not _like(np.log(column.values), column.other):
+            if not likely and not _like(np.log(column.values), column.other):
                 continue
         return Suspicion(
             confidence=CERTAIN,
@@ -148,7 +158,12 @@ def _like(values: Array, other: Array) -> bool:
     if usable.sum() < 20:
         return False
     one, two = np.log(-values[usable]), np.log(-other[usable])
-    return float(np.corrcoef(one, two)[0, 1]) > 0.6 and abs(float(np.median(one - two))) < 0.7
+    if float(np.corrcoef(one, two)[0, 1]) > 0.6 and abs(float(np.median(one - two))) < 0.7:
+        return True
+    # Beside the wrong tokens they are of the same sizes still.
+    every = [values[np.isfinite(values)], other[np.isfinite(other)]]
+    sizes, others = (np.log(np.maximum(-np.quantile(part, ODDS), 1e-9)) for part in every)
+    return bool(np.abs(sizes - others).max() < ALIKE)
 
 
 def _log_base(signs: Signs) -> Suspicion | None:
@@ -160,7 +175,8 @@ def _log_base(signs: Signs) -> Suspicion | None:
             # Without noise the factor is exact: 0.7, a usual temperature, is not ln 2.
             if max(column.positive.mean(), np.mean(column.other > LARGEST_LOG_PROB)) > 0.01:
                 continue  # no logarithm of a probability, whatever the base
-            if not (abs(k / ratio - 1) < max(0.002, min(left, 0.02)) and left < 0.35):
+            alone = abs(k / ratio - 1) < max(0.002, min(left, 0.02)) and left < 0.35
+            if not alone and (_by_temperature(signs, k, ratio) or not column.is_all(ratio)):
                 continue
             return Suspicion(
                 confidence=0.97 if abs(k / ratio - 1) < 0.005 else 0.8,
@@ -172,6 +188,14 @@ def _log_base(signs: Signs) -> Suspicion | None:
                 mended=_mended(signs.case, policy, partial(np.multiply, 1.0 / ratio)),
             )
     return None
+
+
+def _by_temperature(signs: Signs, k: float, ratio: float) -> bool:
+    """Tell whether the temperature that rows declare is as near to a factor as the base is."""
+    declared = signs.declared.row_temperature
+    if declared is None or declared <= 0 or not k > 0:
+        return False
+    return abs(abs(np.log(k)) - abs(np.log(declared))) <= abs(np.log(k / ratio))
 
 
 def _cumulative(signs: Signs) -> Suspicion | None:
@@ -302,7 +326,7 @@ def _sentinel(signs: Signs) -> Suspicion | None:
             below = np.mean(column.other[here] <= value + 0.5)
             if np.isfinite(column.other).any() and below > 0.5 and not known:
                 continue  # a floor
-            far = value < np.quantile(column.values[~here], 0.0) - 5 if (~here).any() else True
+            far = value < np.quantile(column.values[~here], 0.0) - GAP if (~here).any() else True
             if not (known or far or count > 0.01 * len(here)):
                 continue
             return _repeated(signs, policy, column, value)
@@ -339,6 +363,8 @@ def _floor(signs: Signs) -> Suspicion | None:
         here = column.values == value
         if count < 4 or value > -0.2 or column.constant_rows > 0.5:
             continue
+        if value < column.values[~here].min(initial=0.0, where=column.finite[~here]) - GAP:
+            continue  # a column that was clipped has values just above the floor
         if not np.isfinite(column.other).any() or value in SENTINELS[:4]:
             continue
         # Below a floor the other side lies lower; above it hardly any token does. A column of
@@ -369,9 +395,18 @@ def _floor(signs: Signs) -> Suspicion | None:
             side=_side(signs, policy),
             share_of_rows=_rows_with(column, here),
             also_possible=[],
-            mended=_without(signs.case, here),
+            mended=_without(signs.case, here | _cut_off_too(column, value)),
         )
     return None
+
+
+def _cut_off_too(column: StoredColumn, floor: float) -> Flags:
+    """Flag tokens that only the other side has below a floor, but for those that are far apart.
+
+    Where one side's rare tokens are left out and the other's are not, those are left that the one
+    side happens to find likelier, as if it were another law.
+    """
+    return (column.other <= floor) & (column.values - column.other < FAR)
 
 
 def _rarest(column: StoredColumn, here: Flags) -> float:
@@ -414,9 +449,17 @@ def _stored(slug: str) -> Callable[[Signs], Suspicion | None]:
             side="storage",
             also_possible=[],
             verdict="fine" if error < 0.02 else "fix",
+            mended=signs.case if _more_than(signs, error) else None,
         )
 
     return weigh
+
+
+def _more_than(signs: Signs, error: float) -> bool:
+    """Tell whether the two sides differ by more than rounding moves log-probs."""
+    if signs.case.trainer is None or not len(signs.case.tokens):
+        return False
+    return signs.law.rms > BEYOND_ROUNDING * error
 
 
 def _grid(column: StoredColumn) -> tuple[str, str, int] | None:

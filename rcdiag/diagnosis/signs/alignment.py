@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case, PairTokens
+from rcdiag.diagnosis.signs.law import cross_fitted
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -20,6 +21,9 @@ SHORTEST = 8
 # A turn is shifted where the correlation at another lag is above the first bound and exceeds that
 # at lag 0 by the second.
 FITS, GAIN = 0.8, 0.2
+# Where more is wrong with the columns no lag fits as well: the gain must be surer then, in standard
+# errors.
+FITS_BADLY, SURELY = 0.4, 4.5
 # So many tokens of each row are held against those of other rows, of at most so many rows.
 COMPARED, LEAST_COMPARED, ROWS_SEARCHED = 64, 12, 400
 
@@ -69,7 +73,8 @@ class Alignment:
     @cached_property
     def as_they_stand(self) -> Array:
         """Return the correlation of both columns token by token, NaN for short turns; [turns]."""
-        return _by_turn(tamed(self.tokens.sampler), tamed(self.tokens.trainer), self.turn, 0)
+        tokens = self.tokens
+        return _by_turn(tamed(tokens.sampler), tamed(tokens.trainer), tokens.place, self.turn, 0)
 
     @cached_property
     def correlations(self) -> Array:
@@ -86,9 +91,10 @@ class Alignment:
             sampler, trainer = (
                 tamed(column[inside]) for column in (self.tokens.sampler, self.tokens.trainer)
             )
+            place = self.tokens.place[inside]
             for index, lag in enumerate(LAGS):
                 if lag != 0:
-                    part = _by_turn(sampler, trainer, self.turn[inside], lag)
+                    part = _by_turn(sampler, trainer, place, self.turn[inside], lag)
                     values[index, : len(part)] = part
         return values
 
@@ -103,9 +109,15 @@ class Alignment:
         values = np.where(np.isnan(self.correlations), -9.0, self.correlations)
         best = values.argmax(axis=0)
         at_best = values[best, np.arange(values.shape[1])]
-        shifted = self.judged & (at_best > FITS)
-        shifted &= at_best - self.as_they_stand > GAIN
-        return np.where(shifted, np.array(LAGS)[best], 0)
+        shifted = (at_best > FITS) & (at_best - self.as_they_stand > GAIN)
+        near, far = (np.arctanh(np.clip(r, -0.999, 0.999)) for r in (self.as_they_stand, at_best))
+        free = np.maximum(np.bincount(self.turn, minlength=len(best)) - 4, 0)
+        surely = self.judged & (at_best > FITS_BADLY) & ((far - near) * np.sqrt(free / 2) > SURELY)
+        # Put back they fit as the others do: whatever else is wrong is wrong with all.
+        others = self.as_they_stand[self.judged & ~surely & ~shifted]
+        usual = float(np.median(others)) if len(others) else FITS_BADLY
+        shifted |= surely & (at_best > usual - GAIN / 2)
+        return np.where(self.judged & shifted, np.array(LAGS)[best], 0)
 
     def share_shifted(self, turns: Flags) -> float:
         """Return the share of shifted turns among those that are judged; `turns` [turns]."""
@@ -121,7 +133,7 @@ class Alignment:
         """
         tokens, rows = self.tokens, len(self.case.lengths)
         partner = np.arange(rows)
-        rank = np.arange(len(tokens)) - (np.cumsum(tokens.per_row) - tokens.per_row)[tokens.owner]
+        rank = self._rank
         long = np.flatnonzero(tokens.per_row >= LEAST_COMPARED)  # no other row has a partner
         number = np.full(rows, -1)
         number[long] = np.arange(len(long))
@@ -156,6 +168,33 @@ class Alignment:
         partner[several] = np.flatnonzero(several)
         return partner
 
+    def out_of_place(self, part: Flags) -> str:
+        """Return the policy whose values of some tokens stand beside other tokens; `part` [tokens].
+
+        What a token's id tells of its log-prob, it tells of the column that is in place.
+        """
+        tokens, case = self.tokens, self.case
+        told = []
+        for column in (tokens.sampler, tokens.trainer):
+            if part.sum() < (~part).sum():  # the others say what an id's log-prob is
+                told.append(_told_by_ids(tokens.token_id, tamed(column), part))
+            else:
+                half = tokens.owner[part] % 2 == 1
+                told.append(cross_fitted(tokens.token_id[part], tamed(column[part]), half)[1])
+        return str(case.trainer) if told[0] > told[1] else case.sampler
+
+    @property
+    def _rank(self) -> Counts:
+        """Return the number of each token among those of its row that the table counts, [tokens].
+
+        Tokens that were masked out since keep their number: another row has its own at it.
+        """
+        case = self.case
+        own = case.mask if case.own_mask is None else case.own_mask
+        before = np.cumsum(own) - own
+        first = before[np.minimum(case.start, len(own) - 1)]
+        return (before - first[case.owner])[self.tokens.place]
+
     @cached_property
     def misfit(self) -> Flags:
         """Flag the rows whose columns hardly have to do with each other, [rows]."""
@@ -163,16 +202,31 @@ class Alignment:
         return np.bincount(self.row_of_turn[bad], minlength=len(self.case.lengths)) > 0
 
 
-def _by_turn(sampler: Array, trainer: Array, turn: Counts, lag: int) -> Array:
-    """Return the correlation of sampler[t + lag] and trainer[t] in each turn, [turns]."""
-    if lag > 0:
-        one, two, own, other = sampler[lag:], trainer[:-lag], turn[lag:], turn[:-lag]
-    elif lag < 0:
-        one, two, own, other = sampler[:lag], trainer[-lag:], turn[:lag], turn[-lag:]
-    else:
-        one, two, own, other = sampler, trainer, turn, turn
-    same = own == other
-    one, two, own = one[same], two[same], own[same]
+def _told_by_ids(token_id: NDArray[np.int32], values: Array, part: Flags) -> float:
+    """Return the correlation of some tokens' values with the means of their ids among the others.
+
+    `values` and `part` are [tokens].
+    """
+    counts = np.bincount(token_id[~part], minlength=int(token_id.max(initial=-1)) + 1)
+    means = np.bincount(token_id[~part], values[~part], len(counts)) / np.maximum(counts, 1)
+    known = part & (counts[token_id] > 0)
+    expected, found = means[token_id[known]], values[known]
+    if len(found) < SHORTEST or min(np.ptp(expected), np.ptp(found)) < 1e-6:
+        return 0.0
+    return float(np.corrcoef(expected, found)[0, 1])
+
+
+def _by_turn(sampler: Array, trainer: Array, place: Counts, turn: Counts, lag: int) -> Array:
+    """Return the correlation of sampler[t + lag] and trainer[t] in each turn, [turns].
+
+    `place` [tokens] is where tokens stand in the responses: those beside a token that is left out
+    are no neighbours.
+    """
+    size, far = len(place), min(abs(lag), len(place))
+    early, late = slice(0, size - far), slice(far, size)
+    here, there = (late, early) if lag > 0 else (early, late)
+    same = (turn[late] == turn[early]) & (place[late] - place[early] == far)
+    one, two, own = sampler[here][same], trainer[there][same], turn[here][same]
     turns = int(turn[-1]) + 1 if len(turn) else 0
     count = np.bincount(own, minlength=turns)
 

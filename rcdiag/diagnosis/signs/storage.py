@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,11 @@ Flags = NDArray[np.bool_]
 
 # Values nearer to 0 are left out of tests of precision: many grids hold them.
 COARSE = 1e-3
+# Surprisals, nats, between which tokens are compared, each range with so many.
+SURE, SURPRISALS = (0.003, 0.15), (0.5, 1.2, 2.5, 20.0)
+FEWEST_ALIKE = 15
+# Of the logarithm of a factor: what another fault moves the median of such a range at most.
+BY_OTHERS = 0.3
 LOG_BASES = {2: 1 / np.log(2.0), 10: 1 / np.log(10.0)}
 
 
@@ -155,6 +161,31 @@ class StoredColumn:
         k = float(np.median(values / other))
         left = values - k * other
         return k, float(np.sqrt(np.mean(left**2) / max(np.mean(values**2), 1e-300)))
+
+    def is_all(self, factor: float) -> bool:
+        """Tell whether values are `factor` times the other side's at sure and rare tokens alike.
+
+        Another law or other weights move sure tokens by other factors than rare ones; the base of
+        a logarithm moves all by one, whatever else is wrong besides.
+        """
+        usable = self.finite & np.isfinite(self.other) & (self.values < 0) & (self.other < 0)
+        off = np.log(self.values[usable] / self.other[usable] / factor)
+        # Halfway between the sides: by one of them its own rare tokens would look commoner on the
+        # other.
+        surprisal = -self.other[usable] * np.exp(off / 2)
+        # A factor that is far from 1 is hardly ever another's.
+        most = BY_OTHERS * abs(np.log(factor))
+        if abs(_median(off[(surprisal > SURE[0]) & (surprisal <= SURE[1])])) > 4 * most:
+            return False
+        parts = [off[(surprisal > low) & (surprisal <= high)] for low, high in pairwise(SURPRISALS)]
+        if min(len(part) for part in parts) < FEWEST_ALIKE:
+            return False
+        middles = np.array([_median(part) for part in parts])
+        return bool(np.abs(middles).max() < most and abs(middles.mean()) < most / 3)
+
+
+def _median(values: Array) -> float:
+    return float(np.median(values)) if len(values) else 0.0
 
 
 def stored_column(case: Case, policy: str, other: str | None) -> StoredColumn:

@@ -1,0 +1,162 @@
+"""Two faults in one table: what the first does must not hide the second, nor look like a third."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.judge import diagnose
+from rcdiag.results import Diagnosis
+from tests.diagnosis.tables import (
+    changed,
+    counted,
+    drifted,
+    made,
+    noisy,
+    plain,
+    presence_penalty,
+    shifted,
+    single,
+    swapped,
+    tempered,
+    with_values,
+)
+
+ROWS = 128
+EVERY = np.ones(ROWS, np.bool_)
+SOME = np.arange(ROWS) % 3 == 0
+
+
+def judged(case: Case) -> Diagnosis:
+    return diagnose(counted(case))
+
+
+def named(case: Case) -> list[str]:
+    return [cause.slug for cause in judged(case).causes]
+
+
+def pushed(size: float):
+    """Add a constant to the logits of two ids."""
+    bias = np.zeros(200)
+    bias[[17, 60]] = size
+    return changed(lambda logits, state: logits + bias)
+
+
+def clipped(case: Case, policy: str, floor: float) -> Case:
+    return with_values(case, policy, lambda values: np.maximum(values, floor))
+
+
+def in_base(case: Case, policy: str, base: float) -> Case:
+    return with_values(case, policy, lambda values: values / np.log(base))
+
+
+def tools_counted(case: Case, first: int = 20, size: int = 8) -> Case:
+    """Count a stretch of every row that a tool wrote, for which the sampler has zeros."""
+    tool = (case.position >= first) & (case.position < first + size)
+    rare = single(np.random.default_rng(4).uniform(-12, -4, len(tool)))
+    columns = {
+        "rollout": np.where(tool, 0.0, case.log_probs["rollout"]),
+        "old": np.where(tool, rare, case.log_probs["old"]),
+    }
+    for policy, values in columns.items():
+        case = case.with_log_probs(policy, values)
+    return case
+
+
+def raw(temperature: float) -> Case:
+    """Make a table sampled at a temperature, which the record does not have."""
+    return made(tempered(temperature), recorded=plain, temperature=np.full(ROWS, temperature))
+
+
+PAIRS: dict[str, tuple[set[str], Callable[[], Case]]] = {
+    "exchanged rows, clipped": (
+        {"rows-swapped", "floor-clip"},
+        lambda: clipped(swapped(made(), "rollout", 20), "rollout", -3.0),
+    ),
+    "a raw record, one decimal": (
+        {"temperature-raw-recorded", "stored-rounded"},
+        lambda: with_values(raw(0.7), "rollout", lambda v: np.round(v, 1)),
+    ),
+    "tools counted, shifted after them": (
+        {"mask-includes-tool", "shift-after-tool"},
+        lambda: shifted(tools_counted(made()), "rollout", EVERY, after=28),
+    ),
+    "base 10, other weights": (
+        {"log-base", "weights-differ"},
+        lambda: in_base(made(plain, drifted(0.3)), "rollout", 10.0),
+    ),
+    "base 2, a penalty": (
+        {"log-base", "penalty"},
+        lambda: in_base(made(presence_penalty(0.8), noisy(0.01), rows=200), "old", 2.0),
+    ),
+    "probabilities, shifted": (
+        {"probabilities-stored", "shift-by-one"},
+        lambda: with_values(shifted(made(), "old", EVERY), "rollout", np.exp),
+    ),
+    "probabilities, exchanged rows": (
+        {"probabilities-stored", "rows-swapped"},
+        lambda: with_values(swapped(made(), "old", 64), "rollout", np.exp),
+    ),
+    "minus signs lost, shifted": (
+        {"sign-flipped", "shift-by-one"},
+        lambda: with_values(shifted(made(), "old", EVERY), "old", np.negative),
+    ),
+    "weights far off, some rows shifted": (
+        {"forwards-differ", "shift-some-rows"},
+        lambda: shifted(made(plain, noisy(1.0)), "old", SOME),
+    ),
+    "a bias, the trainer's column shifted": (
+        {"logit-bias", "shift-by-one"},
+        lambda: shifted(made(pushed(3.0), noisy(0.005), rows=ROWS, length=120), "old", EVERY),
+    ),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_both_are_named_and_no_third(pair: str) -> None:
+    expected, table = PAIRS[pair]
+    assert set(named(table())) == expected
+
+
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+@pytest.mark.parametrize("rows", [EVERY, SOME], ids=["all rows", "some rows"])
+def test_the_column_that_is_out_of_place_is_named(policy: str, rows: np.ndarray) -> None:
+    first = judged(shifted(made(), policy, rows)).causes[0]
+    assert first.slug in ("shift-by-one", "shift-some-rows")
+    assert first.side == ("recorder" if policy == "rollout" else "trainer")
+    assert f"`{policy}` stands 1 token later than the other column" in first.message
+
+
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+def test_the_column_whose_rows_are_exchanged_is_named(policy: str) -> None:
+    first = judged(swapped(made(), policy, 20)).causes[0]
+    assert first.slug == "rows-swapped"
+    assert f"log-probs in `{policy}`" in first.message
+
+
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+def test_rounding_that_is_all_is_the_only_cause(policy: str) -> None:
+    assert named(with_values(made(), policy, lambda v: np.round(v, 1))) == ["stored-rounded"]
+
+
+def test_what_a_floor_leaves_is_no_law_of_its_own() -> None:
+    case = clipped(made(plain, drifted(0.5), rows=200), "old", -1.5)
+    assert named(case)[0] == "floor-clip"
+    assert "top-one-recorded" not in named(case)
+
+
+def test_a_value_far_below_all_others_is_no_floor() -> None:
+    case = made()
+    rarest = np.argsort(case.log_probs["old"])[:40]
+    values = case.log_probs["old"].copy()
+    values[rarest] = -50.0
+    assert named(case.with_log_probs("old", values))[0] == "sentinel"
+
+
+@pytest.mark.parametrize("temperature", [0.6, 0.65, 0.7, 0.75])
+def test_a_temperature_is_no_base_of_a_logarithm(temperature: float) -> None:
+    assert "log-base" not in named(made(tempered(temperature), noisy(0.05), rows=200))
+    assert "log-base" not in named(made(noisy(0.05), tempered(temperature), rows=200))
