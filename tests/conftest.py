@@ -13,7 +13,7 @@ from hypothesis import settings
 from tests.examples import NIGHTLY
 
 # The same examples every time: a suite that fails by chance is not believed.
-settings.register_profile("quick", deadline=None, derandomize=True, max_examples=25, database=None)
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=15, database=None)
 settings.register_profile(NIGHTLY, settings.get_profile("quick"), max_examples=50)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 

@@ -47,7 +47,7 @@ def test_a_result_is_the_same_after_json(stale, tmp_path):
 
 @pytest.mark.engine
 def test_the_temperature_of_the_sampler_is_told_by_the_tokens():
-    result = rcdiag.diagnose(SAMPLES / "temperature.parquet", model=POLICY / "step_8", rows=40)
+    result = rcdiag.diagnose(SAMPLES / "temperature.parquet", model=POLICY / "step_8", rows=64)
     assert result.diagnosis is not None
     assert result.diagnosis.verdict == "fix"
     assert result.diagnosis.causes[0].slug in (
