@@ -30,6 +30,9 @@ from rcdiag.table.readers.jsonl import (
 from rcdiag.table.readers.peek import LONGEST_RECORD
 
 MAGIC = b"SQLite format 3\0"
+# A message on a damaged store quotes its bytes, which need not be text.
+UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
+COPY_AGAIN = "copy it again, together with the files beside it that end in -wal and -shm"
 # What tells trajectories apart.
 KEY = ("run_id", "run_attempt", "split", "iteration", "group_idx", "traj_idx")
 
@@ -123,7 +126,7 @@ def open_store(file: Path) -> Iterator[Store]:
     store = _Table(file) if is_sqlite else _Lines(file)
     try:
         yield store
-    except sqlite3.Error as error:
+    except UNREADABLE as error:
         raise _damaged(file, error) from error
     finally:
         store.close()
@@ -202,7 +205,7 @@ class _Table(Store):
         """Refuse a store without a table of calls; a view could run anything."""
         try:
             found = _has_calls(self._connection)
-        except sqlite3.Error as error:
+        except UNREADABLE as error:
             raise _damaged(self.file, error) from error
         if not found:
             raise RcdiagError(
@@ -245,11 +248,14 @@ class _Table(Store):
 
     def read(self, place: int) -> tuple[str, int, Call]:
         where = f"{self.file}, wire_rows {place}"
-        prompt, sampled, log_probs, metadata, version, session, number = self._connection.execute(
+        found = self._connection.execute(
             "SELECT prompt_tokens, sampled_tokens, logprobs, metadata, policy_version, "
             "sampling_session_id, seq_id FROM wire_rows WHERE cursor = ?",
             (place,),
         ).fetchone()
+        if found is None:  # the index of a damaged file names rows that are not there
+            raise RcdiagError(f"{where}: the row cannot be found", hint=COPY_AGAIN)
+        prompt, sampled, log_probs, metadata, version, session, number = found
         facts = self._value(self._metadata, metadata, where, "metadata") or Metadata()
         sample = Sample(
             tokens=self._value(self._tokens, sampled, where, "sampled_tokens"),
@@ -299,7 +305,7 @@ def _connect(file: Path) -> sqlite3.Connection:
     mode = "mode=ro" if has_log else "mode=ro&immutable=1"
     try:
         connection = sqlite3.connect(f"file:{path}?{mode}", uri=True)
-    except sqlite3.Error as error:
+    except UNREADABLE as error:
         raise _damaged(file, error) from error
     connection.text_factory = bytes
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_RECORD)
@@ -319,7 +325,7 @@ def is_store(file: Path) -> bool:
     try:
         with contextlib.closing(_connect(file)) as connection:
             return _has_calls(connection)
-    except (RcdiagError, sqlite3.Error):
+    except (RcdiagError, *UNREADABLE):
         return False
 
 
@@ -327,8 +333,8 @@ def _text(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def _damaged(file: Path, error: sqlite3.Error) -> RcdiagError:
+def _damaged(file: Path, error: Exception) -> RcdiagError:
     return RcdiagError(
         f"{file}: the SQLite store cannot be read ({error})",
-        hint="copy it again, together with the files beside it that end in -wal and -shm",
+        hint=COPY_AGAIN,
     )

@@ -307,6 +307,25 @@ def test_a_damaged_store_is_refused(tmp_path):
         list(TINKER.read(Dump(files=(file,))))
 
 
+def test_a_store_with_any_byte_changed_is_read_or_refused(tmp_path):
+    """Some damage makes SQLite quote bytes that are no text, or name rows that are not there."""
+    whole = write_store(tmp_path, [call([1], ([2], [-0.5]), seq=seq) for seq in range(5)])
+    content, file, told = whole.read_bytes(), tmp_path / "damaged.sqlite", []
+    used = [place for place, byte in enumerate(content) if byte]
+    for place in used:
+        damaged = bytearray(content)
+        damaged[place] ^= 0x81
+        file.write_bytes(damaged)
+        try:
+            assert TINKER.detect(Peek(file)) in (True, False)
+            list(TINKER.read(Dump(files=(file,))))
+        except RcdiagError as error:
+            told.append(error.message if error.hint else "without a hint")
+    assert "without a hint" not in told
+    assert any("cannot be found" in message for message in told)
+    assert any("cannot be read" in message for message in told)
+
+
 @pytest.mark.parametrize(
     "made",
     [

@@ -62,6 +62,8 @@ def foreign(pairs: Iterable[Pair]) -> dict[Pair, Name]:
 
 def hashable(key: Any) -> Any:
     """Return a key of a dict or set that is cheap to hash; nested tuples may take forever."""
+    if type(key) is str:  # the names of nearly all fields
+        return key
     parts = key if isinstance(key, tuple) else (key,)
     if not all(
         part is None or isinstance(part, (str, bytes, int, float, Foreign, Name)) for part in parts
