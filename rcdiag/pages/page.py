@@ -274,13 +274,9 @@ def _left_to_screen(tabs: Sequence[Tab]) -> list[str]:
             left.append("the numbers of each pair")
         elif section.screen and section.title:
             left.append(section.title.lower())
-        for block in section.blocks:
-            if (
-                isinstance(block, Table)
-                and block.name == WORST_TOKENS
-                and len(block.rows) > PRINTED
-            ):
-                left.append(f"tokens after the {PRINTED} with the largest |log-ratio|")
+        tables = [block for block in section.blocks if isinstance(block, Table)]
+        if any(table.name == WORST_TOKENS and len(table.rows) > PRINTED for table in tables):
+            left.append(f"tokens after the {PRINTED} with the largest |log-ratio|")
     return left
 
 
