@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause_words import cause_words
-from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Lines, Part, Tab, Terms, Words
+from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Lines, Part, Tab, Table, Terms, Words
 from rcdiag.pages.drawn import static_svg
 from rcdiag.pages.headline import LEVELS, NOT_JUDGED, Headline
 from rcdiag.pages.merge import DumpResults, merged
@@ -42,6 +42,7 @@ LEADING = (
     "unexplained-by-experiment",
 )
 MOST_LEADING = 3
+WORST_TOKENS, PRINTED = "worst-tokens", 10  # rows of this table on paper: page.css leaves the rest
 QUOTED = re.compile(r"`([^`]+)`")
 # Where a long name may break: `sample_data/`, `versions.`, `2.13.0+`; never within a number.
 
@@ -273,6 +274,9 @@ def _left_to_screen(tabs: Sequence[Tab]) -> list[str]:
             left.append("the numbers of each pair")
         elif section.screen and section.title:
             left.append(section.title.lower())
+        tables = [block for block in section.blocks if isinstance(block, Table)]
+        if any(table.name == WORST_TOKENS and len(table.rows) > PRINTED for table in tables):
+            left.append(f"tokens after the {PRINTED} with the largest |log-ratio|")
     return left
 
 

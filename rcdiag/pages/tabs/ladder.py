@@ -163,8 +163,7 @@ def _nearest(result: CompareResult) -> Section:
 
 
 def _pairs(result: CompareResult) -> Section:
-    # Of one pair the triangle is a single cell, and the pair stands open beside it anyway.
-    figures = figures_of(result, ("pair-distances",)) if len(distances(result)) > 1 else []
+    figures = figures_of(result, ("pair-distances",))
     added = [
         figure
         for figure in figures_of(result)
@@ -187,9 +186,8 @@ def _pairs(result: CompareResult) -> Section:
     part = Part(
         name="pair", data={"pairs": pairs, "start": whole if whole in pairs else next(iter(pairs))}
     )
-    shown = [*figures, *added]
-    blocks: list[Block] = [*([Figures(items=shown)] if shown else []), part]
-    return Section(title="Pair by pair", blocks=blocks, name="pairs", screen=not shown)
+    blocks: list[Block] = [Figures(items=[*figures, *added]), part]
+    return Section(title="Pair by pair", blocks=blocks, name="pairs", screen=len(pairs) == 1)
 
 
 def _join(result: CompareResult) -> Section | None:
