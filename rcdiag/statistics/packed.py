@@ -28,8 +28,9 @@ FEWEST_TO_COMPARE = 512
 # A row in which a column differs from another takes 4 bytes for its place and 8 for its number; a
 # run of equal numbers takes 4 for its length and 8 for the number.
 BYTES_OF_DIFFERENCE = 12
-# So many rows tell whether it is worth to compare all of them.
-ROWS_LOOKED_AT = 32
+# So many rows tell which columns are worth a comparison of all rows, and so many of these have it.
+ROWS_LOOKED_AT = 64
+MOST_COMPARED = 4
 SIGN = np.uint64(1 << 63)
 
 
@@ -190,58 +191,85 @@ def _joined(one: Piece, other: Piece) -> Piece:
     return _piece(columns, one.rows + other.rows)
 
 
+class _Kept:
+    """The columns of a piece that are kept as they are, which others are compared with."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self.rows = rows
+        self.bits: dict[int, Bits] = {}  # by the place of a column
+        # A look at rows all over the piece tells which columns are worth a comparison.
+        self._looked_at = np.linspace(0, rows - 1, ROWS_LOOKED_AT).astype(np.intp)
+        self._looks = np.empty((columns, ROWS_LOOKED_AT), np.uint64)
+
+    def add(self, place: int, bits: Bits) -> None:
+        """Take in a column that is kept as it is."""
+        self._looks[len(self.bits)] = bits[self._looked_at]
+        self.bits[place] = bits
+
+    def alike(self, bits: Bits) -> list[tuple[int, bool]]:
+        """Name the columns that are most like one, and whether it is minus theirs."""
+        look, looks = bits[self._looked_at], self._looks[: len(self.bits)]
+        of_both = [np.count_nonzero(looks != own, axis=1).tolist() for own in (look, look ^ SIGN)]
+        found = [
+            (different, place, negated)
+            for negated, of_columns in zip((False, True), of_both, strict=True)
+            for place, different in zip(self.bits, of_columns, strict=True)
+            if different < ROWS_LOOKED_AT // 2
+        ]
+        return [(place, negated) for _, place, negated in sorted(found)[:MOST_COMPARED]]
+
+    def near(self, bits: Bits) -> list[int]:
+        """Name the columns that one is near, where one looks."""
+        steps = bits[self._looked_at].view(np.int64) - self._looks[: len(self.bits)].view(np.int64)
+        return [place for place, each in zip(self.bits, steps, strict=True) if _fits(each)]
+
+
 def _piece(columns: Iterable[Array], rows: int) -> Piece:
     """Pack each column beside those before it that are kept as they are."""
+    given = list(columns)
     packed: list[Packed] = []
-    kept: dict[int, Bits] = {}
-    for place, column in enumerate(columns):
+    kept = _Kept(rows, len(given))
+    for place, column in enumerate(given):
         own: Packed = Plain(column)
         if len(column) >= FEWEST_TO_COMPARE:
-            own = _packed(column, kept if len(column) == rows else {})
+            own = _packed(column, kept)
             if isinstance(own, Plain) and len(column) == rows:
-                kept[place] = column.view(np.uint64)
+                kept.add(place, column.view(np.uint64))
         packed.append(own)
     return Piece(rows, tuple(packed))
 
 
-def _packed(column: Array, others: Mapping[int, Bits]) -> Packed:
-    """Pack one column in the way that takes the fewest bytes; `others` are columns by place."""
+def _packed(column: Array, kept: _Kept) -> Packed:
+    """Pack one column in the way that takes the fewest bytes."""
     bits = np.ascontiguousarray(column).view(np.uint64)
     plain = _plain(column)
     most = plain.nbytes // BYTES_OF_DIFFERENCE  # so many differences are worth less than it
-    different = _different(column, bits, others, most)
+    different = _different(column, bits, kept, most)
     if different is not None:
         most = len(different.rows)
     runs = _runs(column, bits, most) if most else None
     packed = runs or different or plain
     if packed.nbytes == column.nbytes:
-        return _close(bits, others) or packed
+        return _close(bits, kept) or packed
     return packed
 
 
-def _different(
-    column: Array, bits: Bits, others: Mapping[int, Bits], most: int
-) -> Differences | None:
+def _different(column: Array, bits: Bits, kept: _Kept, most: int) -> Differences | None:
     """Return what has the fewest differences from the column; None if not below `most`."""
-    fewest, base, negated = max(most, 1), None, False
+    fewest, base, negated = most, None, False
     for number in (0.0, float(column[len(column) // 2])):
         different = _differences(bits, np.float64(number).view(np.uint64))
         if different < fewest:
             fewest, base = different, number
-    first = bits[:ROWS_LOOKED_AT]
-    for place, other in others.items():
-        if fewest == 0:
-            break
-        different = _differences(bits, other)
+    alike = kept.alike(bits) if fewest and len(column) == kept.rows else []
+    for place, minus in alike:
+        other = kept.bits[place]
+        different = _differences(bits, other ^ SIGN if minus else other)
         if different < fewest:
-            fewest, base, negated = different, place, False
-        elif _differences(first, other[:ROWS_LOOKED_AT] ^ SIGN) < ROWS_LOOKED_AT // 2:
-            different = _differences(bits, other ^ SIGN)
-            if different < fewest:
-                fewest, base, negated = different, place, True
+            fewest, base, negated = different, place, minus
     if base is None:
         return None
-    against = others[base] if isinstance(base, int) else np.float64(base).view(np.uint64)
+    against = kept.bits[base] if isinstance(base, int) else np.float64(base).view(np.uint64)
     rows = np.flatnonzero(bits != (against ^ SIGN if negated else against)).astype(np.int32)
     return Differences(base, rows, column[rows], len(column), negated)
 
@@ -261,14 +289,15 @@ def _runs(column: Array, bits: Bits, most: int) -> Runs | None:
     return Runs(lengths, column[starts])
 
 
-def _close(bits: Bits, others: Mapping[int, Bits]) -> Close | None:
+def _close(bits: Bits, kept: _Kept) -> Close | None:
     """Return the column by its distances from another one; None where these take more bytes."""
+    if len(bits) != kept.rows:
+        return None
     own = bits.view(np.int64)
-    for place, other in others.items():
-        if _fits(own[:ROWS_LOOKED_AT] - other[:ROWS_LOOKED_AT].view(np.int64)):
-            steps = own - other.view(np.int64)
-            if _fits(steps):
-                return Close(place, steps.astype(np.int32))
+    for place in kept.near(bits):
+        steps = own - kept.bits[place].view(np.int64)
+        if _fits(steps):
+            return Close(place, steps.astype(np.int32))
     return None
 
 

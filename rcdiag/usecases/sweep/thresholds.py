@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Protocol
 
@@ -14,7 +14,6 @@ from rcdiag.corrections.apply import Settings, WeightSums, log_ratio, token_boun
 from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.quantities import K, LogRatio, Quantity, Ratio, TrueRatio, Unsafe
-from rcdiag.corrections.reduced import Column, Reduced
 from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.statistics import statistic
 from rcdiag.statistics.pair import PolicyPair
@@ -280,21 +279,9 @@ def chunks(pair: PolicyPair, advantage: Array, size: int) -> Iterator[Chunk]:
         part = slice(start, min(start + size, len(rows)))
         of_part = Tokens(ratios[ends[part.start] : ends[part.stop]])
         yield Chunk(
-            _slice(rows, part),
+            rows.take(part.start, part.stop, rows.empty),
             of_part,
             TrueRatio().of(of_part).astype(np.float64, copy=False),
             lowest[part],
             advantage[part],
         )
-
-
-def _slice(rows: Rows, part: slice) -> Rows:
-    def cut(column: Reduced) -> Column:
-        return Column(column.sum[part], column.squares[part], column.max[part], column.min[part])
-
-    names = ("lengths", "behavior", "target", "cluster", "reward")
-    return replace(
-        rows,
-        columns={quantity: cut(column) for quantity, column in rows.columns.items()},
-        **{name: getattr(rows, name)[part] for name in names},
-    )
