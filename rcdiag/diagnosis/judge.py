@@ -10,6 +10,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
+from rcdiag.diagnosis.causes.difference import beyond_law
 from rcdiag.diagnosis.estimates import rough
 from rcdiag.diagnosis.next_experiment import next_experiment, quoted
 from rcdiag.diagnosis.ruled_out import ruled_out
@@ -52,9 +53,8 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
             onset = signs.places.onset
             if onset is not None:
                 signs = Signs(_from(signs.case, onset), onset)
-        law_named = any(cause.stage == "law" for cause, _ in named)
-        if stage == "difference" and law_named:
-            break  # a law that is not the one that sampled explains the difference
+        if stage == "difference" and any(cause.stage == "law" for cause, _ in named):
+            return [*named, *_beside_law(signs, named)]
         if stage in ONE_OF and any(_is_broken(*entry) for entry in named):
             break  # nothing can be read off a column that holds something else
         here = _of_stage(signs, stage)
@@ -74,6 +74,13 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
                 here = _of_stages(signs, stage)
             here = [] if stage in ONE_OF else _unnamed(here, named)
     return named
+
+
+def _beside_law(signs: Signs, named: Named) -> list[tuple[Cause, Suspicion]]:
+    """Return what a law that is not the one that sampled leaves of the difference."""
+    cause, law = next(entry for entry in named if entry[0].stage == "law")
+    rest = None if law.share_of_rows < 1 else beyond_law(signs, cause.name)
+    return [] if rest is None else [(CAUSES["forwards-differ"], rest)]
 
 
 def _is_broken(cause: Cause, suspicion: Suspicion) -> bool:

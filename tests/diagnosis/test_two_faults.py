@@ -22,6 +22,7 @@ from tests.diagnosis.tables import (
     single,
     swapped,
     tempered,
+    top_p,
     with_values,
 )
 
@@ -160,3 +161,24 @@ def test_a_value_far_below_all_others_is_no_floor() -> None:
 def test_a_temperature_is_no_base_of_a_logarithm(temperature: float) -> None:
     assert "log-base" not in named(made(tempered(temperature), noisy(0.05), rows=200))
     assert "log-base" not in named(made(noisy(0.05), tempered(temperature), rows=200))
+
+
+@pytest.mark.parametrize("law", ["top-p", "temperature"])
+def test_other_weights_are_named_beside_a_law(law: str) -> None:
+    if law == "top-p":
+        share = np.full(ROWS, 0.9)
+        honest = made(top_p(0.9), plain, top_p=share, prompts=True)
+        both = made(top_p(0.9), drifted(0.4), top_p=share, prompts=True)
+        slug = "top-p-renormalised"
+    else:
+        at = np.full(ROWS, 0.7)
+        honest = made(tempered(0.7), plain, temperature=at, prompts=True)
+        both = made(tempered(0.7), drifted(0.2), temperature=at, prompts=True)
+        slug = "trainer-without-temperature"
+    assert named(honest) == [slug]
+    assert named(both) == [slug, "forwards-differ"]
+
+
+def test_log_probs_of_another_base_are_no_likeliest_tokens() -> None:
+    case = in_base(made(plain, drifted(0.8), rows=200), "rollout", 10.0)
+    assert "top-one-recorded" not in named(case)

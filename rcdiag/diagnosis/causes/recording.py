@@ -14,6 +14,8 @@ from rcdiag.diagnosis.signs import Signs
 UNLIKELY = -9.0
 # Nats that one rare token counts at most: a value that stands for none is no choice.
 UNSURE = 6.0
+# Correlation of two sides' log-probs of rare tokens, beyond which they are those of one token.
+MOST_LIKE = 0.8
 
 
 def _columns_identical(signs: Signs) -> Suspicion | None:
@@ -127,7 +129,9 @@ def _top_one(signs: Signs) -> Suspicion | None:
         close = float(np.median(np.abs(own[likely] - other[likely])))
         fits = float(np.mean((own[rare] <= left + 0.1) & (own[rare] > -3.5)))
         above = float(np.mean(own >= other - 0.1))
-        if close < 0.02 and fits > 0.9 and above > 0.97:
+        # What the likeliest token has does not depend on how rare the sampled one is.
+        follows = float(np.corrcoef(own[rare], other[rare])[0, 1])
+        if close < 0.02 and fits > 0.9 and above > 0.97 and not follows > MOST_LIKE:
             return Suspicion(
                 confidence=0.9,
                 message=f"`{policy}` gives rare tokens the probability of the likeliest one: "

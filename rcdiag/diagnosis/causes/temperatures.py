@@ -26,6 +26,8 @@ FLAT = 0.6
 MOST_OF_SURPRISAL = 3.0
 # Spread of the powers of sure tokens, where one temperature makes all of them.
 EVEN = 0.65
+# Share of what parts two tokens that a declared temperature leaves beside other differences.
+MOST_LEFT = 0.6
 # Log-probs that were divided are a multiple of the others but for noise, which leaves less than
 # this share of squared log-ratios; or sure tokens tell, by the correlation of their log-ratios'
 # size with their surprisal, both as logarithms.
@@ -75,9 +77,20 @@ def _power(signs: Signs) -> Tempered | None:
     forks = signs.forks
     if forks is None:
         return tempered(signs.case.tokens)
-    if not forks.of_one_power:
+    declared = signs.declared.row_temperature
+    alone = forks.of_one_power
+    if not alone and (declared is None or not _but_for_more(forks, declared)):
         return None
     return Tempered(forks.power, forks.left / forks.apart, 1.0, BY_FORKS)
+
+
+def _but_for_more(forks: Forks, declared: float) -> bool:
+    """Tell whether one law is the other at the temperature of the rows, but for other differences
+    of the two sides, which leave less than the temperature takes off.
+    """
+    off = abs(np.log(declared))
+    near = abs(abs(np.log(max(forks.power, 1e-9))) - off) < max(A_POWER, 0.1 * off)
+    return bool(off > 2 * A_POWER and near and forks.left < MOST_LEFT * forks.apart)
 
 
 def _stated(signs: Signs, seen: Tempered | None) -> tuple[str, Tempered, str] | None:

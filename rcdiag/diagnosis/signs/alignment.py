@@ -191,8 +191,8 @@ class Alignment:
         """
         case = self.case
         own = case.mask if case.own_mask is None else case.own_mask
-        before = np.cumsum(own) - own
-        first = before[np.minimum(case.start, len(own) - 1)]
+        before: Counts = np.cumsum(own) - own
+        first: Counts = before[np.minimum(case.start, len(own) - 1)]
         return (before - first[case.owner])[self.tokens.place]
 
     @cached_property
