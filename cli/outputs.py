@@ -12,10 +12,11 @@ from cli.options import FailOn
 from cli.terminal.console import write_out
 from cli.terminal.screen import Screen
 from rcdiag.files import write_text
-from rcdiag.results import Result, to_json
+from rcdiag.results import to_json
 
 if TYPE_CHECKING:
     from rcdiag.api.usecase import UseCase
+    from rcdiag.results import Result
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,7 +55,8 @@ def finish(
     if csv is not None:
         write_text(csv, document.frame().write_csv())
         paths.append(csv)
-    paths += rcdiag.report(document, html, plots=plots, force=True)
+    if html is not None or plots is not None:
+        paths += rcdiag.report(document, html, plots=plots, force=True)
     # Before the result, whose last lines stay the last: verdict, cause, what to run next.
     for path in paths:
         screen.wrote(path)

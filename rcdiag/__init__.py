@@ -11,8 +11,9 @@ Every command of `rcdiag` is a function here, and the command's options are its 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rcdiag.lazy import attributes
 
 if TYPE_CHECKING:
     from rcdiag.api.compare import compare
@@ -96,16 +97,4 @@ _HOMES = {
     "rcdiag.usecases.progress": ("Progress",),
     "rcdiag.usecases.tables": ("open_table",),
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'rcdiag' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = attributes(__name__, _HOMES)

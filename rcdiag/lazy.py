@@ -1,8 +1,34 @@
-"""Attributes that are computed when they are first asked for, from several threads at once."""
+"""What is computed or imported when it is first asked for, from several threads at once."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+import sys
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+
+def attributes(
+    package: str, homes: Mapping[str, Collection[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a package's `__getattr__` and `__dir__`, which import a name when it is asked for.
+
+    `homes` maps a module to the names of the package that it defines.
+    """
+    home = {name: module for module, names in homes.items() for name in names}
+
+    def of_module(name: str) -> Any:
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(home[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *home})
+
+    return of_module, names
+
 
 if TYPE_CHECKING:
     from functools import cached_property as lazy

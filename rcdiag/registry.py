@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from rcdiag.errors import RcdiagError, did_you_mean
@@ -31,11 +31,21 @@ T = TypeVar("T", bound=Definition)
 class Registry(Mapping[str, T], Generic[T]):
     """Definitions by name, in the order in which a reader should see them."""
 
-    def __init__(self, what: str, definitions: Iterable[T] = ()) -> None:
-        """`what` is the word for one definition in messages: "metric", "trainer"."""
+    def __init__(
+        self, what: str, definitions: Iterable[T] | Callable[[], Iterable[T]] = ()
+    ) -> None:
+        """`what` is the word for one definition in messages: "metric", "trainer".
+
+        Definitions that take long to import are given as a function that imports them; it is
+        called when the registry is first read or added to.
+        """
         self.what = what
         self._definitions: dict[str, T] = {}
-        self.ship(definitions)
+        self._importing: Callable[[], Iterable[T]] | None = None
+        if callable(definitions):
+            self._importing = definitions
+        else:
+            self.ship(definitions)
 
     def ship(self, definitions: Iterable[T]) -> None:
         """Register what rcdiag itself brings: `revision` stays 0."""
@@ -44,9 +54,19 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def add(self, definition: T) -> T:
         """Register a definition; a name that is taken is refused, never replaced."""
+        self._import()
         self._register(definition)
         _changed()
         return definition
+
+    def _import(self) -> None:
+        """Register what is imported late; other threads wait until all of it is there."""
+        if self._importing is None:
+            return
+        with _loading:
+            if self._importing is not None:
+                self.ship(self._importing())
+                self._importing = None
 
     def _register(self, definition: T) -> None:
         if definition.name in self._definitions:
@@ -80,16 +100,21 @@ class Registry(Mapping[str, T], Generic[T]):
         return self[name]
 
     def __getitem__(self, name: str) -> T:
-        load_plugins()
+        self._read()
         return self._definitions[name]
 
     def __iter__(self) -> Iterator[str]:
-        load_plugins()
+        self._read()
         return iter(tuple(self._definitions))
 
     def __len__(self) -> int:
-        load_plugins()
+        self._read()
         return len(self._definitions)
+
+    def _read(self) -> None:
+        """Make all definitions there: what ships first, then what plugins add."""
+        self._import()
+        load_plugins()
 
 
 _revision = 0

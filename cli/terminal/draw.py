@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,8 +12,11 @@ from cli.terminal.cells import COLOURS
 from cli.terminal.headline import draw_closing, draw_headline
 from rcdiag.pages.answers import answer
 from rcdiag.pages.headline import headline
-from rcdiag.results import Finding, Result
+from rcdiag.results import Finding
 from rcdiag.results.base import drawn_sentence
+
+if TYPE_CHECKING:
+    from rcdiag.results import Result
 
 
 def draw(out: Console, result: Result, *, verbose: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.markup import escape
@@ -10,11 +11,13 @@ from rich.text import Text
 
 from cli.options import FailOn
 from cli.terminal.console import TerminalConsole, write_out
-from cli.terminal.convert import draw_convert
 from cli.terminal.draw import draw
 from cli.terminal.progress import Bars
-from rcdiag.results import SEVERITIES, ConvertResult, Result, to_json
+from rcdiag.results import SEVERITIES, to_json
 from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
+
+if TYPE_CHECKING:
+    from rcdiag.results import ConvertResult, Result
 
 
 class Screen:
@@ -57,6 +60,8 @@ class Screen:
         if self.json:
             write_out(to_json(result))
         elif not self.quiet:
+            from cli.terminal.convert import draw_convert  # of one command
+
             draw_convert(self.out, result, self.verbose)
 
     def exit(self, result: Result, fail_on: FailOn) -> None:

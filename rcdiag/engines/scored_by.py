@@ -10,6 +10,8 @@ from typing import Any
 About = Mapping[str, Any]
 # What a part says beside the facts of its engine.
 TOKENS, SECONDS = "tokens", "seconds"
+# The key, in a table's metadata, of the tokens that one engine scored in a second, by policy.
+RATES = "tokens_per_second"
 
 
 def facts_of(parts: Sequence[About]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, limits
 from rcdiag.engines.process import Job
 from rcdiag.engines.schedule import Part, RunningEngine, Schedule
-from rcdiag.engines.scored_by import facts_of, rate_of, unlike
+from rcdiag.engines.scored_by import RATES, facts_of, rate_of, unlike
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import not_writable
@@ -34,9 +34,6 @@ from rcdiag.table.writer import TableWriter
 
 # One part: what a kill can cost at most, and what rows are sorted by length within.
 TOKENS_PER_PART = 131_072
-
-# The key, in a table's metadata, of the tokens that one engine scored in a second, by policy.
-RATES = "tokens_per_second"
 
 OnTokens = Callable[[str, int, int], None]  # policy, tokens scored so far, tokens in all
 Say = Callable[[str], None]

@@ -3,5 +3,6 @@
 Pages need neither torch nor the trajectory table: all that they show stands in the result. A
 folder holds the page of one kind of result: its template, its figures and its words. To add a
 figure, write a drawing function and its `FigureSpec` into one file of the folder, and list it in
-the file's `FIGURES`; from outside, call `FIGURES.add(FigureSpec(...))` of `rcdiag.pages.figures`.
+the file's `FIGURES`, a new file in `rcdiag.pages.figures`; from outside, call
+`FIGURES.add(FigureSpec(...))` of that module.
 """

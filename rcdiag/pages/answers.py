@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from rcdiag.results import Result
+if TYPE_CHECKING:
+    from rcdiag.results import Result
 
 
 def answer(result: Result) -> str:

@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from rcdiag.pages import compare, diagnose, replay, score, sweep
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.registry import Registry
 from rcdiag.results import Result
 
-FIGURES: Registry[FigureSpec] = Registry(
-    "figure", (*score.FIGURES, *compare.FIGURES, *diagnose.FIGURES, *sweep.FIGURES, *replay.FIGURES)
-)
+
+def _shipped() -> Sequence[FigureSpec]:
+    """Import the files of figures; the terminal needs none of them."""
+    from rcdiag.pages.compare import pairs, policies
+    from rcdiag.pages.diagnose import experiments
+    from rcdiag.pages.replay import factors, model_step, pull
+    from rcdiag.pages.score import (
+        bounds,
+        concentration,
+        exceedance,
+        profiles,
+        sequences,
+        steps,
+        tokens,
+    )
+    from rcdiag.pages.sweep import candidates, families, forecast
+
+    return (
+        *exceedance.FIGURES,
+        *concentration.FIGURES,
+        *profiles.FIGURES,
+        *steps.FIGURES,
+        *tokens.FIGURES,
+        *sequences.FIGURES,
+        *bounds.FIGURES,
+        *policies.FIGURES,
+        *pairs.FIGURES,
+        *experiments.FIGURES,
+        *candidates.FIGURES,
+        *families.FIGURES,
+        *forecast.FIGURES,
+        *factors.FIGURES,
+        *pull.FIGURES,
+        *model_step.FIGURES,
+    )
+
+
+FIGURES: Registry[FigureSpec] = Registry("figure", _shipped)
 
 
 def applying(result: Result) -> Iterator[FigureSpec]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rcdiag.pages.formats import number
-from rcdiag.results import SEVERITIES, Action, Finding, NamedCause, Result
+from rcdiag.results import SEVERITIES, Action, Finding, NamedCause
+
+if TYPE_CHECKING:
+    from rcdiag.results import Result
 
 NOT_JUDGED = "not judged"  # the verdict of a result that holds none
 # The level whose colour a verdict has.

@@ -7,66 +7,67 @@ and JSON follow.
 
 from __future__ import annotations
 
-import json
-from typing import Any, cast
+from typing import TYPE_CHECKING
 
-from rcdiag.errors import RcdiagError
-from rcdiag.results.base import (
-    FORMAT_VERSION,
-    SEVERITIES,
-    Finding,
-    Histogram,
-    MetricValue,
-    Profile,
-    ProfileBin,
-    by_severity,
-    worst_severity,
-)
-from rcdiag.results.compare import (
-    CompareResult,
-    JoinReport,
-    Ladder,
-    NoiseFloor,
-    PairFigure,
-    PairResult,
-    PolicySummary,
-    Rung,
-    Triangulation,
-)
-from rcdiag.results.convert import ConvertResult
-from rcdiag.results.diagnose import DiagnoseResult
-from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
-from rcdiag.results.logged import LogComparison, LoggedKey
-from rcdiag.results.older import upgraded
-from rcdiag.results.plain import structured, unstructured
-from rcdiag.results.replay import (
-    AfterStep,
-    Coefficients,
-    Denominator,
-    Factor,
-    GradientReport,
-    Health,
-    PairedDifference,
-    PresetReplay,
-    ReplayResult,
-    ReplayStep,
-    Rule,
-    Shares,
-    SplitReport,
-)
-from rcdiag.results.score import (
-    BinExamples,
-    CorrectionResult,
-    ScoreResult,
-    SequenceContext,
-    SequenceTokens,
-    StepResult,
-    TokenAlternatives,
-    TokenProfile,
-    TokenWeights,
-    WorstToken,
-)
-from rcdiag.results.sweep import SweepFamily, SweepResult, SweepRow
+from rcdiag.lazy import attributes
+
+if TYPE_CHECKING:
+    from rcdiag.results.base import (
+        FORMAT_VERSION,
+        SEVERITIES,
+        Finding,
+        Histogram,
+        MetricValue,
+        Profile,
+        ProfileBin,
+        by_severity,
+        worst_severity,
+    )
+    from rcdiag.results.compare import (
+        CompareResult,
+        JoinReport,
+        Ladder,
+        NoiseFloor,
+        PairFigure,
+        PairResult,
+        PolicySummary,
+        Rung,
+        Triangulation,
+    )
+    from rcdiag.results.convert import ConvertResult
+    from rcdiag.results.diagnose import DiagnoseResult
+    from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
+    from rcdiag.results.document import KINDS, Document, Result, from_json
+    from rcdiag.results.logged import LogComparison, LoggedKey
+    from rcdiag.results.plain import to_json
+    from rcdiag.results.replay import (
+        AfterStep,
+        Coefficients,
+        Denominator,
+        Factor,
+        GradientReport,
+        Health,
+        PairedDifference,
+        PresetReplay,
+        ReplayResult,
+        ReplayStep,
+        Rule,
+        Shares,
+        SplitReport,
+    )
+    from rcdiag.results.score import (
+        BinExamples,
+        CorrectionResult,
+        ScoreResult,
+        SequenceContext,
+        SequenceTokens,
+        StepResult,
+        TokenAlternatives,
+        TokenProfile,
+        TokenWeights,
+        WorstToken,
+    )
+    from rcdiag.results.sweep import SweepFamily, SweepResult, SweepRow
 
 __all__ = [
     "FORMAT_VERSION",
@@ -127,69 +128,79 @@ __all__ = [
     "worst_severity",
 ]
 
-# A result that measures a table: it has findings, a diagnosis and a page.
-Result = ScoreResult | CompareResult | DiagnoseResult | SweepResult | ReplayResult
-Document = Result | ConvertResult
-
-KINDS: dict[str, type[Document]] = {
-    "score": ScoreResult,
-    "compare": CompareResult,
-    "diagnose": DiagnoseResult,
-    "sweep": SweepResult,
-    "replay": ReplayResult,
-    "convert": ConvertResult,
+# A command imports the results that it makes, and not those of the others.
+_HOMES = {
+    "rcdiag.results.base": (
+        "FORMAT_VERSION",
+        "SEVERITIES",
+        "Finding",
+        "Histogram",
+        "MetricValue",
+        "Profile",
+        "ProfileBin",
+        "by_severity",
+        "worst_severity",
+    ),
+    "rcdiag.results.compare": (
+        "CompareResult",
+        "JoinReport",
+        "Ladder",
+        "NoiseFloor",
+        "PairFigure",
+        "PairResult",
+        "PolicySummary",
+        "Rung",
+        "Triangulation",
+    ),
+    "rcdiag.results.convert": ("ConvertResult",),
+    "rcdiag.results.diagnose": ("DiagnoseResult",),
+    "rcdiag.results.diagnosis": (
+        "Action",
+        "Diagnosis",
+        "NamedCause",
+    ),
+    "rcdiag.results.logged": (
+        "LogComparison",
+        "LoggedKey",
+    ),
+    "rcdiag.results.plain": ("to_json",),
+    "rcdiag.results.replay": (
+        "AfterStep",
+        "Coefficients",
+        "Denominator",
+        "Factor",
+        "GradientReport",
+        "Health",
+        "PairedDifference",
+        "PresetReplay",
+        "ReplayResult",
+        "ReplayStep",
+        "Rule",
+        "Shares",
+        "SplitReport",
+    ),
+    "rcdiag.results.score": (
+        "BinExamples",
+        "CorrectionResult",
+        "ScoreResult",
+        "SequenceContext",
+        "SequenceTokens",
+        "StepResult",
+        "TokenAlternatives",
+        "TokenProfile",
+        "TokenWeights",
+        "WorstToken",
+    ),
+    "rcdiag.results.sweep": (
+        "SweepFamily",
+        "SweepResult",
+        "SweepRow",
+    ),
+    "rcdiag.results.document": (
+        "KINDS",
+        "Document",
+        "Result",
+        "from_json",
+    ),
 }
-
-
-def to_json(result: Document) -> str:
-    """Return the JSON document of a result."""
-    import msgspec
-
-    document = unstructured(result)
-    try:
-        # `json.dumps` with an indent does not use its compiled encoder.
-        return msgspec.json.format(json.dumps(document, allow_nan=False), indent=1) + "\n"
-    except msgspec.DecodeError:  # half of a surrogate pair, as names of files may have it
-        return json.dumps(document, indent=1, allow_nan=False) + "\n"
-
-
-SAVED = "`result.save(FILE)` (--result FILE)"  # what writes a result document
-
-
-def from_json(text: str, source: str) -> Document:
-    """Read a result document back; RcdiagError names `source` where it cannot be read."""
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RcdiagError(
-            f"{source}: not JSON ({error})", f"give a file that {SAVED} wrote"
-        ) from error
-    if not isinstance(document, dict) or "format_version" not in document:
-        raise RcdiagError(f"{source}: not a result of rcdiag", f"give a file that {SAVED} wrote")
-    kind, version = str(document.get("kind")), document["format_version"]
-    if kind not in KINDS or version not in range(1, FORMAT_VERSION + 1):
-        what = f"kind {document.get('kind')!r}, format_version {version}"
-        raise RcdiagError(
-            f"{source}: cannot read {what}",
-            hint=f"this rcdiag reads {', '.join(KINDS)} of format_version 1 to {FORMAT_VERSION}; a "
-            "newer rcdiag made it, or something else did",
-        )
-    return _read(kind, document, source)
-
-
-def _read(kind: str, document: dict[str, Any], source: str) -> Document:
-    try:
-        return cast(Document, structured(KINDS[kind], upgraded(document, kind)))
-    except (
-        LookupError,
-        TypeError,
-        AttributeError,
-        ValueError,
-        StopIteration,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
-        raise RcdiagError(
-            f"{source}: not a whole result ({type(error).__name__}: {error})",
-            hint=f"it was cut or edited; make it again with {SAVED}",
-        ) from error
+__getattr__, __dir__ = attributes(__name__, _HOMES)

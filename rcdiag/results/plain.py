@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import types
 import typing
@@ -13,6 +14,18 @@ from rcdiag.results.doc import required_fields
 
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _AS_IT_IS = frozenset({str, int, bool, types.NoneType})
+
+
+def to_json(result: Any) -> str:
+    """Return the JSON document of a result."""
+    import msgspec
+
+    document = unstructured(result)
+    try:
+        # `json.dumps` with an indent does not use its compiled encoder.
+        return msgspec.json.format(json.dumps(document, allow_nan=False), indent=1) + "\n"
+    except msgspec.DecodeError:  # half of a surrogate pair, as names of files may have it
+        return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
 def unstructured(value: Any) -> Any:

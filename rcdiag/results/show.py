@@ -74,7 +74,7 @@ class Shown:
         """Give the result document, as `--json` prints it."""
         from rcdiag.results import to_json
 
-        return to_json(self)  # type: ignore[arg-type]
+        return to_json(self)
 
     def save(self, path: str | Path) -> None:
         """Write the result document, which `rcdiag.load_result` reads back."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rcdiag.engines import BACKENDS
-from rcdiag.engines.process import EngineProcess, Job
-from rcdiag.engines.schedule import RunningEngine
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.runners.devices import VISIBLE, Devices, cores_here, gpus_here
 from rcdiag.runners.runner import Made, Part, RunnerKind
+
+if TYPE_CHECKING:
+    from rcdiag.engines.process import Job
+    from rcdiag.engines.schedule import RunningEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ class LocalRunner:
 
     def start(self, job: Job, number: int) -> RunningEngine:
         """Start an engine that sees its own set of GPUs, or has its own cores."""
+        from rcdiag.engines.process import EngineProcess
+
         log = f"engine{number or ''}.log"
         job = replace(job, log=log)
         if self.devices is None:

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, setting
+from rcdiag.extras import saying_what_to_install
 from rcdiag.runners.runner import Made, Part
 
 # So often a task is done again whose process died or whose node was lost.
@@ -31,7 +32,7 @@ def versions() -> dict[str, str]:
 
 def call_everywhere(function: Callable[[], Made]) -> list[Made]:
     """Call a function once on every node that is alive, and return what it gives there."""
-    ray = _ray()
+    ray = ray_module()
     affinity = importlib.import_module("ray.util.scheduling_strategies")
     own = versions()
     waiting = []
@@ -59,7 +60,7 @@ def call_with(
     The function travels once to each node. No more than AHEAD parts for each core wait or run, so
     that what travels is bounded in memory.
     """
-    ray = _ray()
+    ray = ray_module()
     shared = ray.put(ray.cloudpickle.dumps(function))
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(_call)
     due: deque[Any] = deque()
@@ -73,7 +74,7 @@ def call_with(
 
 def _call(function: bytes, part: bytes) -> tuple[str, Any]:
     """Call a function with a part on a node; its result travels as bytes and can be changed."""
-    pickle = _ray().cloudpickle
+    pickle = ray_module().cloudpickle
     try:
         return "made", pickle.dumps(pickle.loads(function)(pickle.loads(part)))
     except RcdiagError as error:
@@ -98,7 +99,7 @@ def _call_alike(expected: dict[str, str], function: Callable[[], Any]) -> tuple[
 
 def _heard(reference: Any) -> Any:
     """Wait for what a task gives."""
-    ray = _ray()
+    ray = ray_module()
     try:
         sent = ray.get(reference)
     except ray.exceptions.RayError as error:
@@ -124,5 +125,7 @@ def _failed(error: Exception) -> RcdiagError:
     )
 
 
-def _ray() -> Any:
-    return importlib.import_module("ray")
+def ray_module() -> Any:
+    """Import Ray; where it is not installed, the error says how to."""
+    with saying_what_to_install(f"{setting('on', 'ray')}: "):
+        return importlib.import_module("ray")

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from rcdiag.engines.process import Job
-from rcdiag.engines.schedule import RunningEngine
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.registry import Registry
 from rcdiag.runners.devices import Devices
+
+if TYPE_CHECKING:
+    from rcdiag.engines.process import Job
+    from rcdiag.engines.schedule import RunningEngine
 
 Part = TypeVar("Part")
 Made = TypeVar("Made")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from rcdiag.errors import without_secrets
-from rcdiag.table.conversion import RowOrigin
 from rcdiag.table.remote_file import AnyFile
 from rcdiag.table.sources import SourceFile
+
+if TYPE_CHECKING:
+    from rcdiag.table.origin import RowOrigin
 
 RowRange = tuple[int, int]  # first row and the row after the last, in the whole table
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +18,10 @@ from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
 from rcdiag.table.batches import TableFile
-from rcdiag.table.conversion import Heard, Origin, convert_files, with_urls
 from rcdiag.table.in_memory import name_in_memory, write_rows
 from rcdiag.table.naming import Naming, naming_of
 from rcdiag.table.observed import all_null
+from rcdiag.table.origin import Origin, with_urls
 from rcdiag.table.readers.parquet import (
     open_parquet,
 )
@@ -31,6 +31,9 @@ from rcdiag.table.sources import SourceFile, SourceFiles, find_files
 from rcdiag.table.table import Table
 from rcdiag.table.unify import common_schema
 from rcdiag.table.unpadded import padded_tokens, write_unpadded
+
+if TYPE_CHECKING:
+    from rcdiag.table.conversion import Heard
 
 
 def open_table(
@@ -88,6 +91,8 @@ def open_parts(
             raise with_urls(error, files) from error
         kept = kept if table.scratch is None else [table.scratch, *kept]
         return _with_given(_without_absent(replace(table, scratch=_together(kept))), values)
+    from rcdiag.table.conversion import convert_files  # a table in parquet is not converted
+
     missing.check_names(renames or {})
     scratch = Scratch(beside)
     target = scratch.path / "converted.parquet"

@@ -19,6 +19,8 @@ FORMAT_VERSION = 1
 # What the metadata of a file holds of the recorder that wrote it. Files that have it may differ in
 # their columns and are one table all the same.
 RECORDER = "recorder"
+# What the metadata holds of the risk that tokens, encoded again from text, are other tokens.
+REENCODED = "reencoded"
 
 # Objects inside objects of metadata; what rcdiag writes has eight at most.
 DEEPEST = 64

@@ -12,6 +12,7 @@ from pathlib import Path
 from rcdiag.errors import RcdiagError, setting, without_secrets
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.footer import MAGIC
+from rcdiag.table.readers.parquet import PARQUET
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Reader
 from rcdiag.table.remote import check_fetching, copy_files, files_in_place, is_url, local_path
@@ -47,34 +48,35 @@ class SourceFiles:
 def find_files(source: str, format: str | None = None) -> SourceFiles:
     """Find the files of a source, and the reader that knows them.
 
-    Every file is asked of the readers in turn; of a folder the files that none knows are left out.
+    A table that rcdiag wrote says so; every other file is asked of the readers in turn. Of a folder
+    the files that none knows are left out.
     `format` names the reader, and then a folder's files are those with the reader's patterns.
     """
-    readers = _in_turn() if format is None else [READERS.find(format, "format")]
+    chosen = None if format is None else READERS.find(format, "format")
     scratch = None
     if is_url(source):
-        in_place = _in_place(source, readers, format)
+        in_place = _in_place(source, chosen)
         if in_place is not None:
             return in_place
         scratch = Scratch()
-        copies, folder = copy_files(source, lambda name: _fits(name, readers), scratch.path)
+        copies, folder = copy_files(source, lambda name: _fits(name, _asked(chosen)), scratch.path)
         urls: dict[AnyFile, str] = {path: url for path, url in copies}
     else:
         named, folder = _named(local_path(source))
         urls = dict.fromkeys(named, "")
     pick = _of_folder if folder else _of_names
-    reader, paths = pick(source, list(urls), readers, format is not None, urls)
+    reader, paths = pick(source, list(urls), chosen, urls)
     files = tuple(SourceFile(path, urls[path]) for path in sorted(paths, key=reader.order))
     left = _left(list(urls), paths, reader) if folder else ()
     return SourceFiles(source, reader, files, scratch, left)
 
 
-def _in_place(source: str, readers: Sequence[Reader], format: str | None) -> SourceFiles | None:
+def _in_place(source: str, chosen: Reader | None) -> SourceFiles | None:
     """Return the files of a URL that are read where they are, of the table's own format.
 
     None where they must be copied here, as those of another format are.
     """
-    found = files_in_place(source, lambda name: _fits(name, readers))
+    found = files_in_place(source, lambda name: _fits(name, _asked(chosen)))
     if found is None:
         return None
     files, folder = found
@@ -82,7 +84,7 @@ def _in_place(source: str, readers: Sequence[Reader], format: str | None) -> Sou
         return None
     pick = _of_folder if folder else _of_names
     urls: dict[AnyFile, str] = {file: str(file) for file in files}
-    reader, paths = pick(source, files, readers, format is not None, urls)
+    reader, paths = pick(source, files, chosen, urls)
     if reader.read is not None:
         return None
     ordered = sorted(paths, key=reader.order)
@@ -91,12 +93,14 @@ def _in_place(source: str, readers: Sequence[Reader], format: str | None) -> Sou
 
 def check_remote(sources: Sequence[str], format: str | None = None) -> None:
     """End a dry run that has come to a URL: NotFetchedError says what a run would fetch."""
-    readers = _in_turn() if format is None else [READERS.find(format, "format")]
-    check_fetching(sources, lambda name: _fits(name, readers))
+    chosen = None if format is None else READERS.find(format, "format")
+    check_fetching(sources, lambda name: _fits(name, _asked(chosen)))
 
 
-def _in_turn() -> list[Reader]:
+def _asked(chosen: Reader | None) -> list[Reader]:
     """Return the readers as a file is asked of them: any parquet file is a table at last."""
+    if chosen is not None:
+        return [chosen]
     return sorted(READERS.values(), key=lambda reader: reader.read is None)
 
 
@@ -137,49 +141,49 @@ def _below(folder: Path) -> Iterator[Path]:
 def _of_names(
     source: str,
     paths: Sequence[AnyFile],
-    readers: Sequence[Reader],
-    chosen: bool,
+    chosen: Reader | None,
     urls: dict[AnyFile, str],
 ) -> tuple[Reader, list[AnyFile]]:
     """Return the reader of files that were named, all of which must be known to it."""
     for path in paths:
         _check_file(path, urls[path])
-    if chosen:
-        return readers[0], list(paths)
-    by_format: dict[str, AnyFile] = {}
+    if chosen is not None:
+        return chosen, list(paths)
+    by_format: dict[str, tuple[Reader, AnyFile]] = {}
     for path in paths:
-        reader = _reader_of(path, readers)
+        reader = _reader_of(path)
         if reader is None:
             raise unknown_file(path, urls[path])
-        by_format.setdefault(reader.name, path)
+        by_format.setdefault(reader.name, (reader, path))
     if len(by_format) > 1:
-        raise _mixed(source, by_format)
-    return READERS[next(iter(by_format))], list(paths)
+        raise _mixed(source, {name: path for name, (_, path) in by_format.items()})
+    ((reader, _),) = by_format.values()
+    return reader, list(paths)
 
 
 def _of_folder(
     source: str,
     paths: Sequence[AnyFile],
-    readers: Sequence[Reader],
-    chosen: bool,
+    chosen: Reader | None,
     urls: dict[AnyFile, str],
 ) -> tuple[Reader, list[AnyFile]]:
     """Return the one format that files of a folder have, and those files."""
+    readers = _asked(chosen)
     fitting = {path: [reader for reader in readers if _fits(path.name, [reader])] for path in paths}
-    if chosen:
+    if chosen is not None:
         files = [path for path in paths if fitting[path]] or list(paths)
         for path in files:
             _check_file(path, urls[path])
         if not files:
             raise _nothing(source, len(paths))
-        return readers[0], files
+        return chosen, files
     by_format: dict[str, list[AnyFile]] = {}
     bad: dict[str, list[AnyFile]] = {}  # empty and unreadable files, by the formats of their names
     for path in paths:
         if not _is_readable(path):
             for reader in fitting[path]:
                 bad.setdefault(reader.name, []).append(path)
-        elif (known := _reader_of(path, readers)) is not None:
+        elif (known := _reader_of(path)) is not None:
             by_format.setdefault(known.name, []).append(path)
     if len(by_format) > 1:
         raise _mixed(source, {name: files[0] for name, files in by_format.items()})
@@ -210,9 +214,11 @@ def _is_part_of(path: AnyFile, formats: Sequence[str], readers: Sequence[Reader]
     return _fits(path.name, own) or _fits(Path(path.name).stem, own)
 
 
-def _reader_of(path: AnyFile, readers: Sequence[Reader]) -> Reader | None:
+def _reader_of(path: AnyFile) -> Reader | None:
     peek = Peek(path)
-    return next((reader for reader in readers if reader.detect(peek)), None)
+    if peek.is_own_table:
+        return PARQUET
+    return next((reader for reader in _asked(None) if reader.detect(peek)), None)
 
 
 def _fits(name: str, readers: Sequence[Reader]) -> bool:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +16,10 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.results import JoinReport
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
 from rcdiag.table.batches import Batch, RowRange, TableFile
-from rcdiag.table.conversion import Conversion
 from rcdiag.table.naming import Naming
 from rcdiag.table.readers.parquet import (
     open_parquet,
@@ -33,6 +31,10 @@ from rcdiag.table.remote_file import TAIL, AnyFile, RemoteFile
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile
 from rcdiag.table.unify import conformed
+
+if TYPE_CHECKING:
+    from rcdiag.results import JoinReport
+    from rcdiag.table.conversion import Conversion
 
 
 @dataclass(frozen=True, repr=False)

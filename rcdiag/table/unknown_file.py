@@ -6,7 +6,6 @@ import zipfile
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.table.readers import READERS
-from rcdiag.table.readers.json_lines import JSON_LINES
 from rcdiag.table.readers.peek import TOO_LONG, Peek, line_too_long
 from rcdiag.table.remote_file import AnyFile
 
@@ -136,6 +135,8 @@ def _unknown(path: AnyFile, name: str) -> RcdiagError:
     if keys and not any(isinstance(value, list) for value in keys.values()):
         known += "; a dump has lists of token ids and log-probs, text alone is not enough"
     elif keys:
+        from rcdiag.table.readers.json_lines import JSON_LINES
+
         known += (
             f", {setting('format', JSON_LINES.name, '--from')} for JSON lines under names of "
             "your own"

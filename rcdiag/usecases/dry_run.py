@@ -6,15 +6,17 @@ import math
 import os
 import shutil
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rcdiag.engines.scored_by import rate_of
-from rcdiag.engines.scoring import RATES, ScoringPlan
+from rcdiag.engines.scored_by import RATES, rate_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.runners import Runner
 from rcdiag.table.destination import Destination
 from rcdiag.table.table import Table
+
+if TYPE_CHECKING:
+    from rcdiag.engines.scoring import ScoringPlan
 
 BYTES = {"log-probs": 4, "entropy": 4, "top_k": 8}  # of a response token; of each of its top tokens
 

@@ -8,10 +8,10 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
 from rcdiag.engines.notation import default_policies, parse_policy
-from rcdiag.engines.scoring import ScoringPlan, plan_scoring, run_scoring
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, one_of
 from rcdiag.files import check_outputs
@@ -20,6 +20,9 @@ from rcdiag.table.destination import Destination
 from rcdiag.table.opening import open_table
 from rcdiag.table.table import Table
 from rcdiag.usecases.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from rcdiag.engines.scoring import ScoringPlan
 
 Policies = Mapping[str, str] | Sequence[str]  # {"old": "hf:float32"} or ["old=hf:float32"]
 
@@ -101,6 +104,8 @@ def planned(
     """Check models and rows, and cut the table into parts; None where nothing is to be scored."""
     if not specs:
         return None
+    from rcdiag.engines.scoring import plan_scoring  # most tables bring their log-probs
+
     path = Path("scored.parquet") if output is None else output.path
     return plan_scoring(table, specs, path, force=force)
 
@@ -157,6 +162,8 @@ def scored_table(
 
 def _run(plan: ScoringPlan, progress: Progress, runner: Runner, *, force: bool, kept: bool) -> None:
     """Score what is planned; an interrupt bears a note on how to go on, or to be able to."""
+    from rcdiag.engines.scoring import run_scoring
+
     try:
         run_scoring(plan, progress.tokens, progress.say, runner, force=force)
     except KeyboardInterrupt as interrupt:

@@ -7,10 +7,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rcdiag.errors import RcdiagError, without_secrets
-from rcdiag.results import JoinReport
 from rcdiag.table.column_names import names_for, spelled
 from rcdiag.table.columns import known_steps
 from rcdiag.table.drawn_rows import draw_rows
@@ -24,6 +23,9 @@ from rcdiag.table.sources import SourceFiles, check_remote, find_files
 from rcdiag.table.table import Table
 from rcdiag.table.trajectories import POLICY_NAME
 from rcdiag.usecases.progress import Progress
+
+if TYPE_CHECKING:
+    from rcdiag.results import JoinReport
 
 # A dump in any format that rcdiag knows: a file, a directory, a glob, a URL; a list of them; a
 # table that is open already; or one in memory: a data frame, an Arrow table, a mapping of columns,

@@ -13,7 +13,7 @@ from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.signs.alignment import LAGS
 from rcdiag.diagnosis.signs.places import IdOutlier
-from rcdiag.table.readers.text_only import REENCODED
+from rcdiag.table.schema import REENCODED
 
 # Share of turns, or of rows, from which on a shift or an exchange is no accident.
 LEAST_SHARE = 0.02

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, cause_first
-from rcdiag.results import ScoreResult, SweepResult
+from rcdiag.results import ScoreResult
 from rcdiag.results.guide import PROPOSAL
+
+if TYPE_CHECKING:
+    from rcdiag.results import SweepResult
 
 
 def _everything_rejected(given: CheckInput) -> Iterator[Observation]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
 from rcdiag.errors import mapping_setting, setting
-from rcdiag.results import CompareResult, DiagnoseResult, ReplayResult, ScoreResult
 from rcdiag.results.guide import PROPOSAL
 from rcdiag.statistics.intervals import FEW_CLUSTERS
 from rcdiag.statistics.metrics import METRICS
+
+if TYPE_CHECKING:
+    from rcdiag.results import CompareResult, ScoreResult
 
 # So many rows are named in the sentence of a finding; its evidence names more.
 PLACES_SHOWN = 3
@@ -42,9 +44,9 @@ def _non_finite(given: CheckInput) -> Iterator[Observation]:
 
 def _consequence(given: CheckInput) -> str:
     """Say what log-probs that are no numbers do to the numbers of the result."""
-    if isinstance(given.result, (ScoreResult, CompareResult)):
+    if given.result.kind in ("score", "compare"):
         if 2 * given.result.rows_left_out > given.result.num_sequences:
-            whose = "" if isinstance(given.result, ScoreResult) else " of its pairs"
+            whose = "" if given.result.kind == "score" else " of its pairs"
             return f"fewer than half of the rows remain without them: `mismatch`{whose} is null"
         if given.result.rows_left_out:
             return "`mismatch` is computed without these rows"
@@ -157,7 +159,7 @@ SEQUENCES_WITHOUT_TOKENS = Check(
 def _few_clusters(given: CheckInput) -> Iterator[Observation]:
     """Report too few clusters for honest intervals."""
     result = given.result
-    count = result.num_groups if isinstance(result, ReplayResult) else result.num_clusters
+    count = result.num_groups if result.kind == "replay" else result.num_clusters
     if count >= FEW_CLUSTERS:
         return
     what = f"{count} prompt groups (or sequences without a group) are"
@@ -339,7 +341,7 @@ DIVERGENCE_BELOW_ZERO = Check(
 
 def _no_experiment(given: CheckInput) -> Iterator[Observation]:
     result = given.result
-    if isinstance(result, DiagnoseResult) and result.trainer_model and not result.rows_read:
+    if result.kind == "diagnose" and result.trainer_model and not result.rows_read:
         yield Observation(
             message=f"no experiment was run with {result.trainer_model}: no row could be scored, "
             "for which it needs `prompt_ids` and a log-prob that is a number; the table alone was "

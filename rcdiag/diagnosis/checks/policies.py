@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from rcdiag.diagnosis.checks.check import (
     Check,
@@ -14,8 +15,10 @@ from rcdiag.diagnosis.checks.check import (
 )
 from rcdiag.diagnosis.triangulation import healthy
 from rcdiag.engines.scored_by import unlike
-from rcdiag.results import CompareResult
 from rcdiag.results.guide import PROPOSAL
+
+if TYPE_CHECKING:
+    from rcdiag.results import CompareResult
 
 OF_THE_RESCORING = ("rescoring-stands-apart",)  # what the cause in the run does not explain
 
@@ -218,7 +221,7 @@ def _unlike_engines(given: CheckInput) -> Iterator[Observation]:
     result = given.result
     scoring = (
         {name: policy.scoring for name, policy in result.policies.items()}
-        if isinstance(result, CompareResult)
+        if result.kind == "compare"
         else result.scoring
     )
     for name, facts in scoring.items():

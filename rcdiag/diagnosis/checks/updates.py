@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, cause_first
-from rcdiag.results import MetricValue, ReplayResult
+from rcdiag.results import MetricValue
+
+if TYPE_CHECKING:
+    from rcdiag.results import ReplayResult
 
 SAFE_NAMED = 3  # safe presets that the advice names
 

@@ -1,39 +1,40 @@
 """Readers know the formats that a dump may have on disk; all but parquet are converted to it.
 
-To add a format: a file with a `Reader`, and its name in `READERS`; or `READERS.add(...)` in a
+To add a format: a file with a `Reader`, and its name in `_shipped`; or `READERS.add(...)` in a
 package of your own (entry-point group `rcdiag.plugins`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rcdiag.registry import Registry
-from rcdiag.table.readers.areal import AREAL
-from rcdiag.table.readers.art import ART
-from rcdiag.table.readers.json_lines import JSON_LINES
-from rcdiag.table.readers.miles import MILES
-from rcdiag.table.readers.ms_swift import MS_SWIFT
-from rcdiag.table.readers.nemo_rl import NEMO_RL
-from rcdiag.table.readers.open_instruct import OPEN_INSTRUCT
-from rcdiag.table.readers.parquet import PARQUET
-from rcdiag.table.readers.prime_rl import PRIME_RL
 from rcdiag.table.readers.reader import Reader
-from rcdiag.table.readers.roll import ROLL
-from rcdiag.table.readers.sglang import SGLANG
-from rcdiag.table.readers.skyrl import SKYRL
-from rcdiag.table.readers.slime import SLIME
-from rcdiag.table.readers.tinker import TINKER
-from rcdiag.table.readers.trl import TRL
-from rcdiag.table.readers.verl import VERL
-from rcdiag.table.readers.verl_jsonl import VERL_JSONL
-from rcdiag.table.readers.vllm import VLLM
-from rcdiag.table.readers.xtuner import XTUNER
 
-# Formats of text alone, which a tokenizer encodes again.
-TEXT = (VERL_JSONL, TRL, AREAL, XTUNER, MS_SWIFT, ART)
 
-READERS: Registry[Reader] = Registry(
-    "format",
-    (
+def _shipped() -> Sequence[Reader]:
+    """Import the readers; a table that rcdiag wrote itself is read without them."""
+    from rcdiag.table.readers.areal import AREAL
+    from rcdiag.table.readers.art import ART
+    from rcdiag.table.readers.json_lines import JSON_LINES
+    from rcdiag.table.readers.miles import MILES
+    from rcdiag.table.readers.ms_swift import MS_SWIFT
+    from rcdiag.table.readers.nemo_rl import NEMO_RL
+    from rcdiag.table.readers.open_instruct import OPEN_INSTRUCT
+    from rcdiag.table.readers.parquet import PARQUET
+    from rcdiag.table.readers.prime_rl import PRIME_RL
+    from rcdiag.table.readers.roll import ROLL
+    from rcdiag.table.readers.sglang import SGLANG
+    from rcdiag.table.readers.skyrl import SKYRL
+    from rcdiag.table.readers.slime import SLIME
+    from rcdiag.table.readers.tinker import TINKER
+    from rcdiag.table.readers.trl import TRL
+    from rcdiag.table.readers.verl import VERL
+    from rcdiag.table.readers.verl_jsonl import VERL_JSONL
+    from rcdiag.table.readers.vllm import VLLM
+    from rcdiag.table.readers.xtuner import XTUNER
+
+    with_token_ids = (
         PARQUET,
         VERL,
         NEMO_RL,
@@ -46,7 +47,10 @@ READERS: Registry[Reader] = Registry(
         TINKER,
         VLLM,
         SGLANG,
-        *TEXT,
-        JSON_LINES,
-    ),
-)
+    )
+    # Formats of text alone, which a tokenizer encodes again.
+    of_text = (VERL_JSONL, TRL, AREAL, XTUNER, MS_SWIFT, ART)
+    return (*with_token_ids, *of_text, JSON_LINES)
+
+
+READERS: Registry[Reader] = Registry("format", _shipped)

@@ -6,12 +6,14 @@ import json
 import zipfile
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.footer import MAGIC, FooterError, read_footer
-from rcdiag.table.readers.safe.scan import number_behind, scanned
-from rcdiag.table.readers.safe.torch_file import LOCAL_HEADER
+from rcdiag.table.schema import METADATA_KEY
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # The beginning of a file that is looked at, in bytes; a JSON record may be longer.
 HEAD = 1 << 16
@@ -39,17 +41,28 @@ class Peek:
     @cached_property
     def columns(self) -> frozenset[str]:
         """Return the names of a parquet file's columns; empty where it is none."""
+        return frozenset() if self._schema is None else frozenset(self._schema.names)
+
+    @property
+    def is_own_table(self) -> bool:
+        """Tell whether the file is a table that rcdiag wrote, as its metadata says."""
+        metadata = None if self._schema is None else self._schema.metadata
+        return METADATA_KEY in (metadata or {})
+
+    @cached_property
+    def _schema(self) -> pa.Schema | None:
+        """Return the schema of a parquet file; None where it is none."""
         if not self.head.startswith(MAGIC):
-            return frozenset()
+            return None
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
             read_footer(self.path)
             with self.path.open("rb") as stream:
-                return frozenset(pq.read_schema(stream).names)
+                return pq.read_schema(stream)
         except (FooterError, pa.ArrowException, OSError, UnicodeDecodeError):
-            return frozenset()
+            return None
 
     @cached_property
     def record(self) -> dict[str, Any]:
@@ -116,6 +129,8 @@ class Peek:
 
     def pickle_number(self, key: str) -> int | None:
         """Return the whole number that stands behind a key early in a pickle."""
+        from rcdiag.table.readers.safe.scan import number_behind
+
         return number_behind(self._pickle, key)
 
     @property
@@ -134,6 +149,8 @@ class Peek:
                 return b""  # it breaks off before the archive's directory
         except (OSError, zipfile.BadZipFile):  # its last bytes speak of an archive on several disks
             return b""
+        from rcdiag.table.readers.safe.torch_file import LOCAL_HEADER
+
         # torch.save writes its pickle first; the directory of thousands of tensors is not read.
         name, extra = (int.from_bytes(self.head[at : at + 2], "little") for at in (26, 28))
         end = LOCAL_HEADER + name
@@ -143,6 +160,8 @@ class Peek:
 
     @cached_property
     def _scanned(self) -> tuple[tuple[str, str], ...]:
+        from rcdiag.table.readers.safe.scan import scanned
+
         return tuple(scanned(self._pickle))
 
     def _held(self, kind: str) -> tuple[str, ...]:

@@ -21,8 +21,8 @@ from rcdiag.extras import saying_what_to_install
 from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.list_columns import IDS
 from rcdiag.table.readers.reader import Dump, Notes, Rows
+from rcdiag.table.schema import REENCODED
 
-REENCODED = "reencoded"  # the key in the table's metadata
 TEXTS_AT_ONCE = 256
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
