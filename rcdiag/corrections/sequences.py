@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +81,11 @@ class Rows:
         """Return the group of each sequence, counted from 0, and the sequences of each group."""
         _, group, sizes = np.unique(self.cluster, return_inverse=True, return_counts=True)
         return group, sizes
+
+    @lazy
+    def logged(self) -> dict[Hashable, Any]:
+        """Return numbers of these rows that were computed before, by what computed them."""
+        return {}
 
     def under(self, guard: Guard) -> Rows:
         """Return the rows with the columns that were made under a guard."""

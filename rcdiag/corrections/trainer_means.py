@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Concatenate, ParamSpec
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +14,7 @@ from rcdiag.corrections.reduced import Reduced
 from rcdiag.corrections.sequences import EPSILON, Rows
 
 Array = NDArray[np.float64]
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,25 @@ class Batch:
         squares = self.token_mean_of_squares(column)
         scale = self.token_mean(column) + EPSILON
         return float(scale**2 / squares) if squares != 0.0 else np.nan
+
+
+def once_a_batch(
+    compute: Callable[Concatenate[Batch, P], dict[str, float]],
+) -> Callable[Concatenate[Batch, P], dict[str, float]]:
+    """Let a function compute its numbers of a batch once, for all presets that log them.
+
+    Many presets of a trainer log the same: numbers of the rows alone, of weights or of a rejection.
+    """
+
+    @functools.wraps(compute)
+    def known(batch: Batch, *of: P.args, **named: P.kwargs) -> dict[str, float]:
+        key = (compute, of, tuple(named.items()))
+        numbers = batch.rows.logged
+        if key not in numbers:
+            numbers[key] = compute(batch, *of, **named)
+        return dict(numbers[key])
+
+    return known
 
 
 def std(values: Array) -> float:

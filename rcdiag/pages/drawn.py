@@ -53,7 +53,7 @@ def drawing(spec: FigureSpec, result: Result, width: float | None = None) -> Dra
     """Draw a figure by matplotlib; at another width, in inches, its letters go with it."""
     import matplotlib as mpl
 
-    from rcdiag.pages.on_paper import PaperFigure, fit_column
+    from rcdiag.pages.on_paper import PaperFigure, fit_column, plain_ticks
 
     across, up = spec.size(result)
     size = (across, up)
@@ -63,6 +63,7 @@ def drawing(spec: FigureSpec, result: Result, width: float | None = None) -> Dra
     with mpl.rc_context({**STYLE, **({} if width is None else letters)}):
         made = PaperFigure(figsize=size, layout="constrained")
         spec.draw(result, made)
+        plain_ticks(made)
         if width is not None:
             fit_column(made, width)
         return made

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, SymmetricalLogLocator
+from matplotlib.ticker import (
+    Formatter,
+    LogFormatterMathtext,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    SymmetricalLogLocator,
+)
 
 from rcdiag.pages.style import NARROW
 from rcdiag.pages.svg import rendered
@@ -12,6 +22,48 @@ from rcdiag.pages.svg import rendered
 NOTEBOOK_DPI = 110
 COLUMN_LETTERS = 6.5  # points, what journals allow for labels
 COLUMN_TICKS = 4
+
+
+# A power as matplotlib writes it for its setter of formulas, and its letters in plain text.
+POWER = re.compile(r"\$\\mathdefault\{([-\d.]*)(\\times)?(\d*)\^\{(-?\d+)\}\}\$")
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+class PlainPowers(Formatter):
+    """Ticks of a logarithmic axis in plain letters: the setter of formulas takes its time."""
+
+    def __init__(self, formulas: LogFormatterMathtext) -> None:
+        self._formulas = formulas
+
+    def set_axis(self, axis: Any) -> None:
+        super().set_axis(axis)
+        self._formulas.set_axis(axis)
+
+    def set_locs(self, locs: Any) -> None:
+        super().set_locs(locs)
+        self._formulas.set_locs(locs)
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return POWER.sub(_plain, self._formulas(x, pos)).replace("$\\mathdefault{0}$", "0")
+
+
+def _plain(power: re.Match[str]) -> str:
+    """Write one power: -2×10⁻³."""
+    factor, times, base, exponent = power.groups()
+    sign = factor.replace("-", "\N{MINUS SIGN}")
+    return f"{sign}{'×' if times else ''}{base}{exponent.translate(RAISED)}"
+
+
+def plain_ticks(figure: Figure) -> None:
+    """Write the ticks of all logarithmic axes in plain letters."""
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        for get, put in (
+            (axis.get_major_formatter, axis.set_major_formatter),
+            (axis.get_minor_formatter, axis.set_minor_formatter),
+        ):
+            formatter = get()
+            if isinstance(formatter, LogFormatterMathtext):
+                put(PlainPowers(formatter))
 
 
 def fit_column(figure: Figure, width: float) -> None:

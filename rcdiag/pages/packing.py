@@ -76,6 +76,8 @@ def _alike(items: Sequence[tuple[str | None, Any]]) -> list[list[str]]:
     """Cut members into rows of a table; none where they are few, or one differs in its keys."""
     if len(items) < FEWEST_ROWS:
         return []
+    if all(name is None and not isinstance(value, (dict, list)) for name, value in items):
+        return [["", _written(value), ""] for _, value in items]
     rows: list[list[str]] = []
     for item in items:
         row = _tokens(item)

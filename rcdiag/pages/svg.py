@@ -64,20 +64,23 @@ def _styled_once(svg: str, name: str) -> str:
 def rendered(figure: Figure, kind: str, dpi: int = DPI) -> bytes:
     """Return the figure as bytes of a PNG, SVG or PDF file; equal figures give equal bytes."""
     import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     stream = io.BytesIO()
     # Not by savefig, which draws a figure twice: once for the layout alone.
     with mpl.rc_context(STYLE):
         figure.dpi = dpi
         if kind == "pdf":
+            from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
             FigureCanvasPdf(figure).print_pdf(stream, metadata={"CreationDate": None})
         elif kind == "svg":
+            from matplotlib.backends.backend_svg import FigureCanvasSVG
+
             canvas = FigureCanvasSVG(figure)
             canvas.print_svg(stream, metadata={"Date": None, "Creator": None})
         else:
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+
             paper = figure.get_facecolor()
             figure.set_facecolor("white")
             FigureCanvasAgg(figure).print_png(stream, metadata={"Software": None})

@@ -434,8 +434,13 @@ def _nobody_samples(signs: Signs) -> Suspicion | None:
     """
     tokens = signs.case.tokens
     likelier = np.minimum(np.maximum(tokens.sampler, tokens.trainer), 0.0)
-    order = np.lexsort((likelier, tokens.token_id))
-    ids, counts = np.unique(tokens.token_id, return_counts=True)
+    rare, times = np.unique(tokens.token_id[likelier < NEVER], return_counts=True)
+    rare = rare[times >= OFTEN - OFTEN // 10]
+    if not len(rare):
+        return None
+    of_rare = np.flatnonzero(np.isin(tokens.token_id, rare))
+    order = of_rare[np.lexsort((likelier[of_rare], tokens.token_id[of_rare]))]
+    ids, counts = np.unique(tokens.token_id[of_rare], return_counts=True)
     ends = np.cumsum(counts)
     # The likeliest tenth of an id's tokens may be ordinary: it may stand in a response as well.
     high = likelier[order][ends - 1 - counts // 10]

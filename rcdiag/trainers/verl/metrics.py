@@ -31,7 +31,7 @@ from rcdiag.corrections.quantities import (
     UnclampedK3,
 )
 from rcdiag.corrections.reduced import Column, Reduced
-from rcdiag.corrections.trainer_means import EPSILON, Batch, share, std
+from rcdiag.corrections.trainer_means import EPSILON, Batch, once_a_batch, share, std
 
 Metrics = dict[str, float]
 Statistics = Literal["raw", "applied"]
@@ -39,6 +39,7 @@ Statistics = Literal["raw", "applied"]
 ALWAYS: tuple[Quantity, ...] = (LogRatio(), UnclampedK3(), SquaredRatio())
 
 
+@once_a_batch
 def off_policy(batch: Batch) -> Metrics:
     """Return KL, perplexities and chi-squared, without a prefix; only chi2 is clamped."""
     rows = batch.rows
@@ -73,6 +74,7 @@ def weight_quantities(weighting: Weighting, of: Statistics) -> list[Quantity]:
     return needed if of == "applied" else [*needed, Ratio(lower, upper)]
 
 
+@once_a_batch
 def weight_metrics(
     batch: Batch,
     weighting: Weighting,
@@ -161,6 +163,7 @@ def k_quantities(rejection: Rejection) -> list[Quantity]:
     return needed
 
 
+@once_a_batch
 def k_metrics(batch: Batch, rejection: Rejection) -> Metrics:
     """Return statistics of one k1, k2 or k3 rejection (`rollout_rs_{option}_*`, from 0.7.1 on)."""
     find = _token_k_metrics if rejection.of_tokens else _sequence_k_metrics
