@@ -48,6 +48,19 @@ def test_commands_on_a_table_load_nothing_that_takes_longer_than_their_work(doub
     assert loaded_by([("replay", "sample_data/stale.parquet", "-q")], NEVER) == "[]\n"
 
 
+def test_score_loads_nothing_of_other_commands_and_of_other_formats():
+    others = (
+        "rcdiag.results.replay",
+        "rcdiag.results.sweep",
+        "rcdiag.table.conversion",
+        "rcdiag.table.readers.verl",
+        "rcdiag.engines.scoring",
+        "rcdiag.engines.process",
+        "rcdiag.pages.charts",
+    )
+    assert loaded_by([("score", "sample_data/stale.parquet", "-q")], others) == "[]\n"
+
+
 def test_a_report_of_a_result_loads_no_table(doubtful, tmp_path, rcdiag):
     result = tmp_path / "r.json"
     rcdiag("score", doubtful, "-q", "--result", result)

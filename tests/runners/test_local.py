@@ -65,7 +65,7 @@ def test_without_devices_one_engine_has_the_machine(no_gpu):
 def test_gpus_are_cut_into_sets_of_what_one_engine_takes(eight_gpus, monkeypatch):
     started = []
     monkeypatch.setattr(
-        "rcdiag.runners.local.EngineProcess", lambda job, environment: started.append(environment)
+        "rcdiag.engines.process.EngineProcess", lambda job, environment: started.append(environment)
     )
     runner = runner_on("local", "0,2,4,6,7")
     wide = spec("rollout=vllm:bfloat16,tensor_parallel_size=2")

@@ -13,13 +13,14 @@ import pytest
 
 import rcdiag
 from rcdiag import RcdiagError
-from rcdiag.table.readers import TEXT
+from rcdiag.table.readers import READERS
 from tools.docs.commands import ROOT
 
 pytestmark = pytest.mark.engine  # transformers loads the tokenizer
 
 POLICY = ROOT / "sample_data" / "policy" / "step_8"
 CHAT = [{"role": "user", "content": "2 + 3 ="}]
+TEXT = [reader for reader in READERS.values() if reader.text_only]
 
 
 @pytest.fixture(scope="module")
