@@ -74,7 +74,7 @@ TABLES: dict[str, tuple[str, str, Callable[[], Case]]] = {
     ),
     "infinite": ("fix", "nan-log-probs", lambda: stored(lambda v: np.full_like(v, -np.inf))),
     "positive": ("fix", "sign-flipped", lambda: stored(np.negative)),
-    "constant": ("fix", "cumulative-stored", lambda: stored(lambda v: np.full_like(v, -1.0))),
+    "constant": ("fix", "sentinel", lambda: stored(lambda v: np.full_like(v, -1.0))),
     "copy": (
         "cannot-tell",
         "columns-identical",
