@@ -57,11 +57,12 @@ class Window:
         return self.edges.tobytes() + self.first.tobytes() + self.last.tobytes()
 
 
-def table(
-    owner: Index, bins: Index, rows: int, columns: int, values: NDArray[np.floating] | None
-) -> Array:
-    """Sums of `values` [tokens] (or counts) by sequence and bin, [rows, columns]."""
-    sums = np.bincount(owner * columns + bins, values, rows * columns)
+def table(cells: Index, rows: int, columns: int, values: NDArray[np.floating] | None) -> Array:
+    """Sums of `values` [tokens] (or counts) by sequence and bin, [rows, columns].
+
+    `cells` [tokens] are sequence * columns + bin.
+    """
+    sums = np.bincount(cells, values, rows * columns)
     return sums.reshape(rows, columns).astype(np.float64, copy=False)
 
 
@@ -154,22 +155,26 @@ class Chunk:
 
     def _table(self, name: str, edges: Array, what: str) -> Array:
         """Counts or sums of a token quantity by sequence and bin of the statistic `name`."""
-        mark = edges.tobytes()
-        values = statistic(self.tokens, name)
-        bins = self.once((name, mark), lambda: np.searchsorted(edges, values))
+        mark, columns = edges.tobytes(), len(edges) + 1
+
+        def cells() -> Index:
+            return self.owner * columns + np.searchsorted(edges, statistic(self.tokens, name))
 
         def make() -> Array:
-            weights = self._values(what, edges, bins)
-            return table(self.owner, bins, len(self.rows), len(edges) + 1, weights)
+            at = self.once((name, mark), cells)
+            return table(at, len(self.rows), columns, self._values(what, edges, at))
 
-        return self.once((name, mark, what), make)
+        return self.once((name, mark, self._same(what)), make)
 
-    def _values(
-        self, what: str, edges: Array, bins: NDArray[np.int64]
-    ) -> NDArray[np.floating] | None:
+    def _same(self, what: str) -> str:
+        """Return the name of a quantity: no clamp changes a ratio where all are within it."""
+        return "ratio" if what == "true" and self.true is self.tokens.ratio else what
+
+    def _values(self, what: str, edges: Array, cells: Index) -> NDArray[np.floating] | None:
         """Give what is added up of each token; None to count."""
         if what == "over":
-            return self.true - np.concatenate([[0.0], edges])[bins]
+            below = np.concatenate([[0.0], edges])
+            return self.true - np.take(below, cells - self.owner * len(below))
         values: dict[str, NDArray[np.floating]] = {
             "ratio": self.tokens.ratio,
             "squares": self.squares,
@@ -185,7 +190,7 @@ class Chunk:
     def inside(self, name: str, window: Window, what: str) -> Array:
         """Sums over the tokens whose statistic is inside, [sequences, settings]."""
         return self.once(
-            (name, window.key, what, "inside"),
+            (name, window.key, self._same(what), "inside"),
             lambda: inside(self._table(name, window.edges, what), window),
         )
 
