@@ -80,7 +80,7 @@ class SequenceBins:
         """Return the same bins, with the window of one setting alone."""
         runs, at = self.windows, self.window[[setting]]
         # The windows of some settings alone: edges that bins are made by are not asked for again.
-        window = Window(np.empty(0), runs.first[at], runs.last[at])
+        window = Window(np.empty(0), runs.first[at], runs.last[at], b"")
         return SequenceBins(self.of, window, np.zeros(1, np.int64))
 
     def _statistic(self, chunk: Chunk) -> Array:

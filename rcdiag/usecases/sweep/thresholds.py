@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from threading import Lock
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.statistics import statistic
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.segments import segment_max
+from rcdiag.usecases.sweep.edges import Edges
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -34,13 +36,11 @@ class Window:
     edges: Array  # ascending
     first: Index  # [settings] first bin of each
     last: Index  # [settings] last bin of each; before the first where nothing fits
+    key: bytes = field(repr=False, compare=False)  # the same for the same settings alone
 
     @classmethod
     def of(cls, lower: Array, upper: Array) -> Window:
-        before = np.nextafter(lower, -np.inf)
-        edges = np.unique(np.concatenate([before[lower > -np.inf], upper]))
-        first = np.where(lower > -np.inf, np.searchsorted(edges, before) + 1, 0)
-        return cls(edges, first, np.searchsorted(edges, upper))
+        return _window(lower.tobytes(), upper.tobytes())
 
     @property
     def count(self) -> int:
@@ -51,10 +51,20 @@ class Window:
         """Return the bin of each value."""
         return np.searchsorted(self.edges, values)
 
-    @property
-    def key(self) -> bytes:
-        """Bytes that are the same for the same settings."""
-        return self.edges.tobytes() + self.first.tobytes() + self.last.tobytes()
+
+@lru_cache(maxsize=256)  # the same settings are asked for at every chunk
+def _window(lower_bounds: bytes, upper_bounds: bytes) -> Window:
+    lower, upper = np.frombuffer(lower_bounds), np.frombuffer(upper_bounds)
+    before = np.nextafter(lower, -np.inf)
+    edges = np.unique(np.concatenate([before[lower > -np.inf], upper]))
+    first = np.where(lower > -np.inf, np.searchsorted(edges, before) + 1, 0)
+    last = np.searchsorted(edges, upper)
+    return Window(edges, first, last, edges.tobytes() + first.tobytes() + last.tobytes())
+
+
+@lru_cache(maxsize=64)
+def _table_of_edges(edges: bytes) -> Edges | None:
+    return Edges.of(np.frombuffer(edges))
 
 
 def table(cells: Index, rows: int, columns: int, values: NDArray[np.floating] | None) -> Array:
@@ -83,6 +93,8 @@ def inside(binned: Array, runs: Runs) -> Array:
     digits of small ratios beside large ones.
     """
     firsts, lasts = runs.first, runs.last
+    if not firsts.any() and np.array_equal(lasts, np.arange(len(lasts))):  # each up to the next
+        return np.cumsum(binned[:, : len(lasts)], axis=1)
     sums = np.zeros((len(binned), len(firsts)))
     for first in np.unique(firsts):
         settings = np.flatnonzero((firsts == first) & (lasts >= first))
@@ -158,7 +170,10 @@ class Chunk:
         mark, columns = edges.tobytes(), len(edges) + 1
 
         def cells() -> Index:
-            return self.owner * columns + np.searchsorted(edges, statistic(self.tokens, name))
+            values, by_bits = statistic(self.tokens, name), _table_of_edges(mark)
+            found = np.searchsorted(edges, values) if by_bits is None else by_bits.bins(values)
+            found += self.owner * columns
+            return found
 
         def make() -> Array:
             at = self.once((name, mark), cells)
@@ -225,7 +240,7 @@ class Chunk:
         assert (settings.weight_upper < np.exp(SAFETY_BOUND)).all()
         if settings.weighs_tokens:
             edges, index = np.unique(settings.weight_upper, return_inverse=True)
-            return np.take(self.excess(edges), index, axis=1)
+            return _taken(self.excess(edges), index)
         true = np.exp(log_ratio(self.rows, "sequence"))[:, None]
         return np.maximum(true - settings.weight_upper, 0.0)
 
@@ -264,7 +279,14 @@ class Chunk:
         below = self._inside("ratio", window)
         sums = below.sum + edges * counts + nan
         squares = below.squares + np.square(edges) * counts + nan
-        return WeightSums(np.take(sums, index, axis=1), np.take(squares, index, axis=1))
+        return WeightSums(_taken(sums, index), _taken(squares, index))
+
+
+def _taken(sums: Array, index: Index) -> Array:
+    """Return the columns of sums [rows, columns]; the sums themselves where these are all."""
+    if np.array_equal(index, np.arange(sums.shape[1])):
+        return sums
+    return np.take(sums, index, axis=1)
 
 
 def _token_window(settings: Settings) -> tuple[str, Window]:
