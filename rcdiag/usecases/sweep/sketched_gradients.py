@@ -130,6 +130,7 @@ class CandidateGradients:
     The last column of a gradient is the sum of its weights times advantages, for `centred`.
     """
 
+    rows: int  # sequences
     sequences: dict[tuple[str, str], Array]  # candidate and quantity -> [sequences, columns]
     tails: dict[str, UpperTail]  # candidate -> logs of weight times |advantage| of sequences
 
@@ -141,7 +142,7 @@ def candidate_gradients(
 ) -> CandidateGradients:
     """Sketch the weighted gradient of every candidate on one batch."""
     if not candidates:
-        return CandidateGradients({}, {})
+        return CandidateGradients(len(pair.lengths), {}, {})
     advantage = known_advantages(pair, baseline)
     signal = np.nan_to_num(advantage, nan=0.0)[:, None]
     size = np.where(np.isnan(advantage), 1.0, np.abs(advantage))
@@ -187,7 +188,7 @@ def candidate_gradients(
         sequences[name, "over"] = np.maximum(means - true, 0.0)[:, None]
         weighted = means * size
         tails[name] = UpperTail.of(np.log(weighted[weighted > 0.0]))
-    return CandidateGradients(sequences, tails)
+    return CandidateGradients(len(rows), sequences, tails)
 
 
 def centred(gradient: Array, scores: Array) -> Array:

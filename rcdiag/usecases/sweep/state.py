@@ -20,6 +20,7 @@ from rcdiag.usecases.sweep.by_cluster import Array, Index, Places, SumsByCluster
 from rcdiag.usecases.sweep.layout import Layout
 from rcdiag.usecases.sweep.sketched_gradients import (
     Baseline,
+    CandidateGradients,
     candidate_gradients,
     recorded_advantage,
 )
@@ -157,15 +158,19 @@ class SweepState:
         plan, step = self.plan, pair.tokens.step
         with np.errstate(all="ignore"):
             rows = self.clusters.rows(pair.tokens.cluster)
-            gradients = candidate_gradients(
-                pair,
-                {name: plan.corrections[name][0] for name in plan.candidates},
-                plan.baseline,
-            )
-            places = Places(rows, self.clusters.most)
-            for name, values in gradients.sequences.items():
-                places.add(self.clusters.table(name, values.shape[1:]), values)
-            self._add_tails(gradients.tails)
+            corrections = {name: plan.corrections[name][0] for name in plan.candidates}
+
+            def gradients(block: PolicyPair) -> CandidateGradients:
+                with np.errstate(all="ignore"):
+                    return candidate_gradients(block, corrections, plan.baseline)
+
+            start = 0
+            for block in _side_by_side(executor)(gradients, pair.blocks):
+                places = Places(rows[start : start + block.rows], self.clusters.most)
+                for name, values in block.sequences.items():
+                    places.add(self.clusters.table(name, values.shape[1:]), values)
+                self._add_tails(block.tails)
+                start += block.rows
             self.steps |= frozenset([None] if step is None else np.unique(step).tolist())
             self.lengths = self.lengths + count_lengths(pair.lengths)
             most = max((layout.left.count for layout in plan.layouts.values()), default=1)
@@ -229,6 +234,7 @@ class SweepState:
                 place = plan.rejections[family]
                 if counts is not None and place.start and counting[place.start] == family:
                     counts[:, place] = effect.group_counts()
+                effect.forget()
 
         # A family adds to sums of its own: their order is the same in any number of threads.
         list(_side_by_side(executor)(add, plan.added_up))

@@ -214,6 +214,11 @@ class FamilyEffect:
         else:
             sums.extremes(np.ones(1), np.ones(1))
 
+    def forget(self) -> None:
+        """Free what no other family reads of the chunk."""
+        for name in ("bins", "lives", "share"):
+            self.chunk.made.pop((self.family, name), None)
+
     def group_counts(self) -> Array:
         """Count the sequences that every setting keeps of the prompt groups, [groups, settings]."""
         bins, group = self.layout.kept, self.parts.group

@@ -298,17 +298,16 @@ def _token_window(settings: Settings) -> tuple[str, Window]:
 
 def chunks(pair: PolicyPair, advantage: Array, size: int) -> Iterator[Chunk]:
     """A pair in parts of at most `size` sequences."""
-    rows = rows_of(pair, QUANTITIES, 0)
-    ratios = pair.log_ratio
-    lowest = -segment_max(np.where(np.isnan(ratios), -np.inf, -ratios), pair.lengths)
-    ends = np.concatenate([[0], np.cumsum(pair.lengths)])
-    for start in range(0, len(rows), size):
-        part = slice(start, min(start + size, len(rows)))
-        of_part = Tokens(ratios[ends[part.start] : ends[part.stop]])
+    for start in range(0, len(pair.lengths), size):
+        of_part = np.zeros(len(pair.lengths), np.bool_)
+        of_part[start : start + size] = True
+        part = pair.take(of_part)
+        ratios = part.log_ratio
+        tokens = Tokens(ratios)
         yield Chunk(
-            rows.take(part.start, part.stop, rows.empty),
-            of_part,
-            TrueRatio().of(of_part).astype(np.float64, copy=False),
-            lowest[part],
-            advantage[part],
+            rows_of(part, QUANTITIES, 0),
+            tokens,
+            TrueRatio().of(tokens).astype(np.float64, copy=False),
+            -segment_max(np.where(np.isnan(ratios), -np.inf, -ratios), part.lengths),
+            advantage[of_part],
         )
