@@ -43,8 +43,9 @@ class Edges:
         most = int(np.diff(np.append(before, len(edges))).max())
         return cls(np.append(edges, np.inf), shift, first, before, most)
 
-    def bins(self, values: Array) -> Index:
+    def bins(self, values: NDArray[np.floating]) -> Index:
         """Return the bin of each value: the number of edges below it, and of NaN all of them."""
+        values = np.ascontiguousarray(values, np.float64)
         cells = values.view(np.int64) >> self.shift
         signed = bool(len(cells)) and int(cells.min()) < 0
         cells -= self.first

@@ -177,7 +177,7 @@ def candidate_gradients(
             return plain * (sums / lengths)[:, None]
         quantity = weight_quantity(correction)
         if quantity not in by_weight:
-            by_weight[quantity] = gradient(quantity.of(tokens))
+            by_weight[quantity] = gradient(quantity.of(tokens).astype(np.float64, copy=False))
         return np.where(left.kept[:, None] > 0, by_weight[quantity], 0.0)
 
     tails = {}

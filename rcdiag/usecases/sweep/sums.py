@@ -197,7 +197,9 @@ class FamilyEffect:
             width = kept.shape[1] if name in of_lives else values.shape[1]
             table = clusters.table((self.family, name), _shape(bins, width))
             (unbinned if bins is None else binned).add(_flat(table), values)
-        in_bins = weighed and Places(self._bins(weighed), weighed.windows.count)
+        in_bins = None
+        if weighed is not None:
+            in_bins = Places(self._bins(weighed), weighed.windows.count)
         for name, values in totals.items():
             bins = self.layout.bins_of(name)
             total = sums.total(name, _shape(bins, values.shape[1]))
@@ -228,7 +230,7 @@ class FamilyEffect:
 
     @property
     def _lives(self) -> NDArray[np.bool_]:
-        """Which sequences keep a token: [sequences, columns], or one column where all of them do."""
+        """Which sequences keep a token: [sequences, columns]; one column where all of them do."""
 
         def lives() -> NDArray[np.bool_]:
             every = self.effect.kept > 0
@@ -239,9 +241,7 @@ class FamilyEffect:
     @property
     def _share(self) -> Array:
         """Share of its tokens that every sequence keeps, [sequences, columns]."""
-        return self.chunk.once(
-            (self.family, "share"), lambda: self.effect.kept / self._lengths
-        )
+        return self.chunk.once((self.family, "share"), lambda: self.effect.kept / self._lengths)
 
     @property
     def _of_lives(self) -> set[str]:
