@@ -29,6 +29,7 @@ LIMIT = 900.0
 
 PROBE = """
 import json, sys, time  # noqa: E402
+import resource
 start = time.perf_counter()
 from cli.main import main  # noqa: E402
 sys.argv = ["rcdiag", *sys.argv[1:], "-q"]
@@ -39,7 +40,10 @@ except SystemExit as stopped:
     code = stopped.code
 status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
 peak = int(status["VmHWM"].split()[0]) // 1024
-print(json.dumps({"exit_code": code, "seconds": time.perf_counter() - start, "peak_mb": peak}))
+usage = resource.getrusage(resource.RUSAGE_SELF)
+measured = {"exit_code": code, "seconds": round(time.perf_counter() - start, 1)}
+measured |= {"cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1), "peak_mb": peak}
+print(json.dumps(measured))
 """
 
 

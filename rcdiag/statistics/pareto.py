@@ -16,6 +16,8 @@ from rcdiag.statistics.ratios import Array
 
 # Enough for the tail of a hundred million ratios; beyond, the tail is cut shorter.
 KEPT = 1 << 15
+# Of so many values one is looked at to tell what is among the largest.
+SAMPLED = 16
 # Fewer exceedances tell nothing about a tail.
 FEWEST = 5
 
@@ -36,18 +38,17 @@ class UpperTail:
     @classmethod
     def of_blocks(cls, blocks: Sequence[Array]) -> UpperTail:
         """Keep the largest of the log-ratios of all blocks, nats."""
-        kept, least, not_numbers = np.empty(0), -np.inf, 0
+        finite, not_numbers = [], 0
         for log_ratio in blocks:
-            finite = np.isfinite(log_ratio)
-            if not finite.all():
-                not_numbers += int((~finite & (log_ratio != -np.inf)).sum())
-                log_ratio = log_ratio[finite]
-            # What is below the least of KEPT values can only push them out.
-            kept = np.concatenate([kept, log_ratio[log_ratio > least]])
-            if len(kept) > 2 * KEPT:
-                kept = _largest(kept)
-                least = float(kept.min())
-        return cls(sum(map(len, blocks)), _largest(kept), not_numbers)
+            # A sum of finite numbers that is not finite costs a look at them, and nothing else.
+            with np.errstate(over="ignore", invalid="ignore"):
+                total = log_ratio.sum()
+            if not np.isfinite(total):
+                numbers = np.isfinite(log_ratio)
+                not_numbers += int((~numbers & (log_ratio != -np.inf)).sum())
+                log_ratio = log_ratio[numbers]
+            finite.append(log_ratio)
+        return cls(sum(map(len, blocks)), _largest_of(finite), not_numbers)
 
     def __add__(self, other: UpperTail) -> UpperTail:
         return UpperTail(
@@ -55,6 +56,22 @@ class UpperTail:
             _largest(np.concatenate([self.kept, other.kept])),
             self.not_numbers + other.not_numbers,
         )
+
+
+def _largest_of(blocks: Sequence[Array]) -> Array:
+    """Return the KEPT largest of all blocks.
+
+    A sample of them tells below which value surely none of these is, so that few are compared.
+    """
+    count = sum(map(len, blocks))
+    if count > 4 * KEPT:
+        sample = np.concatenate([values[::SAMPLED] for values in blocks])
+        wanted = int(1.2 * KEPT / count * len(sample)) + 1
+        least = np.partition(sample, -wanted)[-wanted]
+        above = [values[values > least] for values in blocks]
+        if sum(map(len, above)) >= KEPT:  # else the sample was not like the rest
+            return _largest(np.concatenate(above))
+    return _largest(np.concatenate([np.empty(0), *blocks]))
 
 
 def _largest(values: Array) -> Array:

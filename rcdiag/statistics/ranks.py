@@ -43,11 +43,12 @@ class RankSample:
 
     def take(self, tokens: NDArray[np.bool_]) -> RankSample:
         """Take some of the tokens."""
+        at = np.flatnonzero(tokens)
         return RankSample(
-            self.behavior[tokens],
-            self.target[tokens],
-            self.key[tokens],
-            self.group[tokens],
+            self.behavior.take(at),
+            self.target.take(at),
+            self.key.take(at),
+            self.group.take(at),
             self.limit,
         )
 
@@ -85,10 +86,10 @@ def sample_by_sequence(pair: PolicyPair) -> tuple[RankSample, NDArray[np.int64]]
     b, t = pair.values.behavior, pair.values.target
     at = np.flatnonzero((b > low) & (b < high) & (t > low) & (t < high))
     groups = (pair.tokens.cluster % np.uint64(GROUPS)).astype(np.uint8)
-    sequence = pair.tokens.owner[at]
-    counts = np.bincount(sequence, minlength=len(groups))
-    sample = RankSample(np.exp(b[at]), np.exp(t[at]), _hash(b[at], t[at]), groups[sequence])
-    return sample, counts
+    ends = np.searchsorted(at, np.cumsum(pair.lengths))
+    counts = np.diff(ends, prepend=0)
+    b, t = b.take(at), t.take(at)
+    return RankSample(np.exp(b), np.exp(t), _hash(b, t), np.repeat(groups, counts)), counts
 
 
 def _hash(behavior: Array, target: Array) -> NDArray[np.uint32]:

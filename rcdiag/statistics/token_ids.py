@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,15 +72,16 @@ def _add_up(
     stay in the processor's cache, which those of all groups are too large for.
     """
     ids, order = sums.shape[2], np.argsort(group, kind="stable")
-    edges = np.cumsum(np.bincount(group, minlength=GROUPS))
-    for number, tokens in enumerate(np.split(order, edges[:-1])):
-        if not len(tokens):
+    own, log_ratio = own.take(order), pair.log_ratio_at(slice(first, first + len(own))).take(order)
+    edges = np.cumsum(np.bincount(group, minlength=GROUPS)).tolist()
+    for number, (start, end) in enumerate(pairwise([0, *edges])):
+        if start == end:
             continue
-        cells, log_ratio = own[tokens].astype(np.intp), pair.log_ratio_at(tokens + first)
+        cells, values = own[start:end].astype(np.intp), log_ratio[start:end]
         with np.errstate(over="ignore", invalid="ignore"):
             sums[0, number] += np.bincount(cells, minlength=ids)
-            sums[1, number] += np.bincount(cells, log_ratio, ids)
-            sums[2, number] += np.bincount(cells, np.square(log_ratio), ids)
+            sums[1, number] += np.bincount(cells, values, ids)
+            sums[2, number] += np.bincount(cells, np.square(values), ids)
 
 
 def worst_ids(vocabulary: Vocabulary) -> list[TokenProfile]:

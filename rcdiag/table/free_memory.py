@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 MEMINFO = Path("/proc/meminfo")
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # What `score` keeps of every row until its end, for intervals by cluster and for all presets of a
-# trainer: the slope of peak memory over rows, which is 450 with all presets of verl, and some more.
-BYTES_A_ROW = 600
+# trainer: the slope of peak memory over rows, which is 250 for rows of one token and up to 450 for
+# long ones with all presets of verl, and some more.
+BYTES_A_ROW = 500
 
 
 def free_memory() -> int | None:

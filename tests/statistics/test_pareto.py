@@ -117,3 +117,17 @@ def test_ratios_of_zero_count_but_are_in_no_tail():
     log_ratio = pareto(0.7, 1000, seed=0)
     log_ratio[np.argsort(log_ratio)[:200]] = -np.inf
     assert fitted(log_ratio) == pytest.approx(fitted(pareto(0.7, 1000, seed=0)))
+
+
+@pytest.mark.parametrize("order", ["drawn", "ascending", "descending", "every 16th is small"])
+def test_blocks_in_any_order_keep_the_largest(monkeypatch, order):
+    monkeypatch.setattr("rcdiag.statistics.pareto.KEPT", 50)
+    values = np.random.default_rng(0).normal(size=4000)
+    if order == "every 16th is small":
+        values[::16] = -100.0
+    elif order != "drawn":
+        values = np.sort(values)[:: 1 if order == "ascending" else -1]
+    values[[5, 2000]] = np.inf, -np.inf
+    tail = UpperTail.of_blocks(np.split(values, [16, 1600, 1616]))
+    assert (tail.count, tail.not_numbers) == (4000, 1)
+    np.testing.assert_array_equal(np.sort(tail.kept), np.sort(values[np.isfinite(values)])[-50:])

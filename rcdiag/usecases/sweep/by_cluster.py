@@ -27,19 +27,29 @@ class Places:
     size: int  # rows of the table
 
     @cached_property
+    def _used(self) -> tuple[Index, Index]:
+        """Return the rows that are added to, and which of them is that of each sequence."""
+        used, at = np.unique(self.rows, return_inverse=True)
+        return used, at
+
+    @cached_property
     def _matrix(self) -> csc_array:
-        return summing_matrix(self.rows, self.size)
+        used, at = self._used
+        return summing_matrix(at, len(used))
 
     def add(self, sums: Array, values: Array) -> None:
-        """Add `values` [sequences, columns] in place to `sums`, [size, columns] and contiguous."""
-        columns = values.shape[1]
-        if columns == 1:
+        """Add `values` [sequences, columns] in place to `sums`, [size, columns] and contiguous.
+
+        One column of values is added to all columns of the sums.
+        """
+        if sums.shape[1] == 1:
             np.add.at(sums.reshape(-1), self.rows, values[:, 0])
-        elif self.size <= len(self.rows):
-            sums += self._matrix @ values
+            return
+        used, at = self._used
+        if values.shape[1] == 1:
+            sums[used] += np.bincount(at, values[:, 0], len(used))[:, None]
         else:
-            cells = self.rows[:, None] * columns + np.arange(columns)
-            np.add.at(sums.reshape(-1), cells.reshape(-1), values.reshape(-1))
+            sums[used] += self._matrix @ values
 
 
 @dataclass

@@ -55,7 +55,7 @@ class Formulas:
         self.state, self.family = state, family
         self.settings = state.plan.settings[family]
         self.layout = state.plan.layouts[family]
-        self.sums = state.families[family]
+        self.sums = state.families[state.plan.of_sums(family)]
         self.base = {
             name: state.cluster("", name)[:, None]
             for name in ("tokens", "sequences", "true", "mass", "seq_true")
@@ -229,7 +229,7 @@ def length_quartiles(state: SweepState) -> list[float]:
 
 def by_quartile(state: SweepState, family: str) -> Array:
     """Share of tokens kept, [4, settings]; NaN where a quartile has no sequence."""
-    kept = state.families[family].lengths  # by the bins of LENGTHS
+    kept = state.families[state.plan.of_sums(family)].lengths  # by the bins of LENGTHS
     assert kept is not None
     sequences, tokens = state.lengths
     quartile = np.searchsorted(cuts(sequences), np.append(LENGTHS, LENGTHS[-1] + 1))

@@ -76,6 +76,13 @@ class SequenceBins:
         """Return the bin of every sequence of a chunk."""
         return self.windows.bins(self._statistic(chunk))
 
+    def only(self, setting: int) -> SequenceBins:
+        """Return the same bins, with the window of one setting alone."""
+        runs, at = self.windows, self.window[[setting]]
+        # The windows of some settings alone: edges that bins are made by are not asked for again.
+        window = Window(np.empty(0), runs.first[at], runs.last[at], b"")
+        return SequenceBins(self.of, window, np.zeros(1, np.int64))
+
     def _statistic(self, chunk: Chunk) -> Array:
         if self.of is None:
             return chunk.lowest
@@ -129,6 +136,15 @@ class Layout:
             zeroed = SequenceBins.between(weighting, settings.weight_lower, settings.weight_upper)
             left = replace(left, weighting=replace(weighting, outside="mask"))
         return cls(settings, *_different(left), kept, zeroed)
+
+    def only(self, setting: int) -> Layout:
+        """Return the layout of one setting, which is read off the sums of all."""
+        return replace(
+            self,
+            column=self.column[[setting]],
+            kept=self.kept and self.kept.only(setting),
+            zeroed=self.zeroed and self.zeroed.only(setting),
+        )
 
     @property
     def weighed(self) -> SequenceBins | None:

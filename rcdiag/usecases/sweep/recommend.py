@@ -138,7 +138,7 @@ class _Ranking:
     @property
     def best(self) -> str:
         """The one with the least error of those that break no constraint."""
-        return max(self.allowed, key=self.scores.value)
+        return max(self.allowed, key=self.scores.place)
 
     @property
     def near(self) -> list[str]:
@@ -150,14 +150,14 @@ class _Ranking:
         """The simplest within one standard error of the best; of equally simple ones the better."""
         candidates = self.evidence.candidates
         return min(
-            self.near, key=lambda name: (candidates[name].complexity, -self.scores.value(name))
+            self.near, key=lambda name: (candidates[name].complexity, -self.scores.place(name))
         )
 
     def chosen(self, answer: str, choice: str | None, sentences: list[str]) -> Recommendation:
         """Return the ranking with what was chosen."""
         candidates, allowed, near = self.evidence.candidates, self.allowed, self.near
         order = sorted(
-            candidates, key=lambda name: (bool(self.broken[name]), -self.scores.value(name))
+            candidates, key=lambda name: (bool(self.broken[name]), -self.scores.place(name))
         )
         return Recommendation(
             answer=answer,

@@ -127,11 +127,17 @@ def sweep_plan(
         for family, grid in grids.items()
     }
     plans |= {name: [candidate.correction] for name, candidate in candidates.items()}
+    places = {
+        name: (candidate.family, grids[candidate.family].index(candidate.bounds))
+        for name, candidate in candidates.items()
+        if candidate.bounds in grids.get(candidate.family, ())
+    }
     names = dump.schema.names
     recorded = bool({"advantage", "advantages"} & set(names))
     return SweepPlan(
         plans,
         tuple(candidates),
+        places,
         grouped="group_id" in names,
         recorded=recorded,
         baseline=None if recorded else Baseline.of(*read_rewards(dump)),

@@ -104,6 +104,7 @@ class GradientError:
 
 # Rounding aside, equal errors are equal.
 ROUNDING = 1e-9
+DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,10 @@ class Scores:
         """Give the efficiency of a candidate, higher is better; 0 where it keeps nothing."""
         error = self.errors.get(name)
         return 0.0 if error is None else self._efficiency(error.total)
+
+    def place(self, name: str) -> float:
+        """Give the efficiency to rank by: candidates that do the same are equal, rounding aside."""
+        return round(self.value(name), DIGITS)
 
     def bias(self, name: str) -> float | None:
         """Give the squared bias of a candidate in units of the noise without correction."""

@@ -12,12 +12,20 @@ stands in for them; without rewards every sequence has the advantage 1.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import log_ratio, quantities_of, ratio, token_effects
+from rcdiag.corrections.apply import (
+    log_ratio,
+    outcome,
+    quantities_of,
+    ratio,
+    token_effects,
+    weight_quantity,
+    weights_by_token,
+)
 from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import K, LogRatio, Quantity
@@ -122,6 +130,7 @@ class CandidateGradients:
     The last column of a gradient is the sum of its weights times advantages, for `centred`.
     """
 
+    rows: int  # sequences
     sequences: dict[tuple[str, str], Array]  # candidate and quantity -> [sequences, columns]
     tails: dict[str, UpperTail]  # candidate -> logs of weight times |advantage| of sequences
 
@@ -133,7 +142,7 @@ def candidate_gradients(
 ) -> CandidateGradients:
     """Sketch the weighted gradient of every candidate on one batch."""
     if not candidates:
-        return CandidateGradients({}, {})
+        return CandidateGradients(len(pair.lengths), {}, {})
     advantage = known_advantages(pair, baseline)
     signal = np.nan_to_num(advantage, nan=0.0)[:, None]
     size = np.where(np.isnan(advantage), 1.0, np.abs(advantage))
@@ -156,16 +165,30 @@ def candidate_gradients(
         (REFERENCE, "weights"): (of_rows * lengths)[:, None],
         (REFERENCE, "scores"): gradient(tokens.ratio.astype(np.float64)),
     }
+    by_weight: dict[Quantity, Array] = {}  # gradients with the weights of single tokens
+
+    def sketched(correction: Correction) -> Array:
+        """Sketch the gradients and their weights under a correction."""
+        if any(rejection.of_tokens for rejection in correction.rejections):
+            return gradient(token_effects(correction, tokens, rows).final)
+        left = outcome(rows, _of_sequences(correction))
+        if not weights_by_token(correction):  # a sequence has one weight
+            sums = left.kept if left.kept_weights is None else left.kept_weights.sum
+            return plain * (sums / lengths)[:, None]
+        quantity = weight_quantity(correction)
+        if quantity not in by_weight:
+            by_weight[quantity] = gradient(quantity.of(tokens).astype(np.float64, copy=False))
+        return np.where(left.kept[:, None] > 0, by_weight[quantity], 0.0)
+
     tails = {}
     for name, correction in candidates.items():
-        weights = token_effects(correction, tokens, rows).final
-        sums = gradient(weights)
+        sums = sketched(correction)
         means = sums[:, -1] / pair.lengths
         sequences[name, "gradient"] = sums * signal
         sequences[name, "over"] = np.maximum(means - true, 0.0)[:, None]
         weighted = means * size
         tails[name] = UpperTail.of(np.log(weighted[weighted > 0.0]))
-    return CandidateGradients(sequences, tails)
+    return CandidateGradients(len(rows), sequences, tails)
 
 
 def centred(gradient: Array, scores: Array) -> Array:
@@ -181,5 +204,12 @@ def centred(gradient: Array, scores: Array) -> Array:
 def _quantities(corrections: Iterable[Correction]) -> list[Quantity]:
     quantities: dict[Quantity, None] = dict.fromkeys([LogRatio(), K("k2"), K("k3")])
     for correction in corrections:
-        quantities |= dict.fromkeys(quantities_of(correction))
+        quantities |= dict.fromkeys(quantities_of(_of_sequences(correction)))
     return list(quantities)
+
+
+def _of_sequences(correction: Correction) -> Correction:
+    """Return what a correction does to whole sequences; single tokens are held against the rest."""
+    whole = tuple(one for one in correction.rejections if not one.of_tokens)
+    weighting = None if weights_by_token(correction) else correction.weighting
+    return replace(correction, weighting=weighting, rejections=whole)

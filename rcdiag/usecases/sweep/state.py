@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from rcdiag.usecases.sweep.by_cluster import Array, Index, Places, SumsByCluster
 from rcdiag.usecases.sweep.layout import Layout
 from rcdiag.usecases.sweep.sketched_gradients import (
     Baseline,
+    CandidateGradients,
     candidate_gradients,
     recorded_advantage,
 )
@@ -48,6 +49,9 @@ class SweepPlan:
 
     corrections: Mapping[str, Sequence[Correction]]  # family or candidate -> its settings
     candidates: tuple[str, ...] = ()  # those that are judged by their gradients
+    # Candidate -> the family that has it among its settings, and the number of the setting there;
+    # a candidate that no family has is added up by itself.
+    places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     grouped: bool = False  # whether rows have a prompt group
     recorded: bool = False  # whether rows have an advantage
     baseline: Baseline | None = None  # stands in for advantages that are not recorded
@@ -60,7 +64,27 @@ class SweepPlan:
     @cached_property
     def layouts(self) -> dict[str, Layout]:
         """The settings of every family and candidate as they are read off sums."""
-        return {name: Layout.of(settings) for name, settings in self.settings.items()}
+        added = {
+            name: Layout.of(settings)
+            for name, settings in self.settings.items()
+            if name not in self.places
+        }
+        return {name: self._layout(name, added) for name in self.settings}
+
+    def _layout(self, name: str, added: Mapping[str, Layout]) -> Layout:
+        if name not in self.places:
+            return added[name]
+        family, number = self.places[name]
+        return added[family].only(number)
+
+    @cached_property
+    def added_up(self) -> tuple[str, ...]:
+        """Families and candidates that have sums of their own."""
+        return tuple(name for name in self.settings if name not in self.places)
+
+    def of_sums(self, name: str) -> str:
+        """Return whose sums a family or candidate is read off."""
+        return self.places[name][0] if name in self.places else name
 
     @property
     def without_signal(self) -> bool:
@@ -75,7 +99,8 @@ class SweepPlan:
         """
         places: dict[tuple[object, ...], slice] = {}
         of_family, end = {}, 1
-        for name, settings in self.settings.items():
+        for name in self.added_up:
+            settings = self.settings[name]
             if not settings.rejections and settings.veto is None:
                 of_family[name] = slice(0, 1)
                 continue
@@ -86,6 +111,10 @@ class SweepPlan:
                 places[key] = slice(end, end + settings.count)
                 end += settings.count
             of_family[name] = places[key]
+        for name, (family, number) in self.places.items():
+            place = of_family[family]
+            first = place.start + number if place.start else 0
+            of_family[name] = slice(first, first + 1)
         return of_family
 
     @property
@@ -101,7 +130,7 @@ class SweepState:
         self.plan = plan
         self.suite = suite
         self.clusters = SumsByCluster(MAX_CLUSTERS)
-        self.families: dict[str, FamilySums] = {name: FamilySums() for name in plan.settings}
+        self.families: dict[str, FamilySums] = {name: FamilySums() for name in plan.added_up}
         self.kept_groups: RunningSum[Groups] = RunningSum()  # of none without prompt groups
         # The largest log-ratio of a sequence; sums of their ratios are held times exp(-it).
         self.shift = -np.inf
@@ -129,15 +158,19 @@ class SweepState:
         plan, step = self.plan, pair.tokens.step
         with np.errstate(all="ignore"):
             rows = self.clusters.rows(pair.tokens.cluster)
-            gradients = candidate_gradients(
-                pair,
-                {name: plan.corrections[name][0] for name in plan.candidates},
-                plan.baseline,
-            )
-            places = Places(rows, self.clusters.most)
-            for name, values in gradients.sequences.items():
-                places.add(self.clusters.table(name, values.shape[1:]), values)
-            self._add_tails(gradients.tails)
+            corrections = {name: plan.corrections[name][0] for name in plan.candidates}
+
+            def gradients(block: PolicyPair) -> CandidateGradients:
+                with np.errstate(all="ignore"):
+                    return candidate_gradients(block, corrections, plan.baseline)
+
+            start = 0
+            for block in _side_by_side(executor)(gradients, pair.blocks):
+                places = Places(rows[start : start + block.rows], self.clusters.most)
+                for name, values in block.sequences.items():
+                    places.add(self.clusters.table(name, values.shape[1:]), values)
+                self._add_tails(block.tails)
+                start += block.rows
             self.steps |= frozenset([None] if step is None else np.unique(step).tolist())
             self.lengths = self.lengths + count_lengths(pair.lengths)
             most = max((layout.left.count for layout in plan.layouts.values()), default=1)
@@ -192,7 +225,7 @@ class SweepState:
         if counts is not None:
             counts[:, 0] = np.bincount(groups.rows, minlength=groups.size)
         # Families that reject alike are counted once, by the first of them.
-        counting = {plan.rejections[family].start: family for family in reversed(plan.layouts)}
+        counting = {plan.rejections[family].start: family for family in reversed(plan.added_up)}
 
         def add(family: str) -> None:
             with np.errstate(all="ignore"):  # which every thread has of its own
@@ -201,9 +234,10 @@ class SweepState:
                 place = plan.rejections[family]
                 if counts is not None and place.start and counting[place.start] == family:
                     counts[:, place] = effect.group_counts()
+                effect.forget()
 
         # A family adds to sums of its own: their order is the same in any number of threads.
-        list(_side_by_side(executor)(add, plan.layouts))
+        list(_side_by_side(executor)(add, plan.added_up))
         if counts is not None:
             self.kept_groups.add(groups_of(parts.group_keys, counts))
 
@@ -227,18 +261,22 @@ class SweepState:
 
     def cluster(self, family: str, name: str) -> Array:
         """Sums by cluster: [clusters, settings], of what no setting changes [clusters]."""
-        sums = self.clusters[family, name if self.has(family, name) else PLAIN.get(name, name)]
+        if (family, name) in self.clusters and family in self.plan.places:  # its gradients
+            return self.clusters[family, name]
+        of = self.plan.of_sums(family)
+        sums = self.clusters[of, name if self.has(of, name) else PLAIN.get(name, name)]
         if family in self.plan.layouts and sums.ndim == 3:
             return self.plan.layouts[family].read(name, sums)
         return sums[:, 0] if family == "" else sums
 
     def rejected(self, family: str, name: str) -> Array:
         """Sums over the sequences that settings do not keep, [clusters, settings]."""
-        return self.plan.layouts[family].read(name, self.clusters[family, name], rejected=True)
+        sums = self.clusters[self.plan.of_sums(family), name]
+        return self.plan.layouts[family].read(name, sums, rejected=True)
 
     def has(self, family: str, name: str) -> bool:
         """Tell whether there are sums of a quantity."""
-        return (family, name) in self.clusters
+        return (self.plan.of_sums(family), name) in self.clusters
 
 
 def _side_by_side(executor: Executor | None) -> Callable[..., Iterator[Any]]:

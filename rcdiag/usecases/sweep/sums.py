@@ -189,33 +189,64 @@ class FamilyEffect:
     def add(self, clusters: SumsByCluster, sums: FamilySums) -> None:
         """Add the effect to the sums by cluster, and to those of the family."""
         columns, totals = self._columns()
+        kept, of_lives = self.effect.kept, self._of_lives
+        weighed, unbinned = self.layout.weighed, self.parts.cluster
+        binned = _within(unbinned, self._bins(weighed), weighed)
         for name, values in columns.items():
             bins = self.layout.bins_of(name)
-            table = clusters.table((self.family, name), _shape(bins, values))
-            _within(self.parts.cluster, self._bins(bins), bins).add(_flat(table), values)
+            width = kept.shape[1] if name in of_lives else values.shape[1]
+            table = clusters.table((self.family, name), _shape(bins, width))
+            (unbinned if bins is None else binned).add(_flat(table), values)
+        in_bins = None
+        if weighed is not None:
+            in_bins = Places(self._bins(weighed), weighed.windows.count)
         for name, values in totals.items():
             bins = self.layout.bins_of(name)
-            total = sums.total(name, _shape(bins, values))
-            if bins is None:
+            total = sums.total(name, _shape(bins, values.shape[1]))
+            if bins is None or in_bins is None:
                 total[0] += values.sum(axis=0)
             else:
-                Places(self._bins(bins), bins.windows.count).add(total, values)
-        kept, bins = self.effect.kept, self.layout.kept
-        table = sums.of_lengths(_shape(bins, kept))
+                in_bins.add(total, values)
+        bins = self.layout.kept
+        table = sums.of_lengths(_shape(bins, kept.shape[1]))
         _within(self.parts.length, self._bins(bins), bins).add(_flat(table), kept)
         if self.layout.left.rejects_tokens:
-            share = kept / self._lengths
+            share = self._share
             sums.extremes(share.min(axis=0), share.max(axis=0))
         else:
             sums.extremes(np.ones(1), np.ones(1))
 
+    def forget(self) -> None:
+        """Free what no other family reads of the chunk."""
+        for name in ("bins", "lives", "share"):
+            self.chunk.made.pop((self.family, name), None)
+
     def group_counts(self) -> Array:
         """Count the sequences that every setting keeps of the prompt groups, [groups, settings]."""
         bins, group = self.layout.kept, self.parts.group
-        alive = (self.effect.kept > 0).astype(np.float64)
-        counts = np.zeros((group.size, *_shape(bins, alive)))
-        _within(group, self._bins(bins), bins).add(_flat(counts), alive)
+        counts = np.zeros((group.size, *_shape(bins, self.effect.kept.shape[1])))
+        _within(group, self._bins(bins), bins).add(_flat(counts), self._lives.astype(np.float64))
         return self.layout.read("alive", counts)
+
+    @property
+    def _lives(self) -> NDArray[np.bool_]:
+        """Which sequences keep a token: [sequences, columns]; one column where all of them do."""
+
+        def lives() -> NDArray[np.bool_]:
+            every = self.effect.kept > 0
+            return every[:, :1] if every.all() else every
+
+        return self.chunk.once((self.family, "lives"), lives)
+
+    @property
+    def _share(self) -> Array:
+        """Share of its tokens that every sequence keeps, [sequences, columns]."""
+        return self.chunk.once((self.family, "share"), lambda: self.effect.kept / self._lengths)
+
+    @property
+    def _of_lives(self) -> set[str]:
+        """Quantities that depend on which sequences keep a token, and on nothing else."""
+        return {"alive", *self.parts.signals, *(f"{name}_count" for name in self.parts.signals)}
 
     @property
     def _lengths(self) -> Array:
@@ -233,23 +264,24 @@ class FamilyEffect:
         Both are [sequences, columns], or one column where the settings agree.
         """
         left, parts, chunk = self.layout.left, self.parts, self.chunk
-        lives = self.effect.kept > 0
+        lives = self._lives
         alive = lives.astype(np.float64)
         columns, totals = {"kept": self.effect.kept, "alive": alive}, {}
         means = alive
         if left.rejects_tokens or left.weighting is not None:  # else weights are 1
             weights = self.effect.loss_weights
-            means = weights.sum / self._lengths
+            means = self._share if left.weighting is None else weights.sum / self._lengths
             columns |= {"means": means, "squared_means": np.square(means)}
-            totals["squares"] = weights.squares
             if left.weighting is not None:
                 columns["weights"] = weights.sum
+                totals["squares"] = weights.squares
         totals["over"] = np.maximum(means - parts.true[:, None], 0.0)
         if left.rejects_tokens:
             # A sequence without a kept token has no kept mass, a NaN ratio or not.
-            columns["kept_mass"] = np.where(lives, chunk.kept_true_ratios(left), 0.0)
-            share = self.effect.kept / self._lengths
-            totals |= {"share": share, "share_squared": np.square(share)}
+            mass = chunk.kept_true_ratios(left)
+            columns["kept_mass"] = mass if lives.all() else np.where(lives, mass, 0.0)
+            squares = columns["squared_means"] if left.weighting is None else self._share**2
+            totals |= {"share": self._share, "share_squared": squares}
         else:
             columns["mass"] = parts.mass[:, None]
         if (excess := chunk.truncated_mass(left)) is not None:
@@ -266,9 +298,9 @@ class FamilyEffect:
         return columns, totals
 
 
-def _shape(bins: SequenceBins | None, values: Array) -> tuple[int, int]:
-    """Return the bins and columns of the sums of values [sequences, columns]."""
-    return (1 if bins is None else bins.windows.count), values.shape[1]
+def _shape(bins: SequenceBins | None, columns: int) -> tuple[int, int]:
+    """Return the bins and columns of sums."""
+    return (1 if bins is None else bins.windows.count), columns
 
 
 def _flat(sums: Array) -> Array:

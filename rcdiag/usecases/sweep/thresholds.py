@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from threading import Lock
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.statistics import statistic
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.segments import segment_max
+from rcdiag.usecases.sweep.edges import Edges
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -34,13 +36,11 @@ class Window:
     edges: Array  # ascending
     first: Index  # [settings] first bin of each
     last: Index  # [settings] last bin of each; before the first where nothing fits
+    key: bytes = field(repr=False, compare=False)  # the same for the same settings alone
 
     @classmethod
     def of(cls, lower: Array, upper: Array) -> Window:
-        before = np.nextafter(lower, -np.inf)
-        edges = np.unique(np.concatenate([before[lower > -np.inf], upper]))
-        first = np.where(lower > -np.inf, np.searchsorted(edges, before) + 1, 0)
-        return cls(edges, first, np.searchsorted(edges, upper))
+        return _window(lower.tobytes(), upper.tobytes())
 
     @property
     def count(self) -> int:
@@ -51,17 +51,28 @@ class Window:
         """Return the bin of each value."""
         return np.searchsorted(self.edges, values)
 
-    @property
-    def key(self) -> bytes:
-        """Bytes that are the same for the same settings."""
-        return self.edges.tobytes() + self.first.tobytes() + self.last.tobytes()
+
+@lru_cache(maxsize=256)  # the same settings are asked for at every chunk
+def _window(lower_bounds: bytes, upper_bounds: bytes) -> Window:
+    lower, upper = np.frombuffer(lower_bounds), np.frombuffer(upper_bounds)
+    before = np.nextafter(lower, -np.inf)
+    edges = np.unique(np.concatenate([before[lower > -np.inf], upper]))
+    first = np.where(lower > -np.inf, np.searchsorted(edges, before) + 1, 0)
+    last = np.searchsorted(edges, upper)
+    return Window(edges, first, last, edges.tobytes() + first.tobytes() + last.tobytes())
 
 
-def table(
-    owner: Index, bins: Index, rows: int, columns: int, values: NDArray[np.floating] | None
-) -> Array:
-    """Sums of `values` [tokens] (or counts) by sequence and bin, [rows, columns]."""
-    sums = np.bincount(owner * columns + bins, values, rows * columns)
+@lru_cache(maxsize=64)
+def _table_of_edges(edges: bytes) -> Edges | None:
+    return Edges.of(np.frombuffer(edges))
+
+
+def table(cells: Index, rows: int, columns: int, values: NDArray[np.floating] | None) -> Array:
+    """Sums of `values` [tokens] (or counts) by sequence and bin, [rows, columns].
+
+    `cells` [tokens] are sequence * columns + bin.
+    """
+    sums = np.bincount(cells, values, rows * columns)
     return sums.reshape(rows, columns).astype(np.float64, copy=False)
 
 
@@ -82,6 +93,8 @@ def inside(binned: Array, runs: Runs) -> Array:
     digits of small ratios beside large ones.
     """
     firsts, lasts = runs.first, runs.last
+    if not firsts.any() and np.array_equal(lasts, np.arange(len(lasts))):  # each up to the next
+        return np.cumsum(binned[:, : len(lasts)], axis=1)
     sums = np.zeros((len(binned), len(firsts)))
     for first in np.unique(firsts):
         settings = np.flatnonzero((firsts == first) & (lasts >= first))
@@ -154,22 +167,29 @@ class Chunk:
 
     def _table(self, name: str, edges: Array, what: str) -> Array:
         """Counts or sums of a token quantity by sequence and bin of the statistic `name`."""
-        mark = edges.tobytes()
-        values = statistic(self.tokens, name)
-        bins = self.once((name, mark), lambda: np.searchsorted(edges, values))
+        mark, columns = edges.tobytes(), len(edges) + 1
+
+        def cells() -> Index:
+            values, by_bits = statistic(self.tokens, name), _table_of_edges(mark)
+            found = np.searchsorted(edges, values) if by_bits is None else by_bits.bins(values)
+            found += self.owner * columns
+            return found
 
         def make() -> Array:
-            weights = self._values(what, edges, bins)
-            return table(self.owner, bins, len(self.rows), len(edges) + 1, weights)
+            at = self.once((name, mark), cells)
+            return table(at, len(self.rows), columns, self._values(what, edges, at))
 
-        return self.once((name, mark, what), make)
+        return self.once((name, mark, self._same(what)), make)
 
-    def _values(
-        self, what: str, edges: Array, bins: NDArray[np.int64]
-    ) -> NDArray[np.floating] | None:
+    def _same(self, what: str) -> str:
+        """Return the name of a quantity: no clamp changes a ratio where all are within it."""
+        return "ratio" if what == "true" and self.true is self.tokens.ratio else what
+
+    def _values(self, what: str, edges: Array, cells: Index) -> NDArray[np.floating] | None:
         """Give what is added up of each token; None to count."""
         if what == "over":
-            return self.true - np.concatenate([[0.0], edges])[bins]
+            below = np.concatenate([[0.0], edges])
+            return self.true - np.take(below, cells - self.owner * len(below))
         values: dict[str, NDArray[np.floating]] = {
             "ratio": self.tokens.ratio,
             "squares": self.squares,
@@ -185,7 +205,7 @@ class Chunk:
     def inside(self, name: str, window: Window, what: str) -> Array:
         """Sums over the tokens whose statistic is inside, [sequences, settings]."""
         return self.once(
-            (name, window.key, what, "inside"),
+            (name, window.key, self._same(what), "inside"),
             lambda: inside(self._table(name, window.edges, what), window),
         )
 
@@ -220,7 +240,7 @@ class Chunk:
         assert (settings.weight_upper < np.exp(SAFETY_BOUND)).all()
         if settings.weighs_tokens:
             edges, index = np.unique(settings.weight_upper, return_inverse=True)
-            return np.take(self.excess(edges), index, axis=1)
+            return _taken(self.excess(edges), index)
         true = np.exp(log_ratio(self.rows, "sequence"))[:, None]
         return np.maximum(true - settings.weight_upper, 0.0)
 
@@ -259,7 +279,14 @@ class Chunk:
         below = self._inside("ratio", window)
         sums = below.sum + edges * counts + nan
         squares = below.squares + np.square(edges) * counts + nan
-        return WeightSums(np.take(sums, index, axis=1), np.take(squares, index, axis=1))
+        return WeightSums(_taken(sums, index), _taken(squares, index))
+
+
+def _taken(sums: Array, index: Index) -> Array:
+    """Return the columns of sums [rows, columns]; the sums themselves where these are all."""
+    if np.array_equal(index, np.arange(sums.shape[1])):
+        return sums
+    return np.take(sums, index, axis=1)
 
 
 def _token_window(settings: Settings) -> tuple[str, Window]:
@@ -271,17 +298,16 @@ def _token_window(settings: Settings) -> tuple[str, Window]:
 
 def chunks(pair: PolicyPair, advantage: Array, size: int) -> Iterator[Chunk]:
     """A pair in parts of at most `size` sequences."""
-    rows = rows_of(pair, QUANTITIES, 0)
-    ratios = pair.log_ratio
-    lowest = -segment_max(np.where(np.isnan(ratios), -np.inf, -ratios), pair.lengths)
-    ends = np.concatenate([[0], np.cumsum(pair.lengths)])
-    for start in range(0, len(rows), size):
-        part = slice(start, min(start + size, len(rows)))
-        of_part = Tokens(ratios[ends[part.start] : ends[part.stop]])
+    for start in range(0, len(pair.lengths), size):
+        of_part = np.zeros(len(pair.lengths), np.bool_)
+        of_part[start : start + size] = True
+        part = pair.take(of_part)
+        ratios = part.log_ratio
+        tokens = Tokens(ratios)
         yield Chunk(
-            rows.take(part.start, part.stop, rows.empty),
-            of_part,
-            TrueRatio().of(of_part).astype(np.float64, copy=False),
-            lowest[part],
-            advantage[part],
+            rows_of(part, QUANTITIES, 0),
+            tokens,
+            TrueRatio().of(tokens).astype(np.float64, copy=False),
+            -segment_max(np.where(np.isnan(ratios), -np.inf, -ratios), part.lengths),
+            advantage[of_part],
         )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import astuple, fields, replace
+from typing import Any
 
 import numpy as np
 
 from rcdiag.corrections.correction import Correction
-from rcdiag.results import CorrectionResult
+from rcdiag.results import CorrectionResult, MetricValue
 from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.trainers import find_trainer
@@ -61,3 +62,17 @@ def single(correction: Correction, pair: PolicyPair) -> CorrectionResult:
 
 def finite(value: float | None) -> float | None:
     return None if value is None or not np.isfinite(value) else value
+
+
+def flat(row: SweepRow) -> list[float]:
+    """Every number of a row, in the order of its fields."""
+    result: list[Any] = []
+    for item in fields(row):
+        value = getattr(row, item.name)
+        if isinstance(value, MetricValue):
+            result += astuple(value)[:3]
+        elif isinstance(value, list):
+            result += value
+        elif item.name != "bounds":
+            result.append(value)
+    return [np.nan if value is None else float(value) for value in result]

@@ -11,13 +11,15 @@ from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.quantities import K, LogRatio
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.table.segments import segment_sum
-from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.candidates import CANDIDATES, find_candidate
+from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
 from rcdiag.usecases.sweep.estimator_families import FAMILIES
 from rcdiag.usecases.sweep.scores import weight_distance
 from rcdiag.usecases.sweep.sketched_gradients import Baseline, advantages
+from rcdiag.usecases.sweep.state import SweepPlan, SweepState
 from tests.builders import make_pair
-from tests.corrections.batches import batches
-from tests.usecases.sweep.builders import pair_from
+from tests.corrections.batches import batches, seeded
+from tests.usecases.sweep.builders import corrections_of, flat, pair_from
 from tests.usecases.sweep.policies import noisy, state_of_candidates
 
 EVERY = pytest.mark.parametrize("name", CANDIDATES)
@@ -86,3 +88,32 @@ def test_without_any_reward_there_is_no_advantage():
     result = Baseline.of(None, np.full(2, np.nan))
     assert np.isnan(advantages(make_pair(logs, logs), result)).all()
     assert np.isnan(advantages(make_pair(logs, logs, reward=[np.nan, np.nan]), result)).all()
+
+
+def test_a_candidate_is_read_off_the_sums_of_its_family():
+    pair = pair_from(seeded(3))
+    candidates = {**CANDIDATES, "token_k3_0.3": find_candidate("token_k3_0.3")}
+    grids = {family: about.grid(20) for family, about in FAMILIES.items()}
+    grids["token_k3"] = [*grids["token_k3"], {"upper": 0.3}]
+    plans = {name: corrections_of(name, grid) for name, grid in grids.items()}
+    plans |= {name: [one.correction] for name, one in candidates.items()}
+    places = {
+        name: (one.family, grids[one.family].index(one.bounds))
+        for name, one in candidates.items()
+        if one.family in grids
+    }
+    assert set(candidates) - set(places) == {"none"}
+    by_family, alone = (
+        SweepState.of(pair, SweepPlan(plans, tuple(candidates), where, grouped=True))
+        for where in (places, {})
+    )
+    assert not {name for name, _ in by_family.families.items()} & set(places)
+    for name, one in candidates.items():
+        rows = [sweep_rows(it, name, [one.bounds], kept_groups(it))[0] for it in (by_family, alone)]
+        expected = pytest.approx(flat(rows[1]), rel=1e-12, abs=1e-12, nan_ok=True)
+        assert flat(rows[0]) == expected, name
+        weights = "weights" if by_family.plan.settings[name].weighting is not None else "kept"
+        for quantity in ("means", weights, "gradient"):
+            np.testing.assert_allclose(
+                by_family.cluster(name, quantity), alone.cluster(name, quantity), 1e-12, 1e-12
+            )

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, fields
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rcdiag.results import MetricValue
-from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.usecases.sweep import state
 from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
@@ -20,7 +16,7 @@ from rcdiag.usecases.sweep.estimator_families import FAMILIES
 from rcdiag.usecases.sweep.state import SweepState
 from tests.corrections.batches import seeded
 from tests.corrections.builders import Padded, padded
-from tests.usecases.sweep.builders import pair_from, state_of
+from tests.usecases.sweep.builders import flat, pair_from, state_of
 
 GRIDS = {family: about.grid(20)[::7] for family, about in FAMILIES.items()}
 
@@ -32,19 +28,6 @@ def numbers(state: SweepState) -> dict[str, list[float]]:
         family: [x for row in sweep_rows(state, family, grid, groups) for x in flat(row)]
         for family, grid in GRIDS.items()
     }
-
-
-def flat(row: SweepRow) -> list[float]:
-    result: list[Any] = []
-    for item in fields(row):
-        value = getattr(row, item.name)
-        if isinstance(value, MetricValue):
-            result += astuple(value)[:3]
-        elif isinstance(value, list):
-            result += value
-        elif item.name != "bounds":
-            result.append(value)
-    return [np.nan if value is None else float(value) for value in result]
 
 
 def same(one: SweepState, other: SweepState) -> None:
