@@ -12,6 +12,7 @@ from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
 from rcdiag.diagnosis.causes.difference import beyond_law
 from rcdiag.diagnosis.estimates import rough
+from rcdiag.diagnosis.magnitude import beyond_guides
 from rcdiag.diagnosis.next_experiment import next_experiment, quoted
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.signs import Onset, Signs
@@ -66,7 +67,7 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
             if began and onset is not None and cause.name not in NOTHING_WRONG:
                 suspicion = replace(suspicion, from_step=onset.step)
             if (suspicion.verdict or cause.words.verdict) == "guides":
-                suspicion = replace(suspicion, verdict=_by_size(signs))
+                suspicion = replace(suspicion, verdict=by_size(signs))
             named.append((cause, suspicion))
             if suspicion.mended is not None:
                 mended = suspicion.mended.without_tokens(~signs.case.mask)
@@ -206,7 +207,7 @@ def _named_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> NamedCause
     words = cause.words
     verdict = suspicion.verdict or words.verdict
     if verdict == "guides":
-        verdict = _by_size(signs)
+        verdict = by_size(signs)
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
     return NamedCause(
         slug=words.slug,
@@ -250,13 +251,17 @@ def _action(signs: Signs, text: str) -> Action:
     return Action(text=says, command=f"rcdiag {command}")
 
 
-def _by_size(signs: Signs) -> str:
-    """Return fine where the mismatch of a sequence costs nothing, else correct."""
+def by_size(signs: Signs) -> str:
+    """Return fine where the mismatch costs nothing, by sequence and by every guide, else correct.
+
+    Short sequences may differ little as a whole and by more than a guide in every token.
+    """
     if signs.case.trainer is None or not len(signs.case.tokens):
         return "fine"
     tokens = signs.case.tokens
     rows = max(int((tokens.per_row > 0).sum()), 1)
-    return "fine" if signs.law.k3 * len(tokens) / rows <= COSTS_NOTHING else "correct"
+    little = signs.law.k3 * len(tokens) / rows <= COSTS_NOTHING
+    return "fine" if little and not beyond_guides(tokens) else "correct"
 
 
 def _verdict(causes: Sequence[NamedCause]) -> str:
