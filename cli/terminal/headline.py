@@ -33,6 +33,8 @@ def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
         grid.add_row(label, escape(text))
     for label, text in _labelled("also", headline.also):
         grid.add_row(label, escape(text))
+    if headline.steps:
+        grid.add_row("steps", escape(headline.steps))
     if headline.ruled_out:
         shown = headline.ruled_out if verbose else headline.ruled_out[:RULED_OUT]
         left = len(headline.ruled_out) - len(shown)

@@ -14,6 +14,7 @@ from rcdiag.diagnosis.causes.difference import beyond_law
 from rcdiag.diagnosis.estimates import rough
 from rcdiag.diagnosis.magnitude import beyond_guides
 from rcdiag.diagnosis.next_experiment import next_experiment, quoted
+from rcdiag.diagnosis.over_steps import over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.signs import Onset, Signs
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
@@ -53,7 +54,8 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
         if stage == "alignment" and signs.case.trainer is not None and len(signs.case.tokens):
             onset = signs.places.onset
             if onset is not None:
-                signs = Signs(_from(signs.case, onset), onset)
+                # What falls back again does not grow: it is judged as a table of its own.
+                signs = Signs(_from(signs.case, onset), onset if onset.last is None else None)
         if stage == "difference" and any(cause.stage == "law" for cause, _ in named):
             return [*named, *_beside_law(signs, named)]
         if stage in ONE_OF and any(_is_broken(*entry) for entry in named):
@@ -71,7 +73,7 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
             named.append((cause, suspicion))
             if suspicion.mended is not None:
                 mended = suspicion.mended.without_tokens(~signs.case.mask)
-                signs = Signs(mended, onset)
+                signs = Signs(mended, signs.onset)
                 here = _of_stages(signs, stage)
             here = [] if stage in ONE_OF else _unnamed(here, named)
     return named
@@ -160,9 +162,12 @@ def _wide(cause: Cause) -> bool:
 
 
 def _from(case: Case, onset: Onset) -> Case:
-    """Return the case with the rows from a step on."""
+    """Return the case with the rows of the steps whose mismatch is large."""
     step = case.facts.step
-    return case if step is None else case.without_rows(step < onset.step)
+    if step is None:
+        return case
+    last = onset.steps.labels[-1 if onset.last is None else onset.last]
+    return case.without_rows((step < onset.step) | (step > int(last)))
 
 
 def diagnosis_of(signs: Signs, named: Named) -> Diagnosis:
@@ -180,6 +185,7 @@ def diagnosis_of(signs: Signs, named: Named) -> Diagnosis:
         causes=causes,
         ruled_out=ruled_out(signs, [cause.slug for cause in causes]),
         next=next_experiment(case, verdict, causes),
+        over_steps=over_steps(signs),
     )
 
 
@@ -289,6 +295,11 @@ def _summary(signs: Signs, verdict: str, causes: Sequence[NamedCause]) -> str:
     onset = signs.places.onset
     if onset is None:
         return f"From step {first.from_step} on: {first.message}"
+    if onset.last is not None:
+        return (
+            f"In steps {onset.step} to {onset.steps.labels[onset.last]} k3 is some "
+            f"{rough(onset.times)} times the median of the other steps. {first.message}"
+        )
     place = " (the last)" if onset.first == len(onset.steps.labels) - 1 else ""
     return (
         f"From step {onset.step} on{place} k3 is some {rough(onset.times)} times the median of the "

@@ -57,7 +57,8 @@ def beyond_guides(tokens: PairTokens) -> list[str]:
     beyond = []
     for name in SIZES:
         metric = METRICS[name]
-        assert metric.guide is not None and metric.from_totals is not None
+        assert metric.guide is not None
+        assert metric.from_totals is not None
         if level(metric.guide, float(metric.from_totals(totals)[0])) in ("warning", "error"):
             beyond.append(name)
     return beyond

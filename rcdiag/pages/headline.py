@@ -45,6 +45,7 @@ class Headline:
     actions: Sequence[Action]
     evidence: Sequence[str]
     also: Sequence[str]  # further causes, a sentence each
+    steps: str  # what moved over the training steps; empty without several
     ruled_out: Sequence[str]
     next: Sequence[Action]
     numbers: str  # the command's own answer
@@ -66,6 +67,7 @@ def headline(result: Result, answer: str) -> Headline:
             actions=(),
             evidence=(),
             also=(),
+            steps="",
             ruled_out=(),
             next=(),
             numbers=numbers,
@@ -82,6 +84,7 @@ def headline(result: Result, answer: str) -> Headline:
         actions=_actions(diagnosis.causes),
         evidence=[fact_text(entry) for entry in first.evidence] if first else (),
         also=[f"{cause.slug}: {cause.message}" for cause in diagnosis.causes[1:]],
+        steps="" if diagnosis.over_steps is None else diagnosis.over_steps.says,
         ruled_out=diagnosis.ruled_out,
         next=diagnosis.next,
         numbers=numbers,

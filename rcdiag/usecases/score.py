@@ -376,9 +376,7 @@ def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:
     return {"token": values["khat_token"].value, "sequence": values["khat_seq"].value}
 
 
-def _by_step(
-    reading: Reading, plan: Plan | None, diagnosis: Diagnosis
-) -> dict[str, StepResult]:
+def _by_step(reading: Reading, plan: Plan | None, diagnosis: Diagnosis) -> dict[str, StepResult]:
     """Give the numbers of every training step, a batch of the trainer; none of a single step."""
     if len(reading.sizes) < 2:
         return {}
