@@ -33,11 +33,17 @@ def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
         grid.add_row(label, escape(text))
     for label, text in _labelled("also", headline.also):
         grid.add_row(label, escape(text))
+    if headline.steps:
+        grid.add_row("steps", escape(headline.steps))
     if headline.ruled_out:
         shown = headline.ruled_out if verbose else headline.ruled_out[:RULED_OUT]
         left = len(headline.ruled_out) - len(shown)
-        more = f" and {left} more (-v)" if left else ""
-        grid.add_row("not", f"[dim]{', '.join(shown)}{more}[/]")
+        more = f"; and {left} more (-v)" if left else ""
+        by_reason: dict[str, list[str]] = {}
+        for slug, reason in shown:
+            by_reason.setdefault(reason, []).append(slug)
+        said = "; ".join(f"{', '.join(slugs)}: {why}" for why, slugs in by_reason.items())
+        grid.add_row("not", f"[dim]{escape(said)}{more}[/]")
     for index, action in enumerate(headline.next):
         grid.add_row("next" if index == 0 else "", _action(action, out.width))
     grid.add_row("numbers", escape(headline.numbers))

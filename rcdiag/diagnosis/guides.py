@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rcdiag.results.base import LEVELS, MetricValue
+from rcdiag.results.diagnosis import Diagnosis
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import BY_CLUSTERS, METRICS, Metric, measured
 from rcdiag.statistics.suite import Suite
@@ -68,6 +69,32 @@ def judged(suite: Suite) -> dict[str, MetricValue]:
     return {
         name: _with_level(metric, value, suite)
         for (name, metric), value in zip(METRICS.items(), values, strict=True)
+    }
+
+
+# Causes that are rounding of stored values, and the numbers for which they are no rounding: many
+# small log-probs become 0 at once, so that ratios are off in one direction.
+COARSE = ("stored-rounded", "stored-float16", "stored-bfloat16")
+BROKEN_BY_COARSE = ("ratio_mean_z", "kappa")
+
+
+def with_premises(
+    values: Mapping[str, MetricValue], diagnosis: Diagnosis | None
+) -> dict[str, MetricValue]:
+    """Return metrics with the level `unknown` where the diagnosis takes a guide's premise away.
+
+    Whether the recorded policy sampled is told by means of ratios. Where log-probs are stored with
+    few digits, and nothing else is wrong, these are off 1 by the digits that are missing.
+    """
+    if diagnosis is None or diagnosis.verdict not in ("fine", "correct"):
+        return dict(values)
+    if not any(cause.slug in COARSE for cause in diagnosis.causes):
+        return dict(values)
+    return {
+        name: replace(value, level="unknown")
+        if name in BROKEN_BY_COARSE and value.level in ("warning", "error")
+        else value
+        for name, value in values.items()
     }
 
 

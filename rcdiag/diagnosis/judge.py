@@ -12,7 +12,9 @@ from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
 from rcdiag.diagnosis.causes.difference import beyond_law
 from rcdiag.diagnosis.estimates import rough
+from rcdiag.diagnosis.magnitude import beyond_guides
 from rcdiag.diagnosis.next_experiment import next_experiment, quoted
+from rcdiag.diagnosis.over_steps import over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.signs import Onset, Signs
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
@@ -52,7 +54,8 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
         if stage == "alignment" and signs.case.trainer is not None and len(signs.case.tokens):
             onset = signs.places.onset
             if onset is not None:
-                signs = Signs(_from(signs.case, onset), onset)
+                # What falls back again does not grow: it is judged as a table of its own.
+                signs = Signs(_from(signs.case, onset), onset if onset.last is None else None)
         if stage == "difference" and any(cause.stage == "law" for cause, _ in named):
             return [*named, *_beside_law(signs, named)]
         if stage in ONE_OF and any(_is_broken(*entry) for entry in named):
@@ -66,11 +69,11 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
             if began and onset is not None and cause.name not in NOTHING_WRONG:
                 suspicion = replace(suspicion, from_step=onset.step)
             if (suspicion.verdict or cause.words.verdict) == "guides":
-                suspicion = replace(suspicion, verdict=_by_size(signs))
+                suspicion = replace(suspicion, verdict=by_size(signs))
             named.append((cause, suspicion))
             if suspicion.mended is not None:
                 mended = suspicion.mended.without_tokens(~signs.case.mask)
-                signs = Signs(mended, onset)
+                signs = Signs(mended, signs.onset)
                 here = _of_stages(signs, stage)
             here = [] if stage in ONE_OF else _unnamed(here, named)
     return named
@@ -159,9 +162,12 @@ def _wide(cause: Cause) -> bool:
 
 
 def _from(case: Case, onset: Onset) -> Case:
-    """Return the case with the rows from a step on."""
+    """Return the case with the rows of the steps whose mismatch is large."""
     step = case.facts.step
-    return case if step is None else case.without_rows(step < onset.step)
+    if step is None:
+        return case
+    last = onset.steps.labels[-1 if onset.last is None else onset.last]
+    return case.without_rows((step < onset.step) | (step > int(last)))
 
 
 def diagnosis_of(signs: Signs, named: Named) -> Diagnosis:
@@ -179,6 +185,7 @@ def diagnosis_of(signs: Signs, named: Named) -> Diagnosis:
         causes=causes,
         ruled_out=ruled_out(signs, [cause.slug for cause in causes]),
         next=next_experiment(case, verdict, causes),
+        over_steps=over_steps(signs),
     )
 
 
@@ -206,7 +213,7 @@ def _named_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> NamedCause
     words = cause.words
     verdict = suspicion.verdict or words.verdict
     if verdict == "guides":
-        verdict = _by_size(signs)
+        verdict = by_size(signs)
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
     return NamedCause(
         slug=words.slug,
@@ -250,13 +257,17 @@ def _action(signs: Signs, text: str) -> Action:
     return Action(text=says, command=f"rcdiag {command}")
 
 
-def _by_size(signs: Signs) -> str:
-    """Return fine where the mismatch of a sequence costs nothing, else correct."""
+def by_size(signs: Signs) -> str:
+    """Return fine where the mismatch costs nothing, by sequence and by every guide, else correct.
+
+    Short sequences may differ little as a whole and by more than a guide in every token.
+    """
     if signs.case.trainer is None or not len(signs.case.tokens):
         return "fine"
     tokens = signs.case.tokens
     rows = max(int((tokens.per_row > 0).sum()), 1)
-    return "fine" if signs.law.k3 * len(tokens) / rows <= COSTS_NOTHING else "correct"
+    little = signs.law.k3 * len(tokens) / rows <= COSTS_NOTHING
+    return "fine" if little and not beyond_guides(tokens) else "correct"
 
 
 def _verdict(causes: Sequence[NamedCause]) -> str:
@@ -284,6 +295,11 @@ def _summary(signs: Signs, verdict: str, causes: Sequence[NamedCause]) -> str:
     onset = signs.places.onset
     if onset is None:
         return f"From step {first.from_step} on: {first.message}"
+    if onset.last is not None:
+        return (
+            f"In steps {onset.step} to {onset.steps.labels[onset.last]} k3 is some "
+            f"{rough(onset.times)} times the median of the other steps. {first.message}"
+        )
     place = " (the last)" if onset.first == len(onset.steps.labels) - 1 else ""
     return (
         f"From step {onset.step} on{place} k3 is some {rough(onset.times)} times the median of the "

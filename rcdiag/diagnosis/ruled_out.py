@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.signs.alignment import GAIN, LAGS
 
 SHIFTS = ("shift-by-one", "shift-some-rows", "shift-after-tool")
 TEMPERATURES = (
@@ -27,12 +28,29 @@ def ruled_out(signs: Signs, named: Collection[str]) -> list[str]:
 
 
 def _aligned(signs: Signs) -> bool:
-    zero = signs.alignment.as_they_stand
-    return bool(np.any(~np.isnan(zero))) and float(np.nanquantile(zero, 0.02)) > 0.8
+    """Tell whether nearly every turn fits as it stands: well, or much better than at another lag.
+
+    Where the columns differ by much, no turn fits well; what is shifted or exchanged would fit
+    elsewhere.
+    """
+    alignment = signs.alignment
+    zero = alignment.as_they_stand
+    if not np.any(~np.isnan(zero)):
+        return False
+    if float(np.nanquantile(zero, 0.02)) > 0.8:
+        return True
+    elsewhere = np.delete(alignment.correlations, LAGS.index(0), axis=0)
+    best = np.max(np.where(np.isnan(elsewhere), -1.0, elsewhere), axis=0)
+    margin = (zero - best)[alignment.judged]
+    own_row = alignment.exchanged == np.arange(len(signs.case.lengths))
+    return float(np.quantile(margin, 0.02)) > GAIN and bool(own_row.all())
 
 
 def _no_other_law(signs: Signs) -> bool:
-    return signs.law.rms < 0.012
+    """Tell whether log-ratios leave no room for a temperature, or the table states just one."""
+    sampler, trainer = signs.declared.sampler, signs.declared.trainer
+    stated = {sampler.temperature, sampler.sampling_temperature, trainer.temperature}
+    return signs.law.rms < 0.012 or (len(stated) == 1 and None not in stated)
 
 
 def _nothing_cut(signs: Signs) -> bool:
@@ -53,9 +71,14 @@ TESTS: tuple[tuple[tuple[str, ...], Callable[[Signs], bool], str], ...] = (
     (
         (*SHIFTS, "rows-swapped"),
         _aligned,
-        "both columns go together token by token, in nearly every row",
+        "nearly every row's columns fit best as they stand",
     ),
-    (TEMPERATURES, _no_other_law, "the log-ratios are too small for another temperature"),
+    (
+        TEMPERATURES,
+        _no_other_law,
+        "the log-ratios are too small for another temperature, or the table states one for "
+        "sampling and both columns",
+    ),
     (KEPT_SETS, _nothing_cut, "the mean ratio is 1: no tokens were cut from the sampler's law"),
     (
         WEIGHTS,

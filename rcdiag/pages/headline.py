@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
 from rcdiag.pages.formats import number
 from rcdiag.results import SEVERITIES, Action, Finding, NamedCause
 
 if TYPE_CHECKING:
     from rcdiag.results import Result
+    from rcdiag.results.diagnose import ExperimentResult
 
+# What speaks against a cause of which no table alone tells.
+BY_TRIAL = "tried with the checkpoint, and explains nothing"
 NOT_JUDGED = "not judged"  # the verdict of a result that holds none
 # The level whose colour a verdict has.
 LEVELS = {"fine": "ok", "correct": "warning", "fix": "error", "cannot-tell": "unknown"}
@@ -48,7 +52,8 @@ class Headline:
     actions: Sequence[Action]
     evidence: Sequence[str]
     also: Sequence[str]  # further causes, a sentence each
-    ruled_out: Sequence[str]
+    steps: str  # what moved over the training steps; empty without several
+    ruled_out: Sequence[tuple[str, str]]  # causes, and what speaks against each
     next: Sequence[Action]
     numbers: str  # the command's own answer
 
@@ -69,6 +74,7 @@ def headline(result: Result, answer: str) -> Headline:
             actions=(),
             evidence=(),
             also=(),
+            steps="",
             ruled_out=(),
             next=(),
             numbers=numbers,
@@ -85,10 +91,18 @@ def headline(result: Result, answer: str) -> Headline:
         actions=_actions(diagnosis.causes),
         evidence=[fact_text(entry) for entry in first.evidence] if first else (),
         also=[f"{cause.slug}: {cause.message}" for cause in diagnosis.causes[1:]],
-        ruled_out=diagnosis.ruled_out,
+        steps="" if diagnosis.over_steps is None else diagnosis.over_steps.says,
+        ruled_out=[(slug, _against(slug, result)) for slug in diagnosis.ruled_out],
         next=diagnosis.next,
         numbers=numbers,
     )
+
+
+def _against(slug: str, result: Result) -> str:
+    """Say what speaks against a cause: an experiment that supposed it, or the table."""
+    experiments: Sequence[ExperimentResult] = getattr(result, "experiments", ())
+    tried = any(one.cause == slug for one in experiments)
+    return BY_TRIAL if tried else RULED_OUT_BY.get(slug, BY_TRIAL)
 
 
 def counted(findings: Sequence[Finding]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from rcdiag.results.base import ADDED
 from rcdiag.results.doc import Doc
 
 VERDICTS = ("fine", "correct", "fix", "cannot-tell")
@@ -92,6 +93,60 @@ class NamedCause:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MovedNumber:
+    """A moved number says from which step on a number of the steps stayed another."""
+
+    name: Annotated[
+        str,
+        Doc(
+            "Name of a number that moved over the steps: a metric, `reward`, `entropy`, or "
+            "`response length`.",
+            example="rcdiag explain k3_kl",
+        ),
+    ]
+    moved_at: Annotated[
+        int,
+        Doc(
+            "Value in column `step` from which on a number stays beyond all steps before, by more "
+            "than twice their spread and four standard errors of its rows."
+        ),
+    ]
+    median_before: Annotated[
+        float, Doc("Median of a number over the steps before it moved, from its last movement on.")
+    ]
+    median_after: Annotated[float, Doc("Median of a number over the steps from its movement on.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OverSteps:
+    """What a run did over its steps: from which step on, and which number moved first."""
+
+    says: Annotated[str, Doc("What moved over the steps, the first first, in a sentence.")]
+    large_from: Annotated[
+        int | None,
+        Doc(
+            "Value in column `step` from which on k3_kl is more than 5 times that of the other "
+            "steps; null where no step is so.",
+            see=("k3_kl",),
+        ),
+    ]
+    large_to: Annotated[
+        int | None,
+        Doc(
+            "Value in column `step` of the last such step, where the mismatch falls back after "
+            "it; null where it stays."
+        ),
+    ]
+    moved: Annotated[
+        list[MovedNumber],
+        Doc(
+            "Numbers that moved and stayed, the first first; empty where none of the mismatch did.",
+            see=("steps",),
+        ),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
     """A diagnosis holds the verdict on a table, its causes, and the experiments that are left."""
 
@@ -120,6 +175,14 @@ class Diagnosis:
         list[Action],
         Doc("The cheapest experiments that would split what is left, with their commands."),
     ] = field(default_factory=list)
+    over_steps: Annotated[
+        OverSteps | None,
+        Doc(
+            "What moved over the training steps, and first; null where the table has one step or "
+            "one policy.",
+            see=("steps", "moved", "from_step"),
+        ),
+    ] = field(default=None, metadata=ADDED)
 
     @property
     def against_weights(self) -> str | None:

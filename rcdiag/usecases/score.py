@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.diagnosis.checks import CheckInput, findings
-from rcdiag.diagnosis.guides import judged, without_numbers
+from rcdiag.diagnosis.guides import judged, with_premises, without_numbers
 from rcdiag.errors import RcdiagError, did_you_mean, setting
-from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, StepResult
+from rcdiag.results import (
+    CorrectionResult,
+    Diagnosis,
+    MetricValue,
+    ScoreResult,
+    StepResult,
+)
 from rcdiag.runners import Runner
 from rcdiag.statistics.accumulator import PairState, Step, added_by_key
 from rcdiag.statistics.adding import Addable, RunningSum, total
@@ -84,7 +90,8 @@ def score(
     suite = Suite(_whole(state.by_step()))
     count = sum(reading.sizes.values(), RowCount())
     lacking = unobserved(dump, (behavior, target))
-    values = _values(suite, count)
+    diagnosis = diagnosis_of_table(dump, origin, rows_read)
+    values = with_premises(_values(suite, count), diagnosis)
     profiles = {**finished(state.profiles), **state.categories.finished()}
     policies = {
         name: about
@@ -102,7 +109,7 @@ def score(
         scoring=policies,
         mismatch=values,
         corrections=_corrected(plan, rows, values),
-        steps=_by_step(reading, plan),
+        steps=_by_step(reading, plan, diagnosis),
         findings=[],
         figures=_figures(state, suite),
         worst_tokens=state.worst_tokens.to_list(),
@@ -112,7 +119,7 @@ def score(
         worst_sequences=state.worst_sequences.sequences,
         rows_left_out=count.left_out,
         pair_reason=pair_reason,
-        diagnosis=diagnosis_of_table(dump, origin, rows_read),
+        diagnosis=diagnosis,
     )
     result = replace(
         result,
@@ -369,7 +376,7 @@ def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:
     return {"token": values["khat_token"].value, "sequence": values["khat_seq"].value}
 
 
-def _by_step(reading: Reading, plan: Plan | None) -> dict[str, StepResult]:
+def _by_step(reading: Reading, plan: Plan | None, diagnosis: Diagnosis) -> dict[str, StepResult]:
     """Give the numbers of every training step, a batch of the trainer; none of a single step."""
     if len(reading.sizes) < 2:
         return {}
@@ -377,7 +384,8 @@ def _by_step(reading: Reading, plan: Plan | None) -> dict[str, StepResult]:
     results = {}
     for step, size in reading.sizes.items():
         state = states.get(step)
-        values = _values(None if state is None else Suite(state), size)
+        numbers = _values(None if state is None else Suite(state), size)
+        values = with_premises(numbers, diagnosis)
         corrected = {}
         if plan is not None and reading.rows is not None:
             corrected = correction_results(plan, reading.rows.steps[step], _k_hats(values))

@@ -36,6 +36,30 @@ def test_the_old_checkpoint_beside_the_trainers_is_named(stale):
 
 
 @pytest.mark.engine
+def test_without_time_the_likeliest_is_tried_first_on_few_rows():
+    """The file says that both sides' weights differ, which outweighs every other experiment."""
+    hurried = rcdiag.diagnose(SAMPLES / "stale.parquet", model=POLICY / "step_8", budget=0.01)
+    assert hurried.diagnosis is not None
+    first = hurried.diagnosis.causes[0]
+    assert (first.slug, hurried.rows_read) == ("stale-weights", 16)
+    assert {one.experiment for one in hurried.experiments} == {"checkpoints"}
+    assert [one.explained for one in hurried.experiments] == [True, False]
+    assert hurried.experiments[0].setting == "weights of step_0"
+
+
+@pytest.mark.engine
+def test_without_time_what_did_not_run_is_open():
+    table = SAMPLES / "temperature.parquet"
+    hurried = rcdiag.diagnose(table, model=POLICY / "step_8", budget=0.01)
+    assert hurried.rows_read == 16
+    assert hurried.experiments == []
+    assert {"quantities", "kept-sets"} <= set(hurried.open)
+    assert hurried.diagnosis is not None
+    assert hurried.diagnosis.next[0].text.startswith("run what no time was left for")
+    assert hurried.diagnosis.verdict == "fix"  # the law of the tokens needs no experiment
+
+
+@pytest.mark.engine
 def test_a_result_is_the_same_after_json(stale, tmp_path):
     stale.save(tmp_path / "r.json")
     again = rcdiag.load_result(tmp_path / "r.json")

@@ -7,13 +7,20 @@ from functools import partial
 from typing import Any
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, advice_of_cause
-from rcdiag.results import MetricValue
+from rcdiag.results import SEVERITIES, MetricValue
 from rcdiag.results.base import written_interval
 from rcdiag.statistics.metrics import FAMILIES, METRICS, Family
 
 # Long responses and heavy-tailed tokens make sequence ESS small and k-hat large in an honest run.
 OF_LENGTH_AND_TAILS = ("little-overlap", "heavy-tail", "behavior-is-not-the-sampler")
 HONEST = "; the rounding of two engines alone makes it so at this length and law of tokens"
+# The gravest that a number may be beside a verdict: what weights mend is no error, and what must
+# not be mended is no alarm. Where the cause cannot be told, the number stands for itself.
+GRAVEST = {"fine": "note", "correct": "warning"}
+BESIDE = {
+    "fine": "; the verdict is fine, so it is a note",
+    "correct": "; the verdict is correct, so it is a warning",
+}
 
 
 def family_checks() -> list[Check]:
@@ -31,8 +38,9 @@ def _check(family: Family) -> Check:
         severity="error",
         stages=("score",),
         asks=family.question,
-        says=f"A metric that answers this is beyond its guide; the severity is the worst level of "
-        f"the family's metrics, error or warning.{first}",
+        says=f"A metric that answers this is beyond its guide. The severity is the worst level of "
+        "the family's metrics, error or warning, but no graver than the verdict: a warning where "
+        f"that is correct, a note where it is fine.{first}",
         fix=family.fix,
         example=f"rcdiag explain {judged[0]}" if judged else "",
         see=judged,
@@ -50,12 +58,28 @@ def _beyond_guide(family: Family, given: CheckInput) -> Iterator[Observation]:
     beyond = {name: metric for name, metric in values.items() if metric.level == severity}
     message = "; ".join(_against_guide(name, metric) for name, metric in beyond.items())
     honest = family.slug in OF_LENGTH_AND_TAILS and _rounding_alone(given.result)
+    counts, why = ("note", HONEST) if honest else _beside_verdict(given.result, severity)
     yield Observation(
-        message=f"{message}{HONEST if honest else ''}",
+        message=f"{message}{why}",
         evidence={name: metric.value for name, metric in beyond.items()},
-        severity="note" if honest else severity,
+        severity=counts,
         fix=advice_of_cause(given.result),
     )
+
+
+def _beside_verdict(result: Any, severity: str) -> tuple[str, str]:
+    """Return how a number beyond its guide counts beside the verdict, and why where that is less.
+
+    Numbers and verdict come from one judge, so that `--fail-on` answers the same to both. A verdict
+    on another pair of policies says nothing of these numbers.
+    """
+    pair = {"sampler": result.behavior, "trainer": result.target}
+    judged = result.diagnosis is not None and result.diagnosis.pair == pair
+    verdict = result.diagnosis.verdict if judged else ""
+    gravest = GRAVEST.get(verdict, "error")
+    if SEVERITIES.index(severity) <= SEVERITIES.index(gravest):
+        return severity, ""
+    return gravest, BESIDE[verdict]
 
 
 def _rounding_alone(result: Any) -> bool:

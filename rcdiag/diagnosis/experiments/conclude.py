@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,17 +25,20 @@ from rcdiag.diagnosis.experiments.order import (
 )
 from rcdiag.diagnosis.experiments.patterns import Pattern, pattern_of, retokenised
 from rcdiag.diagnosis.experiments.sampled_law import told, told_by_law
-from rcdiag.diagnosis.experiments.scene import Scene, Side, scene_of
+from rcdiag.diagnosis.experiments.scene import Scene, Side, passage_of, scene_of
 from rcdiag.diagnosis.experiments.sides import at_temperature, side_of
 from rcdiag.diagnosis.experiments.weights_by_row import (
     WeightsByRow,
     rows_of_changes,
     weights_by_row,
 )
+from rcdiag.diagnosis.signs.declared import Declared
 from rcdiag.engines.changes import Forward, Moved
 
 Suspicions = list[tuple[str, Suspicion]]
 
+FEWEST_ROWS = 16  # that are read, however short the time
+TIMED = 4  # rows by which the time of the others is told
 EXACT = 3e-5  # scale of the noise of two float32 passes
 MOST_OF_STEP = 0.7  # share of a step's rows
 EVEN = 0.1  # share of a row's tokens: other contexts put off more, coarse rounding fewer
@@ -89,7 +93,7 @@ class Given:
 def experimental(case: Case, forward: Forward, given: Given | None = None) -> Outcome:
     """Run the experiments that tell the causes of a case's mismatch apart."""
     given = given or Given()
-    scene = scene_of(case, chosen_rows(case, given.rows), forward)
+    scene = scene_of(case, _rows_in_time(case, forward, given), forward)
     if not len(scene) or not scene.usable.any():
         return Outcome(scene, [])
     names = [("sampler", case.sampler)] + ([("trainer", case.trainer)] if case.trainer else [])
@@ -220,6 +224,25 @@ def chosen_rows(case: Case, most: int) -> Counts:
     return np.unique((starts[:, None] + np.arange(16)).ravel())
 
 
+def _rows_in_time(case: Case, forward: Forward, given: Given) -> Counts:
+    """Choose the rows that are read: fewer where the budget leaves no time for all.
+
+    The model's own pass, its noise and every checkpoint read them, which half of the time is for.
+    """
+    rows = chosen_rows(case, given.rows)
+    if given.deadline is None or len(rows) <= FEWEST_ROWS:
+        return rows
+    assert case.prompt_ids is not None
+    first = [row for row in rows if len(case.prompt_ids.row(row)) and case.lengths[row]][:TIMED]
+    began = time.monotonic()
+    forward.log_probs([passage_of(case, int(row)) for row in first])
+    now = time.monotonic()
+    of_row = (now - began) / max(len(first), 1)
+    left = 0.5 * (given.deadline - now) / (2 + len(given.checkpoints))
+    most = max(int(left / max(of_row, 1e-9)), FEWEST_ROWS)
+    return rows if most >= len(rows) else chosen_rows(case, most)
+
+
 def _noise(scene: Scene, sides: Sequence[Side]) -> tuple[str, Suspicion]:
     """Name what is left where both columns are the model's own."""
     exact = all(side.left.scale <= EXACT for side in sides)
@@ -255,8 +278,18 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
         decode=given.decode,
         deadline=given.deadline,
     )
-    trials = quick_trials(bench)
+    stated = Declared.of(outcome.scene.case).weights_differ and not side.explained
+    if stated and given.checkpoints:
+        # Fingerprints of two weights outweigh what any other experiment is likely to tell.
+        named = _try_checkpoints(outcome, bench, given)
+        if named is not None:
+            outcome.trials += quick_trials(bench).trials
+            outcome.suspicions.append(named)
+            return
+    quick = quick_trials(bench)
+    trials = list(quick.trials)
     outcome.trials += trials
+    outcome.open += quick.open
     found = [trial for trial in trials if explains(trial, bench.scene.noise)]
     if side.explained:
         strong = [
@@ -269,16 +302,8 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
         if strong:
             outcome.suspicions.append(_named(ranked(strong), bench))
         return
-    if not found and given.checkpoints and not bench.out_of_time:
-        given.progress(f"weights of {len(given.checkpoints)} checkpoints")
-        weights = weights_by_row(outcome.scene, side, forward, given.checkpoints)
-        outcome.weights[side.name] = weights
-        every = np.arange(len(outcome.scene))
-        for name, column in list(zip(weights.names, weights.columns, strict=True))[1:]:
-            setting = f"weights of {name}"
-            trial = bench.trial("checkpoints", "stale-weights", setting, column, every)
-            outcome.trials.append(replace(trial, slug=_slug(trial, bench)))
-        named = _by_weights(bench, weights)
+    if not found and given.checkpoints and not stated and not bench.out_of_time:
+        named = _try_checkpoints(outcome, bench, given)
         if named is not None:
             outcome.suspicions.append(named)
             return
@@ -301,6 +326,18 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
         outcome.suspicions.append(by_rows or _named(order, bench))
         return
     outcome.suspicions.append(_left_over(bench, pattern or pattern_of(bench), order))
+
+
+def _try_checkpoints(outcome: Outcome, bench: Bench, given: Given) -> tuple[str, Suspicion] | None:
+    """Score the rows with all checkpoints, and name whose weights made a column; None for none."""
+    given.progress(f"weights of {len(given.checkpoints)} checkpoints")
+    weights = weights_by_row(outcome.scene, bench.side, bench.forward, given.checkpoints)
+    outcome.weights[bench.side.name] = weights
+    every = np.arange(len(outcome.scene))
+    for name, column in list(zip(weights.names, weights.columns, strict=True))[1:]:
+        trial = bench.trial("checkpoints", "stale-weights", f"weights of {name}", column, every)
+        outcome.trials.append(replace(trial, slug=_slug(trial, bench)))
+    return _by_weights(bench, weights)
 
 
 def _named(order: Sequence[Trial], bench: Bench) -> tuple[str, Suspicion]:

@@ -14,7 +14,7 @@ from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import margin, unexplained
 from rcdiag.diagnosis.experiments.sides import FEW_OFF
 
-CHEAP = 1.0  # passes below which an experiment runs in any case
+CHEAP = 1.0  # passes below which an experiment runs before all that takes a pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,18 @@ class Ran:
     seconds: float
 
 
-def quick_trials(bench: Bench) -> list[Trial]:
-    """Run the experiments that take no forward pass."""
+def quick_trials(bench: Bench) -> Ran:
+    """Run the experiments that take no forward pass; what no time is left for stays open."""
+    began = time.monotonic()
     wanted = [one for one in EXPERIMENTS.values() if bench.side.name in one.sides]
-    return [trial for one in wanted if one.passes(bench) < CHEAP for trial in _run(one, bench)]
+    quick = [one for one in wanted if one.passes(bench) < CHEAP]
+    trials: list[Trial] = []
+    for index, one in enumerate(quick):
+        if bench.out_of_time:
+            left_open = tuple(other.name for other in quick[index:])
+            return Ran(tuple(trials), left_open, time.monotonic() - began)
+        trials += _run(one, bench)
+    return Ran(tuple(trials), (), time.monotonic() - began)
 
 
 def pass_trials(bench: Bench, progress: Callable[[str], None] = lambda name: None) -> Ran:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +33,13 @@ class Parts:
 
 @dataclass(frozen=True)
 class Onset:
-    """The step from which on a table's mismatch stays large, and what it was before."""
+    """The step from which on a table's mismatch is large, and what it is in the other steps."""
 
     steps: Parts
     first: int  # index of that step
-    before: float  # median k3 of the steps before, nats per token
-    after: float  # median k3 from that step on
+    before: float  # median k3 of the other steps, nats per token
+    after: float  # median k3 of those that are large
+    last: int | None = None  # index of the last large step, where smaller ones follow
 
     @property
     def step(self) -> int:
@@ -48,6 +50,15 @@ class Onset:
     def times(self) -> float:
         """Return how many times k3 grows."""
         return self.after / max(self.before, 1e-12)
+
+
+def _median(values: Array) -> float:
+    return float(np.median(values))
+
+
+def _apart(loud: Array, quiet: Array) -> bool:
+    """Tell whether the k3 of some steps is more than 5 times that of all others, and matters."""
+    return float(loud.min()) > max(5 * max(float(quiet.max()), 1e-5), 1e-4)
 
 
 @dataclass(frozen=True)
@@ -92,16 +103,41 @@ class Places:
 
     @cached_property
     def onset(self) -> Onset | None:
-        """Return the step from which on k3 is more than 5 times that of all steps before."""
+        """Return the steps in a row whose k3 is more than 5 times that of all others.
+
+        They begin after the first step, and reach to the last or fall back. No single row makes
+        them: without its largest row their k3 is as large.
+        """
         parts = self.by_step
         if parts is None:
             return None
-        k3 = parts.k3
-        for first in range(1, len(k3)):
-            before, after = float(np.median(k3[:first])), k3[first:]
-            if after.min() > 5 * max(float(k3[:first].max()), 1e-5) and after.min() > 1e-4:
-                return Onset(parts, first, before, float(np.median(after)))
+        k3, count = parts.k3, len(parts.k3)
+        for first in range(1, count):
+            if _apart(k3[first:], k3[:first]) and self._of_rows(parts, first, count):
+                return Onset(parts, first, float(np.median(k3[:first])), _median(k3[first:]))
+        largest = np.sort(k3)
+        for low, high in pairwise(largest):
+            loud = np.flatnonzero(k3 >= high)
+            first, last = int(loud[0]), int(loud[-1])
+            together = len(loud) == last - first + 1 and first > 0 and last < count - 1
+            others = k3[k3 <= low]
+            if together and _apart(k3[loud], others) and self._of_rows(parts, first, last + 1):
+                return Onset(parts, first, _median(others), _median(k3[loud]), last)
         return None
+
+    def _of_rows(self, parts: Parts, first: int, end: int) -> bool:
+        """Tell whether steps differ without their largest row, too."""
+        step, tokens = self.case.facts.step, self.law.tokens
+        assert step is not None
+        values = np.expm1(self.law.log_ratio) - self.law.log_ratio
+        within = (step >= int(parts.labels[first])) & (step <= int(parts.labels[end - 1]))
+        rows = np.flatnonzero(within & (tokens.per_row > 0))
+        if len(rows) < 2:
+            return False
+        sums, counts = tokens.row_sums(values)[rows], tokens.per_row[rows]
+        kept = np.arange(len(rows)) != int(np.argmax(sums))
+        others = np.delete(parts.k3, np.s_[first:end])
+        return _apart(np.array([sums[kept].sum() / counts[kept].sum()]), others)
 
     @cached_property
     def by_engine(self) -> Parts | None:

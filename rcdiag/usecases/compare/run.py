@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any
 
 from rcdiag.diagnosis.checks import CheckInput, findings
-from rcdiag.diagnosis.guides import without_numbers
+from rcdiag.diagnosis.guides import with_premises, without_numbers
 from rcdiag.diagnosis.sampling_law import SamplingLaw, judged_pair, sampling_law
 from rcdiag.diagnosis.triangulation import at_floor, noise_floor, triangulate
 from rcdiag.results import (
@@ -78,7 +78,9 @@ def compare(
     moments = comparison.moments
     lacking = unobserved(dump, (*order, *repeats))
     broken = set(non_finite.tokens) if count.too_few else set()
-    laws, values = _judged_pairs(comparison, behavior, broken)
+    laws, numbers = _judged_pairs(comparison, behavior, broken)
+    diagnosis = diagnosis_of_table(dump, origin)
+    values = {pair: with_premises(metrics, diagnosis) for pair, metrics in numbers.items()}
     floor = _floor(moments, about, repeats, values)
     result = CompareResult(
         provenance=provenance(origin or dump, seed),
@@ -104,7 +106,7 @@ def compare(
         triangulation=_triangulation(moments, order, about, behavior, floor),
         noise_floor=floor,
         joined=joined,
-        diagnosis=diagnosis_of_table(dump, origin),
+        diagnosis=diagnosis,
         figures={f"{a}->{b}": data.figure() for (a, b), data in comparison.figures.items()},
     )
     nearest = [name for name, policy in result.policies.items() if policy.may_be_nearest]

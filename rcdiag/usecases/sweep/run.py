@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
 from rcdiag.diagnosis.checks import CheckInput, findings
-from rcdiag.diagnosis.guides import judged
+from rcdiag.diagnosis.guides import judged, with_premises
 from rcdiag.results import SweepResult
 from rcdiag.results.sweep import SweepFamily
 from rcdiag.runners import Runner
@@ -68,7 +68,6 @@ def sweep(
     plan = sweep_plan(dump, grids, candidates)
     state, non_finite = _read(dump, behavior, target, plan, runner, rows)
     whole = state.suite
-    values = judged(Suite(whole))
     groups = kept_groups(state)
     families = {
         family: SweepFamily(
@@ -83,6 +82,7 @@ def sweep(
     }
     bad = sum(non_finite.tokens.values())
     diagnosis = diagnosis_of_table(dump, rows=rows)
+    values = with_premises(judged(Suite(whole)), diagnosis)
     advice = recommend(Evidence(state, values, bad, candidates, diagnosis))
     result = SweepResult(
         provenance={**provenance(dump, seed), "trainer": name, "thresholds": thresholds},

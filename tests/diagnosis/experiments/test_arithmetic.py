@@ -79,7 +79,9 @@ STRENGTHS = {
 
 
 def best(bench: Bench):
-    return ranked([trial for trial in quick_trials(bench) if explains(trial, bench.scene.noise)])[0]
+    return ranked(
+        [trial for trial in quick_trials(bench).trials if explains(trial, bench.scene.noise)]
+    )[0]
 
 
 @pytest.mark.parametrize("slug", list(LAWS))
@@ -101,7 +103,7 @@ def test_the_cause_and_its_strength_are_recovered(slug):
 def test_an_honest_engine_is_explained_and_no_law_is_named():
     bench = bench_of(*made_up())
     assert bench.side.explained
-    assert not [trial for trial in quick_trials(bench) if explains(trial, bench.scene.noise)]
+    assert not [trial for trial in quick_trials(bench).trials if explains(trial, bench.scene.noise)]
 
 
 RECORDED = {

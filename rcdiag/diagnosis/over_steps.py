@@ -1,0 +1,260 @@
+"""What moved over the training steps: from which step on, and which number first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.signs import Signs
+from rcdiag.results.diagnosis import MovedNumber, OverSteps
+from rcdiag.statistics.ratios import TokenValues, outside
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+# A number has moved where it stays beyond the steps before by so many times their own spread, and
+# by so many standard errors of its rows.
+SPREADS, ERRORS = 2.0, 4.0
+MOST_STEPS = 2000
+SHOWN = 4  # numbers of a sentence
+
+
+@dataclass(frozen=True)
+class Series:
+    """A number of every step with its standard error, on the scale on which it moves."""
+
+    name: str
+    value: Array  # [steps]
+    scale: Array  # [steps] the value, or its logarithm
+    error: Array  # [steps] of `scale`
+    least: float  # a movement of `scale` below this is none
+    of_mismatch: bool
+
+
+def over_steps(signs: Signs) -> OverSteps | None:
+    """Say what moved over the steps of a case; None without several steps of two policies."""
+    case = signs.case
+    if case.trainer is None or case.facts.step is None or not len(case.tokens):
+        return None
+    steps, index = np.unique(case.facts.step, return_inverse=True)
+    if not 2 <= len(steps) <= MOST_STEPS:
+        return None
+    known = np.bincount(index[case.tokens.owner], minlength=len(steps)) > 0
+    if known.sum() < 2:
+        return None
+    series = _series(case, index, len(steps))
+    rows = np.bincount(index[case.tokens.per_row > 0], minlength=len(steps))
+    moved = [
+        MovedNumber(
+            name=one.name,
+            moved_at=int(steps[known][at]),
+            median_before=_rounded(float(np.median(one.value[before:at]))),
+            median_after=_rounded(float(np.median(one.value[at:]))),
+        )
+        for one in (_known(one, known) for one in series)
+        for before, at in _changes(one)
+        if rows[known][at:].sum() > 1  # one row alone is no movement of a run
+    ]
+    names = {one.name for one in series if one.of_mismatch}
+    if not any(one.name in names for one in moved):
+        moved = []  # what else a run does over its steps is its own affair
+    moved.sort(key=lambda one: one.moved_at)
+    onset = signs.places.onset
+    ends = None if onset is None or onset.last is None else int(onset.steps.labels[onset.last])
+    k3 = _known(series[0], known).value
+    return OverSteps(
+        says=_sentence(steps[known], k3, moved, None if onset is None else onset.step, ends),
+        large_from=None if onset is None else onset.step,
+        large_to=ends,
+        moved=moved,
+    )
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _known(series: Series, known: NDArray[np.bool_]) -> Series:
+    """Return a series without the steps that have no token of both policies."""
+    return Series(
+        series.name,
+        series.value[known],
+        series.scale[known],
+        series.error[known],
+        series.least,
+        series.of_mismatch,
+    )
+
+
+def _series(case: Case, index: Counts, steps: int) -> list[Series]:
+    """Return the numbers of each step: those of the mismatch, and what else a run may do."""
+    tokens = case.tokens
+    values = TokenValues.of(tokens.sampler, tokens.trainer, np.clip(tokens.log_ratio, -15.0, 15.0))
+    cluster = np.arange(tokens.rows) if case.facts.group is None else _numbered(case.facts.group)
+    means = _Means(index, steps, cluster)
+    of_tokens = tokens.owner
+    excess = values.ratios.excess
+    k3, beyond = excess - values.ratios.log_ratio, outside(2.0, values)
+    logarithm, half, tenth = np.log(2.0), 0.05, 0.1
+    made = [
+        means.series("k3_kl", k3, of_tokens, logarithm, small=1e-5),
+        means.series("prob_diff_mean", values.prob_diff, of_tokens, logarithm, small=1e-4),
+        means.series("ratio_outside_2", beyond, of_tokens, 1e-3),
+        means.series("ratio_mean", 1.0 + excess, of_tokens, half),
+        means.series("behavior_ppl", -tokens.sampler, of_tokens, half, back=np.exp),
+    ]
+    facts = case.facts
+    rows = np.arange(tokens.rows)
+    lengths = tokens.per_row.astype(np.float64)
+    made.append(means.series("response length", lengths, rows, tenth, small=1.0))
+    if facts.reward is not None and np.isfinite(facts.reward).all():
+        made.append(means.series("reward", facts.reward, rows, 0.0))
+    entropy = case.entropy.get(case.sampler)
+    if entropy is not None:
+        of_policy = np.nan_to_num(entropy[tokens.place])
+        made.append(means.series("entropy", of_policy, of_tokens, tenth, small=1e-3))
+    return made
+
+
+def _numbered(group: NDArray[np.uint64]) -> Counts:
+    return np.unique(group, return_inverse=True)[1]
+
+
+@dataclass(frozen=True)
+class _Means:
+    """Takes means over steps, with errors over prompt groups."""
+
+    step: Counts  # [rows] index of the step
+    steps: int
+    cluster: Counts  # [rows]
+
+    def series(
+        self,
+        name: str,
+        values: Array,
+        owner: Counts,
+        least: float,
+        *,
+        small: float | None = None,
+        back: Callable[[Array], Array] | None = None,
+    ) -> Series:
+        """Return the mean of values [tokens or rows] by step; `owner` is the row of each.
+
+        With `small` it moves on a logarithmic scale, which that is small on. `back` makes the
+        number that is shown of the mean.
+        """
+        of_step = self.step[owner]
+        count = np.maximum(np.bincount(of_step, minlength=self.steps), 1)
+        mean = np.bincount(of_step, values, self.steps) / count
+        # Sums of what is left by group and step, which are what the error is made of.
+        most = int(self.cluster.max(initial=0)) + 1
+        part = of_step * most + self.cluster[owner]
+        sums = np.bincount(part, values - mean[of_step], self.steps * most)
+        seen = np.bincount(self.step * most + self.cluster, minlength=self.steps * most) > 0
+        clusters = seen.reshape(self.steps, most).sum(axis=1)
+        spread = np.square(sums).reshape(self.steps, most).sum(axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = np.sqrt(spread * clusters / np.maximum(clusters - 1, 1)) / count
+            # One group alone shows no error.
+            error = np.where(clusters > 1, error, np.inf)
+        shown = mean if back is None else back(mean)
+        if small is None:
+            return Series(name, shown, mean, error, least, name in OF_MISMATCH)
+        scale, own = np.log(mean + small), error / (mean + small)
+        return Series(name, shown, scale, own, least, name in OF_MISMATCH)
+
+
+OF_MISMATCH = ("k3_kl", "prob_diff_mean", "ratio_outside_2", "ratio_mean")
+
+
+def _changes(series: Series) -> list[tuple[int, int]]:
+    """Return where a series moved and stayed: the step from which its level before is taken, and
+    that of the movement; from one movement on the next is looked for.
+    """
+    found, began = [], 0
+    while (at := _change(series, began)) is not None:
+        found.append((began, at))
+        began = at
+    return found
+
+
+def _change(series: Series, began: int) -> int | None:
+    """Return the first step from which on a series stays beyond the steps before."""
+    scale = series.scale[began:]
+    # Steps of one group show no error of their own: that of the others holds for them.
+    error = series.error[began:]
+    finite = error[np.isfinite(error)]
+    typical = float(np.median(finite)) if len(finite) else None
+    for at in range(1, len(scale)):
+        before, away = scale[:at], scale[at:] - np.median(scale[:at])
+        if abs(np.sign(away).sum()) < len(away):
+            continue
+        spread = float(np.abs(before - np.median(before)).max())
+        if typical is None and at < 3:
+            continue  # neither rows nor steps tell how far a step is off by chance
+        errors = np.where(np.isfinite(error[at:]), error[at:], typical or 0.0)
+        of_before = np.where(np.isfinite(error[:at]), error[:at], typical or 0.0)
+        chance = np.hypot(errors, np.median(of_before))
+        if np.all(np.abs(away) > SPREADS * spread + ERRORS * chance + series.least):
+            return began + at
+    return None
+
+
+def _sentence(
+    steps: Counts, k3: Array, moved: Sequence[MovedNumber], onset: int | None, ends: int | None
+) -> str:
+    """Say what moved, the first first; or that nothing did."""
+    if ends is not None:
+        return (
+            f"k3_kl is large in steps {onset} to {ends} and falls back after: what was changed "
+            "there?"
+        )
+    some = _loud(k3)
+    if some is not None and not moved:
+        of = f"{len(some)} of {len(steps)} steps" if len(some) > 1 else f"one of {len(steps)} steps"
+        more = ", ..." if len(some) > SHOWN else ""
+        return f"k3_kl is large in {of} ({', '.join(map(str, steps[some][:SHOWN]))}{more}), alone"
+    if not moved:
+        low, high = k3.min(), k3.max()
+        of_all = f"all {len(steps)} steps, from the first ({steps[0]}) on"
+        if onset is not None:
+            return f"k3_kl is larger from step {onset} on; no other number moved beyond chance"
+        return f"alike in {of_all}: k3_kl {low:.2g} to {high:.2g}"
+    if some is not None and some[0] == 0 and some[-1] == len(some) - 1:
+        return (
+            f"k3_kl is large from the first step ({steps[0]}) to {steps[some[-1]]}, and falls from "
+            f"step {steps[len(some)]} on ({np.median(k3[some]):.2g} to "
+            f"{np.median(k3[len(some) :]):.2g})"
+        )
+    first = moved[0].moved_at
+    together = [one for one in moved if one.moved_at == first]
+    later = [one for one in moved if one.moved_at > first]
+    verb = "moved" if len(moved) == len(together) else "moved first"
+    said = f"{_listed(together[:SHOWN])} {verb}, from step {first} on"
+    if later:
+        by_step = [f"{_numbers(one)} from step {one.moved_at} on" for one in later[:SHOWN]]
+        said += f"; then {', '.join(by_step)}"
+    return said
+
+
+def _loud(k3: Array) -> Counts | None:
+    """Return the indices of steps whose k3 is far above that of the others; None without such."""
+    for low, high in pairwise(np.sort(k3)):
+        if high > 5 * max(low, 1e-5) and high > 1e-4:
+            return np.flatnonzero(k3 >= high)
+    return None
+
+
+def _listed(some: Sequence[MovedNumber]) -> str:
+    return " and ".join(
+        part for part in (", ".join(map(_numbers, some[:-1])), _numbers(some[-1])) if part
+    )
+
+
+def _numbers(one: MovedNumber) -> str:
+    return f"{one.name} ({one.median_before:.2g} to {one.median_after:.2g})"

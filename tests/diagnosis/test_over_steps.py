@@ -1,0 +1,143 @@
+"""What a run did over its steps: from which step on, and which number moved first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import rcdiag as api
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.judge import diagnose
+from rcdiag.results.diagnosis import OverSteps
+from tests.cli.conftest import rcdiag  # noqa: F401
+from tests.diagnosis.tables import counted, made, noisy, plain, write
+
+ROWS = 160
+
+
+def run(sizes: Sequence[float], steps: Sequence[int] | None = None, seed: int = 0) -> Case:
+    """Make a table of a run whose trainer's column is off by so much in each step."""
+    case = made(plain, noisy(0.01), rows=ROWS, length=40, seed=seed)
+    index = np.arange(ROWS) * len(sizes) // ROWS
+    rng = np.random.default_rng(5)
+    off = rng.standard_normal(len(case.mask)) * (0.01 + np.array(sizes)[index][case.owner])
+    old = np.minimum(case.log_probs["rollout"] + off, 0.0)
+    step = index if steps is None else np.array(steps)[index]
+    changed = case.with_log_probs("old", old)
+    return replace(changed, facts=replace(changed.facts, step=step.astype(np.int64)))
+
+
+def told(case: Case) -> OverSteps:
+    said = diagnose(counted(case)).over_steps
+    assert said is not None
+    return said
+
+
+def first(said: OverSteps) -> tuple[str, int]:
+    return said.moved[0].name, said.moved[0].moved_at
+
+
+@pytest.mark.parametrize("begins", [1, 5, 19])
+def test_a_collapse_is_said_with_its_step_and_its_numbers(begins):
+    said = told(run([0.0] * begins + [0.3] * (20 - begins)))
+    assert (said.large_from, said.large_to) == (begins, None)
+    assert {one.moved_at for one in said.moved} == {begins}
+    assert {one.name for one in said.moved} >= {"k3_kl", "prob_diff_mean"}
+    assert f"moved, from step {begins} on" in said.says
+    k3 = next(one for one in said.moved if one.name == "k3_kl")
+    assert k3.median_after > 100 * k3.median_before
+
+
+def test_steps_are_named_by_their_values():
+    steps = [100, 107, 110, 200, 250, 300, 1000, 5000]
+    case = run([0.0] * 5 + [0.3] * 3, steps)
+    assert told(case).large_from == 300
+    assert f"{first(told(case))[1]}" == "300"
+    order = np.random.default_rng(1).permutation(ROWS)  # the rows of a table stand in any order
+    kept = [np.flatnonzero(case.owner == row) for row in order]
+    mixed = replace(
+        case,
+        token_id=np.concatenate([case.token_id[one] for one in kept]),
+        log_probs={
+            name: np.concatenate([values[one] for one in kept])
+            for name, values in case.log_probs.items()
+        },
+        entropy={},
+        facts=replace(case.facts, step=case.facts.step[order]),
+    )
+    assert told(mixed) == told(case)
+
+
+def test_what_moved_before_the_mismatch_is_said_first():
+    case = run([0.0] * 10 + [0.3] * 6)
+    rng = np.random.default_rng(2)
+    reward = np.where(case.facts.step < 7, 1.0, 0.0) + rng.normal(0.0, 0.2, ROWS)
+    said = told(replace(case, facts=replace(case.facts, reward=reward)))
+    assert first(said) == ("reward", 7)
+    assert "reward (1 to" in said.says
+    assert "moved first, from step 7 on; then k3_kl" in said.says
+    assert said.large_from == 10
+    quiet = run([0.0] * 16)
+    alone = told(replace(quiet, facts=replace(quiet.facts, reward=reward)))
+    assert alone.moved == []  # a reward that falls by itself is no mismatch
+
+
+def test_two_changes_are_both_said():
+    said = told(run([0.0] * 4 + [0.1] * 4 + [0.5] * 8))
+    assert [one.moved_at for one in said.moved if one.name == "k3_kl"] == [4, 8]
+    assert (said.large_from, first(said)[1]) == (4, 4)
+
+
+def test_what_falls_back_is_judged_by_its_own_steps():
+    diagnosis = diagnose(counted(run([0.0] * 5 + [0.3] * 3 + [0.0] * 8)))
+    said = diagnosis.over_steps
+    assert (said.large_from, said.large_to) == (5, 7)
+    assert "in steps 5 to 7 and falls back" in said.says
+    assert diagnosis.summary.startswith("In steps 5 to 7 k3 is some")
+    assert diagnosis.causes[0].from_step == 5
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ([0.0] * 8, "alike in all 8 steps, from the first (0) on"),
+        ([0.2] * 8, "alike in all 8 steps, from the first (0) on"),
+        ([0.3] * 3 + [0.0] * 13, "large from the first step (0) to 2, and falls from step 3 on"),
+        ([0.0, 0.3] * 8, "large in 8 of 16 steps (1, 3, 5, 7, ...)"),
+    ],
+)
+def test_what_does_not_begin_in_the_run_has_its_sentence(sizes, says):
+    said = told(run(sizes))
+    assert says in said.says
+    assert said.large_from is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_chance_moves_nothing(seed):
+    for sizes in ([0.0] * 20, [0.0] * 2, [0.05] * 10, [0.0] * 160):
+        said = told(run(sizes, seed=seed))
+        assert (said.moved, said.large_from) == ([], None)
+
+
+def test_one_row_is_no_collapse():
+    said = told(run([0.0] * 159 + [0.5]))
+    assert (said.moved, said.large_from) == ([], None)
+    assert "large in one of 160 steps (159)" in said.says
+
+
+def test_one_step_has_nothing_over_steps():
+    assert diagnose(counted(run([0.0]))).over_steps is None
+
+
+def test_screen_page_and_document_say_it(tmp_path, rcdiag):  # noqa: F811
+    path = write(run([0.0] * 7 + [0.3]), tmp_path / "t.parquet")
+    html, result = tmp_path / "r.html", tmp_path / "r.json"
+    screen = rcdiag("score", path, "--html", html, "--result", result).out
+    says = api.load_result(result).diagnosis.over_steps.says
+    assert "from step 7 on" in says
+    assert says in " ".join(screen.replace("steps       ", "").split())
+    assert says in " ".join(html.read_text().split())
+    assert rcdiag("diagnose", path, "--json").document["diagnosis"]["over_steps"]["says"] == says

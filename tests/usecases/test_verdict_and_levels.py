@@ -1,0 +1,111 @@
+"""No number errs beside a verdict that says that nothing has to be mended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rcdiag as api
+from rcdiag.diagnosis.checks.families import family_checks
+from rcdiag.diagnosis.judge import by_size
+from rcdiag.diagnosis.magnitude import SIZES, beyond_guides
+from rcdiag.diagnosis.signs import Signs
+from rcdiag.results import SEVERITIES
+from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
+from rcdiag.statistics.metrics import MAGNITUDE, METRICS
+from tests.cli.conftest import rcdiag  # noqa: F401
+from tests.diagnosis.tables import counted, drifted, made, noisy, plain, with_values, write
+
+OF_NUMBERS = {check.slug for check in family_checks()}
+MEANS = {"k3_kl", "k2_kl", "exp_abs_log_ratio_mean", "ratio_deviation_mean", "prob_diff_mean"}
+
+CASES: dict[str, Any] = {
+    # 6 tokens a row: a sequence differs by next to nothing, a token by more than a guide.
+    **{
+        f"short rows {noise}": lambda noise=noise: made(plain, noisy(noise), rows=200, length=6)
+        for noise in (0.01, 0.03, 0.05, 0.08)
+    },
+    **{
+        f"long rows {noise}": lambda noise=noise: made(plain, noisy(noise), rows=64, length=200)
+        for noise in (0.003, 0.02)
+    },
+    "drift": lambda: made(plain, drifted(0.3), rows=64, length=60),
+    "two decimals": lambda: with_values(
+        made(plain, noisy(0.001), rows=128, sharpness=3.0),
+        "rollout",
+        lambda values: np.round(values, 2),
+    ),
+}
+
+
+def test_the_sizes_are_those_of_a_score_that_have_a_guide():
+    assert set(SIZES) == {name for name, metric in MAGNITUDE.metrics.items() if metric.guide}
+    assert all(METRICS[name].from_totals for name in SIZES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_number_counts_no_graver_than_the_verdict(name, tmp_path, rcdiag):  # noqa: F811
+    path = write(CASES[name](), tmp_path / "t.parquet")
+    result = api.score(path)
+    verdict = result.diagnosis.verdict
+    levels = {name: value.level for name, value in result.mismatch.items()}
+    if verdict == "fine":
+        assert not {"warning", "error"} & {levels[name] for name in SIZES}
+    most = SEVERITIES.index(SEVERITY_OF_VERDICT.get(verdict, "note"))
+    if verdict in ("fine", "correct"):
+        graver = [f for f in result.findings if SEVERITIES.index(f.severity) > most]
+        assert not [finding.slug for finding in graver if finding.slug in OF_NUMBERS]
+    for least in ("warning", "error"):
+        ran = rcdiag("score", path, "--fail-on", least, "-q", "--preset", "disabled")
+        if verdict in ("fine", "correct"):
+            assert ran.code == int(most >= SEVERITIES.index(least)), ran.err
+
+
+@pytest.mark.parametrize(("difference", "size"), [(0.004, "fine"), (0.03, "correct")])
+def test_short_rows_are_fine_or_not_by_every_guide(difference, size):
+    case = made(plain, noisy(0.01), rows=200, length=6)
+    sign = np.random.default_rng(0).choice([-1.0, 1.0], len(case.mask))
+    even = replace(
+        case,
+        log_probs={
+            "rollout": np.full(len(case.mask), -0.7),
+            "old": -0.7 + difference * sign,
+        },
+    )
+    tokens = even.tokens
+    k3 = float(np.mean(np.expm1(tokens.log_ratio) - tokens.log_ratio))
+    assert 6 * k3 < 0.02  # by its sequences alone it would be fine
+    assert ("prob_diff_mean" in beyond_guides(tokens)) == (size == "correct")
+    assert by_size(Signs(even)) == size
+
+
+def test_the_sizes_are_the_numbers_of_a_score(tmp_path):
+    case = counted(made(plain, drifted(0.3), rows=64, length=60))
+    levels = api.score(write(case, tmp_path / "t.parquet")).mismatch
+    beyond = {name for name in SIZES if levels[name].level in ("warning", "error")}
+    assert beyond <= set(beyond_guides(case.tokens))
+    assert beyond & MEANS
+
+
+def test_few_digits_are_no_other_sampler(tmp_path, rcdiag):  # noqa: F811
+    path = write(CASES["two decimals"](), tmp_path / "t.parquet")
+    scored, compared = api.score(path), api.compare(path)
+    assert scored.diagnosis.verdict == "fine"
+    assert scored.diagnosis.causes[0].slug == "stored-rounded"
+    for values in (scored.mismatch, compared.pairs["rollout->old"].mismatch):
+        assert abs(values["ratio_mean_z"].value) > 4.0
+        assert values["ratio_mean_z"].level == "unknown"
+
+
+def test_a_verdict_on_another_pair_lets_a_number_err(tmp_path):
+    case = made(plain, noisy(0.001), rows=64, length=60)
+    far = with_values(case, "old", lambda values: values - 1.0).log_probs["old"]
+    columns = {**case.log_probs, "far": far}
+    path = write(replace(case, log_probs=columns), tmp_path / "t.parquet")
+    result = api.score(path, target="far")
+    assert result.diagnosis.pair["trainer"] == "old"
+    found = {finding.slug: finding.severity for finding in result.findings}
+    assert found["mismatch-above-guide"] == "error"
