@@ -180,6 +180,16 @@ IncludeText = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+SequenceRow = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--sequence",
+        metavar="ROW",
+        help="Row whose tokens result and page hold whole, beside the worst ones and some drawn at "
+        "random; repeatable",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Fail = Annotated[FailOn, typer.Option("--fail-on", help="Exit 1 on findings from this level on")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite outputs and recorded columns")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would run")]

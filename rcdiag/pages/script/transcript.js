@@ -8,11 +8,18 @@ function shadeOf(value) {
   return size ? `${value > 0 ? "up" : "down"}${size}` : "";
 }
 
+// All sequences of a result, each with what it is here as. Documents of earlier versions hold the
+// worst ones alone.
+function sequencesOf(score) {
+  const marked = (some, why) => (some ?? []).map((each) => ({ ...each, why }));
+  return [...marked(score.worst_sequences, ""), ...marked(score.named_sequences, "asked for"), ...marked(score.drawn_sequences, "drawn at random")];
+}
+
 function orderOfSequences(sequences, by) {
+  if (by === "random") return [...sequences].sort((a, b) => (b.why === "drawn at random") - (a.why === "drawn at random"));
   const k3 = (each) => each.log_ratio.reduce((sum, value) => sum + Math.expm1(value) - value, 0);
   const largest = (each) => Math.max(...each.log_ratio.map(Math.abs));
-  // At random, and the same at every visit: by the last digits of a product of the row.
-  const measures = { sum: (each) => Math.abs(each.log_ratio_sum), token: largest, k3, random: (each) => ((each.row + 1) * 2654435761) % 4294967296 };
+  const measures = { sum: (each) => Math.abs(each.log_ratio_sum), token: largest, k3 };
   return [...sequences].sort((a, b) => measures[by](b) - measures[by](a));
 }
 
@@ -67,7 +74,7 @@ function setUpTranscript(block) {
   const legend = block.querySelector(".legend");
   const missing = el("p", { class: "warning banner", role: "status", hidden: true }); // what an address asks for in vain
   block.before(missing);
-  let [score, sequence, gaps, flow, spans, at, sums, numbers] = [null, null, new Map(), [], [], 0, [], []];
+  let [score, sequences, sequence, gaps, flow, spans, at, sums, numbers] = [null, [], null, new Map(), [], [], 0, [], []];
 
   function alternativesOf(place) {
     const some = (sequence.context?.alternatives ?? []).filter((each) => each.place === place);
@@ -153,9 +160,23 @@ function setUpTranscript(block) {
     stored.replaceChildren(...parts.map(([name, words]) => el("details", { open: true }, el("summary", {}, `${name} as the table holds it`), el("p", { tabindex: "0", role: "region", "aria-label": `${name} as the table holds it` }, words))));
   }
 
-  function tellMissing(words) {
-    missing.textContent = words;
+  // Says that a token or a row is not here, and for a row of the table how to get it.
+  function tellMissing(words, row) {
+    const command = row === undefined ? null : block.dataset.more.replace(/(--sequence |sequences=\[)ROW/, (_, option) => `${option}${row}`);
+    const copy = el("button", { type: "button", class: "copy", onclick: () => copyText(command, copy) }, "copy");
+    missing.replaceChildren(words, ...(command ? [" To have it there: ", el("span", { class: "command" }, el("code", {}, command), copy)] : []));
     missing.hidden = !words;
+  }
+
+  function missingToken(position) {
+    const whole = !gaps.size;
+    if (whole) return [`Row ${sequence.row} has no sampled token at position ${position}: this is its largest |log-ratio|.`];
+    return [`The page does not hold position ${position} of row ${sequence.row}: this is the largest |log-ratio| of that row.`, sequence.row];
+  }
+
+  function missingRow(row, rows) {
+    if (!Number.isInteger(row) || row < 0 || row >= rows) return [`The table has no such row: its ${rows} rows are counted from 0.`];
+    return [`Row ${row} is not among the sequences that this page holds.`, row];
   }
 
   function open(chosen, position, keep) {
@@ -185,19 +206,19 @@ function setUpTranscript(block) {
     const sizes = sequence.log_ratio.map(Math.abs);
     const worst = sizes.indexOf(Math.max(...sizes));
     const wanted = sequence.positions.indexOf(position);
-    tellMissing(position !== undefined && wanted < 0 ? `The page does not hold position ${position} of row ${sequence.row}: it shows the largest |log-ratio| of that row.` : "");
+    tellMissing(...(position !== undefined && wanted < 0 ? missingToken(position) : [""]));
     at = 0;
     showToken(wanted < 0 ? worst : wanted, keep);
   }
 
   function fillList() {
-    list.replaceChildren(...orderOfSequences(score.worst_sequences, order.value).map((each) => el("li", {},
+    list.replaceChildren(...orderOfSequences(sequences, order.value).map((each) => el("li", {},
       el("button", { type: "button", "data-row": each.row, onclick: () => open(each, undefined, true) }, `${each.sample_id ?? `row ${each.row}`} `,
-        el("small", {}, `${each.reward === null ? "" : `reward ${number(each.reward)}, `}sum ${number(each.log_ratio_sum)}`)))));
+        el("small", {}, `${each.reward === null ? "" : `reward ${number(each.reward)}, `}sum ${number(each.log_ratio_sum)}${each.why ? `; ${each.why}` : ""}`)))));
   }
 
   function fillPresets() {
-    const names = Object.keys(score.worst_sequences.find((each) => each.context)?.context.token_weights ?? {});
+    const names = Object.keys(sequences.find((each) => each.context)?.context.token_weights ?? {});
     const first = names.includes(block.dataset.preset) ? block.dataset.preset : names[0];
     preset.replaceChildren(...names.map((name) => el("option", { selected: name === first }, name)));
     preset.parentElement.hidden = !names.length;
@@ -212,7 +233,7 @@ function setUpTranscript(block) {
   }
 
   function nextSequence(step) {
-    const ordered = orderOfSequences(score.worst_sequences, order.value);
+    const ordered = orderOfSequences(sequences, order.value);
     const chosen = ordered[ordered.indexOf(sequence) + step];
     if (chosen) open(chosen, undefined, true);
   }
@@ -247,11 +268,12 @@ function setUpTranscript(block) {
     if (place !== undefined) showToken(place, true);
   });
   preset.addEventListener("change", showWeight);
-  order.addEventListener("change", () => { fillList(); open(orderOfSequences(score.worst_sequences, order.value)[0]); });
+  order.addEventListener("change", () => { fillList(); open(orderOfSequences(sequences, order.value)[0]); });
   new ResizeObserver(() => { if (sequence && map.clientWidth) drawMap(); }).observe(map);
 
   async function begin() {
     score = await documentOf("score");
+    sequences = sequencesOf(score);
     legend.replaceChildren(
       el("span", { class: "up2" }, `likelier under ${score.target}`), " ",
       el("span", { class: "down2" }, `likelier under ${score.behavior}`),
@@ -259,7 +281,7 @@ function setUpTranscript(block) {
     );
     fillList();
     fillPresets();
-    open(orderOfSequences(score.worst_sequences, "sum")[0]);
+    open(orderOfSequences(sequences, "sum")[0]);
   }
 
   let ready = null;
@@ -267,9 +289,9 @@ function setUpTranscript(block) {
   whenShown(block, begun);
   openers.token = async (row, position) => {
     await begun();
-    const chosen = score.worst_sequences.find((each) => each.row === row);
+    const chosen = sequences.find((each) => each.row === row);
     if (chosen) open(chosen, position, false);
-    else tellMissing(`Row ${row} is not among the sequences that this page holds: it shows the first of them.`);
+    else tellMissing(...missingRow(row, score.provenance.rows ?? Infinity));
     return block.closest("section").scrollIntoView({ block: "start" });
   };
 }
