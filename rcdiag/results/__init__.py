@@ -7,6 +7,7 @@ and JSON follow.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any, cast
 
@@ -38,7 +39,7 @@ from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
 from rcdiag.results.logged import LogComparison, LoggedKey
 from rcdiag.results.older import upgraded
-from rcdiag.results.plain import structured, unstructured
+from rcdiag.results.plain import place_of_fault, structured, unstructured
 from rcdiag.results.replay import (
     AfterStep,
     Coefficients,
@@ -190,6 +191,15 @@ def _read(kind: str, document: dict[str, Any], source: str) -> Document:
         RecursionError,
     ) as error:
         raise RcdiagError(
-            f"{source}: not a whole result ({type(error).__name__}: {error})",
+            f"{source}: not a whole result{_fault(kind, document, error)}",
             hint=f"it was cut or edited; make it again with {SAVED}",
         ) from error
+
+
+def _fault(kind: str, document: dict[str, Any], error: Exception) -> str:
+    """Say which field of a document cannot be read, and why: `: `seed` wanted a number, ...`."""
+    with contextlib.suppress(LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
+        found = place_of_fault(KINDS[kind], upgraded(document, kind))
+        if found is not None and found[0]:
+            return f": in `{found[0]}` {found[1]}"
+    return f": {error}" if isinstance(error, (TypeError, ValueError)) else f" ({error!r})"

@@ -2,6 +2,8 @@
 const SHADES = [0.01, 0.1, 0.5, 2];
 const FACTOR = Math.log(2);
 const NEAR = [8, 5]; // tokens of the panel before and after the token
+const WHOLE = 1500; // tokens up to which a text is not cut into parts
+const PART = [150, 400]; // fewest and most tokens of a part
 
 function shadeOf(value) {
   const size = SHADES.filter((bound) => Math.abs(value) > bound).length;
@@ -18,7 +20,7 @@ function sequencesOf(score) {
 function orderOfSequences(sequences, by) {
   if (by === "random") return [...sequences].sort((a, b) => (b.why === "drawn at random") - (a.why === "drawn at random"));
   const k3 = (each) => each.log_ratio.reduce((sum, value) => sum + Math.expm1(value) - value, 0);
-  const largest = (each) => Math.max(...each.log_ratio.map(Math.abs));
+  const largest = (each) => each.log_ratio.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
   const measures = { sum: (each) => Math.abs(each.log_ratio_sum), token: largest, k3 };
   return [...sequences].sort((a, b) => measures[by](b) - measures[by](a));
 }
@@ -41,7 +43,7 @@ function gapsOf(sequence) {
 function flowOf(sequence, gaps) {
   const context = sequence.context;
   const stored = sequence.positions.length;
-  const cut = (place) => (gaps.has(place) ? [{ place: null, cut: true, position: (sequence.positions[place] ?? Infinity) - 0.5, text: ` … (${gaps.get(place).tokens} tokens) … ` }] : []);
+  const cut = (place) => (gaps.has(place) ? [{ place: null, cut: true, position: (sequence.positions[place] ?? Infinity) - 0.5, text: ` … (${number(gaps.get(place).tokens)} tokens) … ` }] : []);
   const sampled = sequence.positions.flatMap((position, place) => [...cut(place), { position, place, text: shownToken(sequence.texts, sequence.token_ids, place) }]);
   const last = gaps.has(stored) ? sequence.positions.at(-1) : Infinity;
   const masked = (context?.masked_positions ?? [])
@@ -74,7 +76,8 @@ function setUpTranscript(block) {
   const legend = block.querySelector(".legend");
   const missing = el("p", { class: "warning banner", role: "status", hidden: true }); // what an address asks for in vain
   block.before(missing);
-  let [score, sequences, sequence, gaps, flow, spans, at, sums, numbers] = [null, [], null, new Map(), [], [], 0, [], []];
+  let [score, sequences, sequence, gaps, flow, flowAt, spans, at, sums, numbers] = [null, [], null, new Map(), [], [], [], 0, [], []];
+  const needle = svg("rect", { class: "map-at", width: 2, y: 0, height: 22 });
 
   function alternativesOf(place) {
     const some = (sequence.context?.alternatives ?? []).filter((each) => each.place === place);
@@ -82,7 +85,7 @@ function setUpTranscript(block) {
   }
 
   function neighbours(place) {
-    const here = flow.findIndex((each) => each.place === place);
+    const here = flowAt[place];
     const words = (from, to) => flow.slice(Math.max(from, 0), to).map((each) => each.text).join("");
     return el("p", { class: "near" }, words(here - NEAR[0], here), el("b", {}, flow[here].text), words(here + 1, here + 1 + NEAR[1]));
   }
@@ -116,11 +119,11 @@ function setUpTranscript(block) {
       el("h4", {}, sequence.texts ? `“${sequence.texts[at]}”` : `token ${sequence.token_ids[at]}`),
       neighbours(at),
       el("dl", { class: "facts-list" }, factList(facts)),
-      el("p", { class: "soft" }, `sampled token ${numbers[at]} of ${sequence.num_tokens}${gaps.size ? `; this page holds ${sequence.log_ratio.length} of them: the first, and those around the largest |log-ratio|` : ""}`),
+      el("p", { class: "soft" }, `sampled token ${number(numbers[at])} of ${number(sequence.num_tokens)}${gaps.size ? `; this page holds ${number(sequence.log_ratio.length)} of them: the first, and those around the largest |log-ratio|` : ""}`),
       ...alternativesOf(at),
     );
     showWeight();
-    drawMap();
+    moveNeedle();
     // Within the text alone: the page stays where it is.
     const [span, frameBox] = [spans[at].getBoundingClientRect(), text.getBoundingClientRect()];
     if (span.top < frameBox.top + 4) text.scrollTop += span.top - frameBox.top - 30;
@@ -128,21 +131,51 @@ function setUpTranscript(block) {
     if (keep) remember(`tokens/${sequence.row}/${sequence.positions[at]}`);
   }
 
+  // One path for each colour: of tokens that share a pixel the largest is drawn.
   function drawMap() {
     const width = map.clientWidth || 300;
     const step = width / flow.length;
-    const most = Math.max(...sequence.log_ratio.map(Math.abs), 1e-9);
+    const most = sequence.log_ratio.reduce((largest, value) => Math.max(largest, Math.abs(value)), 1e-9);
+    const columns = new Map();
+    flow.forEach(({ place, cut }, index) => {
+      const at = step < 1 ? Math.floor(index * step) : index * step;
+      const column = columns.get(at) ?? { up: 0, down: 0, context: false, cut: false };
+      columns.set(at, column);
+      if (place === null) column[cut ? "cut" : "context"] = true;
+      else if (sequence.log_ratio[place] > 0) column.up = Math.max(column.up, sequence.log_ratio[place]);
+      else column.down = Math.max(column.down, -sequence.log_ratio[place]);
+    });
+    const shapes = { "map-context": "", "map-cut": "", "bar first": "", "bar second": "" };
+    const box = (x, y, wide, high) => `M${x.toFixed(1)} ${y.toFixed(1)}h${wide.toFixed(1)}v${high.toFixed(1)}h${(-wide).toFixed(1)}z`;
+    const high = (value) => 10 * Math.sqrt(value / most);
+    columns.forEach(({ up, down, context, cut }, x) => {
+      const wide = Math.max(step, 1);
+      if (context) shapes["map-context"] += box(x, 0, wide, 22);
+      if (cut) shapes["map-cut"] += box(x, 8, Math.max(step, 2), 6);
+      if (up >= SHADES[0]) shapes["bar first"] += box(x, 11 - high(up), wide, high(up));
+      if (down >= SHADES[0]) shapes["bar second"] += box(x, 11, wide, high(down));
+    });
     map.setAttribute("viewBox", `0 0 ${width} 22`);
-    map.replaceChildren(...flow.flatMap(({ place, cut }, index) => {
-      const x = index * step;
-      if (cut) return [svg("rect", { class: "map-cut", x, width: Math.max(step, 2), y: 8, height: 6 })];
-      if (place === null) return [svg("rect", { class: "map-context", x, width: Math.max(step, 1), y: 0, height: 22 })];
-      const here = place === at ? [svg("rect", { class: "map-at", x: x + step / 2 - 1, width: 2, y: 0, height: 22 })] : [];
-      const value = sequence.log_ratio[place];
-      if (Math.abs(value) < SHADES[0]) return here;
-      const height = 10 * Math.sqrt(Math.abs(value) / most);
-      return [...here, svg("rect", { class: value > 0 ? "bar first" : "bar second", x, width: Math.max(step, 1), y: value > 0 ? 11 - height : 11, height })];
-    }));
+    map.replaceChildren(...Object.entries(shapes).map(([name, d]) => svg("path", { class: name, d })), needle);
+    moveNeedle();
+  }
+
+  function moveNeedle() {
+    const width = map.viewBox.baseVal.width || 300;
+    needle.setAttribute("x", (width * (flowAt[at] + 0.5)) / flow.length - 1);
+  }
+
+  // Long texts are drawn in parts, of which the browser lays out those in view; a part ends with a
+  // line of the text where there is one.
+  function inParts(made) {
+    if (made.length <= WHOLE) return made;
+    const parts = [[]];
+    made.forEach((span) => {
+      const last = parts.at(-1);
+      last.push(span);
+      if (last.length >= PART[1] || (last.length >= PART[0] && span.textContent.endsWith("\n"))) parts.push([]);
+    });
+    return parts.filter((spans) => spans.length).map((spans) => el("span", { class: "part" }, spans));
   }
 
   function promptOf({ context }) {
@@ -192,22 +225,24 @@ function setUpTranscript(block) {
     });
     flow = flowOf(sequence, gaps);
     spans = [];
+    at = 0;
     const made = flow.map(({ place, text: words, cut }) => {
       if (place === null) return el("span", { class: cut ? "cut" : "context" }, words);
       spans[place] = el("span", { class: shadeOf(sequence.log_ratio[place]) || null, "data-place": place }, words);
       return spans[place];
     });
-    text.replaceChildren(...[...promptOf(sequence), ...made].filter(Boolean));
+    flowAt = [];
+    flow.forEach(({ place }, index) => { if (place !== null) flowAt[place] = index; });
+    text.replaceChildren(...[...promptOf(sequence), ...inParts(made)].filter(Boolean));
+    drawMap();
     showStored(sequence);
     [...list.querySelectorAll("button")].forEach((button) => {
       if (button.dataset.row === String(sequence.row)) button.setAttribute("aria-current", "true");
       else button.removeAttribute("aria-current");
     });
-    const sizes = sequence.log_ratio.map(Math.abs);
-    const worst = sizes.indexOf(Math.max(...sizes));
+    const worst = sequence.log_ratio.reduce((largest, value, place) => (Math.abs(value) > Math.abs(sequence.log_ratio[largest]) ? place : largest), 0);
     const wanted = sequence.positions.indexOf(position);
     tellMissing(...(position !== undefined && wanted < 0 ? missingToken(position) : [""]));
-    at = 0;
     showToken(wanted < 0 ? worst : wanted, keep);
   }
 
