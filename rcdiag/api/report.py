@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from rcdiag.errors import RcdiagError
 from rcdiag.files import check_outputs, write_text
-from rcdiag.results import ConvertResult, Document, Result, from_json
+from rcdiag.results import ConvertResult, Document, Result, from_json, odd_value
 
 # Control characters, which HTML has no place for: text of a dump may hold any.
 CONTROLS = {
@@ -35,6 +36,37 @@ def load_result(source: str | Path | TextIO) -> Document:
     except (OSError, UnicodeDecodeError) as error:
         raise RcdiagError(f"{name}: cannot be read ({error})", "give a result file") from error
     return from_json(text, name)
+
+
+# What a document whose fields are whole raises where its values make no sense.
+NOT_DRAWN = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+)
+
+
+@contextlib.contextmanager
+def drawable(sources: Sequence[str], results: Sequence[Document] = ()) -> Iterator[None]:
+    """Refuse results whose fields are whole and whose values cannot be drawn.
+
+    The error names the files, and the field where one is not what its description says.
+    """
+    try:
+        yield
+    except NOT_DRAWN as error:
+        faults = (fault for result in results if (fault := odd_value(result)) is not None)
+        reason = next(iter(str(error).splitlines()), "")
+        why = next(faults, f"{type(error).__name__}: {reason}")
+        raise RcdiagError(
+            f"{', '.join(sources)}: holds values that cannot be drawn ({why})",
+            hint="make the result again with --result FILE; if rcdiag wrote it as it is, this is a "
+            "bug of rcdiag: `rcdiag report -v` shows where",
+        ) from error
 
 
 Results = Document | str | Path | Sequence[Document | str | Path]
@@ -72,19 +104,35 @@ def report(
     check_outputs([page_path, folder, notebook_path], force=force)
     shown, other = _loaded(results), _loaded(against)
     written = []
-    if page_path is not None:
-        from rcdiag.pages.page import page
+    with drawable(_sources(results) + _sources(against), [*shown, *other]):
+        if page_path is not None:
+            from rcdiag.pages.page import page
 
-        write_text(page_path, page(shown, against=other, explain=explanation).translate(CONTROLS))
-        written.append(page_path)
-    if folder is not None:
-        from rcdiag.pages.save import save_figures
+            text = page(shown, against=other, explain=explanation)
+            write_text(page_path, text.translate(CONTROLS))
+            written.append(page_path)
+        if folder is not None:
+            from rcdiag.pages.save import save_figures
 
-        for result in shown:
-            written += save_figures(result, folder, only=figures, width=width)
-    if notebook_path is not None:
-        written += _notebook(notebook_path, results, shown)
+            for result in shown:
+                written += save_figures(result, folder, only=figures, width=width)
+        if notebook_path is not None:
+            written += _notebook(notebook_path, results, shown)
     return written
+
+
+def _sources(results: Results) -> list[str]:
+    """Name the file of each result, or its command where it has none."""
+    listed = [results] if isinstance(results, (Document, str, Path)) else list(results)
+    return [
+        f"a result of rcdiag {item.kind}" if isinstance(item, Document) else _name(item)
+        for item in listed
+    ]
+
+
+def _name(source: str | Path) -> str:
+    """Name a file, or a text that is a document itself."""
+    return "result" if str(source).lstrip().startswith("{") else os.fspath(source)
 
 
 def _notebook(path: Path, results: Results, loaded: Sequence[Result]) -> list[Path]:

@@ -37,6 +37,7 @@ from rcdiag.results.compare import (
 from rcdiag.results.convert import ConvertResult
 from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
+from rcdiag.results.doc import documented_fields
 from rcdiag.results.logged import LogComparison, LoggedKey
 from rcdiag.results.older import upgraded
 from rcdiag.results.plain import place_of_fault, structured, unstructured
@@ -194,6 +195,29 @@ def _read(kind: str, document: dict[str, Any], source: str) -> Document:
             f"{source}: not a whole result{_fault(kind, document, error)}",
             hint=f"it was cut or edited; make it again with {SAVED}",
         ) from error
+
+
+def odd_value(result: Document) -> str | None:
+    """Say which value of a result is not what its description says; None where none is found.
+
+    It looks where a result holds dictionaries that are described and not checked as they are read:
+    provenance, what figures are drawn from, the evidence of causes.
+    """
+    kind: type = type(result)
+    for part in documented_fields(kind):
+        if part.doc.keys is None:
+            continue
+        found = place_of_fault(part.doc.keys, unstructured(getattr(result, part.name)), part.name)
+        if found is not None and "unknown" not in str(found[1]):
+            return f"in `{found[0]}` {found[1]}"
+    diagnosis = getattr(result, "diagnosis", None)
+    for place, cause in enumerate([] if diagnosis is None else diagnosis.causes):
+        for entry, facts in enumerate(cause.evidence):
+            for name in ("name", "reads"):
+                if name not in facts:
+                    where = f"diagnosis.causes.{place}.evidence.{entry}"
+                    return f"in `{where}` field `{name}` is missing"
+    return None
 
 
 def _fault(kind: str, document: dict[str, Any], error: Exception) -> str:
