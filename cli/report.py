@@ -63,6 +63,14 @@ def report(
             rich_help_panel=options.OUTPUT,
         ),
     ] = None,
+    no_host: Annotated[
+        bool,
+        typer.Option(
+            "--no-host",
+            help="Leave the names of machines out of the page, for those outside",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = False,
     json: options.Json = False,
     fail_on: options.Fail = options.FailOn.never,
     force: options.Force = False,
@@ -78,6 +86,8 @@ def report(
         raise RcdiagError("--figure and --width are for files of figures", hint="give --plots DIR")
     if against and html is None:
         raise RcdiagError("--against is for pages", hint="give --html FILE.html")
+    if no_host and html is None:
+        raise RcdiagError("--no-host is for pages", hint="give --html FILE.html")
     documents = [
         rcdiag.load_result(sys.stdin if source == "-" else Path(source)) for source in results
     ]
@@ -96,6 +106,7 @@ def report(
                 notebook=notebook,
                 figures=figure or (),
                 width=width,
+                host=not no_host,
                 force=True,
             )
         for path in written:

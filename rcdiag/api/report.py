@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rcdiag.errors import RcdiagError
 from rcdiag.files import check_outputs, write_text
@@ -81,6 +82,7 @@ def report(
     notebook: str | Path | None = None,
     figures: Sequence[str] = (),
     width: float | None = None,
+    host: bool = True,
     force: bool = False,
 ) -> list[Path]:
     """Write results of one dump as a self-contained page, figures or a notebook; give the paths.
@@ -96,6 +98,7 @@ def report(
             the result files; a result that is given as an object is written beside it.
         figures: names of the figures to write into it; all that apply where none is given.
         width: their width in inches: 3.3 and 6.9 are those of columns and pages of papers.
+        host: False leaves the names of machines out of the page and of the documents within it.
         force: overwrite what is there.
     """
     page_path = None if html is None else Path(html)
@@ -103,6 +106,8 @@ def report(
     notebook_path = None if notebook is None else Path(notebook)
     check_outputs([page_path, folder, notebook_path], force=force)
     shown, other = _loaded(results), _loaded(against)
+    if not host:
+        shown, other = ([_without_hosts(result) for result in some] for some in (shown, other))
     written = []
     with drawable(_sources(results) + _sources(against), [*shown, *other]):
         if page_path is not None:
@@ -119,6 +124,17 @@ def report(
         if notebook_path is not None:
             written += _notebook(notebook_path, results, shown)
     return written
+
+
+def _without_hosts(result: Result) -> Result:
+    """Return a result without the names of the machines that it was made on."""
+
+    def without(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: without(item) for name, item in value.items() if name != "host"}
+        return [without(item) for item in value] if isinstance(value, list) else value
+
+    return dataclasses.replace(result, provenance=without(result.provenance))
 
 
 def _sources(results: Results) -> list[str]:
