@@ -73,11 +73,10 @@ def test_a_token_out_of_view_is_scrolled_to(seen):
     for key, position in (("End", LENGTH - 1), ("Home", 0)):
         seen.page.keyboard.press(key)
         assert seen.page.evaluate("location.hash") == f"#tokens/2/{position}"
-        inside = seen.page.evaluate(
+        seen.page.wait_for_function(
             """() => {
             const box = document.querySelector(".reading .tokens").getBoundingClientRect()
             const token = document.querySelector(".tokens .at").getBoundingClientRect()
             return token.top >= box.top && token.bottom <= box.bottom
         }"""
         )
-        assert inside

@@ -97,6 +97,13 @@ function setUpTranscript(block) {
     return weighing.replaceChildren(...factList({ [`weight${changed ? ", not the ratio" : ""}`]: weight, "in the loss": rejected ? "no, rejected" : "yes" }));
   }
 
+  // Within the text alone: the page stays where it is.
+  function reveal() {
+    const [span, frameBox] = [spans[at].getBoundingClientRect(), text.getBoundingClientRect()];
+    if (span.top < frameBox.top + 4) text.scrollTop += span.top - frameBox.top - 30;
+    else if (span.bottom > frameBox.bottom - 4) text.scrollTop += span.bottom - frameBox.bottom + 30;
+  }
+
   function showToken(index, keep) {
     spans[at]?.classList.remove("at");
     at = Math.min(Math.max(index, 0), spans.length - 1);
@@ -124,10 +131,9 @@ function setUpTranscript(block) {
     );
     showWeight();
     moveNeedle();
-    // Within the text alone: the page stays where it is.
-    const [span, frameBox] = [spans[at].getBoundingClientRect(), text.getBoundingClientRect()];
-    if (span.top < frameBox.top + 4) text.scrollTop += span.top - frameBox.top - 30;
-    else if (span.bottom > frameBox.bottom - 4) text.scrollTop += span.bottom - frameBox.bottom + 30;
+    reveal();
+    // Parts that come into view get their true heights, which moves what stands below them.
+    if (spans[at].parentElement !== text) requestAnimationFrame(() => requestAnimationFrame(reveal));
     if (keep) remember(`tokens/${sequence.row}/${sequence.positions[at]}`);
   }
 
