@@ -3,6 +3,7 @@ const SHADES = [0.01, 0.1, 0.5, 2];
 const FACTOR = Math.log(2);
 const NEAR = [8, 5]; // tokens of the panel before and after the token
 const WHOLE = 1500; // tokens up to which a text is not cut into parts
+const SETTLED = 6; // frames until the parts in view have their heights
 const PART = [150, 400]; // fewest and most tokens of a part
 
 function shadeOf(value) {
@@ -98,10 +99,11 @@ function setUpTranscript(block) {
   }
 
   // Within the text alone: the page stays where it is.
-  function reveal() {
+  function reveal(frames) {
     const [span, frameBox] = [spans[at].getBoundingClientRect(), text.getBoundingClientRect()];
     if (span.top < frameBox.top + 4) text.scrollTop += span.top - frameBox.top - 30;
     else if (span.bottom > frameBox.bottom - 4) text.scrollTop += span.bottom - frameBox.bottom + 30;
+    if (frames) requestAnimationFrame(() => reveal(frames - 1));
   }
 
   function showToken(index, keep) {
@@ -131,9 +133,8 @@ function setUpTranscript(block) {
     );
     showWeight();
     moveNeedle();
-    reveal();
     // Parts that come into view get their true heights, which moves what stands below them.
-    if (spans[at].parentElement !== text) requestAnimationFrame(() => requestAnimationFrame(reveal));
+    reveal(spans[at].parentElement === text ? 0 : SETTLED);
     if (keep) remember(`tokens/${sequence.row}/${sequence.positions[at]}`);
   }
 
