@@ -175,8 +175,19 @@ IncludeText = Annotated[
         "--include-text/--no-text",
         help="Whether result and page hold text of the worst sequences. By default they do where "
         "the tokenizer of --model, or of the model that the table names, is here; --include-text "
-        "refuses to run without one, --no-text keeps all text out",
+        "refuses to run without one, --no-text keeps all text out; token ids, paths and the host's "
+        "name stay",
         show_default=False,
+        rich_help_panel=OUTPUT,
+    ),
+]
+SequenceRow = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--sequence",
+        metavar="ROW",
+        help="Row whose tokens result and page hold whole, beside the worst ones and some drawn at "
+        "random; repeatable",
         rich_help_panel=OUTPUT,
     ),
 ]

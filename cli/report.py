@@ -13,6 +13,7 @@ import typer
 import rcdiag
 from cli import options
 from cli.freed_memory import resume_collection
+from rcdiag.api.report import NOT_DRAWN, drawable
 from rcdiag.errors import RcdiagError
 from rcdiag.files import check_apart, check_outputs
 
@@ -62,6 +63,14 @@ def report(
             rich_help_panel=options.OUTPUT,
         ),
     ] = None,
+    no_host: Annotated[
+        bool,
+        typer.Option(
+            "--no-host",
+            help="Leave the names of machines out of the page, for those outside",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = False,
     json: options.Json = False,
     fail_on: options.Fail = options.FailOn.never,
     force: options.Force = False,
@@ -77,6 +86,8 @@ def report(
         raise RcdiagError("--figure and --width are for files of figures", hint="give --plots DIR")
     if against and html is None:
         raise RcdiagError("--against is for pages", hint="give --html FILE.html")
+    if no_host and html is None:
+        raise RcdiagError("--no-host is for pages", hint="give --html FILE.html")
     documents = [
         rcdiag.load_result(sys.stdin if source == "-" else Path(source)) for source in results
     ]
@@ -85,7 +96,7 @@ def report(
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     written = []
     resume_collection()
-    with _drawn(results, verbose):
+    with _drawn(results, documents, verbose):
         if html is not None or plots is not None or notebook is not None:
             written = rcdiag.report(
                 _with_files(results, documents),
@@ -95,6 +106,7 @@ def report(
                 notebook=notebook,
                 figures=figure or (),
                 width=width,
+                host=not no_host,
                 force=True,
             )
         for path in written:
@@ -118,28 +130,14 @@ def _with_files(
 
 
 @contextlib.contextmanager
-def _drawn(sources: list[str], verbose: bool) -> Iterator[None]:
-    """Refuse documents whose fields are whole and whose values cannot be drawn.
-
-    With `verbose` the error stays as it is, with the place in the code.
-    """
+def _drawn(
+    sources: list[str], documents: Sequence[rcdiag.Result | rcdiag.ConvertResult], verbose: bool
+) -> Iterator[None]:
+    """Refuse documents whose values cannot be drawn; with `verbose` say where in the code."""
     try:
-        yield
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        AssertionError,
-        RecursionError,
-    ) as error:
-        if verbose:
-            raise
-        reason = next(iter(str(error).splitlines()), "")
-        raise RcdiagError(
-            f"{', '.join(sources)}: holds values that cannot be drawn "
-            f"({type(error).__name__}: {reason})",
-            hint="make the result again with --result FILE; if rcdiag wrote it as it is, this is a "
-            "bug of rcdiag: -v shows where",
-        ) from error
+        with drawable(sources, documents):
+            yield
+    except RcdiagError as error:
+        if verbose and isinstance(error.__cause__, NOT_DRAWN):
+            raise error.__cause__ from None
+        raise

@@ -16,6 +16,9 @@ from rich.text import Text
 
 from cli.terminal.visible import visible
 
+# Values of TERM, by how they begin, of terminals that show no hyperlinks, or their bytes.
+WITHOUT_LINKS = ("dumb", "linux", "vt", "unknown", "cons", "sun", "xterm-mono")
+
 
 class TerminalConsole(Console):
     """A console for text of files, which may hold anything.
@@ -30,7 +33,12 @@ class TerminalConsole(Console):
         self._outputs: set[str] = set()
 
     def link_to(self, path: Path) -> Style:
-        """Return the style that makes a text a link to a file that rcdiag has written."""
+        """Return the style that makes a text a link to a file that rcdiag has written.
+
+        It is plain where the terminal does not know links; what is no terminal gets none anyhow.
+        """
+        if os.environ.get("TERM", "").startswith(WITHOUT_LINKS):
+            return Style()
         url = path.resolve().as_uri()
         self._outputs.add(url)
         return Style(link=url)

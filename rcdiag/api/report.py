@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rcdiag.errors import RcdiagError
 from rcdiag.files import check_outputs, write_text
 from rcdiag.results import ConvertResult, Document, Result, from_json
+from rcdiag.results.document import odd_value
 
 # Control characters, which HTML has no place for: text of a dump may hold any.
 CONTROLS = {
@@ -37,6 +40,37 @@ def load_result(source: str | Path | TextIO) -> Document:
     return from_json(text, name)
 
 
+# What a document whose fields are whole raises where its values make no sense.
+NOT_DRAWN = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+)
+
+
+@contextlib.contextmanager
+def drawable(sources: Sequence[str], results: Sequence[Document] = ()) -> Iterator[None]:
+    """Refuse results whose fields are whole and whose values cannot be drawn.
+
+    The error names the files, and the field where one is not what its description says.
+    """
+    try:
+        yield
+    except NOT_DRAWN as error:
+        faults = (fault for result in results if (fault := odd_value(result)) is not None)
+        reason = next(iter(str(error).splitlines()), "")
+        why = next(faults, f"{type(error).__name__}: {reason}")
+        raise RcdiagError(
+            f"{', '.join(sources)}: holds values that cannot be drawn ({why})",
+            hint="make the result again with --result FILE; if rcdiag wrote it as it is, this is a "
+            "bug of rcdiag: `rcdiag report -v` shows where",
+        ) from error
+
+
 Results = Document | str | Path | Sequence[Document | str | Path]
 
 
@@ -49,6 +83,7 @@ def report(
     notebook: str | Path | None = None,
     figures: Sequence[str] = (),
     width: float | None = None,
+    host: bool = True,
     force: bool = False,
 ) -> list[Path]:
     """Write results of one dump as a self-contained page, figures or a notebook; give the paths.
@@ -64,6 +99,7 @@ def report(
             the result files; a result that is given as an object is written beside it.
         figures: names of the figures to write into it; all that apply where none is given.
         width: their width in inches: 3.3 and 6.9 are those of columns and pages of papers.
+        host: False leaves the names of machines out of the page and of the documents within it.
         force: overwrite what is there.
     """
     page_path = None if html is None else Path(html)
@@ -71,20 +107,49 @@ def report(
     notebook_path = None if notebook is None else Path(notebook)
     check_outputs([page_path, folder, notebook_path], force=force)
     shown, other = _loaded(results), _loaded(against)
+    if not host:
+        shown, other = ([_without_hosts(result) for result in some] for some in (shown, other))
     written = []
-    if page_path is not None:
-        from rcdiag.pages.page import page
+    with drawable(_sources(results) + _sources(against), [*shown, *other]):
+        if page_path is not None:
+            from rcdiag.pages.page import page
 
-        write_text(page_path, page(shown, against=other, explain=explanation).translate(CONTROLS))
-        written.append(page_path)
-    if folder is not None:
-        from rcdiag.pages.save import save_figures
+            text = page(shown, against=other, explain=explanation)
+            write_text(page_path, text.translate(CONTROLS))
+            written.append(page_path)
+        if folder is not None:
+            from rcdiag.pages.save import save_figures
 
-        for result in shown:
-            written += save_figures(result, folder, only=figures, width=width)
-    if notebook_path is not None:
-        written += _notebook(notebook_path, results, shown)
+            for result in shown:
+                written += save_figures(result, folder, only=figures, width=width)
+        if notebook_path is not None:
+            written += _notebook(notebook_path, results, shown)
     return written
+
+
+def _without_hosts(result: Result) -> Result:
+    """Return a result without the names of the machines that it was made on."""
+
+    def without(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: without(item) for name, item in value.items() if name != "host"}
+        return [without(item) for item in value] if isinstance(value, list) else value
+
+    return dataclasses.replace(result, provenance=without(result.provenance))
+
+
+def _sources(results: Results) -> list[str]:
+    """Name the file of each result, or its command where it has none."""
+    listed = [results] if isinstance(results, (Document, str, Path)) else list(results)
+    return [
+        f"a result of rcdiag {item.kind}" if isinstance(item, Document) else _name(item)
+        for item in listed
+    ]
+
+
+def _name(source: str | Path) -> str:
+    """Name a file, or a text that is a document itself."""
+    return "result" if str(source).lstrip().startswith("{") else os.fspath(source)
 
 
 def _notebook(path: Path, results: Results, loaded: Sequence[Result]) -> list[Path]:

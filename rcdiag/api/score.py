@@ -28,6 +28,7 @@ from rcdiag.usecases.scored import (
     scored_table,
     wanted_policies,
 )
+from rcdiag.usecases.shown_sequences import rows_named
 from rcdiag.usecases.tables import Source, drawn, name_of, open_table
 from rcdiag.usecases.text import decoder_of
 
@@ -57,6 +58,7 @@ def score(
     carry: str | None = None,
     logged: str | Path | None = None,
     include_text: bool | None = None,
+    sequences: Sequence[int] = (),
     rows: int | None = None,
     seed: int = 0,
     on: str = "local",
@@ -100,6 +102,8 @@ def score(
             does where the tokenizer of `model`, or of a model that the table names, is here, or
             where the table has columns of text; True refuses a table without a tokenizer, False
             keeps all text out.
+        sequences: numbers of rows, from 0, that result and page are to hold whole, beside those
+            with the largest sums and some drawn at random.
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
         seed: seed of the drawing of `rows`.
@@ -154,6 +158,12 @@ def score(
     scored_names = [spec.name for spec in specs if not spec.options.get("repeat_of")]
     only = only_policy(table, (behavior, target), [spec.name for spec in specs])
     if only is not None:
+        if sequences:
+            named = setting("sequences", list(sequences), "--sequence")
+            raise RcdiagError(
+                f"{named}: {table.name} has one policy, {only}, and so no log-ratios to show",
+                hint="give a table with log-probs of the sampler and of the trainer",
+            )
         if log is not None:
             raise RcdiagError(
                 f"{table.name}: one policy, {only}: the trainer's numbers in {log.path} are of two",
@@ -165,6 +175,7 @@ def score(
         return score_of_one(table, only, seed=seed)
     pair = choose_pair(table.policies, scored_names, behavior, target)
     check_pair(table, pair.behavior, pair.target, [spec.name for spec in specs])
+    rows_named(table, sequences)
     if pair.reason:
         progress.say(pair.reason)
     plan = planned(table, specs, written, force=force)
@@ -185,6 +196,7 @@ def score(
                 text=include_text is not False,
                 plan=corrections,
                 log=log,
+                sequences=sequences,
                 runner=runner,
             )
 

@@ -13,6 +13,7 @@ from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.metrics.expected import lowered_ess_guide
 
+SAMPLER = "Did the recorded policy sample?"
 DECADES = 1.5  # of a logarithmic bar, on both sides of the bounds
 
 
@@ -33,6 +34,30 @@ def gauges(mismatch: Mapping[str, MetricValue], num_sequences: int) -> list[Gaug
         _sampler(mismatch),
     )
     return [gauge for gauge in made if gauge is not None]
+
+
+def gauges_of_two(
+    before: tuple[Mapping[str, MetricValue], int], after: tuple[Mapping[str, MetricValue], int]
+) -> list[tuple[Gauge | None, Gauge | None]]:
+    """Return the same numbers of two dumps, each pair on one scale; None where a dump has none.
+
+    A dump is its mismatch and its number of sequences.
+    """
+    dumps = [(mismatch, count) for mismatch, count in (before, after)]
+    kappa_tells = all(_tells(mismatch["kappa"]) for mismatch, _ in dumps if mismatch)
+    columns = [
+        [
+            _size(mismatch["k3_kl"]),
+            _outliers(mismatch["ratio_outside_2"]),
+            _effective(mismatch["ess_seq"], count),
+            _kappa(mismatch) if kappa_tells else _mean_ratio(mismatch),
+        ]
+        if mismatch
+        else [None] * 4
+        for mismatch, count in dumps
+    ]
+    pairs = zip(*columns, strict=True)
+    return [(one, two) for one, two in pairs if one is not None or two is not None]
 
 
 def _size(value: MetricValue) -> Gauge | None:
@@ -66,13 +91,18 @@ def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
 
 def _sampler(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
     """Return kappa, or where it cannot tell the test of the mean ratio."""
-    kappa, z = mismatch["kappa"], mismatch["ratio_mean_z"]
-    if _tells(kappa):
-        return _gauge("kappa", "Did the recorded policy sample?", kappa, number, unit="1 is yes")
+    return _kappa(mismatch) if _tells(mismatch["kappa"]) else _mean_ratio(mismatch)
+
+
+def _kappa(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
+    return _gauge("kappa", SAMPLER, mismatch["kappa"], number, unit="1 is yes")
+
+
+def _mean_ratio(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
     return _gauge(
         "ratio_mean_z",
-        "Did the recorded policy sample?",
-        z,
+        SAMPLER,
+        mismatch["ratio_mean_z"],
         number,
         unit="standard errors of the mean ratio from 1",
     )

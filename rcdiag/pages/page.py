@@ -157,7 +157,7 @@ def _steps(dump: DumpResults) -> str:
 
 def _text(dump: DumpResults) -> str:
     """Say whether the page holds text of the dump."""
-    sequences = [] if dump.score is None else dump.score.worst_sequences
+    sequences = [] if dump.score is None else dump.score.readable_sequences
     some = [sequence for sequence in sequences if holds_text(sequence)]
     if some:
         return f"holds text of {len(some)} responses"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any, cast
 
@@ -10,8 +11,9 @@ from rcdiag.results.base import FORMAT_VERSION
 from rcdiag.results.compare import CompareResult
 from rcdiag.results.convert import ConvertResult
 from rcdiag.results.diagnose import DiagnoseResult
+from rcdiag.results.doc import documented_fields
 from rcdiag.results.older import upgraded
-from rcdiag.results.plain import structured
+from rcdiag.results.plain import place_of_fault, structured, unstructured
 from rcdiag.results.replay import ReplayResult
 from rcdiag.results.score import ScoreResult
 from rcdiag.results.sweep import SweepResult
@@ -67,6 +69,38 @@ def _read(kind: str, document: dict[str, Any], source: str) -> Document:
         RecursionError,
     ) as error:
         raise RcdiagError(
-            f"{source}: not a whole result ({type(error).__name__}: {error})",
+            f"{source}: not a whole result{_fault(kind, document, error)}",
             hint=f"it was cut or edited; make it again with {SAVED}",
         ) from error
+
+
+def odd_value(result: Document) -> str | None:
+    """Say which value of a result is not what its description says; None where none is found.
+
+    It looks where a result holds dictionaries that are described and not checked as they are read:
+    provenance, what figures are drawn from, the evidence of causes.
+    """
+    kind: type = type(result)
+    for part in documented_fields(kind):
+        if part.doc.keys is None:
+            continue
+        found = place_of_fault(part.doc.keys, unstructured(getattr(result, part.name)), part.name)
+        if found is not None and "unknown" not in str(found[1]):
+            return f"in `{found[0]}` {found[1]}"
+    diagnosis = getattr(result, "diagnosis", None)
+    for place, cause in enumerate([] if diagnosis is None else diagnosis.causes):
+        for entry, facts in enumerate(cause.evidence):
+            for name in ("name", "reads"):
+                if name not in facts:
+                    where = f"diagnosis.causes.{place}.evidence.{entry}"
+                    return f"in `{where}` field `{name}` is missing"
+    return None
+
+
+def _fault(kind: str, document: dict[str, Any], error: Exception) -> str:
+    """Say which field of a document cannot be read, and why: `: `seed` wanted a number, ...`."""
+    with contextlib.suppress(LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
+        found = place_of_fault(KINDS[kind], upgraded(document, kind))
+        if found is not None and found[0]:
+            return f": in `{found[0]}` {found[1]}"
+    return f": {error}" if isinstance(error, (TypeError, ValueError)) else f" ({error!r})"

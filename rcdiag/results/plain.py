@@ -7,12 +7,21 @@ import json
 import math
 import types
 import typing
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 from rcdiag.results.doc import required_fields
 
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_NAMES = {
+    str: "text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
 _AS_IT_IS = frozenset({str, int, bool, types.NoneType})
 
 
@@ -80,8 +89,44 @@ def structured(kind: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
         return _fields(kind, _checked(dict, value))
     if kind is float:
-        return _SPECIAL[value] if isinstance(value, str) else _checked((int, float), value)
+        return (
+            _SPECIAL[value]
+            if isinstance(value, str) and value in _SPECIAL
+            else _checked((int, float), value)
+        )
     return _checked(kind, value)
+
+
+def place_of_fault(kind: Any, value: Any, place: str = "") -> tuple[str, Exception] | None:
+    """Return the place of the innermost part that cannot be read as `kind`, and why; None if all.
+
+    The place is that of a document: `corrections.disabled.mean_weight`.
+    """
+    try:
+        structured(kind, value)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        for name, inner, item in _parts(kind, value):
+            found = place_of_fault(inner, item, f"{place}.{name}" if place else str(name))
+            if found is not None:
+                return found
+        return place, error
+    return None
+
+
+def _parts(kind: Any, value: Any) -> Iterator[tuple[str | int, Any, Any]]:
+    """Yield the parts of a value with their names and kinds, as far as both are known."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        alternatives = [kind for kind in arguments if kind is not type(None)]
+        if len(alternatives) == 1:
+            yield from _parts(alternatives[0], value)
+    elif origin is list and isinstance(value, list):
+        yield from ((place, arguments[0], item) for place, item in enumerate(value))
+    elif origin is dict and isinstance(value, dict):
+        yield from ((name, arguments[1], item) for name, item in value.items())
+    elif isinstance(value, dict) and (dataclasses.is_dataclass(kind) or typing.is_typeddict(kind)):
+        kinds = _kinds(kind)
+        yield from ((name, kinds[name], item) for name, item in value.items() if name in kinds)
 
 
 def _fields(kind: Any, value: dict[str, Any]) -> Any:
@@ -104,13 +149,22 @@ def _one_of(kinds: tuple[Any, ...], value: Any) -> Any:
     alternatives = [kind for kind in kinds if kind is not type(None)]
     if len(alternatives) == 1:
         return structured(alternatives[0], value)
-    return next(value for kind in alternatives if isinstance(value, kind))
+    return _checked(tuple(alternatives), value)
 
 
 def _checked(kinds: Any, value: Any) -> Any:
-    if not isinstance(value, kinds):
-        raise TypeError(f"wanted {kinds}, got {type(value).__name__}")
-    return value
+    """Return a value that is of one of these types; a flag is no number."""
+    if isinstance(value, kinds) and (
+        type(value) is not bool or kinds is bool or (isinstance(kinds, tuple) and bool in kinds)
+    ):
+        return value
+    wanted = dict.fromkeys(_NAMES.get(kind, "another value") for kind in _as_tuple(kinds))
+    got = "null" if value is None else _NAMES.get(type(value), type(value).__name__)
+    raise TypeError(f"wanted {' or '.join(wanted)}, got {got}")
+
+
+def _as_tuple(kinds: Any) -> tuple[Any, ...]:
+    return kinds if isinstance(kinds, tuple) else (kinds,)
 
 
 def _guessed(value: Any) -> Any:

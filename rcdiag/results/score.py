@@ -679,6 +679,23 @@ class ScoreResult(Shown):
             see=("log_ratio_sum",),
         ),
     ] = field(default_factory=list)
+    named_sequences: Annotated[
+        list[SequenceTokens],
+        Doc(
+            "Sequences that were asked for and are not among those with the largest sums; each is "
+            "stored whole, or 20,000 of its tokens.",
+            example="rcdiag score rollouts.parquet --sequence 1681 --html page.html",
+            see=("worst_sequences",),
+        ),
+    ] = field(default_factory=list, metadata=ADDED)
+    drawn_sequences: Annotated[
+        list[SequenceTokens],
+        Doc(
+            "Sequences drawn at random, at most 10, in the order in which they were drawn: as many "
+            "as fit on a page beside `worst_sequences`.",
+            see=("worst_sequences",),
+        ),
+    ] = field(default_factory=list, metadata=ADDED)
     examples: Annotated[
         BinExamples | None,
         Doc(
@@ -707,6 +724,11 @@ class ScoreResult(Shown):
             see=("theirs", "ours", "explained_by", "logged-differs"),
         ),
     ] = field(default=None, metadata=ADDED)
+
+    @property
+    def readable_sequences(self) -> list[SequenceTokens]:
+        """Return all sequences whose tokens are stored: the worst, those asked for, drawn ones."""
+        return [*self.worst_sequences, *self.named_sequences, *self.drawn_sequences]
 
     def _summary(self) -> Summary:
         """Summarise the metrics that have a guide, the gravest first."""

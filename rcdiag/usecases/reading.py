@@ -1,9 +1,9 @@
-"""The worst sequences are read once more, whole: what stands around them, and their weights."""
+"""Sequences for readers are read once more, whole: what stands around them, and their weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from rcdiag.results import (
     TokenAlternatives,
     TokenWeights,
 )
-from rcdiag.statistics.extremes import shown_log_probs, shown_log_ratios
+from rcdiag.statistics.extremes import WorstSequence, shown_log_probs, shown_log_ratios
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.batches import Batch
 from rcdiag.table.decode import columns_needed, decode
@@ -29,7 +29,7 @@ from rcdiag.table.token_batch import sampled_tokens
 from rcdiag.table.trajectories import Trajectories
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.corrected import CorrectionRows, wanted_quantities
-from rcdiag.usecases.shown_tokens import gaps, masked_beside, shares, shown_tokens
+from rcdiag.usecases.shown_tokens import gaps, masked_beside, shown_tokens
 
 # Token ids -> their text, one string each.
 Decode = Callable[[Sequence[int]], list[str]]
@@ -42,33 +42,32 @@ PROMPT_TEXTS = ("prompt", "prompt_text", "input")
 RESPONSE_TEXTS = ("response", "response_text", "completion", "output")
 
 
-def with_contexts(
-    sequences: Sequence[SequenceTokens],
-    table: Table,
-    behavior: str,
-    target: str,
-    *,
-    plan: Plan | None,
-    decode_ids: Decode | None,
-    text: bool,
-) -> list[SequenceTokens]:
-    """Add to sequences what stands around their tokens, and the weight of every token.
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """A reader gets whole sequences of a table, with what stands around them and their weights.
 
-    Of long ones the first tokens are kept and those around the largest |log-ratio|. `text` allows
-    text: that of the tokenizer `decode_ids`, or else that of the table's columns.
+    `text` allows text: that of the tokenizer `decode_ids`, or else that of the table's columns.
     """
-    lengths = [sequence.num_tokens for sequence in sequences]
-    most = {one.row: share for one, share in zip(sequences, shares(lengths), strict=True)}
-    rows = np.array(sorted(most), dtype=np.int64)
-    read: dict[int, dict[str, Any]] = {}
-    for batch in _batches(table, rows, behavior, target, plain=text and decode_ids is None):
-        read |= _read(batch, behavior, target, plan, most)
-    return [
-        sequence
-        if sequence.row not in read
-        else _decoded(replace(sequence, **read[sequence.row]), decode_ids)
-        for sequence in sequences
-    ]
+
+    table: Table
+    behavior: str
+    target: str
+    plan: Plan | None
+    decode_ids: Decode | None
+    text: bool
+
+    def read(self, most: Mapping[int, int]) -> dict[int, SequenceTokens]:
+        """Return sequences by their rows; `most` says how many tokens of each row may be shown.
+
+        Of one with more tokens the first are shown, and those around the largest |log-ratio|. A
+        row without sampled tokens is not among them.
+        """
+        rows = np.array(sorted(most), dtype=np.int64)
+        plain = self.text and self.decode_ids is None
+        found: dict[int, SequenceTokens] = {}
+        for batch in _batches(self.table, rows, self.behavior, self.target, plain=plain):
+            found |= _read(batch, self.behavior, self.target, self.plan, most)
+        return {row: _decoded(sequence, self.decode_ids) for row, sequence in found.items()}
 
 
 def text_columns(table: Table) -> list[str]:
@@ -94,8 +93,8 @@ def _batches(
 
 def _read(
     batch: Batch, behavior: str, target: str, plan: Plan | None, most: Mapping[int, int]
-) -> dict[int, dict[str, Any]]:
-    """Return the shown tokens and the context of some rows, by the number of the row.
+) -> dict[int, SequenceTokens]:
+    """Return some rows with their shown tokens and their context, by the number of the row.
 
     `most` says how many tokens of each row may be shown.
     """
@@ -130,9 +129,12 @@ def _read(
                 for alternative in _alternatives(batch, index, policy, positions, ratio)
             ],
         )
-        left_out = gaps(pair.log_ratio[whole[row]], shown[row])
-        tokens = {} if not left_out else _shown(pair, kept) | {"gaps": left_out}
-        read[row] = {**tokens, "context": context}
+        read[row] = replace(
+            WorstSequence.of(pair, place[row], whole[row].stop).shown(),
+            **_shown(pair, kept),
+            gaps=gaps(pair.log_ratio[whole[row]], shown[row]) or None,
+            context=context,
+        )
     return read
 
 

@@ -20,6 +20,7 @@ from rcdiag.results import (
     Diagnosis,
     MetricValue,
     ScoreResult,
+    SequenceTokens,
     StepResult,
 )
 from rcdiag.runners import Runner
@@ -47,7 +48,8 @@ from rcdiag.usecases.corrected import (
 from rcdiag.usecases.diagnosed import diagnosis_of_table, rows_to_judge
 from rcdiag.usecases.passes import Walk, no_tokens, reads_here, states
 from rcdiag.usecases.provenance import provenance
-from rcdiag.usecases.reading import Decode, decoded_examples, with_contexts
+from rcdiag.usecases.reading import Decode, Reader, decoded_examples
+from rcdiag.usecases.shown_sequences import rows_named, shown_sequences
 
 if TYPE_CHECKING:
     from rcdiag.logs import Log
@@ -70,19 +72,22 @@ def score(
     plan: Plan | None = None,
     pair_reason: str | None = None,
     log: Log | None = None,
+    sequences: Sequence[int] = (),
     runner: Runner | None = None,
 ) -> ScoreResult:
     """Mismatch of two recorded policies over all steps and per step, and corrections of it.
 
     `pair_reason` says why it is these two, where the user named none. `log` is the trainer's own,
-    which is set beside what the plan computes. `runner` says where the pass over the table is done:
-    here, unless it has other processes.
+    which is set beside what the plan computes. `sequences` are numbers of rows that the result is
+    to hold whole. `runner` says where the pass over the table is done: here, unless it has other
+    processes.
     `origin` is the table that the user gave, where `dump` is its scored copy. With `decode` the
     result holds the text of the tokens that it names; without it, and with `text`, the worst
     sequences have the text that columns of the table hold.
     """
     check_pair(dump, behavior, target)
     check_rows_fit(dump)
+    asked = rows_named(origin or dump, sequences)
     plan = None if plan is None else answerable(plan, dump)
     rows_read = rows_to_judge(dump, (behavior, target)) if reads_here(runner) else None
     reading = _read(dump, behavior, target, plan, runner, rows_read)
@@ -121,17 +126,24 @@ def score(
         pair_reason=pair_reason,
         diagnosis=diagnosis,
     )
+    if text and decode is not None:
+        result = _with_text(result, decode)
+    reader = Reader(
+        table=dump,
+        behavior=behavior,
+        target=target,
+        plan=plan,
+        decode_ids=decode if text else None,
+        text=text,
+    )
+    shown = shown_sequences(
+        result.worst_sequences, result.examples, reader, origin or dump, named=asked, seed=seed
+    )
     result = replace(
         result,
-        worst_sequences=with_contexts(
-            result.worst_sequences,
-            dump,
-            behavior,
-            target,
-            plan=plan,
-            decode_ids=decode if text else None,
-            text=text,
-        ),
+        worst_sequences=shown.worst,
+        named_sequences=shown.named,
+        drawn_sequences=shown.drawn,
     )
     if origin is not None and origin.drawn_from is not None:
         result = _with_numbers_of(result, origin)
@@ -149,8 +161,7 @@ def score(
         unread=(origin or dump).unread,
         naming=(origin or dump).naming,
     )
-    result = replace(result, findings=findings(given))
-    return _with_text(result, decode) if text and decode is not None else result
+    return replace(result, findings=findings(given))
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,14 +291,18 @@ def _whole(steps: Mapping[Step, SuiteState]) -> SuiteState:
 
 def _with_numbers_of(result: ScoreResult, drawn: Table) -> ScoreResult:
     """Name rows by their numbers in the table that some rows were drawn from."""
+
+    def numbered(sequences: Sequence[SequenceTokens]) -> list[SequenceTokens]:
+        return [replace(sequence, row=drawn.number(sequence.row)) for sequence in sequences]
+
     return replace(
         result,
         worst_tokens=[
             {**token, "row": drawn.number(token["row"])} for token in result.worst_tokens
         ],
-        worst_sequences=[
-            replace(sequence, row=drawn.number(sequence.row)) for sequence in result.worst_sequences
-        ],
+        worst_sequences=numbered(result.worst_sequences),
+        named_sequences=numbered(result.named_sequences),
+        drawn_sequences=numbered(result.drawn_sequences),
         examples=None
         if result.examples is None
         else replace(result.examples, row=[drawn.number(row) for row in result.examples.row]),

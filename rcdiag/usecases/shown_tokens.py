@@ -7,16 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# Sampled tokens of all worst sequences together, and tokens of each that the mask leaves out: with
-# prompts and weights, below 150 kB of a page.
-SAMPLED_KEPT = 5_500
-MASKED_KEPT = 100
+MASKED_KEPT = 100  # tokens of a sequence that the mask leaves out
 # Of a sequence that is not kept whole: tokens from its start, and on each side of a bad token.
 FIRST_KEPT = 40
 AROUND = 12
 
 
-def shares(lengths: Sequence[int], whole: int = SAMPLED_KEPT) -> list[int]:
+def shares(lengths: Sequence[int], whole: int) -> list[int]:
     """Share `whole` tokens out among sequences: what short ones leave goes to the long ones."""
     given = [0] * len(lengths)
     by_length = sorted(range(len(lengths)), key=lengths.__getitem__)

@@ -18,11 +18,14 @@ TABLE, POLICY = Path("sample_data/multi_turn.parquet"), Path("sample_data/policy
 def texts(document: dict) -> list[str]:
     words = [token["text"] for token in document["worst_tokens"] if "text" in token]
     words += [item["text"] for item in document["worst_token_ids"] if item["text"]]
-    return words + [text for item in document["worst_sequences"] for text in item["texts"] or []]
+    some = [*document["worst_sequences"], *document["drawn_sequences"]]
+    return words + [text for item in some for text in item["texts"] or []]
 
 
 def contexts(document: dict) -> list[dict]:
-    return [item["context"] for item in document["worst_sequences"]]
+    return [
+        item["context"] for item in (*document["worst_sequences"], *document["drawn_sequences"])
+    ]
 
 
 def test_no_text_keeps_all_text_out(rcdiag, tmp_path):
@@ -53,7 +56,9 @@ def test_text_is_shown_where_a_tokenizer_is_here_and_escaped(rcdiag, tmp_path, o
     assert len(context["prompt_texts"]) == len(context["prompt_ids"])
     assert "<result>" in "".join(context["masked_texts"])
     html = page.read_text()
-    assert "holds text of 30 responses" in html
+    drawn = len(document["drawn_sequences"])
+    assert drawn
+    assert f"holds text of {30 + drawn} responses" in html
     assert "&lt;call&gt;" in html
     assert "<call>" not in html
 

@@ -8,6 +8,7 @@ import pytest
 
 import rcdiag
 from rcdiag.errors import RcdiagError
+from rcdiag.pages.gauges import gauges_of_two
 from rcdiag.pages.merge import merged
 from rcdiag.pages.page import page
 from rcdiag.pages.tabs.change import causes, change, verdict
@@ -106,3 +107,15 @@ def test_the_api_takes_several_results_and_a_second_dump(score, tmp_path):
     written = rcdiag.report([score], tmp_path / "a.html", against=as_dump(score, "after"))
     assert written == [tmp_path / "a.html"]
     assert "Before: " in (tmp_path / "a.html").read_text()
+
+
+def test_numbers_of_two_dumps_stand_in_pairs_on_one_scale(score):
+    kappa = replace(score.mismatch["kappa"], value=0.9, low=None, high=None, level="unknown")
+    other = {**score.mismatch, "kappa": kappa}
+    pairs = gauges_of_two((score.mismatch, 256), (other, 128))
+    assert [one.name for one, _ in pairs] == [two.name for _, two in pairs]
+    assert [one.name for one, _ in pairs][-1] == "ratio_mean_z"
+    for one, two in pairs:
+        assert [band[:2] for band in one.bands] == [band[:2] for band in two.bands]
+        assert one.at == two.at
+    assert gauges_of_two((score.mismatch, 256), ({}, 0))[0][1] is None

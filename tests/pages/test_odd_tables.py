@@ -131,3 +131,14 @@ def test_a_run_of_twenty_steps_has_more_than_two_ticks(browser, tmp_path):
     texts = axis.evaluate_all("all => all.map(each => each.textContent)")
     assert {"0", "5", "10", "15"} <= set(texts)
     opened.page.context.close()
+
+
+def test_a_table_of_one_prompt_group_says_why_no_number_has_an_interval(tmp_path):
+    table = pl.read_parquet(SAMPLES / "stale.parquet").head(3)
+    table.write_parquet(tmp_path / "three.parquet")
+    result = score(open_table(tmp_path / "three.parquet"), plan=every_preset())
+    assert result.num_clusters == 1
+    assert result.mismatch["k3_kl"].low == result.mismatch["k3_kl"].high
+    text = page(result)
+    assert "There are no intervals by cluster" in text
+    assert "are left out one by one" not in text

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import polars as pl
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -24,7 +25,8 @@ from rcdiag.pages.score.sequences import paths_chart, running
 from rcdiag.pages.sweep.families import family_figure
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
-from tests.pages.makers import MAKERS, replayed_with_model, scored, swept
+from rcdiag.usecases.score import score
+from tests.pages.makers import MAKERS, SAMPLES, replayed_with_model, swept
 from tests.usecases.compare.tables import about, base_log_probs, shifted, write_policies
 
 
@@ -224,11 +226,14 @@ def test_a_factor_in_which_all_tokens_agree_is_no_empty_panel():
     assert not mismatch.texts
 
 
-def test_paths_of_sequences_that_are_cut_end_at_their_length_and_sum():
-    result = MAKERS["score-turns"]()
-    cut = [sequence for sequence in result.worst_sequences if sequence.gaps]
-    whole = scored("stale.parquet", text=True)
-    cut += [sequence for sequence in whole.worst_sequences if sequence.gaps]
+def test_paths_of_sequences_that_are_cut_end_at_their_length_and_sum(tmp_path):
+    table = pl.read_parquet(SAMPLES / "stale.parquet")
+    lists = [name for name, kind in table.schema.items() if isinstance(kind, pl.List)]
+    lists = [name for name in lists if name != "prompt_ids"]
+    longer = [pl.concat_list([pl.col(name)] * 4).alias(name) for name in lists]
+    table.with_columns(longer).write_parquet(tmp_path / "long.parquet")
+    whole = score(open_table(tmp_path / "long.parquet"))
+    cut = [sequence for sequence in whole.worst_sequences if sequence.gaps]
     assert cut
     for sequence in cut:
         count, total = running(sequence)[-1]

@@ -62,11 +62,11 @@ def test_a_row_or_a_token_that_the_page_does_not_hold_is_said_to_be_missing(desk
     missing = desk.page.locator("#tokens .banner[role=status]")
     desk.go("tokens/99999/1")
     missing.wait_for()
-    assert missing.inner_text().startswith("Row 99999 is not among the sequences")
+    assert missing.inner_text().startswith("The table has no such row: its 256 rows")
     row = desk.page.locator(".sequences button").nth(1).get_attribute("data-row")
     desk.go(f"tokens/{row}/99999")
     desk.page.locator(f".sequences button[data-row='{row}'][aria-current]").wait_for()
-    assert missing.inner_text().startswith(f"The page does not hold position 99999 of row {row}")
+    assert missing.inner_text().startswith(f"Row {row} has no sampled token at position 99999")
     desk.go(f"tokens/{row}")
     missing.wait_for(state="hidden")
     assert desk.complaints == []

@@ -136,13 +136,37 @@ def test_an_address_leads_to_a_token(browser, rendered, result):
 
 def test_another_order_opens_another_sequence(seen, result):
     seen.page.locator("select.order").select_option("token")
-    worst = max(result.worst_sequences, key=lambda item: max(map(abs, item.log_ratio)))
+    worst = max(result.readable_sequences, key=lambda item: max(map(abs, item.log_ratio)))
     assert fact(seen, "row") == str(worst.row)
     buttons = seen.page.locator(".sequences button")
-    assert buttons.count() == len(result.worst_sequences)
+    assert buttons.count() == len(result.readable_sequences)
 
 
 def test_a_click_on_a_token_shows_it(seen, result):
     span = seen.page.locator(".reading .tokens [data-place]").nth(1)
     span.click()
     assert fact(seen, "position") == str(result.worst_sequences[0].positions[1])
+
+
+def test_those_drawn_at_random_stand_first_where_that_is_asked_for(seen, result):
+    seen.page.locator("select.order").select_option("random")
+    listed = seen.page.locator(".sequences button").evaluate_all(
+        "buttons => buttons.map(button => Number(button.dataset.row))"
+    )
+    drawn = [sequence.row for sequence in result.drawn_sequences]
+    assert drawn
+    assert listed[: len(drawn)] == drawn
+    assert "drawn at random" in seen.page.locator(".sequences button").first.inner_text()
+
+
+def test_a_link_to_a_row_that_is_not_here_says_how_to_get_it(seen, result):
+    missing = seen.page.locator("#tokens .banner[role=status]")
+    stored = {sequence.row for sequence in result.readable_sequences}
+    row = min({*range(result.num_sequences)} - stored)
+    seen.go(f"tokens/{row}/2")
+    missing.wait_for()
+    assert missing.inner_text().startswith(f"Row {row} is not among the sequences")
+    assert missing.locator("code").inner_text() == f"rcdiag.score(..., sequences=[{row}])"
+    seen.go(f"tokens/{result.worst_sequences[0].row}/99999")
+    assert "has no sampled token at position 99999" in missing.inner_text()
+    assert missing.locator("code").count() == 0

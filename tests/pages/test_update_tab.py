@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rcdiag.pages.merge import merged
-from rcdiag.pages.replay.model_step import after_step_chart
+from rcdiag.pages.replay.model_step import after_step_chart, gradients_chart
+from rcdiag.pages.replay.words import HEALTH
 from rcdiag.pages.tabs import update
 from tests.pages.makers import replayed, replayed_with_model
 
@@ -54,7 +55,7 @@ def test_the_reference_stands_first_and_then_the_safest():
     assert rows[0].tag == "reference"
     verdicts = [dump.replay.presets[row.names[0]].health.verdict for row in rows[1:]]
     assert len(set(verdicts)) > 1
-    assert verdicts == sorted(verdicts, key=update.HEALTH.index)
+    assert verdicts == sorted(verdicts, key=HEALTH.index)
 
 
 def test_without_paired_differences_of_an_earlier_version_the_cells_say_no_difference():
@@ -84,3 +85,11 @@ def test_presets_with_equal_steps_share_a_row_of_the_figures():
     assert others
     assert sorted([*names, *others]) == sorted(result.presets)
     assert len({row[1:4] for row in chart.rows}) == len(chart.rows)
+
+
+@pytest.mark.parametrize("chart", [gradients_chart, after_step_chart])
+def test_rows_of_figures_stand_by_their_health(chart):
+    result = replayed_with_model()
+    verdicts = [result.presets[row[0]].health.verdict for row in chart(result).rows]
+    assert len(set(verdicts)) > 1
+    assert verdicts == sorted(verdicts, key=HEALTH.index)

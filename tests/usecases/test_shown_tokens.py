@@ -7,11 +7,11 @@ import pytest
 
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
+from rcdiag.usecases.shown_sequences import BYTES, size
 from rcdiag.usecases.shown_tokens import (
     AROUND,
     FIRST_KEPT,
     MASKED_KEPT,
-    SAMPLED_KEPT,
     gaps,
     masked_beside,
     shares,
@@ -79,8 +79,9 @@ def test_a_result_keeps_the_worst_token_of_every_long_sequence(tmp_path):
         old_log_probs=[row.tolist() for row in old],
     )
     result = score(open_table(tmp_path / "long.parquet"))
-    stored = sum(len(one.log_ratio) for one in result.worst_sequences)
-    assert 0.9 * SAMPLED_KEPT < stored <= SAMPLED_KEPT
+    taken = size([*result.worst_sequences, result.examples])
+    assert 0.9 * BYTES < taken <= BYTES
+    assert result.drawn_sequences == []
     for one in result.worst_sequences:
         log_ratio = old[one.row].astype(np.float32) - rollout[one.row].astype(np.float32)
         assert int(np.abs(log_ratio).argmax()) in one.positions

@@ -9,6 +9,7 @@ import numpy as np
 
 from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
+from rcdiag.pages.replay.words import by_health
 from rcdiag.pages.shapes import shades, whole_numbers
 from rcdiag.pages.style import FIRST, GRID, INK, SECOND
 from rcdiag.results import GradientReport, MetricValue, ReplayResult
@@ -85,10 +86,10 @@ def _once(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def _gradients(result: ReplayResult) -> dict[str, GradientReport]:
-    """Return the gradients of the presets that have one."""
+    """Return the gradients of the presets that have one, the safest first."""
     return {
         name: preset.gradient
-        for name, preset in result.presets.items()
+        for name, preset in by_health(result).items()
         if preset.gradient is not None
     }
 
@@ -117,7 +118,7 @@ def after_step(result: ReplayResult, figure: Figure) -> None:
     left, right = figure.subplots(1, 2, sharey=True)
     after = {
         name: preset.after_step
-        for name, preset in result.presets.items()
+        for name, preset in by_health(result).items()
         if preset.after_step is not None
     }
     names, colours = list(after), [COLOURS[result.presets[name].mode] for name in after]
@@ -137,7 +138,7 @@ def after_step_chart(result: ReplayResult) -> Chart:
 
     They are nearly the same for all presets: the tab's table has their paired differences.
     """
-    after = {n: p.after_step for n, p in result.presets.items() if p.after_step is not None}
+    after = {n: p.after_step for n, p in by_health(result).items() if p.after_step is not None}
     return Chart(
         form="dots",
         columns=(
@@ -250,8 +251,8 @@ FIGURES = (
         title="Gradient against the reference",
         says="The direction of each preset's gradient: 1 is that of the reference. Dots with 95% "
         "intervals, where there are some, are unbiased; the others are of the whole gradients, "
-        "and count the noise that preset and reference share. Presets with equal numbers share a "
-        "row.",
+        "and count the noise that preset and reference share. Presets stand by their "
+        "health, the safest first; those with equal numbers share a row.",
         draw=gradients,
         chart=gradients_chart,
         applies=lambda result: bool(_gradients(result)),
@@ -263,7 +264,8 @@ FIGURES = (
         title="After the step",
         says="How far the step moves the policy from where it was, with 95% intervals. How far it "
         "then is from the sampler hardly differs between presets: the values have it, and the "
-        "table its paired differences. Presets with equal numbers share a row.",
+        "table its paired differences. Presets stand by their health, the safest first; those with "
+        "equal numbers share a row.",
         draw=after_step,
         chart=after_step_chart,
         applies=lambda result: any(preset.after_step for preset in result.presets.values()),

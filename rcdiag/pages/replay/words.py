@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rcdiag.results import Denominator, Health, ReplayResult
+from rcdiag.results import Denominator, Health, PresetReplay, ReplayResult
 from rcdiag.results.replay import Factor
 
 # Verdict on the health of an update -> the level whose colour it has.
@@ -13,6 +13,20 @@ TAGS = {name: name for name in ("ok", "unknown", "note", "warning", "error")} | 
 
 # What the factors of a ratio are called beside their policies.
 FACTORS = {"mismatch": "sampler to trainer", "staleness": "drift within the update"}
+
+
+# Verdicts on the health of an update, the safest first.
+HEALTH = ("ok", "note", "warning", "cannot judge", "error")
+
+
+def by_health(result: ReplayResult) -> dict[str, PresetReplay]:
+    """Return the presets by their health, the safest first; equals stay in their order."""
+    return dict(sorted(result.presets.items(), key=lambda item: health_order(item[1].health)))
+
+
+def health_order(health: Health) -> int:
+    """Return the place of a verdict on the health of an update, the safest first."""
+    return HEALTH.index(health.verdict) if health.verdict in HEALTH else len(HEALTH)
 
 
 def factor_name(name: str, factor: Factor) -> str:

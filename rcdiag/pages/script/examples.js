@@ -1,10 +1,11 @@
 // A click on a bin of a figure lists tokens of it, below the figure.
 openers.bin = async (row, spot, chart, root) => {
   const figure = root.closest("figure");
-  const { examples, behavior, target, worst_sequences: sequences } = await documentOf("score");
+  const score = await documentOf("score");
+  const { examples, behavior, target } = score;
   const [kind, label] = binOf(row, spot, chart);
   const places = examples?.by_bin[kind]?.[label] ?? [];
-  const stored = new Set(sequences.map((each) => each.row));
+  const stored = new Set(sequencesOf(score).map((each) => each.row));
   const which = kind.startsWith("likelier_") ? `likelier under ${kind === "likelier_target" ? target : behavior}, |log-ratio| ${label} nats` : `${chart.x.label} ${label}`;
   const heading = el("h4", { tabindex: "-1" }, places.length ? `${places.length} token${places.length > 1 ? "s" : ""}: ${which}` : `No token is stored: ${which}`);
   const close = el("button", { type: "button", onclick: () => { shown.remove(); root.focus(); } }, "close");
@@ -28,7 +29,7 @@ function exampleItem(examples, place, stored, behavior, target) {
   const [before, token, after] = examples.texts?.[place] ?? [examples.before[place].join(" "), ` ${examples.token_id[place]} `, examples.after[place].join(" ")];
   const [logProb, ratio] = [examples.behavior_log_prob[place], examples.log_ratio[place]];
   const where = `row ${row}, position ${position}`;
-  const link = stored.has(row) ? el("a", { href: `#tokens/${row}/${position}` }, where) : where;
+  const link = el("a", { href: `#tokens/${row}/${position}` }, stored.has(row) ? where : `${where}, not on this page: how to get it`);
   return el("li", {},
     el("p", { class: "near" }, before, el("b", { class: shadeOf(ratio) || null }, token), after),
     el("p", { class: "soft" }, `log-ratio ${number(ratio)}; ${behavior} ${percent(Math.exp(logProb))}, ${target} ${percent(Math.exp(logProb + ratio))}; `, link));

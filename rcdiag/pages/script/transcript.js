@@ -2,17 +2,27 @@
 const SHADES = [0.01, 0.1, 0.5, 2];
 const FACTOR = Math.log(2);
 const NEAR = [8, 5]; // tokens of the panel before and after the token
+const WHOLE = 1500; // tokens up to which a text is not cut into parts
+const SETTLED = 6; // frames until the parts in view have their heights
+const PART = [150, 400]; // fewest and most tokens of a part
 
 function shadeOf(value) {
   const size = SHADES.filter((bound) => Math.abs(value) > bound).length;
   return size ? `${value > 0 ? "up" : "down"}${size}` : "";
 }
 
+// All sequences of a result, each with what it is here as. Documents of earlier versions hold the
+// worst ones alone.
+function sequencesOf(score) {
+  const marked = (some, why) => (some ?? []).map((each) => ({ ...each, why }));
+  return [...marked(score.worst_sequences, ""), ...marked(score.named_sequences, "asked for"), ...marked(score.drawn_sequences, "drawn at random")];
+}
+
 function orderOfSequences(sequences, by) {
+  if (by === "random") return [...sequences].sort((a, b) => (b.why === "drawn at random") - (a.why === "drawn at random"));
   const k3 = (each) => each.log_ratio.reduce((sum, value) => sum + Math.expm1(value) - value, 0);
-  const largest = (each) => Math.max(...each.log_ratio.map(Math.abs));
-  // At random, and the same at every visit: by the last digits of a product of the row.
-  const measures = { sum: (each) => Math.abs(each.log_ratio_sum), token: largest, k3, random: (each) => ((each.row + 1) * 2654435761) % 4294967296 };
+  const largest = (each) => each.log_ratio.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+  const measures = { sum: (each) => Math.abs(each.log_ratio_sum), token: largest, k3 };
   return [...sequences].sort((a, b) => measures[by](b) - measures[by](a));
 }
 
@@ -34,7 +44,7 @@ function gapsOf(sequence) {
 function flowOf(sequence, gaps) {
   const context = sequence.context;
   const stored = sequence.positions.length;
-  const cut = (place) => (gaps.has(place) ? [{ place: null, cut: true, position: (sequence.positions[place] ?? Infinity) - 0.5, text: ` … (${gaps.get(place).tokens} tokens) … ` }] : []);
+  const cut = (place) => (gaps.has(place) ? [{ place: null, cut: true, position: (sequence.positions[place] ?? Infinity) - 0.5, text: ` … (${number(gaps.get(place).tokens)} tokens) … ` }] : []);
   const sampled = sequence.positions.flatMap((position, place) => [...cut(place), { position, place, text: shownToken(sequence.texts, sequence.token_ids, place) }]);
   const last = gaps.has(stored) ? sequence.positions.at(-1) : Infinity;
   const masked = (context?.masked_positions ?? [])
@@ -67,7 +77,8 @@ function setUpTranscript(block) {
   const legend = block.querySelector(".legend");
   const missing = el("p", { class: "warning banner", role: "status", hidden: true }); // what an address asks for in vain
   block.before(missing);
-  let [score, sequence, gaps, flow, spans, at, sums, numbers] = [null, null, new Map(), [], [], 0, [], []];
+  let [score, sequences, sequence, gaps, flow, flowAt, spans, at, sums, numbers] = [null, [], null, new Map(), [], [], [], 0, [], []];
+  const needle = svg("rect", { class: "map-at", width: 2, y: 0, height: 22 });
 
   function alternativesOf(place) {
     const some = (sequence.context?.alternatives ?? []).filter((each) => each.place === place);
@@ -75,7 +86,7 @@ function setUpTranscript(block) {
   }
 
   function neighbours(place) {
-    const here = flow.findIndex((each) => each.place === place);
+    const here = flowAt[place];
     const words = (from, to) => flow.slice(Math.max(from, 0), to).map((each) => each.text).join("");
     return el("p", { class: "near" }, words(here - NEAR[0], here), el("b", {}, flow[here].text), words(here + 1, here + 1 + NEAR[1]));
   }
@@ -85,6 +96,14 @@ function setUpTranscript(block) {
     if (!made) return weighing.replaceChildren();
     const { weight, rejected, changed } = weightOf(made, at, sequence.log_ratio[at]);
     return weighing.replaceChildren(...factList({ [`weight${changed ? ", not the ratio" : ""}`]: weight, "in the loss": rejected ? "no, rejected" : "yes" }));
+  }
+
+  // Within the text alone: the page stays where it is.
+  function reveal(frames) {
+    const [span, frameBox] = [spans[at].getBoundingClientRect(), text.getBoundingClientRect()];
+    if (span.top < frameBox.top + 4) text.scrollTop += span.top - frameBox.top - 30;
+    else if (span.bottom > frameBox.bottom - 4) text.scrollTop += span.bottom - frameBox.bottom + 30;
+    if (frames) requestAnimationFrame(() => reveal(frames - 1));
   }
 
   function showToken(index, keep) {
@@ -109,33 +128,61 @@ function setUpTranscript(block) {
       el("h4", {}, sequence.texts ? `“${sequence.texts[at]}”` : `token ${sequence.token_ids[at]}`),
       neighbours(at),
       el("dl", { class: "facts-list" }, factList(facts)),
-      el("p", { class: "soft" }, `sampled token ${numbers[at]} of ${sequence.num_tokens}${gaps.size ? `; this page holds ${sequence.log_ratio.length} of them: the first, and those around the largest |log-ratio|` : ""}`),
+      el("p", { class: "soft" }, `sampled token ${number(numbers[at])} of ${number(sequence.num_tokens)}${gaps.size ? `; this page holds ${number(sequence.log_ratio.length)} of them: the first, and those around the largest |log-ratio|` : ""}`),
       ...alternativesOf(at),
     );
     showWeight();
-    drawMap();
-    // Within the text alone: the page stays where it is.
-    const [span, frameBox] = [spans[at].getBoundingClientRect(), text.getBoundingClientRect()];
-    if (span.top < frameBox.top + 4) text.scrollTop += span.top - frameBox.top - 30;
-    else if (span.bottom > frameBox.bottom - 4) text.scrollTop += span.bottom - frameBox.bottom + 30;
+    moveNeedle();
+    // Parts that come into view get their true heights, which moves what stands below them.
+    reveal(spans[at].parentElement === text ? 0 : SETTLED);
     if (keep) remember(`tokens/${sequence.row}/${sequence.positions[at]}`);
   }
 
+  // One path for each colour: of tokens that share a pixel the largest is drawn.
   function drawMap() {
     const width = map.clientWidth || 300;
     const step = width / flow.length;
-    const most = Math.max(...sequence.log_ratio.map(Math.abs), 1e-9);
+    const most = sequence.log_ratio.reduce((largest, value) => Math.max(largest, Math.abs(value)), 1e-9);
+    const columns = new Map();
+    flow.forEach(({ place, cut }, index) => {
+      const at = step < 1 ? Math.floor(index * step) : index * step;
+      const column = columns.get(at) ?? { up: 0, down: 0, context: false, cut: false };
+      columns.set(at, column);
+      if (place === null) column[cut ? "cut" : "context"] = true;
+      else if (sequence.log_ratio[place] > 0) column.up = Math.max(column.up, sequence.log_ratio[place]);
+      else column.down = Math.max(column.down, -sequence.log_ratio[place]);
+    });
+    const shapes = { "map-context": "", "map-cut": "", "bar first": "", "bar second": "" };
+    const box = (x, y, wide, high) => `M${x.toFixed(1)} ${y.toFixed(1)}h${wide.toFixed(1)}v${high.toFixed(1)}h${(-wide).toFixed(1)}z`;
+    const high = (value) => 10 * Math.sqrt(value / most);
+    columns.forEach(({ up, down, context, cut }, x) => {
+      const wide = Math.max(step, 1);
+      if (context) shapes["map-context"] += box(x, 0, wide, 22);
+      if (cut) shapes["map-cut"] += box(x, 8, Math.max(step, 2), 6);
+      if (up >= SHADES[0]) shapes["bar first"] += box(x, 11 - high(up), wide, high(up));
+      if (down >= SHADES[0]) shapes["bar second"] += box(x, 11, wide, high(down));
+    });
     map.setAttribute("viewBox", `0 0 ${width} 22`);
-    map.replaceChildren(...flow.flatMap(({ place, cut }, index) => {
-      const x = index * step;
-      if (cut) return [svg("rect", { class: "map-cut", x, width: Math.max(step, 2), y: 8, height: 6 })];
-      if (place === null) return [svg("rect", { class: "map-context", x, width: Math.max(step, 1), y: 0, height: 22 })];
-      const here = place === at ? [svg("rect", { class: "map-at", x: x + step / 2 - 1, width: 2, y: 0, height: 22 })] : [];
-      const value = sequence.log_ratio[place];
-      if (Math.abs(value) < SHADES[0]) return here;
-      const height = 10 * Math.sqrt(Math.abs(value) / most);
-      return [...here, svg("rect", { class: value > 0 ? "bar first" : "bar second", x, width: Math.max(step, 1), y: value > 0 ? 11 - height : 11, height })];
-    }));
+    map.replaceChildren(...Object.entries(shapes).map(([name, d]) => svg("path", { class: name, d })), needle);
+    moveNeedle();
+  }
+
+  function moveNeedle() {
+    const width = map.viewBox.baseVal.width || 300;
+    needle.setAttribute("x", (width * (flowAt[at] + 0.5)) / flow.length - 1);
+  }
+
+  // Long texts are drawn in parts, of which the browser lays out those in view; a part ends with a
+  // line of the text where there is one.
+  function inParts(made) {
+    if (made.length <= WHOLE) return made;
+    const parts = [[]];
+    made.forEach((span) => {
+      const last = parts.at(-1);
+      last.push(span);
+      if (last.length >= PART[1] || (last.length >= PART[0] && span.textContent.endsWith("\n"))) parts.push([]);
+    });
+    return parts.filter((spans) => spans.length).map((spans) => el("span", { class: "part" }, spans));
   }
 
   function promptOf({ context }) {
@@ -153,9 +200,23 @@ function setUpTranscript(block) {
     stored.replaceChildren(...parts.map(([name, words]) => el("details", { open: true }, el("summary", {}, `${name} as the table holds it`), el("p", { tabindex: "0", role: "region", "aria-label": `${name} as the table holds it` }, words))));
   }
 
-  function tellMissing(words) {
-    missing.textContent = words;
+  // Says that a token or a row is not here, and for a row of the table how to get it.
+  function tellMissing(words, row) {
+    const command = row === undefined ? null : block.dataset.more.replace(/(--sequence |sequences=\[)ROW/, (_, option) => `${option}${row}`);
+    const copy = el("button", { type: "button", class: "copy", onclick: () => copyText(command, copy) }, "copy");
+    missing.replaceChildren(words, ...(command ? [" To have it there: ", el("span", { class: "command" }, el("code", {}, command), copy)] : []));
     missing.hidden = !words;
+  }
+
+  function missingToken(position) {
+    const whole = !gaps.size;
+    if (whole) return [`Row ${sequence.row} has no sampled token at position ${position}: this is its largest |log-ratio|.`];
+    return [`The page does not hold position ${position} of row ${sequence.row}: this is the largest |log-ratio| of that row.`, sequence.row];
+  }
+
+  function missingRow(row, rows) {
+    if (!Number.isInteger(row) || row < 0 || row >= rows) return [`The table has no such row: its ${rows} rows are counted from 0.`];
+    return [`Row ${row} is not among the sequences that this page holds.`, row];
   }
 
   function open(chosen, position, keep) {
@@ -171,33 +232,35 @@ function setUpTranscript(block) {
     });
     flow = flowOf(sequence, gaps);
     spans = [];
+    at = 0;
     const made = flow.map(({ place, text: words, cut }) => {
       if (place === null) return el("span", { class: cut ? "cut" : "context" }, words);
       spans[place] = el("span", { class: shadeOf(sequence.log_ratio[place]) || null, "data-place": place }, words);
       return spans[place];
     });
-    text.replaceChildren(...[...promptOf(sequence), ...made].filter(Boolean));
+    flowAt = [];
+    flow.forEach(({ place }, index) => { if (place !== null) flowAt[place] = index; });
+    text.replaceChildren(...[...promptOf(sequence), ...inParts(made)].filter(Boolean));
+    drawMap();
     showStored(sequence);
     [...list.querySelectorAll("button")].forEach((button) => {
       if (button.dataset.row === String(sequence.row)) button.setAttribute("aria-current", "true");
       else button.removeAttribute("aria-current");
     });
-    const sizes = sequence.log_ratio.map(Math.abs);
-    const worst = sizes.indexOf(Math.max(...sizes));
+    const worst = sequence.log_ratio.reduce((largest, value, place) => (Math.abs(value) > Math.abs(sequence.log_ratio[largest]) ? place : largest), 0);
     const wanted = sequence.positions.indexOf(position);
-    tellMissing(position !== undefined && wanted < 0 ? `The page does not hold position ${position} of row ${sequence.row}: it shows the largest |log-ratio| of that row.` : "");
-    at = 0;
+    tellMissing(...(position !== undefined && wanted < 0 ? missingToken(position) : [""]));
     showToken(wanted < 0 ? worst : wanted, keep);
   }
 
   function fillList() {
-    list.replaceChildren(...orderOfSequences(score.worst_sequences, order.value).map((each) => el("li", {},
+    list.replaceChildren(...orderOfSequences(sequences, order.value).map((each) => el("li", {},
       el("button", { type: "button", "data-row": each.row, onclick: () => open(each, undefined, true) }, `${each.sample_id ?? `row ${each.row}`} `,
-        el("small", {}, `${each.reward === null ? "" : `reward ${number(each.reward)}, `}sum ${number(each.log_ratio_sum)}`)))));
+        el("small", {}, `${each.reward === null ? "" : `reward ${number(each.reward)}, `}sum ${number(each.log_ratio_sum)}${each.why ? `; ${each.why}` : ""}`)))));
   }
 
   function fillPresets() {
-    const names = Object.keys(score.worst_sequences.find((each) => each.context)?.context.token_weights ?? {});
+    const names = Object.keys(sequences.find((each) => each.context)?.context.token_weights ?? {});
     const first = names.includes(block.dataset.preset) ? block.dataset.preset : names[0];
     preset.replaceChildren(...names.map((name) => el("option", { selected: name === first }, name)));
     preset.parentElement.hidden = !names.length;
@@ -212,7 +275,7 @@ function setUpTranscript(block) {
   }
 
   function nextSequence(step) {
-    const ordered = orderOfSequences(score.worst_sequences, order.value);
+    const ordered = orderOfSequences(sequences, order.value);
     const chosen = ordered[ordered.indexOf(sequence) + step];
     if (chosen) open(chosen, undefined, true);
   }
@@ -247,11 +310,12 @@ function setUpTranscript(block) {
     if (place !== undefined) showToken(place, true);
   });
   preset.addEventListener("change", showWeight);
-  order.addEventListener("change", () => { fillList(); open(orderOfSequences(score.worst_sequences, order.value)[0]); });
+  order.addEventListener("change", () => { fillList(); open(orderOfSequences(sequences, order.value)[0]); });
   new ResizeObserver(() => { if (sequence && map.clientWidth) drawMap(); }).observe(map);
 
   async function begin() {
     score = await documentOf("score");
+    sequences = sequencesOf(score);
     legend.replaceChildren(
       el("span", { class: "up2" }, `likelier under ${score.target}`), " ",
       el("span", { class: "down2" }, `likelier under ${score.behavior}`),
@@ -259,7 +323,7 @@ function setUpTranscript(block) {
     );
     fillList();
     fillPresets();
-    open(orderOfSequences(score.worst_sequences, "sum")[0]);
+    open(orderOfSequences(sequences, "sum")[0]);
   }
 
   let ready = null;
@@ -267,9 +331,9 @@ function setUpTranscript(block) {
   whenShown(block, begun);
   openers.token = async (row, position) => {
     await begun();
-    const chosen = score.worst_sequences.find((each) => each.row === row);
+    const chosen = sequences.find((each) => each.row === row);
     if (chosen) open(chosen, position, false);
-    else tellMissing(`Row ${row} is not among the sequences that this page holds: it shows the first of them.`);
+    else tellMissing(...missingRow(row, score.provenance.rows ?? Infinity));
     return block.closest("section").scrollIntoView({ block: "start" });
   };
 }

@@ -20,7 +20,7 @@ from rcdiag.pages.blocks import (
     term,
     text,
 )
-from rcdiag.pages.gauges import gauges
+from rcdiag.pages.gauges import gauges_of_two
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.tabs.diagnosis import headline_of, mismatch_of
 from rcdiag.results import MetricValue
@@ -36,7 +36,12 @@ def tab(before: DumpResults, after: DumpResults) -> Tab:
             "nothing to set side by side: neither result has a mismatch or a diagnosis",
             hint="give results of rcdiag score, of both dumps",
         )
-    sections = [_sides(before, after), _causes(before, after), _numbers(before, after)]
+    sections = [
+        _sides(before, after),
+        _gauges(before, after),
+        _causes(before, after),
+        _numbers(before, after),
+    ]
     return Tab(
         name="change",
         title="Change",
@@ -108,16 +113,24 @@ def change(name: str, before: MetricValue, after: MetricValue) -> str:
 def _sides(before: DumpResults, after: DumpResults) -> Section:
     sides = []
     for word, dump in (("Before", before), ("After", after)):
-        mismatch = mismatch_of(dump)
         sides.append(
             {
                 "word": word,
                 "headline": headline_of(dump),
                 "dump": dump.dump,
-                "gauges": gauges(mismatch, dump.largest.num_sequences) if mismatch else [],
             }
         )
     return Section(title="", blocks=[Part(name="sides", data=sides)])
+
+
+def _gauges(before: DumpResults, after: DumpResults) -> Section | None:
+    """Set the numbers that decide beside each other, those of both dumps on one scale."""
+    one, two = ((mismatch_of(dump), dump.largest.num_sequences) for dump in (before, after))
+    pairs = gauges_of_two(one, two)
+    if not pairs:
+        return None
+    rows = [dict(zip(("before", "after"), pair, strict=True)) for pair in pairs]
+    return Section(title="The numbers that decide", blocks=[Part(name="gauge-pairs", data=rows)])
 
 
 def _causes(before: DumpResults, after: DumpResults) -> Section | None:

@@ -361,6 +361,11 @@ def _numbers(results: DumpResults) -> Section | None:
         "independent. An end is not observable where it hangs on ratios that so few could not "
         "show. Extremes have none."
     )
+    if results.score is not None and results.score.num_clusters < 2:
+        how = (
+            "There are no intervals by cluster: they are made by leaving out one prompt group at a "
+            "time, and the table has one."
+        )
     return Section(
         title="All numbers",
         blocks=[Words(text=how, soft=True), table],

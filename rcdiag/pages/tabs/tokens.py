@@ -24,6 +24,7 @@ from rcdiag.pages.blocks import (
     share,
     text,
 )
+from rcdiag.pages.command_again import with_sequence
 from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.formats import number
 from rcdiag.pages.merge import DumpResults
@@ -92,13 +93,15 @@ def _profile(result: ScoreResult) -> Section | None:
 
 def _sequences(result: ScoreResult, preset: str) -> Section | None:
     """Fill the reader; `preset` is the correction whose weights it shows first."""
-    if not result.worst_sequences:
+    sequences = result.readable_sequences
+    if not sequences:
         return None
     table = Table(
         name="sequences",
-        label="Sequences with the largest sums of log-ratios",
+        label="Sequences of the page",
         columns=[
             Column(head="Row", numbers=True),
+            Column(head="Here as"),
             Column(head="Sample"),
             Column(head="Step", numbers=True),
             Column(head="Reward", numbers=True),
@@ -106,25 +109,48 @@ def _sequences(result: ScoreResult, preset: str) -> Section | None:
             Column(head="Sum of log-ratios (nats)", numbers=True),
             Column(head="Largest token (nats)", numbers=True),
         ],
-        rows=[_sequence_row(sequence) for sequence in result.worst_sequences],
-        screen=len(result.worst_sequences) > MOST_PRINTED,
+        rows=[
+            _sequence_row(sequence, why)
+            for why, some in (
+                ("one of the worst", result.worst_sequences),
+                ("asked for", result.named_sequences),
+                ("drawn at random", result.drawn_sequences),
+            )
+            for sequence in some
+        ],
+        screen=len(sequences) > MOST_PRINTED,
     )
-    blocks: list[Block] = [Part(name="transcript", data={"preset": preset})]
-    blocks.append(Fold(label=f"These {len(table.rows)} sequences as a table", blocks=[table]))
+    reader = Part(name="transcript", data={"preset": preset, "more": with_sequence(result)})
+    fold = Fold(label=f"These {len(table.rows)} sequences as a table", blocks=[table])
+    blocks: list[Block] = [Words(text=_held(result), soft=True), reader, fold]
     texts = [sequence for sequence in result.worst_sequences if sequence.texts]
     if texts:
         printed = [{"row": one.row, "pieces": pieces(one)} for one in texts[:MOST_PRINTED]]
         blocks.append(Part(name="texts", data=printed))
-    stored = sum(len(sequence.log_ratio) for sequence in result.worst_sequences)
-    tokens = sum(sequence.num_tokens for sequence in result.worst_sequences)
-    if stored < tokens:
-        how = (
-            f"The page holds {stored:,} of the {tokens:,} tokens of these sequences: of long ones "
-            "the first, and those around the largest |log-ratio|."
-        )
-        blocks.insert(0, Words(text=how, soft=True))
-    return Section(
-        title="Sequences with the largest |sum of log-ratios|", blocks=blocks, name="transcripts"
+    return Section(title="Sequences, token by token", blocks=blocks, name="transcripts")
+
+
+def _held(result: ScoreResult) -> str:
+    """Say which sequences the page holds, and how much of them."""
+    worst, named, drawn = (
+        len(some)
+        for some in (result.worst_sequences, result.named_sequences, result.drawn_sequences)
+    )
+    parts = [f"the {worst} with the largest |sum of log-ratios|"]
+    parts += [f"{named} asked for"] if named else []
+    parts += [f"{drawn} drawn at random"] if drawn else []
+    listed = f"{', '.join(parts[:-1])} and {parts[-1]}" if parts[1:] else parts[0]
+    sequences = result.readable_sequences
+    held = f"The page holds {listed}, of {result.num_sequences:,} sequences."
+    if len(sequences) == result.num_sequences:
+        held = "The page holds all sequences of the table."
+    stored = sum(len(sequence.log_ratio) for sequence in sequences)
+    tokens = sum(sequence.num_tokens for sequence in sequences)
+    if stored == tokens:
+        return held
+    return (
+        f"{held} Of their {tokens:,} tokens {stored:,} are here: of long ones the first, and those "
+        "around the largest |log-ratio|."
     )
 
 
@@ -156,12 +182,13 @@ def first_preset(result: ScoreResult, wanted: Sequence[str]) -> str:
     return next((name for name in (*wanted, *weighed) if name in weighed), "")
 
 
-def _sequence_row(sequence: SequenceTokens) -> Row:
-    """Write a sequence; where only its first tokens are stored its largest is not known."""
+def _sequence_row(sequence: SequenceTokens, why: str) -> Row:
+    """Write a sequence and why it is here; of one cut to its first tokens no largest is known."""
     whole = len(sequence.log_ratio) >= sequence.num_tokens or sequence.gaps is not None
     return Row(
         cells=[
             count(sequence.row),
+            text(why),
             text("" if sequence.sample_id is None else str(sequence.sample_id)),
             count(sequence.step),
             amount(sequence.reward),

@@ -27,12 +27,11 @@ from rcdiag.pages.blocks import (
 from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.formats import interval, number
 from rcdiag.pages.merge import DumpResults
-from rcdiag.pages.replay.words import FACTORS, TAGS, answer, decided_by, divided
+from rcdiag.pages.replay.words import FACTORS, TAGS, answer, decided_by, divided, health_order
 from rcdiag.pages.tabs.corrections.treatments import NONE, recommended
 from rcdiag.results import MetricValue, PresetReplay, ReplayResult
 
 NAIVE = "naive"  # the update without correction
-HEALTH = ("ok", "note", "warning", "cannot judge", "error")  # verdicts, the safest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +135,7 @@ def _presets(result: ReplayResult, against: str) -> Section:
 
 def _order(update: Update, against: str) -> tuple[bool, int]:
     """Put the reference first, then the updates by their health, the safest first."""
-    verdict = update.preset.health.verdict
-    place = HEALTH.index(verdict) if verdict in HEALTH else len(HEALTH)
-    return (against not in update.names, place)
+    return (against not in update.names, health_order(update.preset.health))
 
 
 def _columns(result: ReplayResult, against: str) -> list[tuple[Column, Callable[[Update], Cell]]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rcdiag.pages.blocks import Block, Fold, Lines, Section, Snippet, Tab, Words
+from rcdiag.pages.blocks import Block, Fold, Lines, Part, Section, Snippet, Tab, Words
+from rcdiag.pages.command_again import of_same_data
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.sweep.words import ANSWERS
 from rcdiag.pages.tabs.corrections.all_corrections import all_corrections
@@ -10,7 +11,7 @@ from rcdiag.pages.tabs.corrections.bounds import sliders
 from rcdiag.pages.tabs.corrections.forecast import forecast
 from rcdiag.pages.tabs.corrections.logged import own_log
 from rcdiag.pages.tabs.corrections.treatments import treatments_of
-from rcdiag.results import SweepResult
+from rcdiag.results import Action, SweepResult
 
 
 def tab(results: DumpResults) -> Tab | None:
@@ -18,9 +19,12 @@ def tab(results: DumpResults) -> Tab | None:
     treatments = treatments_of(results)
     if not treatments:
         return None
+    verdict = None if results.diagnosis is None else results.diagnosis.verdict
+    table, families = all_corrections(results, treatments), _families(results)
     sections = [
         _advice(results),
-        all_corrections(results, treatments),
+        # Where weights are the answer a reader needs to know first that presets are not all.
+        *((families, table) if verdict == "correct" else (table, families)),
         own_log(results.score),
         sliders(results),
         forecast(results.sweep),
@@ -77,6 +81,27 @@ def _advice(results: DumpResults) -> Section | None:
         )
         blocks.append(Words(text=older))
     return Section(title="Why", blocks=blocks)
+
+
+def _families(results: DumpResults) -> Section | None:
+    """Say how to get the settings beyond presets, where weights may help and no sweep is here."""
+    if results.sweep is not None or results.score is None or not results.mends:
+        return None
+    command = of_same_data(results.score, "sweep")
+    why = (
+        "A preset is one setting. `rcdiag sweep` tries every threshold of all families on this "
+        "table, ranks them by the error of the update and writes the configuration of the best; "
+        "`rcdiag report` puts its result on this page."
+    )
+    verdict = None if results.diagnosis is None else results.diagnosis.verdict
+    if verdict == "fine":
+        why = f"Nothing asks for a correction here. {why}"
+    steps = [Action(text="Sweep all families", command=f"{command} --html sweep.html")]
+    return Section(
+        title="Beyond presets: other thresholds",
+        blocks=[Words(text=why), Part(name="actions", data=steps)],
+        name="families",
+    )
 
 
 def _stored(sweep: SweepResult) -> bool:

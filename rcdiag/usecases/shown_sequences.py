@@ -1,0 +1,191 @@
+"""Which sequences a result keeps for its readers: those asked for, the worst, and some at random.
+
+The worst have the bytes that a page gives to sequences; what they leave goes to drawn ones.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rcdiag.errors import RcdiagError, setting
+from rcdiag.results import BinExamples, SequenceTokens
+from rcdiag.statistics.extremes import LARGEST_LOG_PROB
+from rcdiag.table.table import Table
+from rcdiag.usecases.reading import Reader
+from rcdiag.usecases.shown_tokens import shares
+
+# Of a page, for sequences and examples of bins together. Other sequences that are asked for come
+# on top.
+BYTES = 150_000
+# A page writes four compressed bytes as five letters, and needs up to a tenth for names.
+LETTERS = 1.25 * 1.1
+# Tokens of the worst sequences that are read at first, and at most of one that is asked for.
+MOST_TOKENS = 20_000
+MOST_DRAWN = 10
+AIMED = 0.97  # of the bytes, where a second reading is to fit
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Sequences for readers; none is in two of the lists."""
+
+    worst: list[SequenceTokens]
+    named: list[SequenceTokens]
+    drawn: list[SequenceTokens]
+
+
+def shown_sequences(
+    worst: Sequence[SequenceTokens],
+    examples: BinExamples | None,
+    reader: Reader,
+    origin: Table,
+    *,
+    named: Sequence[int] = (),
+    seed: int = 0,
+) -> Shown:
+    """Read the sequences for readers, with what stands around their tokens.
+
+    Args:
+        worst: those with the largest sums, the first of which is the worst.
+        examples: examples of bins, with their texts where there are any: they come first.
+        reader: reads rows of the table.
+        origin: the table whose files and numbers of rows a user knows.
+        named: places of rows that are asked for; they are there whole, up to MOST_TOKENS tokens.
+        seed: of the drawing of others.
+    """
+    asked = reader.read(dict.fromkeys(named, MOST_TOKENS))
+    for row in named:
+        _check(asked.get(row), origin.where(row), origin.number(row))
+    rest = [sequence for sequence in worst if sequence.row not in asked]
+    left = BYTES - size([] if examples is None else [examples])
+    read = _within(rest, reader, left)
+    whole = {**{one.row: one for one in read}, **asked}
+    taken = {one.row for one in worst}
+    left -= size(read)
+    return Shown(
+        # A sum over all tokens of the pass stays as it is, to the last digit.
+        worst=[
+            replace(whole[one.row], log_ratio_sum=one.log_ratio_sum) if one.row in whole else one
+            for one in worst
+        ],
+        named=[asked[row] for row in dict.fromkeys(named) if row not in taken],
+        drawn=list(_drawn(reader, {*taken, *asked}, left, seed)),
+    )
+
+
+def rows_named(table: Table, named: Sequence[int]) -> list[int]:
+    """Return the places in a table of the rows that a user names by their numbers; refuse others.
+
+    They differ where rows of the table are drawn from another.
+    """
+    source = table.drawn_from or table
+    for row in named:
+        if not 0 <= row < source.num_rows:
+            raise RcdiagError(
+                f"{_asked(row)}: {source.name} has {source.num_rows:,} rows, 0 to "
+                f"{source.num_rows - 1}",
+                hint="rows are counted from 0 over the whole table",
+            )
+    if table.drawn_from is None or not named:
+        return list(named)
+    places = {table.number(place): place for place in range(table.num_rows)}
+    for row in named:
+        if row not in places:
+            raise RcdiagError(
+                f"{_asked(row)}: not among the {table.num_rows:,} rows that are drawn",
+                hint=f"leave {setting('rows')} away, or name a row that the page shows",
+            )
+    return [places[row] for row in named]
+
+
+def _asked(row: int) -> str:
+    return setting("sequences", row, option="--sequence")
+
+
+def size(parts: Sequence[Any]) -> int:
+    """Return about how many bytes of a page these parts of a result take.
+
+    As a page does, it compresses what stands under one name together.
+    """
+    columns: dict[str, list[str]] = {}
+    for part in parts:
+        for name, text in _columns(part, ""):
+            columns.setdefault(name, []).append(text)
+    text = "\n".join("\n".join(column) for column in columns.values())
+    return round(LETTERS * len(zlib.compress(text.encode(), 6))) if text else 0
+
+
+def _columns(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the plain values within a part of a result as text, each with the name above it."""
+    if is_dataclass(value):
+        for item in fields(value):
+            yield from _columns(getattr(value, item.name), item.name)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _columns(item, key)
+    elif isinstance(value, list) and any(
+        isinstance(one, (list, dict)) or is_dataclass(one) for one in value
+    ):
+        for item in value:
+            yield from _columns(item, name)
+    elif isinstance(value, list):
+        yield name, json.dumps(value, separators=("\n", ":"))
+    else:
+        yield name, json.dumps(value)
+
+
+def _within(worst: Sequence[SequenceTokens], reader: Reader, most: int) -> list[SequenceTokens]:
+    """Read the worst sequences with as many tokens as fit into so many bytes."""
+    tokens, lengths = MOST_TOKENS, [sequence.num_tokens for sequence in worst]
+    while True:
+        given = shares(lengths, tokens)
+        read = reader.read({one.row: share for one, share in zip(worst, given, strict=True)})
+        found = [read[one.row] for one in worst if one.row in read]
+        stored, needed = sum(len(one.log_ratio) for one in found), size(found)
+        if needed <= most or stored <= len(found):
+            return found
+        tokens = min(math.floor(stored * AIMED * max(most, 0) / needed), stored - 1)
+
+
+def _drawn(reader: Reader, taken: set[int], left: int, seed: int) -> Iterator[SequenceTokens]:
+    """Yield sequences drawn at random, whole, as long as they fit into so many bytes."""
+    rows = np.random.default_rng(seed).permutation(reader.table.num_rows)
+    others = [row for row in rows[: MOST_DRAWN + len(taken)].tolist() if row not in taken]
+    if left <= 0 or not others:
+        return
+    read = reader.read(dict.fromkeys(others[:MOST_DRAWN], MOST_TOKENS))
+    for row in others[:MOST_DRAWN]:
+        sequence = read.get(row)
+        if sequence is None or not _of_numbers(sequence):
+            continue
+        left -= size([sequence])
+        if left < 0:
+            return
+        yield sequence
+
+
+def _check(sequence: SequenceTokens | None, where: str, row: int) -> None:
+    """Refuse a row that is asked for and that has nothing to show."""
+    if sequence is None:
+        raise RcdiagError(f"{_asked(row)}: {where} has no sampled token", hint="name another row")
+    if not _of_numbers(sequence):
+        raise RcdiagError(
+            f"{_asked(row)}: {where} holds a log-prob that is NaN, infinite or positive",
+            hint="name another row; the finding `non-finite-log-probs` names such rows",
+        )
+
+
+def _of_numbers(sequence: SequenceTokens) -> bool:
+    """Tell whether the stored log-probs of a sequence are possible ones."""
+    behavior = np.asarray(sequence.behavior_log_probs)
+    with np.errstate(invalid="ignore"):
+        target = behavior + np.asarray(sequence.log_ratio)
+    both = np.concatenate([behavior, target])
+    return bool(np.isfinite(both).all() and (both <= 2 * LARGEST_LOG_PROB).all())

@@ -1,0 +1,28 @@
+"""A page for those outside names no machine, in what is shown and in the documents within it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import rcdiag
+from rcdiag.results import from_json
+from tests.pages.unpacked import unpacked
+from tests.results.stored import stored
+
+HOST = "gpu-node-17.secret.example"
+
+
+def test_without_host_the_name_is_nowhere_on_the_page(tmp_path):
+    result = from_json(stored("score"), "score")
+    engines = [{"kind": "hf", "host": HOST, "parts": 2}]
+    named = replace(result, provenance={**result.provenance, "host": HOST, "engines": engines})
+    for host in (True, False):
+        file = tmp_path / f"{host}.html"
+        rcdiag.report(named, file, host=host)
+        text = file.read_text()
+        assert (HOST in text) is host
+        letters = re.findall(r'class="document" data-name="[^"]*">([^<]+)</script>', text)
+        assert len(letters) == 1
+        held = unpacked(letters[0])
+        assert (HOST in held) is host

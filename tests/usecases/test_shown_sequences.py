@@ -1,0 +1,136 @@
+"""Sequences for readers: the worst as whole as they fit, those asked for, and some at random."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+import rcdiag
+from rcdiag.errors import RcdiagError
+from rcdiag.pages.packing import packed_document
+from rcdiag.results import ScoreResult, to_json
+from rcdiag.usecases.shown_sequences import BYTES, size
+from tests.builders import write_table
+
+RANDOM = np.random.default_rng(3)
+ROWS, LENGTH = 80, 60
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    old = [-RANDOM.exponential(0.5, LENGTH) for _ in range(ROWS)]
+    rollout = [np.minimum(row + RANDOM.normal(0.0, 0.05, LENGTH), 0.0) for row in old]
+    mask = np.ones((ROWS, LENGTH), int)
+    mask[7] = 0
+    rollout[9][3] = np.nan
+    path = tmp_path_factory.mktemp("shown") / "table.parquet"
+    return (
+        write_table(
+            path,
+            response_ids=RANDOM.integers(0, 900, (ROWS, LENGTH)).tolist(),
+            rollout_log_probs=[row.tolist() for row in rollout],
+            old_log_probs=[row.tolist() for row in old],
+            response_mask=mask.tolist(),
+        )
+        or path
+    )
+
+
+@pytest.fixture(scope="module")
+def result(table) -> ScoreResult:
+    return rcdiag.score(table)
+
+
+def rows(sequences) -> list[int]:
+    return [sequence.row for sequence in sequences]
+
+
+def test_short_sequences_are_whole_and_others_are_drawn_beside_them(result):
+    assert len(result.worst_sequences) == 30
+    assert all(one.gaps is None and len(one.log_ratio) == LENGTH for one in result.worst_sequences)
+    drawn = rows(result.drawn_sequences)
+    assert len(drawn) >= 8
+    assert len({*drawn, *rows(result.worst_sequences)}) == 30 + len(drawn)
+    assert not {7, 9} & {*drawn}
+
+
+def test_a_drawn_sequence_is_that_of_its_row(table, result):
+    stored = pl.read_parquet(table)
+    for one in result.drawn_sequences:
+        row = stored.row(one.row, named=True)
+        assert one.token_ids == row["response_ids"]
+        ratio = np.array(row["old_log_probs"]) - np.array(row["rollout_log_probs"])
+        assert one.log_ratio == pytest.approx(ratio.tolist(), abs=2e-6)
+        assert one.log_ratio_sum == pytest.approx(ratio.sum(), abs=1e-5)
+        assert one.num_tokens == LENGTH
+
+
+def test_another_seed_draws_others(table, result):
+    other = rcdiag.score(table, seed=1)
+    assert rows(other.drawn_sequences) != rows(result.drawn_sequences)
+    assert other.worst_sequences == result.worst_sequences
+
+
+def test_a_row_that_is_asked_for_is_there(table, result):
+    worst = result.worst_sequences[4].row
+    best = min({*range(ROWS)} - {7, 9, *rows(result.worst_sequences)})
+    made = rcdiag.score(table, sequences=[worst, best, best])
+    assert rows(made.named_sequences) == [best]
+    assert rows(made.worst_sequences) == rows(result.worst_sequences)
+    assert best not in rows(made.drawn_sequences)
+
+
+def test_a_long_row_that_is_asked_for_is_whole(tmp_path):
+    length = 3000
+    old = [-RANDOM.exponential(0.5, length) for _ in range(40)]
+    rollout = [np.minimum(row + RANDOM.normal(0.0, 0.05, length), 0.0) for row in old]
+    path = tmp_path / "long.parquet"
+    write_table(
+        path,
+        response_ids=RANDOM.integers(0, 900, (40, length)).tolist(),
+        rollout_log_probs=[row.tolist() for row in rollout],
+        old_log_probs=[row.tolist() for row in old],
+    )
+    cut = rcdiag.score(path).worst_sequences[2]
+    assert len(cut.log_ratio) < length
+    whole = rcdiag.score(path, sequences=[cut.row]).worst_sequences[2]
+    assert whole.row == cut.row
+    assert whole.gaps is None
+    assert len(whole.log_ratio) == length
+    assert whole.log_ratio_sum == cut.log_ratio_sum
+
+
+@pytest.mark.parametrize(
+    ("row", "words"), [(80, "80 rows, 0 to 79"), (-1, "80 rows"), (7, "no sampled"), (9, "is NaN")]
+)
+def test_a_row_with_nothing_to_show_is_refused(table, row, words):
+    with pytest.raises(RcdiagError, match=words) as raised:
+        rcdiag.score(table, sequences=[row])
+    assert f"--sequence {row}" in str(raised.value)
+
+
+def test_of_drawn_rows_only_those_drawn_can_be_asked_for_by_their_own_numbers(table):
+    drawn = rcdiag.score(table, rows=50)
+    here = drawn.drawn_sequences[0]
+    assert rcdiag.score(table, rows=50, sequences=[here.row]).named_sequences == [here]
+    refused = 0
+    for row in sorted({*range(ROWS)} - {*rows(drawn.readable_sequences)} - {7, 9})[:8]:
+        try:
+            rcdiag.score(table, rows=50, sequences=[row])
+        except RcdiagError as error:
+            refused += "rows that are drawn" in str(error)
+    assert refused
+
+
+def test_the_size_is_about_that_on_a_page(result):
+    def letters(some: ScoreResult) -> int:
+        return len(packed_document(to_json(some)))
+
+    bare = letters(replace(result, worst_sequences=[], drawn_sequences=[]))
+    held = letters(result) - bare
+    told = size([*result.worst_sequences, *result.drawn_sequences])
+    assert 0.9 * told < held < 1.15 * told
+    assert told <= BYTES
