@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +88,8 @@ class Reader:
     # For rows under names of one's own: writes a file again as parquet under the same names, and
     # returns the record that each row was made from, [rows].
     as_parquet: Callable[[Path, Path], NDArray[np.int64]] | None = None
+    # Of all files of a folder, a place that the writer marked as whole and whose file is not there.
+    lost: Callable[[Sequence[Path]], Path | None] = lambda files: None
     # For formats without token ids: the option of the trainer that writes token ids and log-probs.
     text_only: str = ""
     # For formats whose rows of one prompt follow each other, `group_size` at a time.
