@@ -113,6 +113,11 @@ def _named(source: str) -> tuple[list[Path], bool]:
             raise RcdiagError(
                 f"{file}: a directory, not a file", hint="give it alone, not in a glob"
             )
+        if not file.is_file():  # opening a pipe would wait for its writer
+            raise RcdiagError(
+                f"{file}: a pipe or a device, not a file",
+                hint="a dump is read more than once: write it to a file first",
+            )
     return files, False
 
 
