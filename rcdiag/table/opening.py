@@ -18,6 +18,7 @@ from rcdiag.table import missing
 from rcdiag.table import schema as columns
 from rcdiag.table.batches import TableFile
 from rcdiag.table.conversion import Heard, Origin, convert_files, with_urls
+from rcdiag.table.flattened import is_nested, write_flat
 from rcdiag.table.in_memory import name_in_memory, write_rows
 from rcdiag.table.naming import Naming, naming_of
 from rcdiag.table.observed import all_null
@@ -240,8 +241,8 @@ def _table(
     """Make one table of parquet files that all have the same columns.
 
     What is read under other names is decided by the first file. Files that are written `again` as
-    parquet, and those of padded tensors, which lose their padding, are written again to a
-    temporary folder, that of the file `beside` if given.
+    parquet, those of nested columns and those of padded tensors, which lose their padding, are
+    written to a temporary folder, that of the file `beside` if given.
     """
     mapped = {name: own for name, own in renames.items() if own}
     off = frozenset(renames) - set(mapped)
@@ -259,6 +260,11 @@ def _table(
             written = scratch.path / f"{len(opened):06}.as-it-is.parquet"
             origin = again.write(source_file, written, len(opened) + 1, len(files))
         parquet = open_parquet(written or path)
+        if is_nested(parquet.schema_arrow, mapped):
+            scratch = scratch or Scratch(beside)
+            flat = scratch.path / f"{len(opened):06}.flat.parquet"
+            write_flat(written or path, flat)
+            parquet, written = open_parquet(flat), flat
         tokens = padded_tokens(written or path, parquet.schema_arrow, mapped)
         if tokens is not None:
             scratch = scratch or Scratch(beside)
