@@ -176,7 +176,10 @@ def _plain(values: list[Any]) -> pa.Array:
     import pyarrow as pa
 
     try:
-        if not any(value and isinstance(value, (dict, list)) for value in values):
+        nested = any(
+            isinstance(value, dict) or (value and isinstance(value, list)) for value in values
+        )
+        if not nested:  # parquet has no object without fields
             return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # two types, or too large
         pass

@@ -128,6 +128,15 @@ def test_objects_of_very_many_fields_are_text(tmp_path):
     assert len(table.columns) < 50
 
 
+def test_objects_without_fields_are_text(tmp_path):
+    rows = [row(usage={}, of={"a": {}}), row(usage={}, of={"a": {"b": 1}}), row()]
+    table = rcdiag.open_table(write(tmp_path / "t.jsonl", rows), columns=OWN)
+    read = [each for batch in table.batches() for each in batch.table.to_pylist()]
+    assert [each["usage"] for each in read] == ["{}", "{}", None]
+    assert [each["of.a"] for each in read] == ["{}", None, None]
+    assert [each["of.a.b"] for each in read] == [None, 1, None]
+
+
 def test_how_far_the_reading_is_can_be_heard(tmp_path, monkeypatch):
     monkeypatch.setattr(json_lines, "VALUES_AT_A_TIME", 14)
     for name in ("1.jsonl", "2.jsonl"):
