@@ -84,7 +84,7 @@ def _parts(path: Path) -> Iterator[list[Line]]:
             raise RcdiagError(
                 f"{where}: it is no JSON object", hint="each line is one response as JSON object"
             )
-        record = objects.taken_apart(record)
+        record = objects.taken_apart(record, where)
         part.append((number, record))
         values += len(record) + sum(_lengths(record))
         if values >= VALUES_AT_A_TIME:
@@ -105,7 +105,7 @@ class _Objects:
         self._fields: dict[str, set[str]] = {}  # object -> its fields in all lines so far
         self._whole: set[str] = set()  # objects that are kept as they are
 
-    def taken_apart(self, record: dict[str, Any]) -> dict[str, Any]:
+    def taken_apart(self, record: dict[str, Any], where: str) -> dict[str, Any]:
         """Return a record with the fields of its objects, `object.field`, in their place.
 
         An object whose fields are too many to be columns, such as a mapping by ids of users, stays
@@ -116,10 +116,17 @@ class _Objects:
             return record
         made: dict[str, Any] = {}
         for name, value in record.items():
-            self._put(made, name, value, DEEPEST)
+            self._put(made, name, value, where)
         return made
 
-    def _put(self, made: dict[str, Any], name: str, value: Any, depth: int) -> None:
+    def _put(
+        self, made: dict[str, Any], name: str, value: Any, where: str, depth: int = DEEPEST
+    ) -> None:
+        if name in made:
+            raise RcdiagError(
+                f"{where}: `{name}` is a key, and a field of an object",
+                hint="give one of them another name",
+            )
         if not isinstance(value, dict) or not value or not depth or name in self._whole:
             made[name] = value
             return
@@ -130,7 +137,7 @@ class _Objects:
             made[name] = value
             return
         for field, inner in value.items():
-            self._put(made, f"{name}.{field}", inner, depth - 1)
+            self._put(made, f"{name}.{field}", inner, where, depth - 1)
 
 
 def _table(part: list[Line], path: Path) -> pa.Table:
@@ -197,7 +204,10 @@ def _is_of_tokens(peek: Peek) -> bool:
     """Tell whether the first record has token ids, and as many numbers beside them."""
     if peek.path.suffix not in (".jsonl", ".ndjson", ".json"):
         return False
-    record = _Objects().taken_apart(peek.record)
+    try:
+        record = _Objects().taken_apart(peek.record, "")
+    except RcdiagError:  # reading says what is wrong, where these are lines of tokens at all
+        record = peek.record
     lists = [value for value in record.values() if isinstance(value, list) and value]
     ids = {len(each) for each in lists if all(type(value) is int for value in each)}
     return any(

@@ -128,6 +128,12 @@ def test_objects_of_very_many_fields_are_text(tmp_path):
     assert len(table.columns) < 50
 
 
+def test_a_path_that_is_also_a_key_is_refused(tmp_path):
+    path = write(tmp_path / "t.jsonl", [row(), {**row(of={"a": 1}), "of.a": 2}])
+    with pytest.raises(RcdiagError, match=r"line 2: `of\.a` is a key, and a field of an object"):
+        rcdiag.open_table(path, columns=OWN)
+
+
 def test_objects_without_fields_are_text(tmp_path):
     rows = [row(usage={}, of={"a": {}}), row(usage={}, of={"a": {"b": 1}}), row()]
     table = rcdiag.open_table(write(tmp_path / "t.jsonl", rows), columns=OWN)
