@@ -8,6 +8,8 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from rcdiag.table.schema import column_spec
+
 NAMES = Path(__file__).with_name("names.toml")
 
 # Names of log-probs in dumps: inference_logprobs, old_per_token_logps, prox_logp, action_log_probs.
@@ -78,3 +80,17 @@ def spelled(name: str) -> str | None:
     """
     match = SPELLED.fullmatch(name)
     return f"{match['policy']}_log_probs" if match else None
+
+
+def known_form(name: str) -> str:
+    """Return the name by which a field of an object is known, and any other name as it is.
+
+    `response.logprobs` is known as `response_logprobs`, and `data.old_logps` as `old_logps`.
+    """
+    if "." not in name:
+        return name
+    for form in (name.replace(".", "_"), name.rpartition(".")[2]):
+        known = any(form in names_for(column) for column in known_names())
+        if known or spelled(form) or column_spec(form):
+            return form
+    return name

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from rcdiag.errors import RcdiagError, setting
+from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
@@ -29,6 +29,15 @@ from rcdiag.table.sources import SourceFile
 
 # Takes the file that is read now, its number from 1, the number of files, rows and tokens so far.
 Heard = Callable[[str, int, int, int, int], None]
+
+# Columns that all rows have or none, and what to do where some have them.
+_APART = "leave these records out of the dump, or convert them apart"
+NEVER_NULL = {
+    "step": f"{_APART}, with {mapping_setting('given', {'step': 'N'}, '--given')}",
+    "prompt_ids": _APART,
+    "group_id": _APART,
+    "sample_id": _APART,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,7 @@ class _Pass:
     equals: dict[tuple[str, str], EqualityWatch] = field(default_factory=dict)
     rows_with: dict[str, int] = field(default_factory=dict)  # column -> rows of files that have it
     nulls: dict[str, int] = field(default_factory=dict)  # log-probs -> rows without, in those files
+    lacking: dict[str, tuple[str, int]] = field(default_factory=dict)  # column -> first row, rows
     mapped: set[str] = field(default_factory=set)  # columns that a file has under another name
     policies_of: dict[Path, set[str]] = field(default_factory=dict)
 
@@ -76,6 +86,7 @@ class _Pass:
         table = given_values.filled(table, fills, np.arange(table.num_rows))
         table = self._watched(table, lengths)
         table = self.grouping.add_to(table, rows)
+        self._count_lacking(table, rows)
         self.tokens += int(lengths.sum())
         self.origin.add(rows.file, rows.record, rows.numbers)
         return table
@@ -131,10 +142,33 @@ class _Pass:
                 pair = self.equals.setdefault(("rollout", policy), EqualityWatch())
                 pair.add(values["rollout"], values[policy], sampled)
 
+    def _count_lacking(self, table: pa.Table, rows: Rows) -> None:
+        """Count the rows without what tells rows apart, and keep the place of the first."""
+        for name in NEVER_NULL:
+            present = table[name].is_valid() if name in table.column_names else None
+            without = table.num_rows if present is None else table[name].null_count
+            if without:
+                first = 0 if present is None else int(np.argmin(as_numpy(present)))
+                where, before = self.lacking.get(name, (rows.where(first), 0))
+                self.lacking[name] = where, before + without
+
+    def _check_lacking(self) -> None:
+        """Refuse a dump of which some rows lack what the others have and every row must have."""
+        total = self.origin.num_rows
+        for name in NEVER_NULL:
+            where, without = self.lacking.get(name, ("", 0))
+            if 0 < without < total:
+                raise RcdiagError(
+                    f"{where}: no `{name}`, which other rows have ({without:,} of {total:,} rows "
+                    "have none)",
+                    hint=NEVER_NULL[name],
+                )
+
     def finished(self, reader: Reader, files: Sequence[SourceFile]) -> dict[str, str]:
         """Note what the whole dump tells; returns the columns to drop with the reason."""
         rows = self.origin.num_rows
         self.grouping.check(files[0].name)
+        self._check_lacking()
         if self.grouping.rule:
             self.notes.change(self.grouping.rule)
         for name, having in self.rows_with.items():

@@ -330,9 +330,11 @@ def _sample(key: Any, dumps: Sequence[Table], partners: Sequence[NDArray[np.int6
 
 def _write(rows: pl.LazyFrame, path: Path, report: JoinReport) -> None:
     if report.common_samples == 0:
+        by_id = report.matched_by == "sample_id"
         raise RcdiagError(
             f"{', '.join(report.tables)}: no sample is in all tables with the same tokens "
             f"({report.tokens_differ:,} have other tokens)",
-            hint="join runs of the same dump; is `sample_id` the same thing in both?",
+            hint="join what was recorded of one run; "
+            + ("is `sample_id` the same thing in both?" if by_id else "rows are matched by tokens"),
         )
     rows.sink_parquet(path, maintain_order=True, compression="lz4")

@@ -19,6 +19,7 @@ from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.column_names import (
     LOOKS_LIKE_LOG_PROBS,
     KnownName,
+    known_form,
     known_names,
     names_for,
     spelled,
@@ -87,7 +88,7 @@ class Naming:
 
 
 def _users(name: str, own: str) -> str:
-    known = names_for(name).get(own)
+    known = names_for(name).get(known_form(own))
     return f" ({known.users})" if known is not None and known.users else ""
 
 
@@ -145,8 +146,9 @@ def columns_to_look_at(schema: pa.Schema, renames: Mapping[str, str]) -> list[st
 
 def _columns_of(field: pa.Field) -> list[str]:
     """Return the columns of the table for which a field's name stands in other programs."""
-    own = spelled(field.name)
-    return [column for column in known_names() if field.name in names_for(column)] + (
+    form = known_form(field.name)
+    own = spelled(form) or (form if form != field.name and column_spec(form) else None)
+    return [column for column in known_names() if form in names_for(column)] + (
         [own] if own else []
     )
 
@@ -274,7 +276,7 @@ class _Search:
     def naming(self) -> Naming:
         """Look for every column that is missing, tokens first: the others are held against them."""
         self._by_type()
-        for column in dict.fromkeys((TOKENS, *POLICIES, PROMPT, *known_names())):
+        for column in dict.fromkeys((TOKENS, *POLICIES, PROMPT, *known_names(), *COLUMNS)):
             if column not in self.own and column not in self.off:
                 self._look_for(column)
         doubts = {column: tuple(doubts) for column, doubts in self.doubts.items()}
@@ -299,8 +301,11 @@ class _Search:
         """Take the one column that has a known name for a column and passes every question."""
         sure: list[KnownName] = []
         for field_ in self.free:
-            known = names_for(column).get(field_.name)
-            if known is None and spelled(field_.name) == column:
+            form = known_form(field_.name)
+            known = names_for(column).get(form)
+            if known is not None:
+                known = replace(known, name=field_.name)
+            elif column in (spelled(form), form):
                 known = KnownName(column=column, name=field_.name)
             if known is None or not _fits(column, field_):
                 continue

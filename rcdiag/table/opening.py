@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
-from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
 from rcdiag.table.batches import TableFile
+from rcdiag.table.flattened import is_nested, write_flat
 from rcdiag.table.in_memory import name_in_memory, write_rows
 from rcdiag.table.naming import Naming, naming_of
 from rcdiag.table.observed import all_null
@@ -25,6 +25,7 @@ from rcdiag.table.origin import Origin, with_urls
 from rcdiag.table.readers.parquet import (
     open_parquet,
 )
+from rcdiag.table.readers.reader import AsParquet
 from rcdiag.table.remote_file import AnyFile
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile, SourceFiles, find_files
@@ -86,7 +87,8 @@ def open_parts(
     kept = [part.scratch for part in parts if part.scratch is not None]
     if reader.read is None:
         try:
-            table = _table(parts[0].source, files, renames or {}, needed, beside, reader.as_parquet)
+            again = None if reader.as_parquet is None else _Again(reader.as_parquet, heard)
+            table = _table(parts[0].source, files, renames or {}, needed, beside, again)
         except RcdiagError as error:
             raise with_urls(error, files) from error
         kept = kept if table.scratch is None else [table.scratch, *kept]
@@ -209,19 +211,43 @@ def _agree(table: Table, name: str, value: Any) -> None:
             raise given_values.refusal(batch.where(row), name, value, own)
 
 
+@dataclass
+class _Again:
+    """Files under names of one's own that are written again as parquet, one after the other."""
+
+    as_parquet: AsParquet
+    heard: Heard | None
+    rows: int = 0
+    tokens: int = 0
+
+    def write(self, file: SourceFile, target: Path, number: int, files: int) -> Origin:
+        """Write a file again, and return where its rows stood."""
+        before = self.rows, self.tokens
+
+        def count(rows: int, tokens: int) -> None:
+            self.rows, self.tokens = before[0] + rows, before[1] + tokens
+            if self.heard is not None:
+                self.heard(file.name, number, files, self.rows, self.tokens)
+
+        origin = Origin([file])
+        path = cast(Path, file.path)
+        origin.add(path, "line", self.as_parquet(path, target, count))
+        return origin
+
+
 def _table(
     source: str,
     files: Sequence[SourceFile],
     renames: Mapping[str, str],
     needed: Sequence[str],
     beside: Path | None = None,
-    as_parquet: Callable[[Path, Path], NDArray[np.int64]] | None = None,
+    again: _Again | None = None,
 ) -> Table:
     """Make one table of parquet files that all have the same columns.
 
-    What is read under other names is decided by the first file. Files that `as_parquet` makes
-    parquet of, and those of padded tensors, which lose their padding, are written again to a
-    temporary folder, that of the file `beside` if given.
+    What is read under other names is decided by the first file. Files that are written `again` as
+    parquet, those of nested columns and those of padded tensors, which lose their padding, are
+    written to a temporary folder, that of the file `beside` if given.
     """
     mapped = {name: own for name, own in renames.items() if own}
     off = frozenset(renames) - set(mapped)
@@ -234,12 +260,16 @@ def _table(
     scratch: Scratch | None = None
     for source_file in files:
         path, written, origin = source_file.path, None, None
-        if as_parquet is not None:
+        if again is not None:
             scratch = scratch or Scratch(beside)
             written = scratch.path / f"{len(opened):06}.as-it-is.parquet"
-            origin = Origin([source_file])
-            origin.add(cast(Path, path), "line", as_parquet(cast(Path, path), written))
+            origin = again.write(source_file, written, len(opened) + 1, len(files))
         parquet = open_parquet(written or path)
+        if is_nested(parquet.schema_arrow, mapped):
+            scratch = scratch or Scratch(beside)
+            flat = scratch.path / f"{len(opened):06}.flat.parquet"
+            write_flat(written or path, flat)
+            parquet, written = open_parquet(flat), flat
         tokens = padded_tokens(written or path, parquet.schema_arrow, mapped)
         if tokens is not None:
             scratch = scratch or Scratch(beside)

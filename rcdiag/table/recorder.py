@@ -20,7 +20,9 @@ import pyarrow as pa
 from rcdiag.errors import RcdiagError
 from rcdiag.files import not_writable
 from rcdiag.table.ledger import Ledger, rows_lost
+from rcdiag.table.recorder_padding import PROMPT
 from rcdiag.table.recorder_rows import rows_of
+from rcdiag.table.recorder_values import NEVER_NULL
 from rcdiag.table.schema import RECORDER, check_metadata
 from rcdiag.table.unify import common_schema, conformed
 from rcdiag.table.writer import VALUES_PER_ROW_GROUP, TableWriter
@@ -141,8 +143,10 @@ class Recorder:
         Columns with a value for each row (`step`, `group_id`, `sample_id`, `reward`, `advantage`,
         `temperature`, `top_p`, `finish_reason`, `policy_version`, `engine`, ...) are lists or
         arrays [rows], or one value for all. A column that is None is absent. Columns of other
-        names are kept. RcdiagError names the argument and the row that do not fit; no row of the
-        batch is added then. Where a file cannot be written, the rows are added and stay pending.
+        names are kept. RcdiagError names the argument and the row that do not fit, by shape, type
+        or range (`temperature=-1`); no row of the batch is added then. Log-probs are taken as they
+        are, NaN and positive ones too, which a diagnosis names. Where a file cannot be written,
+        the rows are added and stay pending.
         """
         rows = rows_of({"response_ids": response_ids, **columns})
         if rows.num_rows == 0:
@@ -166,6 +170,7 @@ class Recorder:
         """Put rows to those that wait, whose file will have the columns of all of them."""
         schema = rows.schema
         if self._schema is not None:
+            _check_same_columns(self._schema, rows.schema)
             schema, without = common_schema(self._schema, rows.schema)
             for name in without:
                 raise RcdiagError(
@@ -265,6 +270,20 @@ class Recorder:
             flush_seconds=self.flush_seconds,
         )
         return again, ()
+
+
+def _check_same_columns(before: pa.Schema, now: pa.Schema) -> None:
+    """Refuse a batch that lacks what rows are told apart by, or has it where earlier ones had not.
+
+    A table in which some rows have no group or step is refused when it is read.
+    """
+    for name in (*NEVER_NULL, PROMPT):
+        if (name in before.names) != (name in now.names):
+            had, has = ("had", "has not") if name in before.names else ("had not", "has")
+            raise RcdiagError(
+                f"Recorder.add: earlier batches {had} `{name}`, and this one {has}",
+                hint="give it for all rows, or for none",
+            )
 
 
 def _as_json(metadata: Mapping[str, Any]) -> dict[str, Any]:

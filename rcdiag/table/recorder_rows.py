@@ -15,6 +15,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, nearest
+from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS, known_names
 from rcdiag.table.lists import lengths_of
 from rcdiag.table.padding import Cut
@@ -27,8 +28,10 @@ from rcdiag.table.recorder_padding import (
     kind_of,
     wrong,
 )
+from rcdiag.table.recorder_values import check_entropy, check_row_values
 from rcdiag.table.schema import (
     COLUMNS,
+    ENTROPY,
     EXPERTS,
     NUMBER,
     TOKEN_FLOATS,
@@ -73,7 +76,18 @@ def rows_of(arguments: Mapping[str, Any]) -> pa.Table:
             column = _own_column(name, value, rows, response, lengths)
         if column.null_count < rows or rows == 0:
             columns[name] = column
+    _check_entropies(columns, lengths)
     return with_versions_as_numbers(pa.table(columns))
+
+
+def _check_entropies(columns: Mapping[str, pa.Array], lengths: NDArray[np.int64]) -> None:
+    """Refuse entropies below 0; those of tokens that the policy did not sample are not asked."""
+    mask = columns.get(MASK)
+    tokens = int(lengths.sum())
+    counted = np.ones(tokens, np.bool_) if mask is None else as_numpy(mask.flatten()) != 0
+    for name, column in columns.items():
+        if ENTROPY.fullmatch(name) and not column.null_count:
+            check_entropy(name, as_numpy(column.flatten()), counted, lengths)
 
 
 def _check_names(given: Mapping[str, Any]) -> None:
@@ -127,6 +141,7 @@ def _is_per_token(name: str, value: Any) -> bool:
 def _row_column(name: str, value: Any, rows: int) -> pa.Array:
     """Return a column of rcdiag's with one value for each row; one value counts for all."""
     values = _values(name, value, rows)
+    check_row_values(name, values)
     spec = COLUMNS[name]
     if spec is NUMBER:
         values = [float(value) if isinstance(value, bool) else value for value in values]

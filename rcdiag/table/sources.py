@@ -117,6 +117,11 @@ def _named(source: str) -> tuple[list[Path], bool]:
             raise RcdiagError(
                 f"{file}: a directory, not a file", hint="give it alone, not in a glob"
             )
+        if not file.is_file():  # opening a pipe would wait for its writer
+            raise RcdiagError(
+                f"{file}: a pipe or a device, not a file",
+                hint="a dump is read more than once: write it to a file first",
+            )
     return files, False
 
 
@@ -174,6 +179,7 @@ def _of_folder(
         files = [path for path in paths if fitting[path]] or list(paths)
         for path in files:
             _check_file(path, urls[path])
+        _check_lost(paths, readers[0])
         if not files:
             raise _nothing(source, len(paths))
         return chosen, files
@@ -196,10 +202,23 @@ def _of_folder(
             continue
         if is_packed_or_cut(path):
             raise unknown_file(path, urls[path])
+    for reader in readers:
+        if reader.name in by_format or not by_format:
+            _check_lost(paths, reader)
     if not by_format:
         raise _nothing(source, len(paths))
     ((name, files),) = by_format.items()
     return READERS[name], files
+
+
+def _check_lost(paths: Sequence[AnyFile], reader: Reader) -> None:
+    """Refuse a folder that lacks a file of which its writer says there that it was written."""
+    lost = reader.lost([path for path in paths if isinstance(path, Path)])
+    if lost is not None:
+        raise RcdiagError(
+            f"{lost}: no such file, although {reader.name} finished the folder that it belongs in",
+            hint="copy it, or take its folder away to read the other ones alone",
+        )
 
 
 def _left(found: Sequence[AnyFile], taken: Sequence[AnyFile], reader: Reader) -> tuple[str, ...]:

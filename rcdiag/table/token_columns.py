@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.decode import MOST_TOKEN_IDS
 from rcdiag.table.lists import lengths_of
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers.list_columns import ragged
@@ -101,19 +102,40 @@ def _of_lists(name: str, value: list[Any]) -> pa.ListArray:
     lengths = np.array([0 if row is None else len(row) for row in value], dtype=np.int64)
     filled = [row for row in value if row is not None]
     if column_spec(name) is EXPERTS:
-        parts = [np.asarray(row).reshape(len(row), -1) for row in filled if len(row)]
+        parts = [
+            _experts_of(name, number, row) for number, row in enumerate(value) if row is not None
+        ]
+        parts = [part for part in parts if len(part)]
+        if len({part.shape[1] for part in parts}) > 1:
+            odd = next(part.shape[1] for part in parts if part.shape[1] != parts[0].shape[1])
+            raise wrong(
+                name,
+                None,
+                f"{parts[0].shape[1]} experts of a token in one row and {odd} in another",
+                "layers x k is the same for all tokens",
+            )
         flat = np.concatenate(parts) if parts else np.zeros((0, 0), np.uint16)
         return _nested(name, flat, lengths)
     flat = _flat(name, filled)
     _check_flat(name, flat, lengths)
     column = ragged(_typed(name, flat), lengths)
     if null.any():
-        if name in (IDS, MASK):
+        if name in (IDS, MASK, PROMPT):
             raise wrong(name, int(np.argmax(null)), "None", "of no tokens it is an empty list")
         import pyarrow.compute as pc
 
         column = pc.if_else(pa.array(null), pa.scalar(None, column.type), column)
     return column
+
+
+def _experts_of(name: str, number: int, row: Any) -> NDArray[Any]:
+    """Return the experts of one row, [tokens, layers x k]."""
+    try:
+        return np.asarray(row).reshape(len(row), -1) if len(row) else np.zeros((0, 0), np.uint16)
+    except ValueError as error:
+        raise wrong(
+            name, number, "its tokens have unlike numbers of experts", "layers x k for each token"
+        ) from error
 
 
 def _flat(name: str, rows: Sequence[Any]) -> NDArray[Any]:
@@ -162,9 +184,12 @@ def _check_flat(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> No
     else:
         if flat.dtype.kind not in "iu" and len(flat):
             raise wrong(name, None, f"it holds {flat.dtype}", "whole numbers are needed")
-        least = np.iinfo(np.int32).min if name == "policy_version" else 0
-        bad = (flat < least) | (flat > np.iinfo(np.int32).max)
-        hint = "token ids are 0 or more; padding is cut by lengths or a mask"
+        least, most = 0, MOST_TOKEN_IDS - 1
+        hint = f"token ids are 0 to {most:,}; padding is cut by lengths or a mask"
+        if name == "policy_version":
+            least, most = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+            hint = "versions of weights for each token are 32-bit numbers"
+        bad = (flat < least) | (flat > most)
     if bad.any():
         at = int(np.argmax(bad))
         row = int(np.searchsorted(np.cumsum(lengths), at, side="right"))

@@ -20,7 +20,8 @@ class Progress:
     def converted(self, file: str, number: int, files: int, rows: int, tokens: int) -> None:
         """Take how far the conversion of a dump is: it reads `file`, the `number`-th of `files`.
 
-        `rows` and `tokens` (response tokens) are those that were read so far, of all files.
+        `rows` and `tokens` are those that were read so far, of all files: tokens of responses, or
+        of records whose names are not known yet.
         """
 
     def wrote(self, path: Path) -> None:

@@ -59,13 +59,15 @@ def test_a_dry_run_writes_nothing(rcdiag, dump, tmp_path):
     assert not (tmp_path / "out.parquet").exists()
 
 
-def test_many_changes_are_cut_without_verbose(rcdiag, dump, tmp_path):
+def test_many_changes_are_cut_without_verbose(rcdiag, tmp_path):
+    notes = tmp_path / "notes"
+    notes.mkdir()
     for step in range(9):
-        write_toy(tmp_path / f"{step}.toyjsonl", [{"response_ids": [1], f"note_{step}": 1}])
-    ran = rcdiag("convert", tmp_path, "-o", tmp_path / "out" / "out.parquet")
+        write_toy(notes / f"{step}.toyjsonl", [{"response_ids": [1], f"note_{step}": 1}])
+    ran = rcdiag("convert", notes, "-o", tmp_path / "out" / "out.parquet")
     assert "more: -v" in ran.out
     assert len(ran.out.splitlines()) < 40
-    ran = rcdiag("convert", tmp_path, "-o", tmp_path / "out" / "out.parquet", "--force", "-v")
+    ran = rcdiag("convert", notes, "-o", tmp_path / "out" / "out.parquet", "--force", "-v")
     assert "more: -v" not in ran.out
 
 

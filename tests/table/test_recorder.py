@@ -424,3 +424,16 @@ def test_importing_the_recorder_loads_no_torch():
     code = "import sys, rcdiag; rcdiag.Recorder; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"
+
+
+@pytest.mark.parametrize("name", ["group_id", "step", "sample_id", "prompt_ids"])
+@pytest.mark.parametrize("first", [True, False])
+def test_rows_are_told_apart_in_all_batches_or_in_none(name, first, tmp_path):
+    batch = {"response_ids": [[1], [2]], "rollout_log_probs": [[-1.0], [-2.0]]}
+    told = {name: [[1], [2]] if name == "prompt_ids" else [1, 2]}
+    with Recorder(tmp_path) as recorder:
+        recorder.add(**batch, **(told if first else {}))
+        with pytest.raises(RcdiagError, match=f"earlier batches .* `{name}`"):
+            recorder.add(**batch, **({} if first else told))
+        assert recorder.rows == 2
+    assert rcdiag.open_table(tmp_path).num_rows == 2

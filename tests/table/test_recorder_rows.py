@@ -277,13 +277,39 @@ WRONG = {
     "a mask of twos": ({"response_mask": [[1, 2, 1], [1], [], [1, 1]]}, "row 0 of the batch"),
     "a step of text": ({"step": ["a"] * 4}, "`step`"),
     "half a step": ({"step": 1.5}, "`step`"),
-    "a group that is a float": ({"group_id": 1.5}, "`group_id`: it holds double"),
+    "a group that is a float": ({"group_id": 1.5}, "`group_id`, row 0 of the batch: it is 1.5"),
     "two kinds of groups": ({"group_id": ["a", 1, "b", "c"]}, "`group_id`, row 1"),
     "a reward of text": ({"reward": ["good"] * 4}, "`reward`"),
     "a prompt too few": ({"prompt_ids": [[1]]}, "`prompt_ids`: it has 1 rows"),
     "a slip of the pen": ({"rewards": [1.0] * 4}, "`rewards` is no column that rcdiag reads"),
     "a log-prob too few": ({"rollout_log_prob": LOG_PROBS}, "`rollout_log_prob` is no column"),
     "another word": ({"sampling_per_token_logps": LOG_PROBS}, "is no column that rcdiag reads"),
+    "a temperature below 0": ({"temperature": -1}, "`temperature`, row 0 of the batch: it is -1"),
+    "no temperature": ({"temperature": [1.0, 1.0, 0.0, 1.0]}, "`temperature`, row 2 of the batch"),
+    "a temperature of NaN": ({"temperature": float("nan")}, "`temperature`, row 0 of the batch"),
+    "a temperature of text": ({"temperature": "hot"}, "`temperature`, row 0 of the batch"),
+    "more than all": ({"top_p": [0.9, 1.5, 1, 1]}, "`top_p`, row 1 of the batch: it is 1.5"),
+    "nothing kept": ({"top_p": 0}, "`top_p`, row 0 of the batch"),
+    "a share above 1": ({"min_p": 2.0}, "`min_p`, row 0 of the batch: it is 2.0"),
+    "half a token kept": ({"top_k": [1, 2, 3, 0.5]}, "`top_k`, row 3 of the batch: it is 0.5"),
+    "fewer than none": ({"top_k": -5}, "`top_k`, row 0 of the batch: it is -5"),
+    "a step before the first": ({"step": [0, 1, -1, 2]}, "`step`, row 2 of the batch: it is -1"),
+    "a step beyond int64": ({"step": 2**70}, "`step`, row 0 of the batch"),
+    "a truth for a step": ({"step": True}, "`step`, row 0 of the batch: it is True"),
+    "some without a group": ({"group_id": ["a", None, "b", "b"]}, "`group_id`, row 1 of the batch"),
+    "some without a prompt": ({"prompt_ids": [[1], [1], None, [1]]}, "`prompt_ids`, row 2"),
+    "an endless reward": ({"reward": [0, 1, float("inf"), 1]}, "`reward`, row 2 of the batch"),
+    "advantages of two kinds": ({"advantage": [0.5, "x", 1, 1]}, "`advantage`, row 1 of the batch"),
+    "a log-prob for an entropy": ({"old_entropy": LOG_PROBS}, "`old_entropy`, row 0 of the batch"),
+    "no token of a vocabulary": ({"prompt_ids": [[1], [1 << 20], [], []]}, "`prompt_ids`, row 1"),
+    "experts of many widths": (
+        {"old_routed_experts": [[[1], [1, 2], [1]], [[1]], [], [[1]] * 2]},
+        "`old_routed_experts`, row 0 of the batch",
+    ),
+    "experts of two widths": (
+        {"old_routed_experts": [[[1]] * 3, [[1, 2]], [], [[1]] * 2]},
+        "1 experts of a token in one row and 2 in another",
+    ),
     "negative experts": ({"old_routed_experts": [[[-1]] * n for n in LENGTHS]}, "from -1 to -1"),
 }
 
@@ -342,3 +368,23 @@ def test_tokens_that_are_none(ids, message):
 )
 def test_cuts_that_do_not_fit(columns, message):
     assert message in refused(response_ids=np.array(PADDED_IDS), **columns).message
+
+
+def test_what_has_a_meaning_is_taken():
+    columns = made(
+        response_ids=ROWS,
+        rollout_log_probs=[[float("nan"), 0.5, -float("inf")], [-1.0], [], [-1.0, -1.0]],
+        old_entropy=[[-9.0, 0.0, 1.5], [1.0], [], [1.0, 1.0]],
+        response_mask=[[0, 1, 1], [1], [], [1, 1]],  # what stands at other tokens is not asked
+        reward=[float("nan"), None, True, -3],
+        advantage=np.float32(-0.5),
+        top_k=-1,
+        top_p=1,
+        min_p=0.0,
+        temperature=[None, 0.7, 1, 2],
+        group_id=[None] * 4,
+    )
+    assert columns["reward"][1:] == [None, 1.0, -3.0]
+    assert columns["temperature"] == [None, 0.7, 1.0, 2.0]
+    assert columns["rollout_log_probs"][0][1:] == [0.5, -float("inf")]
+    assert "group_id" not in columns

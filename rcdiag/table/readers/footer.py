@@ -50,14 +50,10 @@ class EncryptedError(FooterError):
 class ColumnChunk:
     """What a footer says of one column of one row group."""
 
+    column: str  # its name, in which there may be dots
     path: str  # names from the column down to its values, with dots between
     num_values: int
     null_count: int | None  # None where the footer does not say it
-
-    @property
-    def column(self) -> str:
-        """Return the name of the column."""
-        return self.path.split(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +104,7 @@ def _row_group(group: Fields) -> RowGroup:
         group[GROUP_ROWS],
         tuple(
             ColumnChunk(
+                chunk[PATH][0].decode(),
                 ".".join(name.decode() for name in chunk[PATH]),
                 chunk[NUM_VALUES],
                 chunk.get(STATISTICS, {}).get(NULL_COUNT),

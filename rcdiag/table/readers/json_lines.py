@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,27 +20,38 @@ if TYPE_CHECKING:
 
 # Values of all columns that are gathered before they become rows of the parquet file.
 VALUES_AT_A_TIME = 1_000_000
+# Objects of more fields, or further inside of each other, are kept as JSON text.
+MOST_FIELDS = 64
+DEEPEST = 4
 INT64 = range(-(2**63), 2**63)
 
 Line = tuple[int, dict[str, Any]]
 
 
-def write_json_lines(path: Path, target: Path) -> NDArray[np.int64]:
+def write_json_lines(
+    path: Path, target: Path, heard: Callable[[int, int], None] | None = None
+) -> NDArray[np.int64]:
     """Write the records of a file as rows of a parquet file; return the line of each, [rows].
 
-    Numbers, texts and lists of numbers keep their names and values. Objects, and what has no one
-    type in a column, are kept as JSON text.
+    Numbers, texts and lists of numbers keep their names and values. Fields of objects are columns
+    `object.field`. Objects of very many fields, lists of anything else, and what has no one type in
+    a column, are kept as JSON text. `heard` takes rows and tokens so far: the values of the longest
+    list of each record, as nothing says yet which the response is.
     """
     from rcdiag.table.growing import GrowingWriter
 
     lines: list[int] = []
     of_numbers: set[str] = set()
+    tokens = 0
     with GrowingWriter(target) as writer:
         for part in _parts(path):
             lines.extend(number for number, _ in part)
             table = _table(part, path)
             of_numbers |= {name for name in table.column_names if _is_of_numbers(table[name].type)}
             writer.write(table)
+            if heard is not None:
+                tokens += sum(max(_lengths(record), default=0) for _, record in part)
+                heard(len(lines), tokens)
         if wrong := writer.mixed & of_numbers:
             raise RcdiagError(
                 f"{path}: `{min(wrong)}` is a list of numbers in some lines, and none in others",
@@ -67,18 +78,66 @@ def _parts(path: Path) -> Iterator[list[Line]]:
     """Yield the records of a file with their lines, as many at a time as fit into memory."""
     part: list[Line] = []
     values = 0
+    objects = _Objects()
     for where, number, record in records(path, dict):  # type: ignore[type-var]
         if not isinstance(record, dict):
             raise RcdiagError(
                 f"{where}: it is no JSON object", hint="each line is one response as JSON object"
             )
+        record = objects.taken_apart(record, where)
         part.append((number, record))
-        values += sum(len(value) if isinstance(value, list) else 1 for value in record.values())
+        values += len(record) + sum(_lengths(record))
         if values >= VALUES_AT_A_TIME:
             yield part
             part, values = [], 0
     if part:
         yield part
+
+
+def _lengths(record: dict[str, Any]) -> Iterator[int]:
+    return (len(value) for value in record.values() if isinstance(value, list))
+
+
+class _Objects:
+    """Objects in records, whose fields become columns of the record."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, set[str]] = {}  # object -> its fields in all lines so far
+        self._whole: set[str] = set()  # objects that are kept as they are
+
+    def taken_apart(self, record: dict[str, Any], where: str) -> dict[str, Any]:
+        """Return a record with the fields of its objects, `object.field`, in their place.
+
+        An object whose fields are too many to be columns, such as a mapping by ids of users, stays
+        one value from there on, and so does one under the name of what was a list before.
+        """
+        self._whole.update(name for name, value in record.items() if isinstance(value, list))
+        if not any(isinstance(value, dict) for value in record.values()):
+            return record
+        made: dict[str, Any] = {}
+        for name, value in record.items():
+            self._put(made, name, value, where)
+        return made
+
+    def _put(
+        self, made: dict[str, Any], name: str, value: Any, where: str, depth: int = DEEPEST
+    ) -> None:
+        if name in made:
+            raise RcdiagError(
+                f"{where}: `{name}` is a key, and a field of an object",
+                hint="give one of them another name",
+            )
+        if not isinstance(value, dict) or not value or not depth or name in self._whole:
+            made[name] = value
+            return
+        fields = self._fields.setdefault(name, set())
+        fields.update(value)
+        if len(fields) > MOST_FIELDS:
+            self._whole.add(name)
+            made[name] = value
+            return
+        for field, inner in value.items():
+            self._put(made, f"{name}.{field}", inner, where, depth - 1)
 
 
 def _table(part: list[Line], path: Path) -> pa.Table:
@@ -124,7 +183,10 @@ def _plain(values: list[Any]) -> pa.Array:
     import pyarrow as pa
 
     try:
-        if not any(value and isinstance(value, (dict, list)) for value in values):
+        nested = any(
+            isinstance(value, dict) or (value and isinstance(value, list)) for value in values
+        )
+        if not nested:  # parquet has no object without fields
             return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # two types, or too large
         pass
@@ -142,7 +204,11 @@ def _is_of_tokens(peek: Peek) -> bool:
     """Tell whether the first record has token ids, and as many numbers beside them."""
     if peek.path.suffix not in (".jsonl", ".ndjson", ".json"):
         return False
-    lists = [value for value in peek.record.values() if isinstance(value, list) and value]
+    try:
+        record = _Objects().taken_apart(peek.record, "")
+    except RcdiagError:  # reading says what is wrong, where these are lines of tokens at all
+        record = peek.record
+    lists = [value for value in record.values() if isinstance(value, list) and value]
     ids = {len(each) for each in lists if all(type(value) is int for value in each)}
     return any(
         len(each) in ids

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +72,10 @@ def natural_order(path: AnyFile) -> tuple[Any, ...]:
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
 
 
+Counted = Callable[[int, int], None]
+AsParquet = Callable[[Path, Path, Counted | None], "NDArray[np.int64]"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reader:
     """A format that a dump may have on disk."""
@@ -85,9 +89,11 @@ class Reader:
     read: Callable[[Dump], Iterator[Rows]] | None
     source: str = ""  # a page or file with which its writer can be checked: a URL
     order: Callable[[Any], Any] = natural_order  # the key by which its files follow each other
-    # For rows under names of one's own: writes a file again as parquet under the same names, and
-    # returns the record that each row was made from, [rows].
-    as_parquet: Callable[[Path, Path], NDArray[np.int64]] | None = None
+    # For rows under names of one's own: writes a file again as parquet under the same names, says
+    # how many rows and tokens it has, and returns the record that each row was made from, [rows].
+    as_parquet: AsParquet | None = None
+    # Of all files of a folder, a place that the writer marked as whole and whose file is not there.
+    lost: Callable[[Sequence[Path]], Path | None] = lambda files: None
     # For formats without token ids: the option of the trainer that writes token ids and log-probs.
     text_only: str = ""
     # For formats whose rows of one prompt follow each other, `group_size` at a time.

@@ -177,9 +177,6 @@ def _columns_of_rows(
     groups = _groups(metadata, number, count)
     if groups is not None:
         notes.change("groups are those of SkyRL's policy_prompt_boundaries")
-        kept = groups[: count - (metadata.get("pad_size") or 0)]
-        if None in kept:
-            notes.change("rows outside of policy_prompt_boundaries have no group", kept.count(None))
         made["group_id"] = pa.array(groups, pa.string())
     if match := STEP.search(path.name):
         notes.change("steps are those in the names of files", count)

@@ -95,6 +95,26 @@ def test_a_bad_row_is_named_by_file_and_record(tmp_path, change, output):
     assert output in error.message
 
 
+@pytest.mark.parametrize("name", ["step", "group_id", "sample_id", "prompt_ids"])
+@pytest.mark.parametrize("is_null", [True, False])
+def test_what_tells_rows_apart_is_in_all_of_them_or_in_none(tmp_path, name, is_null):
+    value = {"prompt_ids": [7], "sample_id": "a"}.get(name, 7)
+    write_toy(tmp_path / "1.toyjsonl", [row(1, **{name: value}), row(2, **{name: value})])
+    lacking = [row(3, **{name: None})] if is_null else [row(3)]
+    write_toy(tmp_path / "2.toyjsonl", [row(3, **{name: value}), *lacking] if is_null else lacking)
+    with pytest.raises(RcdiagError) as caught:
+        open_table(tmp_path)
+    place = f"{tmp_path / '2.toyjsonl'}, row {int(is_null)}: no `{name}`"
+    assert caught.value.message.startswith(place)
+    assert "convert them apart" in caught.value.hint
+    assert open_table(tmp_path / "1.toyjsonl").num_rows == 2
+
+
+def test_a_given_step_is_that_of_rows_without_one(tmp_path):
+    write_toy(tmp_path / "1.toyjsonl", [row(1, step=7), row(2)])
+    assert column(open_table(tmp_path, given={"step": 7}), "step") == [7, 7]
+
+
 def test_columns_that_some_files_lack_are_null_there(tmp_path, monkeypatch):
     monkeypatch.setattr(growing, "ROWS_PER_COPY", 2)
     write_toy(tmp_path / "1.toyjsonl", [row(1, reward=1.0), row(2, 3, reward=0.0)])

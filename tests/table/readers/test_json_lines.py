@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 import rcdiag
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_parts
 from rcdiag.table.padded_rows import PADDED_ROWS
 from rcdiag.table.readers import json_lines
+from rcdiag.table.sources import find_files
 
 OWN = {"response_ids": "output", "rollout_log_probs": "sampler", "old_log_probs": "learner"}
 
@@ -77,13 +79,81 @@ def test_names_of_trainers_are_read_and_padding_is_cut(tmp_path):
 
 def test_a_file_of_many_parts_is_one_table(tmp_path, monkeypatch):
     monkeypatch.setattr(json_lines, "VALUES_AT_A_TIME", 10)
-    rows = [row(number=1, tag=None), row(number=0.5), row(tag="x", more={"a": [1]}), row(), row()]
+    rows = [row(number=1, tag=None), row(number=0.5), row(tag="x", more=[{"a": 1}]), row(), row()]
     table = rcdiag.open_table(write(tmp_path / "t.jsonl", rows), columns=OWN)
     read = [each for batch in table.batches() for each in batch.table.to_pylist()]
     assert [each["number"] for each in read] == [1.0, 0.5, None, None, None]
     assert [each["tag"] for each in read] == [None, None, "x", None, None]
-    assert [each["more"] for each in read] == [None, None, '{"a":[1]}', None, None]
+    assert [each["more"] for each in read] == [None, None, '[{"a":1}]', None, None]
     assert [each["response_ids"] for each in read] == [[5, 6]] * 5
+
+
+def nested(place: int) -> dict[str, Any]:
+    return {
+        "prompt": {"text": "a", "token_ids": [1, place // 2]},
+        "response": {"token_ids": [5, 6, place], "logprobs": [-0.5, -1.5, -0.25]},
+        "trainer": {"logprobs": [-0.5, -1.0, -0.25], "config": {"beta": {"value": 0.5}}},
+        "meta": {"step": 3, "uid": f"g{place // 2}", "temperature": 0.5},
+        "reward": 1.0,
+    }
+
+
+def test_fields_of_objects_are_columns(tmp_path):
+    path = write(tmp_path / "t.jsonl", [nested(place) for place in range(4)])
+    table = rcdiag.open_table(path, columns={"rollout_log_probs": "response.logprobs"})
+    rows = [each for batch in table.batches() for each in batch.table.to_pylist()]
+    for place, each in enumerate(rows):
+        assert each["response_ids"] == [5, 6, place]
+        assert each["rollout_log_probs"] == [-0.5, -1.5, -0.25]
+        assert each["old_log_probs"] == [-0.5, -1.0, -0.25]
+        assert each["prompt_ids"] == [1, place // 2]
+        assert (each["step"], each["group_id"]) == (3, f"g{place // 2}")
+        assert (each["temperature"], each["reward"]) == (0.5, 1.0)
+        assert each["prompt.text"] == "a"
+        assert each["trainer.config.beta.value"] == 0.5
+    assert len(rows) == 4
+
+
+def test_a_nested_name_that_may_be_several_is_not_guessed(tmp_path):
+    path = write(tmp_path / "t.jsonl", [nested(place) for place in range(4)])
+    with pytest.raises(RcdiagError, match=r"no column `rollout_log_probs` \(`response.logprobs`"):
+        rcdiag.score(path)
+
+
+def test_objects_of_very_many_fields_are_text(tmp_path):
+    rows = [row(of={f"user{place}-{k}": k for k in range(40)}) for place in range(3)]
+    table = rcdiag.open_table(write(tmp_path / "t.jsonl", rows), columns=OWN)
+    read = [each for batch in table.batches() for each in batch.table.to_pylist()]
+    assert [json.loads(each["of"]) for each in read[1:]] == [each["of"] for each in rows[1:]]
+    assert len(table.columns) < 50
+
+
+def test_a_path_that_is_also_a_key_is_refused(tmp_path):
+    path = write(tmp_path / "t.jsonl", [row(), {**row(of={"a": 1}), "of.a": 2}])
+    with pytest.raises(RcdiagError, match=r"line 2: `of\.a` is a key, and a field of an object"):
+        rcdiag.open_table(path, columns=OWN)
+
+
+def test_objects_without_fields_are_text(tmp_path):
+    rows = [row(usage={}, of={"a": {}}), row(usage={}, of={"a": {"b": 1}}), row()]
+    table = rcdiag.open_table(write(tmp_path / "t.jsonl", rows), columns=OWN)
+    read = [each for batch in table.batches() for each in batch.table.to_pylist()]
+    assert [each["usage"] for each in read] == ["{}", "{}", None]
+    assert [each["of.a"] for each in read] == ["{}", None, None]
+    assert [each["of.a.b"] for each in read] == [None, 1, None]
+
+
+def test_how_far_the_reading_is_can_be_heard(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_lines, "VALUES_AT_A_TIME", 14)
+    for name in ("1.jsonl", "2.jsonl"):
+        write(tmp_path / name, [row(), row(), row()])
+    parts = [find_files(str(tmp_path))]
+    heard: list[tuple[Any, ...]] = []
+    open_parts(parts, OWN, heard=lambda *told: heard.append(told))
+    assert heard == [
+        (str(tmp_path / f"{number}.jsonl"), number, 2, rows, 2 * rows)
+        for number, rows in ((1, 2), (1, 3), (2, 5), (2, 6))
+    ]
 
 
 def test_an_error_names_the_line(tmp_path):

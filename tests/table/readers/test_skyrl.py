@@ -150,13 +150,11 @@ def test_a_batch_of_another_layout_is_refused(change, message, tmp_path):
         read(path)
 
 
-def test_rows_outside_of_all_boundaries_have_no_group_and_are_said(tmp_path):
+def test_rows_outside_of_all_boundaries_have_no_group_and_are_refused(tmp_path):
     metadata = {"pad_size": 1, "policy_prompt_boundaries": [(0, 2)]}
     path = write_batch(tmp_path / name(1), tensors_of(rollouts(5), 1), metadata)
-    rows, table = read(path)
-    assert [row["group_id"] for row in rows] == ["0-0", "0-0", None, None, None]
-    changes = table.metadata["conversion"]["changes"]
-    assert changes["rows outside of policy_prompt_boundaries have no group"] == 3
+    with pytest.raises(RcdiagError, match=r"row 2: no `group_id`.* \(3 of 5 rows have none\)"):
+        read(path)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 import pickle
 import zipfile
 from collections.abc import Iterator
@@ -79,6 +80,14 @@ def test_a_named_format_takes_files_of_its_names_or_else_all(tmp_path):
     with pytest.raises(RcdiagError, match="format toyjson: no such format") as caught:
         find_files(str(tmp_path), "toyjson")
     assert "did you mean toyjsonl?" in caught.value.hint
+
+
+@pytest.mark.parametrize("place", ["pipe", "/dev/zero"])
+def test_pipes_and_devices_are_refused_and_not_waited_for(place, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RcdiagError, match="a pipe or a device") as caught:
+        find_files(str(tmp_path / place))
+    assert "write it to a file" in caught.value.hint
 
 
 def test_two_formats_in_a_folder_are_refused_with_both_names(tmp_path):

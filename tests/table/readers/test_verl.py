@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.sources import find_files
 from tests.table.readers.pickled import (
     Built,
     Named,
@@ -471,3 +472,25 @@ def test_a_large_batch_is_read_in_parts(tmp_path, monkeypatch):
     rows, table = read(write_batch(tmp_path / "a.dp", batch))
     assert_rows(rows, batch.rows)
     assert table.where(49).endswith("a.dp, row 49")
+
+
+@pytest.mark.parametrize("name", ["gen_batch.dp", "tq_batch.pt"])
+@pytest.mark.parametrize("others", [True, False])
+def test_a_step_that_verl_finished_and_whose_batch_is_lost_is_refused(name, others, tmp_path):
+    run = tmp_path / "GBS2_N2_in8_out8"
+    steps = [("1", True), ("2", False)] if others else [("2", False)]
+    for step, kept in steps:
+        folder = run / step / "0" if name == "tq_batch.pt" else run / step
+        folder.mkdir(parents=True)
+        meta = {"global_steps": int(step)} | ({"num_trajectories": 4} if "tq" in name else {})
+        (folder / "meta.json").write_text(json.dumps(meta))
+        if kept:
+            torch.save(tensors_of(rollouts(4)), folder / name)
+    with pytest.raises(RcdiagError, match=rf"2/(0/)?{name}: no such file, although"):
+        find_files(str(tmp_path))
+
+
+def test_other_files_named_meta_json_are_none_of_verl(tmp_path):
+    (tmp_path / "meta.json").write_text(json.dumps({"model": "made-up"}))
+    torch.save(tensors_of(rollouts(4)), tmp_path / "batch.pt")
+    assert [file.path.name for file in find_files(str(tmp_path)).files] == ["batch.pt"]

@@ -47,5 +47,6 @@ VERL = Reader(
     patterns=("*.dp", "*.pt", "*.pth", "*.pkl", "*GBS*_N*"),
     detect=_is_verl,
     read=_read,
+    lost=layout.lost_batch,
     source="https://github.com/verl-project/verl/blob/v0.9.1/verl/protocol.py",
 )

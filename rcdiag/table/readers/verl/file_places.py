@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from rcdiag.table.readers.reader import natural_order
 
 RESPONSES_PER_PROMPT = re.compile(r"GBS(?P<prompts>\d+)_+N(?P<responses>\d+)(?:_|$)")
 STEP = re.compile(r"(?:^|[^a-z])(?:global_|gen)?steps?[_-]?(?P<step>\d+)", re.IGNORECASE)
 INPUT_BATCH = "new_batch.dp"
 OUTPUT_BATCH, QUEUE = "gen_batch.dp", "tq_batch.pt"
 DUMPED = (OUTPUT_BATCH, QUEUE)
+MARK = "meta.json"
 
 
 def named_sizes(path: Path) -> tuple[int, int] | None:
@@ -48,8 +52,27 @@ def named_step(path: Path) -> int | None:
 
 
 def _beside(path: Path) -> dict[str, Any]:
+    return _facts(path.parent / MARK) if path.name in DUMPED else {}
+
+
+def lost_batch(files: Sequence[Path]) -> Path | None:
+    """Return the first batch that is not there although verl wrote its step's meta.json.
+
+    verl writes meta.json behind the batch, so such a batch was lost on the way here.
+    """
+    dumped = {file.parent for file in files if file.name in DUMPED}
+    for file in sorted(files, key=natural_order):
+        if file.name == MARK and file.parent not in dumped:
+            facts = _facts(file)
+            if "global_steps" in facts:
+                return file.parent / (QUEUE if "num_trajectories" in facts else OUTPUT_BATCH)
+    return None
+
+
+def _facts(file: Path) -> dict[str, Any]:
+    """Return what verl writes of a step beside its batch; nothing where it cannot be read."""
     try:
-        facts = json.loads((path.parent / "meta.json").read_bytes())
+        facts = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
-    return facts if path.name in DUMPED and isinstance(facts, dict) else {}
+    return facts if isinstance(facts, dict) else {}

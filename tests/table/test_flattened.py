@@ -1,0 +1,67 @@
+"""Parquet files and tables in memory whose tokens stand in fields of structs are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import rcdiag
+from rcdiag.errors import RcdiagError
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "prompt": {"text": "a", "token_ids": [1, place // 2]},
+        "response": {"token_ids": [5, 6, place], "logprobs": [-0.5, -1.5, -0.25]},
+        "trainer": {"old": {"logprobs": [-0.5, -1.0, -0.25]}},
+        "meta": {"step": 3, "uid": f"g{place // 2}"},
+        "reward": 1.0,
+    }
+    for place in range(4)
+]
+COLUMNS = {"rollout_log_probs": "response.logprobs", "old_log_probs": "trainer.old.logprobs"}
+
+
+def read(source: Any, **columns: str) -> list[dict[str, Any]]:
+    table = rcdiag.open_table(source, columns={**COLUMNS, **columns})
+    return [row for batch in table.batches() for row in batch.table.to_pylist()]
+
+
+@pytest.mark.parametrize("form", ["file", "folder", "memory"])
+def test_fields_of_structs_are_columns(form, tmp_path):
+    table = pa.Table.from_pylist(ROWS)
+    for number in (1, 2):
+        pq.write_table(table.slice(2 * number - 2, 2), tmp_path / f"{number}.parquet")
+    pq.write_table(table, tmp_path.with_suffix(".parquet"))
+    sources = {"file": tmp_path.with_suffix(".parquet"), "folder": tmp_path, "memory": table}
+    rows = read(sources[form])
+    assert [row["response_ids"] for row in rows] == [[5, 6, place] for place in range(4)]
+    for place, row in enumerate(rows):
+        assert row["rollout_log_probs"] == [-0.5, -1.5, -0.25]
+        assert row["old_log_probs"] == [-0.5, -1.0, -0.25]
+        assert row["prompt_ids"] == [1, place // 2]
+        assert (row["step"], row["group_id"], row["reward"]) == (3, f"g{place // 2}", 1.0)
+        assert row["prompt.text"] == "a"
+
+
+def test_structs_beside_the_tokens_stay_what_they_are(tmp_path):
+    rows = [{**row["response"], "tool": {"name": "sh"}} for row in ROWS]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+    table = rcdiag.open_table(tmp_path / "t.parquet", columns={"response_ids": "token_ids"})
+    assert "tool" in table.columns
+
+
+def test_a_path_that_is_also_a_column_is_refused(tmp_path):
+    rows = [{**row, "response.token_ids": [1, 2, 3]} for row in ROWS]
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    with pytest.raises(RcdiagError, match="is a column, and a field of a struct"):
+        read(path)
+
+
+def test_a_path_that_leads_nowhere_names_what_there_is(tmp_path):
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "t.parquet")
+    with pytest.raises(RcdiagError, match=r"no column `response\.ids`, the right side .*found: .*"):
+        read(tmp_path / "t.parquet", response_ids="response.ids")
