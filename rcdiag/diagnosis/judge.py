@@ -159,9 +159,20 @@ def _wide(cause: Cause) -> bool:
 
 
 def _from(case: Case, onset: Onset) -> Case:
-    """Return the case with the rows from a step on."""
+    """Return the case with the rows from a step on, and what the table says of these."""
     step = case.facts.step
-    return case if step is None else case.without_rows(step < onset.step)
+    if step is None:
+        return case
+    before = step < onset.step
+    stated = {
+        name: getattr(case.facts, name) for name in ("temperature", "top_p", "top_k", "min_p")
+    }
+    later = {
+        name: np.where(before, np.nan, values)
+        for name, values in stated.items()
+        if values is not None
+    }
+    return replace(case.without_rows(before), facts=replace(case.facts, **later))
 
 
 def diagnosis_of(signs: Signs, named: Named) -> Diagnosis:

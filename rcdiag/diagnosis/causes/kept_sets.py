@@ -34,12 +34,13 @@ def _renormalised(signs: Signs) -> bool:
     law, forks = signs.law, signs.forks
     (mean, z), (inverse, inverse_z) = law.ratio_mean, law.inverse_mean
     low, high = np.quantile(law.log_ratio, [0.001, 0.999])
-    if z > -BROKEN:
+    broken = law.tokens.as_far(BROKEN)
+    if z > -broken:
         return False
     # What all tokens of a context share, and that has one sign, is a sum over the vocabulary.
     if forks is not None and forks.of_context and law.one_sided >= ONE_SIDED and high < NOISE:
         return True
-    if inverse_z < BROKEN or inverse > 1.45 or low < -3.5:
+    if inverse_z < broken or inverse > 1.45 or low < -3.5:
         return False
     # Honest noise has a mean log-ratio of -rms^2 / 2: a kept set moves the mean of all tokens.
     moved = z < -SURELY and inverse_z > SURELY and 1.0 - mean > max(LEAST_MASS, MOVED * law.rms**2)

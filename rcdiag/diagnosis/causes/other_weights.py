@@ -128,7 +128,7 @@ def _never_synced(signs: Signs) -> Suspicion | None:
         return _growing(signs)
     later = onset.steps.rms[onset.first :]
     grows = len(later) < 2 or later[-1] > 1.1 * later[0]
-    if not grows or signs.law.by_token_id.correlation < 0.6 or abs(signs.law.ratio_mean[1]) > 4.0:
+    if not grows or signs.law.by_token_id.correlation < 0.6 or _no_weights(signs.law):
         return None
     before = float(np.median(onset.steps.rms[: onset.first]))
     last = onset.steps.labels[-1]
@@ -158,7 +158,7 @@ def _growing(signs: Signs) -> Suspicion | None:
     grows = float(np.mean(np.diff(parts.rms) > 0))
     if grows < 0.8 or parts.rms[-1] < 3 * parts.rms[0] or parts.rms[-1] < 2 * HONEST:
         return None
-    if law.by_token_id.correlation < 0.6 or abs(law.ratio_mean[1]) > BROKEN:
+    if law.by_token_id.correlation < 0.6 or _no_weights(law):
         return None
     return Suspicion(
         confidence=0.8,
@@ -175,6 +175,14 @@ def _growing(signs: Signs) -> Suspicion | None:
         ],
         also_possible=["stale-weights", "weights-differ"],
     )
+
+
+def _no_weights(law: Law) -> bool:
+    """Tell whether log-ratios are not those of other weights, whose law sums to 1 and moves tokens
+    both ways.
+    """
+    broken = abs(law.ratio_mean[1]) > law.tokens.as_far(BROKEN)
+    return broken or law.one_sided > MOST_ONE_SIDED
 
 
 def _replica(signs: Signs) -> Suspicion | None:
@@ -325,8 +333,7 @@ def _draft_recorded(signs: Signs) -> Suspicion | None:
     Under the law that sampled, the mean log-ratio is minus a divergence: it cannot be positive.
     """
     law = signs.law
-    mean = float(law.log_ratio.mean())
-    z = signs.case.tokens.z(law.log_ratio)
+    mean, z = law.mean
     if law.rms < HONEST or z < BROKEN or 2 * mean < 0.2 * law.rms**2:
         return None
     # Noise of the engine that scored the draft moves E[1 / ratio] a little.

@@ -10,7 +10,7 @@ import numpy as np
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, HOLDS, VISIBLE, usable
 from rcdiag.diagnosis.estimates import mean_ratio
-from rcdiag.diagnosis.signs import Law, Signs
+from rcdiag.diagnosis.signs import HONEST, Law, Signs
 from rcdiag.diagnosis.signs.forks import A_POWER, ROUNDING, Forks
 from rcdiag.diagnosis.signs.tempered import (
     BY_FORKS,
@@ -32,6 +32,10 @@ MOST_LEFT = 0.6
 # this share of squared log-ratios; or sure tokens tell, by the correlation of their log-ratios'
 # size with their surprisal, both as logarithms.
 LEFT_BY_FACTOR, TIED = 0.03, 0.8
+# Nats by which all tokens together are likelier under one of two laws, so that the odds are 150 to
+# 1, and standard errors of the mean.
+LIKELIER, LIKELIER_Z = 5.0, 2.5
+EITHER = 0.6  # confidence where either law may have sampled
 
 
 def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
@@ -45,6 +49,7 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
         return None
     declared = signs.declared.row_temperature
     ratio_z, inverse_z = signs.law.ratio_mean[1], signs.law.inverse_mean[1]
+    likelier = _likelier(signs)
     if seen.told_by != BY_FORKS:
         if declared is not None:
             seen = _by_sure_tokens(signs, seen, declared)
@@ -52,11 +57,13 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
             return None  # every row was sampled at 1: another law that flattens
         if abs(ratio_z) < BROKEN and _uneven(signs, seen, declared):
             return None  # a cap on logits flattens too, unevenly
-    if abs(ratio_z) > BROKEN and abs(inverse_z) < HOLDS:
+    if likelier == signs.case.trainer:
+        return "temperature-raw-recorded", seen, "tokens are likelier under the trainer's law"
+    if likelier is None and abs(ratio_z) > BROKEN and abs(inverse_z) < HOLDS:
         return "temperature-raw-recorded", seen, "E[1 / ratio] is 1 and E[ratio] is not"
-    if abs(ratio_z) > 2.5 and abs(ratio_z) > 4 * abs(inverse_z):
+    if likelier is None and abs(ratio_z) > 2.5 and abs(ratio_z) > 4 * abs(inverse_z):
         return "temperature-raw-recorded", seen, "E[1 / ratio] is nearer to 1 than E[ratio]"
-    if abs(ratio_z) > BROKEN + 2 and abs(ratio_z) > 3 * abs(inverse_z):
+    if likelier is None and abs(ratio_z) > BROKEN + 2 and abs(ratio_z) > 3 * abs(inverse_z):
         return "temperature-raw-recorded", seen, "E[1 / ratio] is nearer to 1 than E[ratio]"
     if abs(ratio_z) > 2 * BROKEN and seen.told_by != BY_FORKS:
         return None
@@ -66,6 +73,19 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
             return "sampler-ignores-temperature", seen, "the trainer's law is the recorded one at T"
         return "trainer-without-temperature", seen, "the recorded law is the trainer's at T"
     return "trainer-without-temperature", seen, "the recorded law is the trainer's at another T"
+
+
+def _likelier(signs: Signs) -> str | None:
+    """Return the policy under whose law the tokens are so much likelier that it sampled them, of
+    the two; None where both may have, or where tokens were left out by their log-probs.
+    """
+    law, tokens = signs.law, signs.case.tokens
+    mean, z = law.mean
+    surely = abs(mean) * len(tokens) > LIKELIER and abs(z) > tokens.as_far(LIKELIER_Z)
+    # Noise of an engine takes half of its square from the mean, whichever side sampled.
+    if not surely or signs.case.picked_tokens or abs(mean) < HONEST**2:
+        return None
+    return signs.case.trainer if mean > 0 else signs.case.sampler
 
 
 def _power(signs: Signs) -> Tempered | None:
@@ -181,8 +201,13 @@ def _temperature_cause(slug: str):
         confidence = 0.97 if agrees else 0.9 if known else 0.8
         if min(abs(law.ratio_mean[1]), abs(law.inverse_mean[1])) > BROKEN:
             confidence = 0.75  # neither law sampled these tokens: which one should have is a guess
+        raw = slug == "temperature-raw-recorded"
+        either = not raw and seen.told_by != BY_METADATA and _likelier(signs) is None
+        possible = [] if known else _other_temperatures(slug)
+        if either:
+            possible = ["temperature-raw-recorded", *possible]
         return Suspicion(
-            confidence=confidence if slug == "temperature-raw-recorded" or known else 0.75,
+            confidence=EITHER if either else confidence if raw or known else 0.75,
             message=_temperature_sentence(slug, estimate, stated, signs),
             evidence=[
                 *_stated_temperatures(signs),
@@ -200,7 +225,7 @@ def _temperature_cause(slug: str):
                     inverse_z=law.inverse_mean[1],
                 ),
             ],
-            also_possible=[] if known else _other_temperatures(slug),
+            also_possible=possible,
         )
 
     return weigh
