@@ -139,7 +139,7 @@ def _end_banned(signs: Signs) -> Suspicion | None:
     if not _none_ends_before(tokens, last_place):
         return None
     return Suspicion(
-        confidence=0.8,
+        confidence=0.88,
         message=f"Up to position {last_place} the sampler's law lacks something that the trainer's "
         f"has, by up to {-low:.2f} nats, and nothing after it: the end token was banned there.",
         evidence=[
@@ -177,7 +177,7 @@ def _banned(signs: Signs) -> tuple[str, Suspicion] | None:
     ends = beyond and _falls_silent(tokens, strong) and _none_ends_before(tokens, last_place)
     slug = "min-tokens" if ends else "logit-bias"
     return slug, Suspicion(
-        confidence=0.75,
+        confidence=0.85,
         message=f"At {share:.2%} of the tokens the trainer expects something else by "
         f"{-float(np.median(law.log_ratio[strong])):.1f} nats, and nowhere the reverse: the "
         "sampler was kept from the token that was due"

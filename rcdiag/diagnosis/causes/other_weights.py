@@ -134,7 +134,7 @@ def _never_synced(signs: Signs) -> Suspicion | None:
     last = onset.steps.labels[-1]
     steadily = len(later) >= 4 and np.mean(np.diff(later) > 0) >= 0.8
     return Suspicion(
-        confidence=0.85 if steadily else 0.7 if len(onset.steps.labels) > 2 else 0.55,
+        confidence=0.85 if steadily else 0.74 if len(onset.steps.labels) > 2 else 0.55,
         message=f"The gap is {before:.2g} nats rms up to step "
         f"{onset.steps.labels[onset.first - 1]} and {onset.steps.rms[-1]:.2g} in step {last}: the "
         "sampler keeps the weights of an earlier step.",
@@ -271,7 +271,7 @@ def _tied_head(signs: Signs) -> Suspicion | None:
     if law.rms < HONEST or explained < 0.8 or law.rms > 1.0 or law.first_tokens > 4:
         return None
     return Suspicion(
-        confidence=0.75,
+        confidence=0.85,
         message=f"The token id alone explains {explained:.0%} of the log-ratios' variance: the "
         "output heads differ, and nothing before them.",
         evidence=[
@@ -340,7 +340,7 @@ def _draft_recorded(signs: Signs) -> Suspicion | None:
     if abs(law.inverse_mean[1]) > max(BROKEN, 0.4 * law.ratio_mean[1]):
         return None
     return Suspicion(
-        confidence=0.7,
+        confidence=0.74,
         message=f"Sampled tokens are likelier under `{signs.case.trainer}` than under the recorded "
         f"policy, by {mean:.2g} nats a token ({z:+.0f} standard errors): what was recorded is not "
         "the law that sampled, as when a draft model's log-probs are written for its target's "

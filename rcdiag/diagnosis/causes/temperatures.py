@@ -75,6 +75,12 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
     return "trainer-without-temperature", seen, "the recorded law is the trainer's at another T"
 
 
+def power_of_laws(signs: Signs) -> float | None:
+    """Return the power of the trainer's law that is the sampler's; None without a temperature."""
+    fault = _temperature(signs)
+    return None if fault is None else fault[1].factor
+
+
 def _likelier(signs: Signs) -> str | None:
     """Return the policy under whose law the tokens are so much likelier that it sampled them, of
     the two; None where both may have, or where tokens were left out by their log-probs.
@@ -198,16 +204,17 @@ def _temperature_cause(slug: str):
         agrees &= seen.spread < 1.5
         known = declared is not None and declared != 1.0
         stated = declared if agrees else None
-        confidence = 0.97 if agrees else 0.9 if known else 0.8
+        confidence = 0.97 if agrees else 0.88
         if min(abs(law.ratio_mean[1]), abs(law.inverse_mean[1])) > BROKEN:
             confidence = 0.75  # neither law sampled these tokens: which one should have is a guess
         raw = slug == "temperature-raw-recorded"
-        either = not raw and seen.told_by != BY_METADATA and _likelier(signs) is None
+        either = not (raw or signs.case.picked_tokens) and _likelier(signs) is None
+        either &= seen.told_by != BY_METADATA
         possible = [] if known else _other_temperatures(slug)
         if either:
             possible = ["temperature-raw-recorded", *possible]
         return Suspicion(
-            confidence=EITHER if either else confidence if raw or known else 0.75,
+            confidence=EITHER if either else confidence if raw or known else 0.85,
             message=_temperature_sentence(slug, estimate, stated, signs),
             evidence=[
                 *_stated_temperatures(signs),
@@ -317,7 +324,7 @@ def _divided(signs: Signs) -> Suspicion | None:
         return None  # what stands in the sum beside the tokens does not know how sure they are
     declared = signs.declared.row_temperature
     return Suspicion(
-        confidence=0.92 if declared not in (None, 1.0) else 0.85,
+        confidence=0.92 if declared not in (None, 1.0) else 0.88,
         message=f"E[ratio] is {mean_ratio(mean)} and every log-ratio has one sign: the trainer "
         "divided log-probs, not logits, by the temperature, so that its law does not sum to 1.",
         evidence=[
@@ -355,7 +362,7 @@ def _softcap(signs: Signs) -> Suspicion | None:
         return None
     flatter = "sampler" if seen.factor < 1 else "trainer"
     return Suspicion(
-        confidence=0.75,
+        confidence=0.85,
         message=f"The {flatter}'s law is flatter in every context, unevenly: log-probs of rare "
         f"tokens are up to {abs(1 - seen.factor):.0%} smaller and vary, as under a cap on logits.",
         evidence=[

@@ -40,7 +40,7 @@ def _vocab_shard(signs: Signs) -> Suspicion | None:
         else ""
     )
     return Suspicion(
-        confidence=0.8,
+        confidence=0.85,
         message=message,
         evidence=[_sums(law) if missing or block is None else _of_block(law, block)],
         side="trainer",
