@@ -106,7 +106,7 @@ def _beside_mended(signs: Signs, here: Named, named: Named) -> list[tuple[Cause,
         # Without the rare tokens, or with those of tools, any law looks sharper than it is.
         here = [entry for entry in here if entry[0].name not in SILENT]
     mended = [(cause, told) for cause, told in named if told.mended is not None]
-    if not mended:
+    if not mended or not here:
         return list(here)
     rms = signs.places.rms_of_rows
     rms = rms[np.isfinite(rms)]

@@ -193,7 +193,7 @@ def raw_and_kept(share: float) -> Case:
 
 
 def in_one_engine(law: Law, other: Law) -> Case:
-    """Make a table sampled by a law, for which the trainer of one engine's rows has other logits."""
+    """Make a table whose sampler has a law, and one engine other logits than the trainer."""
     engine = np.arange(ROWS) % 4
     theirs = (engine == 2)[:, None]
     return made(

@@ -76,9 +76,11 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
 
 
 def power_of_laws(signs: Signs) -> float | None:
-    """Return the power of the trainer's law that is the sampler's; None without a temperature."""
+    """Return the power of the trainer's law that is the sampler's; None without a temperature, and
+    where it is not known exactly: tokens of one context tell it so.
+    """
     fault = _temperature(signs)
-    return None if fault is None else fault[1].factor
+    return None if fault is None or fault[1].told_by != BY_FORKS else fault[1].factor
 
 
 def _likelier(signs: Signs) -> str | None:
