@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.statistics.distributions import normal_cdf, student_quantile
 from rcdiag.table.trajectories import Ragged
 
 Array = NDArray[np.float64]
@@ -106,6 +107,15 @@ class Case:
             place=np.flatnonzero(usable),
             rows=len(self.lengths),
         )
+
+    @cached_property
+    def picked_tokens(self) -> bool:
+        """Tell whether single tokens of rows that are judged were left out since, as broken."""
+        if self.own_mask is None:
+            return False
+        judged = np.zeros(len(self.lengths), np.bool_)
+        judged[self.owner[self.mask]] = True
+        return bool(np.any(self.own_mask & ~self.mask & judged[self.owner]))
 
     def take(self, rows: Flags) -> Case:
         """Return some rows of the case as a case; `rows` [rows]."""
@@ -238,3 +248,15 @@ class PairTokens:
         sums = self.row_sums(values)
         error = np.sqrt(np.sum(sums**2))
         return float(sums.sum() / error) if error > 0 else 0.0
+
+    def as_far(self, z: float) -> float:
+        """Return which `z` of these rows is as unlikely by chance as that of very many rows.
+
+        The z of n rows is at most sqrt(n). It is a function of Student's t with n - 1 degrees of
+        freedom: z^2 = n t^2 / (n - 1 + t^2).
+        """
+        rows = int((self.per_row > 0).sum())
+        if rows < 2:
+            return z
+        t = float(student_quantile(rows - 1, normal_cdf(-z)))
+        return t * (rows / (rows - 1 + t * t)) ** 0.5

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Array, Case
+from rcdiag.diagnosis.causes.beside_law import beside_law
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
-from rcdiag.diagnosis.causes.difference import beyond_law
 from rcdiag.diagnosis.estimates import rough
 from rcdiag.diagnosis.magnitude import beyond_guides
 from rcdiag.diagnosis.next_experiment import next_experiment, quoted
 from rcdiag.diagnosis.over_steps import over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
-from rcdiag.diagnosis.signs import Onset, Signs
+from rcdiag.diagnosis.signs import HONEST, Onset, Signs
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
 
 # A cause is named from this confidence on, and decides that a run must be mended from the second.
@@ -28,6 +28,16 @@ ENOUGH = 200
 # KL per sequence below which uncorrected gradients are off by less than their noise: the total
 # variation is then at most 0.1, by Pinsker's inequality.
 COSTS_NOTHING = 0.02
+# Share of rows that agree to rounding once rows were put back where they belong, from which on the
+# others were not; and confidence in an umbrella beside what was mended.
+PUT_BACK, BESIDE_MENDED = 0.8, 0.7
+# Causes that say no more than that the two sides differ.
+LAST = "forwards-differ"
+WIDEST = (LAST, "context-differs")
+SURE = 0.9  # confidence from which on a cause is not overruled
+# What these mend takes rare tokens out, by which the law that sampled is told.
+TAKES_RARE = ("floor-clip", "mask-includes-tool")
+SILENT = ("temperature-silent", "top-p-silent")
 # Evidence of a fault: what is left of the mismatch without it.
 LEFT = "rms log-ratio once that is mended"
 
@@ -63,6 +73,8 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
         here = _of_stage(signs, stage)
         if stage == "law" and not here:
             here = _of_loud_rows(signs)
+        if stage in ONE_OF:
+            here = _beside_mended(signs, here, named)
         while here:
             cause, suspicion = here[0]
             began = onset is not None and STAGES.index(stage) >= STAGES.index("alignment")
@@ -80,10 +92,40 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
 
 
 def _beside_law(signs: Signs, named: Named) -> list[tuple[Cause, Suspicion]]:
-    """Return what a law that is not the one that sampled leaves of the difference."""
+    """Return what a law leaves of the difference that it cannot make."""
     cause, law = next(entry for entry in named if entry[0].stage == "law")
-    rest = None if law.share_of_rows < 1 else beyond_law(signs, cause.name)
-    return [] if rest is None else [(CAUSES["forwards-differ"], rest)]
+    if law.share_of_rows < 1:
+        return []
+    moved = any(one.stage == "alignment" and told.mended is not None for one, told in named)
+    rest = beside_law(signs, cause.name, moved=moved)
+    return [] if rest is None else [(CAUSES[rest[0]], rest[1])]
+
+
+def _beside_mended(signs: Signs, here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
+    """Return suspicions without those of values that mending left where they were, and umbrellas
+    less surely where anything was mended.
+    """
+    if any(cause.name in TAKES_RARE for cause, _ in named):
+        # Without the rare tokens, or with those of tools, any law looks sharper than it is.
+        here = [entry for entry in here if entry[0].name not in SILENT]
+    mended = [(cause, told) for cause, told in named if told.mended is not None]
+    if not mended or not here:
+        return list(here)
+    rms = signs.places.rms_of_rows
+    rms = rms[np.isfinite(rms)]
+    moved = any(cause.stage == "alignment" and told.confidence >= SURE for cause, told in mended)
+    # Nearly all rows fit now: the others belong to rows, or tokens, that were not put back.
+    back = moved and len(rms) > 0 and float(np.mean(rms < HONEST)) >= PUT_BACK
+    by_turn = any(cause.name == "shift-after-tool" for cause, _ in mended)
+    left = []
+    for cause, told in here:
+        doubtful = cause.name in WIDEST
+        if (back and doubtful) or (by_turn and cause.name == "context-stripped"):
+            continue
+        if doubtful:
+            told = replace(told, confidence=min(told.confidence, BESIDE_MENDED))
+        left.append((cause, told))
+    return left
 
 
 def _is_broken(cause: Cause, suspicion: Suspicion) -> bool:
@@ -111,7 +153,10 @@ def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:
         suspicion = cause.weigh(signs)
         if suspicion is not None and suspicion.confidence >= NAMED:
             weighed.append((cause, suspicion))
-    return sorted(weighed, key=lambda entry: (_wide(entry[0]), -entry[1].confidence))
+    return sorted(
+        weighed,
+        key=lambda entry: (entry[0].name == LAST, _wide(entry[0]), -entry[1].confidence),
+    )
 
 
 def _of_stages(signs: Signs, last: str) -> list[tuple[Cause, Suspicion]]:
@@ -162,12 +207,24 @@ def _wide(cause: Cause) -> bool:
 
 
 def _from(case: Case, onset: Onset) -> Case:
-    """Return the case with the rows of the steps whose mismatch is large."""
+    """Return the case with the rows of the steps whose mismatch is large, and what they state."""
     step = case.facts.step
     if step is None:
         return case
     last = onset.steps.labels[-1 if onset.last is None else onset.last]
-    return case.without_rows((step < onset.step) | (step > int(last)))
+    outside, facts = (step < onset.step) | (step > int(last)), case.facts
+
+    def inside(values: Array | None) -> Array | None:
+        return None if values is None else np.where(outside, np.nan, values)
+
+    stated = replace(
+        facts,
+        temperature=inside(facts.temperature),
+        top_p=inside(facts.top_p),
+        top_k=inside(facts.top_k),
+        min_p=inside(facts.min_p),
+    )
+    return replace(case.without_rows(outside), facts=stated)
 
 
 def diagnosis_of(signs: Signs, named: Named) -> Diagnosis:

@@ -12,7 +12,7 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import Cause, Suspicion
 from rcdiag.diagnosis.causes.cause_words import cause_words
-from rcdiag.diagnosis.judge import diagnosis_of, suspicions
+from rcdiag.diagnosis.judge import SILENT, SURE, TAKES_RARE, WIDEST, diagnosis_of, suspicions
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
 
@@ -21,12 +21,8 @@ if TYPE_CHECKING:
 
 # What the table alone settles before any model is asked.
 SETTLED = ("storage", "recording", "alignment")
-SURE = 0.9  # confidence from which on an experiment, or the table, is not overruled
 LAW = 0.75  # confidence from which on a narrow cause is kept where experiments are quiet
 SURER_THAN_A_GUESS = 0.65  # confidence below which experiments name what they cannot explain
-# What these mend takes rare tokens out, by which the law that sampled is told.
-TAKES_RARE = ("floor-clip", "mask-includes-tool")
-SILENT = ("temperature-silent", "top-p-silent")
 FEW_MOVED = 0.6  # share of rows
 RULED_OUT = 12
 
@@ -117,6 +113,8 @@ def _law_of_a_part(
 
 def _outlasts_noise(cause: Cause, told: Suspicion) -> bool:
     """Tell whether a suspicion of the table stands where the model explains both columns."""
+    if cause.name in WIDEST:
+        return False
     wide = cause.words.family == "umbrellas"
     least = {"law": LAW, "difference": SURE if wide else LAW}.get(cause.stage)
     return least is not None and cause.name not in NOTHING_WRONG and told.confidence >= least

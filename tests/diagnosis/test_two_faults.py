@@ -11,6 +11,7 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.judge import diagnose
 from rcdiag.results import Diagnosis
 from tests.diagnosis.tables import (
+    Law,
     changed,
     counted,
     drifted,
@@ -182,3 +183,73 @@ def test_other_weights_are_named_beside_a_law(law: str) -> None:
 def test_log_probs_of_another_base_are_no_likeliest_tokens() -> None:
     case = in_base(made(plain, drifted(0.8), rows=200), "rollout", 10.0)
     assert "top-one-recorded" not in named(case)
+
+
+def raw_and_kept(share: float) -> Case:
+    """Make a table sampled with top-p at 0.7, of which the record has neither."""
+    both = changed(lambda logits, state: logits / 0.7, top_p(share))
+    at = np.full(ROWS, 0.7)
+    return made(both, tempered(0.7), plain, temperature=at, prompts=True)
+
+
+def in_one_engine(law: Law, other: Law) -> Case:
+    """Make a table whose sampler has a law, and one engine other logits than the trainer."""
+    engine = np.arange(ROWS) % 4
+    theirs = (engine == 2)[:, None]
+    return made(
+        law,
+        lambda logits, state: np.where(theirs, other(logits, state), noisy(0.005)(logits, state)),
+        engine=[f"engine-{number}" for number in engine],
+        prompts=True,
+    )
+
+
+BESIDE: dict[str, tuple[set[str], Callable[[], Case]]] = {
+    "a penalty under a kept set": (
+        {"truncated-law", "penalty"},
+        lambda: made(changed(presence(0.8), top_p(0.9)), noisy(0.005), rows=200),
+    ),
+    "a kept set at a temperature that is not recorded": (
+        {"temperature-raw-recorded", "truncated-law"},
+        lambda: raw_and_kept(0.8),
+    ),
+    "other weights of one engine under a kept set": (
+        {"truncated-law", "replica-unsynced"},
+        lambda: in_one_engine(top_p(0.8), drifted(0.15)),
+    ),
+    "other weights of one engine at a temperature": (
+        {"trainer-without-temperature", "replica-unsynced"},
+        lambda: in_one_engine(tempered(0.7), drifted(0.15)),
+    ),
+}
+
+
+def presence(size: float):
+    return lambda logits, state: logits - size * state.seen
+
+
+@pytest.mark.parametrize("pair", BESIDE)
+def test_what_a_law_cannot_make_is_named_beside_it(pair: str) -> None:
+    expected, table = BESIDE[pair]
+    assert set(named(table())) == expected
+
+
+@pytest.mark.parametrize("size", [0.005, 0.01])
+@pytest.mark.parametrize("temperature", [0.6, 0.9, 1.3])
+def test_noise_beside_a_temperature_is_no_second_cause(temperature: float, size: float) -> None:
+    at = np.full(ROWS, temperature)
+    case = made(tempered(temperature), noisy(size), temperature=at, prompts=True)
+    assert named(case) == ["trainer-without-temperature"]
+
+
+@pytest.mark.parametrize("share", [0.8, 0.95])
+def test_noise_beside_a_kept_set_is_no_second_cause(share: float) -> None:
+    assert named(made(top_p(share), noisy(0.01))) == ["truncated-law"]
+
+
+def test_rows_that_were_not_put_back_are_no_difference_of_their_own() -> None:
+    case = swapped(made(), "old", 30)
+    noise = np.random.default_rng(3).normal(0.0, 1.5, int(case.lengths[:2].sum()))
+    values = case.log_probs["old"].copy()
+    values[: len(noise)] = np.minimum(values[: len(noise)] + noise, 0.0)
+    assert "forwards-differ" not in named(case.with_log_probs("old", values))

@@ -54,7 +54,7 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
     zero = float(np.nanmedian(alignment.as_they_stand[shifted]))
     best = float(np.nanmedian(alignment.correlations[2 + lag][shifted]))
     return slug, Suspicion(
-        confidence=0.97 if shifted.sum() >= 5 else 0.8,
+        confidence=0.97 if shifted.sum() >= 5 else 0.55,
         message=f"{text} `{moved}` stands {abs(lag)} token{'s' if abs(lag) > 1 else ''} "
         f"{'later' if later else 'earlier'} than the other column: their correlation is "
         f"{best:.2f} there and {zero:.2f} as they stand.",

@@ -31,7 +31,7 @@ def _context(signs: Signs) -> Suspicion | None:
     if law.rms < 0.03 or law.first_tokens < 4.0:
         return None
     return Suspicion(
-        confidence=0.85,
+        confidence=0.88,
         message=f"Log-ratios of the first three tokens are {law.first_tokens:.0f} times those of "
         "the others: the two sides saw other prompts.",
         evidence=[
@@ -57,7 +57,7 @@ def _context_stripped(signs: Signs) -> Suspicion | None:
         return None
     before, after = agree
     return Suspicion(
-        confidence=0.8,
+        confidence=0.88,
         message=f"The first turns agree ({before:.2g} nats rms) and later ones do not "
         f"({after:.2g}): one side does not see earlier turns or the outputs of tools.",
         evidence=[fact("rms log-ratio by turn", "later turns differ", first=before, later=after)],

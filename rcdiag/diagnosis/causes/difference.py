@@ -42,7 +42,7 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
         )
         possible = ["weights-differ", "context-differs", "quantised-weights"]
     return Suspicion(
-        confidence=0.85 if law.rms > LOUD else 0.7,
+        confidence=0.92 if law.rms > LOUD else 0.7,
         message=f"The two forward passes differ ({law.rms:.2g} nats rms, k3 {law.k3:.2g}){where}.",
         evidence=[
             fact(
@@ -101,45 +101,6 @@ def _verdict_of_size(law: Law, broken: bool) -> str:
     if (broken and law.ratio_mean[0] < 0.99) or law.k3 > 0.1:
         return "fix"
     return "cannot-tell" if broken or law.rms > LOUD else "correct"
-
-
-# Laws under which every log-ratio has one sign but for noise, and those of which two tokens of one
-# context tell what is left besides.
-ONE_SIDED_LAWS = (
-    *("truncated-law", "top-p-renormalised", "top-k-renormalised", "min-p-renormalised"),
-)
-LAWS_OF_CONTEXT = (
-    *("temperature-raw-recorded", "trainer-without-temperature", "sampler-ignores-temperature"),
-    *(*ONE_SIDED_LAWS, "vocab-shard-wrong", "log-probs-divided"),
-)
-BEYOND = 0.08  # nats between two tokens of a context at the median, once a law is taken off
-
-
-def beyond_law(signs: Signs, law: str) -> Suspicion | None:
-    """Look for a difference of two forward passes beside a law of the sampler that is named.
-
-    What tokens of a context share, and one power of their probabilities, is the law's; what is left
-    between two of them is not. Under a kept set no log-ratio is positive but for noise.
-    """
-    forks, other_way = signs.forks, np.maximum(signs.law.log_ratio, 0.0)
-    against = float(np.sqrt(np.mean(other_way**2)))
-    if law in ONE_SIDED_LAWS and against > LOUD:
-        seen = fact("rms of log-ratios above 0", "a kept set makes none", rms=against)
-        text = f"log-ratios go {against:.2g} nats rms against it"
-    elif law in LAWS_OF_CONTEXT and forks is not None and forks.left > BEYOND:
-        seen = fact("log-prob between two tokens of a context", "more is left", left=forks.left)
-        text = f"two tokens of one context are {forks.left:.2g} nats further apart on one side"
-    else:
-        return None
-    return Suspicion(
-        confidence=0.55,  # a second law, as a penalty, leaves as much
-        message=f"Beside that law the two forward passes differ: {text}, as under other weights, "
-        "precision or model function.",
-        evidence=[seen],
-        side="engine",
-        also_possible=["weights-differ", "stale-weights", "quantised-weights", "penalty"],
-        verdict="correct",
-    )
 
 
 def _reference(signs: Signs) -> Suspicion | None:

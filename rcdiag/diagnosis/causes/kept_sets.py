@@ -34,12 +34,13 @@ def _renormalised(signs: Signs) -> bool:
     law, forks = signs.law, signs.forks
     (mean, z), (inverse, inverse_z) = law.ratio_mean, law.inverse_mean
     low, high = np.quantile(law.log_ratio, [0.001, 0.999])
-    if z > -BROKEN:
+    broken = law.tokens.as_far(BROKEN)
+    if z > -broken:
         return False
     # What all tokens of a context share, and that has one sign, is a sum over the vocabulary.
     if forks is not None and forks.of_context and law.one_sided >= ONE_SIDED and high < NOISE:
         return True
-    if inverse_z < BROKEN or inverse > 1.45 or low < -3.5:
+    if inverse_z < broken or inverse > 1.45 or low < -3.5:
         return False
     # Honest noise has a mean log-ratio of -rms^2 / 2: a kept set moves the mean of all tokens.
     moved = z < -SURELY and inverse_z > SURELY and 1.0 - mean > max(LEAST_MASS, MOVED * law.rms**2)
@@ -138,7 +139,7 @@ def _end_banned(signs: Signs) -> Suspicion | None:
     if not _none_ends_before(tokens, last_place):
         return None
     return Suspicion(
-        confidence=0.8,
+        confidence=0.88,
         message=f"Up to position {last_place} the sampler's law lacks something that the trainer's "
         f"has, by up to {-low:.2f} nats, and nothing after it: the end token was banned there.",
         evidence=[
@@ -176,7 +177,7 @@ def _banned(signs: Signs) -> tuple[str, Suspicion] | None:
     ends = beyond and _falls_silent(tokens, strong) and _none_ends_before(tokens, last_place)
     slug = "min-tokens" if ends else "logit-bias"
     return slug, Suspicion(
-        confidence=0.75,
+        confidence=0.85,
         message=f"At {share:.2%} of the tokens the trainer expects something else by "
         f"{-float(np.median(law.log_ratio[strong])):.1f} nats, and nowhere the reverse: the "
         "sampler was kept from the token that was due"

@@ -34,8 +34,8 @@ def not_sampled_from(law: Law) -> bool:
     Large ratios that a sample misses make E[ratio] too small, never too large; and rounding by the
     recorder itself makes it larger by less than rms^2.
     """
-    (mean, z), rms = law.ratio_mean, law.rms
-    return (z > BROKEN and mean - 1.0 > rms**2) or (z < -BROKEN and 1.0 - mean > rms**2 > 0)
+    (mean, z), rms, far = law.ratio_mean, law.rms, law.tokens.as_far(BROKEN)
+    return (z > far and mean - 1.0 > rms**2) or (z < -far and 1.0 - mean > rms**2 > 0)
 
 
 def _healthy(signs: Signs) -> Suspicion | None:

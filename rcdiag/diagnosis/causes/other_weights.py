@@ -128,13 +128,13 @@ def _never_synced(signs: Signs) -> Suspicion | None:
         return _growing(signs)
     later = onset.steps.rms[onset.first :]
     grows = len(later) < 2 or later[-1] > 1.1 * later[0]
-    if not grows or signs.law.by_token_id.correlation < 0.6 or abs(signs.law.ratio_mean[1]) > 4.0:
+    if not grows or signs.law.by_token_id.correlation < 0.6 or _no_weights(signs.law):
         return None
     before = float(np.median(onset.steps.rms[: onset.first]))
     last = onset.steps.labels[-1]
     steadily = len(later) >= 4 and np.mean(np.diff(later) > 0) >= 0.8
     return Suspicion(
-        confidence=0.85 if steadily else 0.7 if len(onset.steps.labels) > 2 else 0.55,
+        confidence=0.85 if steadily else 0.74 if len(onset.steps.labels) > 2 else 0.55,
         message=f"The gap is {before:.2g} nats rms up to step "
         f"{onset.steps.labels[onset.first - 1]} and {onset.steps.rms[-1]:.2g} in step {last}: the "
         "sampler keeps the weights of an earlier step.",
@@ -158,7 +158,7 @@ def _growing(signs: Signs) -> Suspicion | None:
     grows = float(np.mean(np.diff(parts.rms) > 0))
     if grows < 0.8 or parts.rms[-1] < 3 * parts.rms[0] or parts.rms[-1] < 2 * HONEST:
         return None
-    if law.by_token_id.correlation < 0.6 or abs(law.ratio_mean[1]) > BROKEN:
+    if law.by_token_id.correlation < 0.6 or _no_weights(law):
         return None
     return Suspicion(
         confidence=0.8,
@@ -175,6 +175,14 @@ def _growing(signs: Signs) -> Suspicion | None:
         ],
         also_possible=["stale-weights", "weights-differ"],
     )
+
+
+def _no_weights(law: Law) -> bool:
+    """Tell whether log-ratios are not those of other weights, whose law sums to 1 and moves tokens
+    both ways.
+    """
+    broken = abs(law.ratio_mean[1]) > law.tokens.as_far(BROKEN)
+    return broken or law.one_sided > MOST_ONE_SIDED
 
 
 def _replica(signs: Signs) -> Suspicion | None:
@@ -263,7 +271,7 @@ def _tied_head(signs: Signs) -> Suspicion | None:
     if law.rms < HONEST or explained < 0.8 or law.rms > 1.0 or law.first_tokens > 4:
         return None
     return Suspicion(
-        confidence=0.75,
+        confidence=0.85,
         message=f"The token id alone explains {explained:.0%} of the log-ratios' variance: the "
         "output heads differ, and nothing before them.",
         evidence=[
@@ -325,15 +333,14 @@ def _draft_recorded(signs: Signs) -> Suspicion | None:
     Under the law that sampled, the mean log-ratio is minus a divergence: it cannot be positive.
     """
     law = signs.law
-    mean = float(law.log_ratio.mean())
-    z = signs.case.tokens.z(law.log_ratio)
+    mean, z = law.mean
     if law.rms < HONEST or z < BROKEN or 2 * mean < 0.2 * law.rms**2:
         return None
     # Noise of the engine that scored the draft moves E[1 / ratio] a little.
     if abs(law.inverse_mean[1]) > max(BROKEN, 0.4 * law.ratio_mean[1]):
         return None
     return Suspicion(
-        confidence=0.7,
+        confidence=0.74,
         message=f"Sampled tokens are likelier under `{signs.case.trainer}` than under the recorded "
         f"policy, by {mean:.2g} nats a token ({z:+.0f} standard errors): what was recorded is not "
         "the law that sampled, as when a draft model's log-probs are written for its target's "

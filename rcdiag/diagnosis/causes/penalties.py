@@ -24,14 +24,19 @@ MOST_LEFT, FEWEST_MOVED = 0.02, 10
 
 
 def _penalty(signs: Signs) -> Suspicion | None:
+    """Look for a penalty that is all: under the recorded law, which sampled, E[ratio] is 1."""
+    return None if abs(signs.law.ratio_mean[1]) > 2 * BROKEN else penalty(signs)
+
+
+def penalty(signs: Signs) -> Suspicion | None:
     """Look for a law that depends on whether a token has occurred."""
     if not usable(signs) or signs.law.rms < VISIBLE or signs.law.rms > 1.0:
         return None
     gap, z = _repeated_less_new(signs.law)
-    if gap < LEAST_GAP or z < SEEN or abs(signs.law.ratio_mean[1]) > 2 * BROKEN:
+    if gap < LEAST_GAP or z < SEEN:
         return None
     return Suspicion(
-        confidence=0.85 if z > SURELY else 0.75,
+        confidence=0.9 if z > SURELY else 0.8,
         message="The sampler gives tokens that occurred before less than the trainer does: the log-"
         f"ratio is positive {100 * gap:.0f} percentage points more often for repeated tokens than "
         f"for new ones of the same id and like probability ({z:.0f} standard errors).",
@@ -87,7 +92,7 @@ def pushed(signs: Signs) -> Suspicion | None:
         return None
     named = np.isin(law.tokens.token_id, few.ids)
     return Suspicion(
-        confidence=0.75,
+        confidence=0.85,
         message=few.message,
         evidence=[
             fact(

@@ -50,8 +50,12 @@ def _silent_by_metadata(signs: Signs) -> tuple[str, Suspicion] | None:
 
 
 def _surprisal_less_entropy(signs: Signs) -> tuple[float, float] | None:
-    """Return the mean of -log p less the entropy, in nats, and its z; None without entropies."""
+    """Return the mean of -log p less the entropy, in nats, and its z; None without entropies, and
+    where tokens were left out, which may be the unlikely ones.
+    """
     case = signs.case
+    if case.picked_tokens:
+        return None
     for name in (case.trainer, case.sampler):
         entropy = case.entropy.get(name or "")
         if entropy is None:

@@ -10,7 +10,7 @@ import numpy as np
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, HOLDS, VISIBLE, usable
 from rcdiag.diagnosis.estimates import mean_ratio
-from rcdiag.diagnosis.signs import Law, Signs
+from rcdiag.diagnosis.signs import HONEST, Law, Signs
 from rcdiag.diagnosis.signs.forks import A_POWER, ROUNDING, Forks
 from rcdiag.diagnosis.signs.tempered import (
     BY_FORKS,
@@ -32,6 +32,10 @@ MOST_LEFT = 0.6
 # this share of squared log-ratios; or sure tokens tell, by the correlation of their log-ratios'
 # size with their surprisal, both as logarithms.
 LEFT_BY_FACTOR, TIED = 0.03, 0.8
+# Nats by which all tokens together are likelier under one of two laws, so that the odds are 150 to
+# 1, and standard errors of the mean.
+LIKELIER, LIKELIER_Z = 5.0, 2.5
+EITHER = 0.6  # confidence where either law may have sampled
 
 
 def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
@@ -45,6 +49,7 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
         return None
     declared = signs.declared.row_temperature
     ratio_z, inverse_z = signs.law.ratio_mean[1], signs.law.inverse_mean[1]
+    likelier = _likelier(signs)
     if seen.told_by != BY_FORKS:
         if declared is not None:
             seen = _by_sure_tokens(signs, seen, declared)
@@ -52,11 +57,13 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
             return None  # every row was sampled at 1: another law that flattens
         if abs(ratio_z) < BROKEN and _uneven(signs, seen, declared):
             return None  # a cap on logits flattens too, unevenly
-    if abs(ratio_z) > BROKEN and abs(inverse_z) < HOLDS:
+    if likelier == signs.case.trainer:
+        return "temperature-raw-recorded", seen, "tokens are likelier under the trainer's law"
+    if likelier is None and abs(ratio_z) > BROKEN and abs(inverse_z) < HOLDS:
         return "temperature-raw-recorded", seen, "E[1 / ratio] is 1 and E[ratio] is not"
-    if abs(ratio_z) > 2.5 and abs(ratio_z) > 4 * abs(inverse_z):
+    if likelier is None and abs(ratio_z) > 2.5 and abs(ratio_z) > 4 * abs(inverse_z):
         return "temperature-raw-recorded", seen, "E[1 / ratio] is nearer to 1 than E[ratio]"
-    if abs(ratio_z) > BROKEN + 2 and abs(ratio_z) > 3 * abs(inverse_z):
+    if likelier is None and abs(ratio_z) > BROKEN + 2 and abs(ratio_z) > 3 * abs(inverse_z):
         return "temperature-raw-recorded", seen, "E[1 / ratio] is nearer to 1 than E[ratio]"
     if abs(ratio_z) > 2 * BROKEN and seen.told_by != BY_FORKS:
         return None
@@ -66,6 +73,27 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
             return "sampler-ignores-temperature", seen, "the trainer's law is the recorded one at T"
         return "trainer-without-temperature", seen, "the recorded law is the trainer's at T"
     return "trainer-without-temperature", seen, "the recorded law is the trainer's at another T"
+
+
+def power_of_laws(signs: Signs) -> float | None:
+    """Return the power of the trainer's law that is the sampler's; None without a temperature, and
+    where it is not known exactly: tokens of one context tell it so.
+    """
+    fault = _temperature(signs)
+    return None if fault is None or fault[1].told_by != BY_FORKS else fault[1].factor
+
+
+def _likelier(signs: Signs) -> str | None:
+    """Return the policy under whose law the tokens are so much likelier that it sampled them, of
+    the two; None where both may have, or where tokens were left out by their log-probs.
+    """
+    law, tokens = signs.law, signs.case.tokens
+    mean, z = law.mean
+    surely = abs(mean) * len(tokens) > LIKELIER and abs(z) > tokens.as_far(LIKELIER_Z)
+    # Noise of an engine takes half of its square from the mean, whichever side sampled.
+    if not surely or signs.case.picked_tokens or abs(mean) < HONEST**2:
+        return None
+    return signs.case.trainer if mean > 0 else signs.case.sampler
 
 
 def _power(signs: Signs) -> Tempered | None:
@@ -178,11 +206,17 @@ def _temperature_cause(slug: str):
         agrees &= seen.spread < 1.5
         known = declared is not None and declared != 1.0
         stated = declared if agrees else None
-        confidence = 0.97 if agrees else 0.9 if known else 0.8
+        confidence = 0.97 if agrees else 0.88
         if min(abs(law.ratio_mean[1]), abs(law.inverse_mean[1])) > BROKEN:
             confidence = 0.75  # neither law sampled these tokens: which one should have is a guess
+        raw = slug == "temperature-raw-recorded"
+        either = not (raw or signs.case.picked_tokens) and _likelier(signs) is None
+        either &= seen.told_by != BY_METADATA
+        possible = [] if known else _other_temperatures(slug)
+        if either:
+            possible = ["temperature-raw-recorded", *possible]
         return Suspicion(
-            confidence=confidence if slug == "temperature-raw-recorded" or known else 0.75,
+            confidence=EITHER if either else confidence if raw or known else 0.85,
             message=_temperature_sentence(slug, estimate, stated, signs),
             evidence=[
                 *_stated_temperatures(signs),
@@ -200,7 +234,7 @@ def _temperature_cause(slug: str):
                     inverse_z=law.inverse_mean[1],
                 ),
             ],
-            also_possible=[] if known else _other_temperatures(slug),
+            also_possible=possible,
         )
 
     return weigh
@@ -292,7 +326,7 @@ def _divided(signs: Signs) -> Suspicion | None:
         return None  # what stands in the sum beside the tokens does not know how sure they are
     declared = signs.declared.row_temperature
     return Suspicion(
-        confidence=0.92 if declared not in (None, 1.0) else 0.85,
+        confidence=0.92 if declared not in (None, 1.0) else 0.88,
         message=f"E[ratio] is {mean_ratio(mean)} and every log-ratio has one sign: the trainer "
         "divided log-probs, not logits, by the temperature, so that its law does not sum to 1.",
         evidence=[
@@ -330,7 +364,7 @@ def _softcap(signs: Signs) -> Suspicion | None:
         return None
     flatter = "sampler" if seen.factor < 1 else "trainer"
     return Suspicion(
-        confidence=0.75,
+        confidence=0.85,
         message=f"The {flatter}'s law is flatter in every context, unevenly: log-probs of rare "
         f"tokens are up to {abs(1 - seen.factor):.0%} smaller and vary, as under a cap on logits.",
         evidence=[

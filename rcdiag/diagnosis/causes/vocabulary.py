@@ -28,6 +28,8 @@ def _vocab_shard(signs: Signs) -> Suspicion | None:
     block = _id_block(signs)
     # No law that sums to 1 has E[1 / ratio] below 1, and no few large ratios move that mean.
     missing = mean > 1.0 and inverse_z < -BROKEN and law.one_sided > 0.9
+    # What is left out of a sum leaves the tokens of one context as far apart as they were.
+    missing &= signs.forks is None or not signs.forks.of_one_power
     if not missing and block is None:
         return None
     message = (
@@ -40,7 +42,7 @@ def _vocab_shard(signs: Signs) -> Suspicion | None:
         else ""
     )
     return Suspicion(
-        confidence=0.8,
+        confidence=0.87,
         message=message,
         evidence=[_sums(law) if missing or block is None else _of_block(law, block)],
         side="trainer",

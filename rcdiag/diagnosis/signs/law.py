@@ -64,6 +64,16 @@ class Law:
         return 1.0 + float(excess.mean()), self.tokens.z(excess)
 
     @cached_property
+    def mean(self) -> tuple[float, float]:
+        """Return E[log_ratio], nats, and how many standard errors it is from 0.
+
+        Times the tokens it is the log of how much likelier these tokens are under the trainer's
+        law than under the recorded one. It is minus a divergence where the recorded law sampled,
+        and plus one where the trainer's did.
+        """
+        return float(self.log_ratio.mean()), self.tokens.z(self.log_ratio)
+
+    @cached_property
     def rare_line(self) -> Line | None:
         """Fit log_ratio on the trainer's log-prob where that is below -0.5; None for few tokens."""
         rare = self.tokens.trainer < -0.5

@@ -1,0 +1,115 @@
+"""A law of sampling that is wrong from some step on: the rows from there on tell which it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.causes.cause import CAUSES
+from rcdiag.diagnosis.judge import diagnose
+from rcdiag.diagnosis.signs import Signs
+from rcdiag.results import NamedCause
+from tests.diagnosis.tables import (
+    Array,
+    Law,
+    State,
+    counted,
+    made,
+    noisy,
+    plain,
+    presence_penalty,
+    tempered,
+    top_k,
+    top_p,
+)
+
+ROWS, STEPS = 128, 8
+
+
+def from_step(first: int, law: Law, before: Law = plain) -> Law:
+    """Make the law that holds from a step on."""
+    later = steps() >= first
+
+    def mixed(logits: Array, state: State) -> Array:
+        return np.where(later[:, None], law(logits, state), before(logits, state))
+
+    return mixed
+
+
+def steps() -> NDArray[np.int64]:
+    return np.arange(ROWS) * STEPS // ROWS
+
+
+def table(
+    first: int, sampled: Law, recorded: Law, trained: Law, *, stated: float | None = None, seed: int
+) -> Case:
+    facts = {} if stated is None else {"temperature": np.where(steps() >= first, stated, 1.0)}
+    return made(
+        from_step(first, sampled),
+        from_step(first, noisy(0.01, trained), noisy(0.01)),
+        from_step(first, recorded),
+        rows=ROWS,
+        seed=seed,
+        step=steps(),
+        **facts,
+    )
+
+
+def first_cause(case: Case) -> NamedCause:
+    return diagnose(counted(case)).causes[0]
+
+
+@pytest.mark.parametrize("stated", [None, "by the rows"])
+@pytest.mark.parametrize("temperature", [0.5, 0.7, 1.3])
+def test_a_raw_record_of_one_step_is_told_by_what_the_tokens_are_likelier_under(
+    temperature: float, stated: str | None
+) -> None:
+    at = tempered(temperature)
+    told = first_cause(table(7, at, plain, at, stated=temperature if stated else None, seed=2))
+    assert (told.slug, told.from_step) == ("temperature-raw-recorded", 7)
+    assert told.confidence >= (0.95 if stated else 0.75)
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.2])
+def test_a_trainer_that_stops_dividing_is_told_by_the_temperature_of_its_rows(
+    temperature: float,
+) -> None:
+    at = tempered(temperature)
+    told = first_cause(table(7, at, at, plain, stated=temperature, seed=2))
+    assert (told.slug, told.from_step) == ("trainer-without-temperature", 7)
+    assert told.confidence >= 0.95
+
+
+def test_where_either_law_may_have_sampled_both_are_named() -> None:
+    told = first_cause(table(7, tempered(0.9), plain, tempered(0.9), seed=1))
+    assert told.confidence <= 0.6
+    assert "temperature-raw-recorded" in {told.slug, *told.also_possible}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("law", [top_k(5), top_p(0.9)], ids=["top-k", "top-p"])
+def test_a_kept_set_of_one_step_is_no_drift_of_weights(law: Law, seed: int) -> None:
+    told = first_cause(table(7, law, law, plain, seed=seed))
+    assert (told.slug, told.from_step) == ("truncated-law", 7)
+
+
+def test_a_penalty_of_one_step_is_named() -> None:
+    law = presence_penalty(0.8)
+    told = first_cause(table(7, law, law, plain, seed=1))
+    assert (told.slug, told.from_step) == ("penalty", 7)
+
+
+def test_one_sided_log_ratios_are_never_weights_that_stay_behind() -> None:
+    law = top_k(5)
+    signs = Signs(table(7, law, law, plain, seed=1))
+    onset = signs.places.onset
+    assert onset is not None
+    assert CAUSES["weights-never-synced"].weigh(Signs(signs.case.take(steps() >= 7), onset)) is None
+
+
+def test_few_rows_count_by_students_t() -> None:
+    tokens = made(rows=16, length=40).tokens
+    assert 3.0 < tokens.as_far(4.0) < 3.4
+    assert 3.9 < made(rows=400, length=4).tokens.as_far(4.0) <= 4.0
