@@ -149,6 +149,12 @@ class Case:
         """Return the case with other log-probs of one policy."""
         return replace(self, log_probs={**self.log_probs, policy: values})
 
+    def flagged(self, tokens: Flags) -> Flags:
+        """Return flags of response tokens from flags of the pair's tokens."""
+        flags = np.zeros(len(self.mask), np.bool_)
+        flags[self.tokens.place[tokens]] = True
+        return flags
+
     def without_tokens(self, tokens: Flags) -> Case:
         """Return the case with some response tokens masked out; `tokens` [response tokens]."""
         own = self.mask if self.own_mask is None else self.own_mask

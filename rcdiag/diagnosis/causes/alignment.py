@@ -1,18 +1,16 @@
-"""Causes that put a log-prob beside a token that it is not of."""
+"""Causes that put a log-prob beside a token that it is not of: shifts, exchanges, other tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from rcdiag.diagnosis.case import Array, Case, Flags
+from rcdiag.diagnosis.case import Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.signs.alignment import LAGS
-from rcdiag.diagnosis.signs.places import IdOutlier
 from rcdiag.table.schema import REENCODED
 
 # Share of turns, or of rows, from which on a shift or an exchange is no accident.
@@ -101,7 +99,7 @@ def _shifted_back(signs: Signs, lag: int, moved: str) -> Case:
     better = alignment.correlations[LAGS.index(lag)] > alignment.as_they_stand
     lost = ((alignment.shift != 0) | ~alignment.judged | better)[alignment.turn]
     lost &= ~(move & same)
-    return case.with_log_probs(moved, values).without_tokens(_at(case, lost))
+    return case.with_log_probs(moved, values).without_tokens(case.flagged(lost))
 
 
 def _is(slug: str):
@@ -175,337 +173,6 @@ def _put_back(signs: Signs, exchanged: Flags, moved: str) -> Case:
     return mended.without_rows(homeless)
 
 
-def _id_evidence(outliers: list[IdOutlier]) -> list[dict]:
-    return [
-        fact(
-            f"token id {outlier.token_id}",
-            "stands far from all other ids",
-            log_ratio_mean=outlier.mean,
-            tokens=outlier.tokens,
-        )
-        for outlier in outliers
-    ]
-
-
-def _eos_one_sided(signs: Signs) -> Suspicion | None:
-    last_zero = _last_zeros(signs)
-    if last_zero is not None:
-        return last_zero
-    outliers = signs.places.id_outliers
-    if not outliers or any(outlier.share_last < 0.8 for outlier in outliers):
-        return None
-    return Suspicion(
-        confidence=0.85,
-        message=f"The mismatch is that of the tokens that end responses (id "
-        f"{outliers[0].token_id}): log-ratio {outliers[0].mean:.1f} on the mean.",
-        evidence=_id_evidence(outliers),
-        side="trainer" if outliers[0].mean < 0 else "recorder",
-        also_possible=["special-token-ids"],
-        mended=_without_ids(signs.case, outliers),
-    )
-
-
-def _last_zeros(signs: Signs) -> Suspicion | None:
-    """Look for end tokens that one side gives no log-prob."""
-    last = _end_tokens(signs.case)
-    for policy, column in signs.columns.items():
-        zeros = column.values == 0.0
-        surely = zeros & (column.other < 0)
-        if last.sum() < 10 or zeros[last].mean() < 0.9 or zeros[~last].mean() > 0.2:
-            continue
-        if surely[last].mean() < 0.5 or not _is_no_rounding(zeros, last, column.other):
-            continue
-        return Suspicion(
-            confidence=0.85,
-            message=f"`{policy}` is exactly 0 at {zeros[last].mean():.0%} of the tokens that end "
-            "responses: one side gives the end token no log-prob.",
-            evidence=[
-                fact(
-                    "exact zeros at end tokens",
-                    "no log-prob for the end token",
-                    **{policy: float(zeros[last].mean())},
-                    elsewhere=float(zeros[~last].mean()),
-                )
-            ],
-            side="recorder" if policy == signs.case.sampler else "trainer",
-            also_possible=["zero-placeholder", "special-token-ids"],
-            verdict="fix",
-            mended=_without_sampled(signs.case, last),
-        )
-    return None
-
-
-def _is_no_rounding(zeros: Flags, last: Flags, other: Array) -> bool:
-    """Tell whether zeros at last tokens are more than log-probs of sure tokens, rounded to 0.
-
-    The other side is not sure of them, or other tokens of which it is as sure are no zeros.
-    """
-    least = float(other[last & zeros].min(initial=0.0))
-    as_sure = ~last & (other >= least) & (other < 0)
-    return least < -1e-4 or bool(as_sure.sum() >= 50 and zeros[as_sure].mean() < 0.1)
-
-
-def _end_tokens(case: Case) -> Flags:
-    """Flag the last sampled tokens of rows that end with the id that most rows end with.
-
-    Responses that were cut at a length have no end token.
-    """
-    ids = case.token_id[case.mask]
-    last = np.append(np.diff(case.owner[case.mask]) != 0, True)[: len(ids)]
-    if not last.any():
-        return last
-    return last & (ids == np.bincount(ids[last]).argmax())
-
-
-def _without_sampled(case: Case, sampled: Flags) -> Case:
-    """Mask out some of the sampled tokens."""
-    flags = np.zeros(len(case.mask), np.bool_)
-    flags[np.flatnonzero(case.mask)[sampled]] = True
-    return case.without_tokens(flags)
-
-
-def _without_ids(case: Case, outliers: list[IdOutlier]) -> Case:
-    return case.without_tokens(np.isin(case.token_id, [outlier.token_id for outlier in outliers]))
-
-
-def _before_ids(case: Case, outliers: list[IdOutlier]) -> Case:
-    """Mask out each row from the first of these ids on: what follows saw another context."""
-    ids = [outlier.token_id for outlier in outliers]
-    here = np.cumsum(np.isin(case.token_id, ids))
-    before = np.concatenate([[0], here])[case.start]
-    return case.without_tokens(here > before[case.owner])
-
-
-def _special_ids(signs: Signs) -> Suspicion | None:
-    outliers = signs.places.id_outliers
-    if not 0 < len(outliers) <= 4 or all(outlier.share_last > 0.8 for outlier in outliers):
-        return None
-    # Contexts go wrong at the first tokens; ids go wrong wherever they stand.
-    tokens = signs.case.tokens
-    named = np.isin(tokens.token_id, [outlier.token_id for outlier in outliers])
-    early = float(np.mean(tokens.position[named] < 3))
-    rest = signs.law.log_ratio[~named]
-    quiet = float(np.median(np.abs(rest))) if len(rest) else 0.0
-    if early > 0.5 or quiet > 0.05 or any(abs(outlier.mean) < 4 for outlier in outliers):
-        return None
-    if float(np.median(tokens.trainer[named])) > 0:
-        return None  # no id has such a log-prob: the trainer's sum lacks something
-    if signs.first_turns_agree is not None:
-        return None  # an id is wrong in the first turn too: later ones saw another context
-    ids = ", ".join(str(outlier.token_id) for outlier in outliers)
-    return Suspicion(
-        confidence=0.85,
-        message=f"The mismatch is that of token ids {ids} alone, log-ratio "
-        f"{outliers[0].mean:.1f} on the mean; half of the others differ by less than {quiet:.1g}.",
-        evidence=_id_evidence(outliers),
-        side="trainer",
-        also_possible=["eos-one-sided", "retokenised"],
-        mended=_before_ids(signs.case, outliers),
-    )
-
-
-def _mask_drops_last(signs: Signs) -> Suspicion | None:
-    """Look for responses whose last token is the same in all rows, and masked."""
-    case = signs.case
-    rows = np.flatnonzero(case.lengths > 1)
-    if len(rows) < 20:
-        return None
-    mask = case.mask if case.own_mask is None else case.own_mask
-    last = case.start[rows] + case.lengths[rows] - 1
-    masked = ~mask[last]
-    ids, counts = np.unique(case.token_id[last][masked], return_counts=True)
-    if not len(ids) or counts.max() < 0.8 * len(rows):
-        return _end_cut(case, rows)
-    end = int(ids[counts.argmax()])
-    here = case.token_id == end
-    before = mask[case.start[rows] + case.lengths[rows] - 2].mean()
-    if here.sum() > 1.2 * counts.max() or before < 0.9:
-        return None  # a token of templates, which ends turns of tools too
-    return Suspicion(
-        confidence=0.8,
-        message=f"Token {end} ends {counts.max()} of {len(rows)} responses and is masked in them: "
-        "the policy is not trained to end.",
-        evidence=[
-            fact(
-                f"responses that end with a masked token {end}",
-                "the end token is masked",
-                share=float(counts.max() / len(rows)),
-            )
-        ],
-        side="trainer",
-        share_of_rows=float(counts.max() / len(rows)),
-        also_possible=[],
-        mended=case,  # all other tokens are as they should be
-    )
-
-
-# Responses that stop by themselves end with few kinds of token: an end token, or a stop string's.
-KINDS_OF_ENDS = 4
-# Kinds of tokens at the end of responses where that was cut off, over those of as many tokens
-# anywhere, at the most.
-MOST_ENDS = 0.8
-
-
-def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
-    """Look for responses that stopped by themselves and have no common last token."""
-    reasons = case.facts.finish_reason
-    if reasons is None:
-        return None
-    stopped = np.array([row for row in rows if str(reasons[row]).lower() == "stop"], np.int64)
-    if len(stopped) < 20:
-        return None
-    last = case.start[stopped] + case.lengths[stopped] - 1
-    mask = case.mask if case.own_mask is None else case.own_mask
-    counts = np.sort(np.unique(case.token_id[last], return_counts=True)[1])[::-1]
-    most = float(counts[:KINDS_OF_ENDS].sum() / len(stopped))
-    if len(counts) <= KINDS_OF_ENDS or most > 0.8 or mask[last].mean() < 0.9:
-        return None
-    # Answers end with fewer kinds of words than they hold. Where they do not, they are no text.
-    spread = np.linspace(0, len(case.token_id) - 1, len(stopped)).astype(np.int64)
-    if len(counts) > MOST_ENDS * len(np.unique(case.token_id[spread])):
-        return None
-    return Suspicion(
-        confidence=0.8,
-        message=f"{len(stopped)} responses have the finish reason stop and end with {len(counts)} "
-        "different tokens: the end token was cut off, so that the policy is not trained to end.",
-        evidence=[
-            fact(
-                "last tokens of responses that stopped",
-                "none of them is an end token",
-                different=len(counts),
-                share_of_the_commonest=float(counts[0] / len(stopped)),
-            )
-        ],
-        side="recorder",
-        share_of_rows=float(len(stopped) / len(rows)),
-        also_possible=[],
-        mended=case,
-    )
-
-
-def _mask_includes_tool(signs: Signs) -> Suspicion | None:
-    """Look for long runs of tokens that no policy would have sampled."""
-    tokens = signs.case.tokens
-    if len(tokens) < 200:
-        return None
-    trainer = np.minimum(tokens.trainer, 0.0)
-    zero = tokens.sampler == 0.0
-    placeholder = bool(zero.any()) and float(np.median(trainer[zero])) < -1.5 and zero.mean() > 0.05
-    runs = _long_runs(tokens.owner, zero) if placeholder else np.zeros(len(tokens), np.bool_)
-    # Where a whole response has no log-probs nobody recorded them: a tool writes a part of it.
-    runs &= (tokens.row_sums(zero) < tokens.per_row)[tokens.owner]
-    if placeholder and runs.sum() > 0.5 * zero.sum():
-        # Zeros that stand for a missing log-prob are strewn; text of tools is a stretch of them.
-        stretches = float(np.mean(runs[zero & (trainer < -0.9)]))
-        return Suspicion(
-            confidence=0.96 if stretches > 0.9 else 0.85,
-            message=f"{int(runs.sum()):,} tokens stand in runs with a recorded value of exactly "
-            f"0 and probability {np.exp(np.median(trainer[runs])):.2g} for the trainer: text of "
-            "tools or templates that the mask counts as sampled.",
-            evidence=[
-                fact(
-                    "tokens in runs of zeros",
-                    "nobody sampled them",
-                    tokens=int(runs.sum()),
-                    trainer=float(np.median(trainer[runs])),
-                )
-            ],
-            side="recorder",
-            also_possible=["zero-placeholder"],
-            mended=_parted_by(signs.case, _at(signs.case, runs | _short_runs(signs, zero))),
-        )
-    return _nobody_samples(signs)
-
-
-# A token id that stands so often in a table and is always rarer than this may be a tool's.
-OFTEN, NEVER = 12, -6.0
-# Where tools write at all, a token that is rarer than this is taken for theirs.
-UNSAMPLED = -3.0
-# So many times as often as if every token of the table had offered it with its median probability.
-TOO_OFTEN = 4.0
-
-
-def _nobody_samples(signs: Signs) -> Suspicion | None:
-    """Look for token ids that stand often and always where both sides would never sample them.
-
-    Markers of tools' outputs are such: both sides score them, and agree that no policy wrote them.
-    Rare ids are sampled, too, in long tables: of N tokens at most about N p have a probability of p
-    or less. Of a marker's tokens half have the median probability or less, and are more than that.
-    """
-    tokens = signs.case.tokens
-    likelier = np.minimum(np.maximum(tokens.sampler, tokens.trainer), 0.0)
-    rare, times = np.unique(tokens.token_id[likelier < NEVER], return_counts=True)
-    rare = rare[times >= OFTEN - OFTEN // 10]
-    if not len(rare):
-        return None
-    of_rare = np.flatnonzero(np.isin(tokens.token_id, rare))
-    order = of_rare[np.lexsort((likelier[of_rare], tokens.token_id[of_rare]))]
-    ids, counts = np.unique(tokens.token_id[of_rare], return_counts=True)
-    ends = np.cumsum(counts)
-    # The likeliest tenth of an id's tokens may be ordinary: it may stand in a response as well.
-    high = likelier[order][ends - 1 - counts // 10]
-    middle = likelier[order][ends - 1 - counts // 2]
-    too_often = counts / 2 >= TOO_OFTEN * len(tokens) * np.exp(middle)
-    foreign = (counts >= OFTEN) & too_often & (high < NEVER)
-    for index in np.flatnonzero(foreign):
-        rows = np.unique(tokens.owner[order[ends[index] - counts[index] : ends[index]]])
-        foreign[index] = len(rows) >= 0.1 * (tokens.per_row > 0).sum()
-    named = np.isin(tokens.token_id, ids[foreign])
-    apart = np.abs(tokens.log_ratio[named])
-    if not foreign.any() or np.median(apart) > 0.5 or named.mean() > 0.3:
-        return None
-    unlikely = likelier < UNSAMPLED
-    text = ", ".join(str(token_id) for token_id in ids[foreign][:4])
-    return Suspicion(
-        confidence=0.85,
-        message=f"Token ids {text} stand {int(named.sum()):,} times in sampled text, and both "
-        f"sides give them probability {np.exp(np.median(likelier[named])):.1g} there: text of "
-        "tools or templates that the mask counts as sampled.",
-        evidence=[
-            fact(
-                "log-prob of token ids that nobody samples",
-                "a tool or a template wrote them",
-                tokens=int(named.sum()),
-                median=float(np.median(likelier[named])),
-            )
-        ],
-        side="recorder",
-        share_of_rows=float(np.mean(np.bincount(tokens.owner[named], minlength=tokens.rows) > 0)),
-        also_possible=[],
-        mended=_parted_by(signs.case, _at(signs.case, unlikely)),
-    )
-
-
-def _short_runs(signs: Signs, zero: Flags) -> Flags:
-    """Flag two or more zeros in a row among which is a token that nobody samples, [tokens]."""
-    tokens = signs.case.tokens
-    runs = _long_runs(tokens.owner, zero, least=2)
-    number = np.cumsum(np.diff(runs, prepend=False) | (np.diff(tokens.owner, prepend=-1) != 0))
-    return runs & (np.bincount(number, tokens.trainer < UNSAMPLED)[number] > 0)
-
-
-def _parted_by(case: Case, tools: Flags) -> Case:
-    """Return the case with a mask that leaves out what tools wrote, which parts turns."""
-    own = case.mask if case.own_mask is None else case.own_mask
-    return replace(case.without_tokens(tools), own_mask=own & ~tools)
-
-
-def _long_runs(owner: np.ndarray, flags: np.ndarray, least: int = 4) -> np.ndarray:
-    """Flag the tokens of runs of at least `least` flagged tokens of one row."""
-    begins = flags & np.concatenate([[True], (owner[1:] != owner[:-1]) | ~flags[:-1]])
-    number = np.cumsum(begins) * flags
-    counts = np.bincount(number)
-    counts[0] = 0
-    return counts[number] >= least
-
-
-def _at(case: Case, tokens: np.ndarray) -> np.ndarray:
-    """Return flags of response tokens from flags of the pair's tokens."""
-    flags = np.zeros(len(case.mask), np.bool_)
-    flags[case.tokens.place[tokens]] = True
-    return flags
-
-
 def _retokenised(signs: Signs) -> Suspicion | None:
     """Read what a conversion measured of a dump of text, whose tokens are the tokenizer's."""
     facts = signs.case.metadata.get(REENCODED)
@@ -545,14 +212,10 @@ def _share_off(facts: Mapping[str, Any], good: str, rows: str) -> float | None:
 
 
 ALIGNMENT = (
-    shipped("mask-includes-tool", "storage", _mask_includes_tool),
     *(
         shipped(slug, "alignment", _is(slug))
         for slug in ("shift-by-one", "shift-after-tool", "shift-some-rows")
     ),
     shipped("rows-swapped", "alignment", _rows_swapped),
-    shipped("mask-drops-last", "alignment", _mask_drops_last, needs_two=False),
-    shipped("eos-one-sided", "alignment", _eos_one_sided),
-    shipped("special-token-ids", "alignment", _special_ids),
     shipped("retokenised", "alignment", _retokenised, needs_two=False),
 )

@@ -1,0 +1,154 @@
+"""Which cause it is where weights of other checkpoints explain the rows of a column."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rcdiag.diagnosis.causes.cause import Suspicion
+from rcdiag.diagnosis.experiments.bench import Bench, Trial
+from rcdiag.diagnosis.experiments.patterns import pattern_of
+from rcdiag.diagnosis.experiments.sampled_law import told
+from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow, rows_of_changes
+from rcdiag.engines.changes import Moved
+
+MOST_OF_STEP = 0.7  # share of a step's rows
+SOME = 0.25  # share of such steps' rows that other weights must explain
+MOST = 0.9  # share of rows that is all of them, but for chance
+TELLS_WEIGHTS = 4.0  # nats by which one checkpoint's weights must explain a row better
+
+
+def by_rows(bench: Bench, trial: Trial) -> tuple[str, Suspicion] | None:
+    """Tell which rows other weights explain that explain a column as a whole.
+
+    A column of which some rows, steps or ends of rows are of the trainer's weights is explained by
+    other weights better than by these, too.
+    """
+    if not isinstance(trial.change, Moved) or bench.side.name != "sampler":
+        return None
+    weights = rows_of_changes(bench.scene, bench.side, bench.forward, {trial.setting: trial.change})
+    return by_weights(bench, weights) or _stuck(bench, weights)
+
+
+def _stuck(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | None:
+    """Name weights that were never synced where all rows from some step on are nearer to one
+    checkpoint than to the trainer's weights, and no row before it.
+    """
+    own = weights.explained & (weights.best == 0)
+    over_steps = _over_steps(bench, weights, own, (weights.best > 0) & ~own)
+    if over_steps is None or over_steps[0] != "weights-never-synced":
+        return None
+    nearer = float((weights.best > 0).mean())
+    return over_steps[0], told(
+        0.8,
+        f"From step {over_steps[1]} on {bench.side.policy}_log_probs are nearer to "
+        f"{weights.names[1]} than to the trainer's weights, and before it of the trainer's.",
+        [
+            {
+                "name": "share of rows nearer to other weights",
+                "value": nearer,
+                "reads": "from one step on",
+            }
+        ],
+        share_of_rows=nearer,
+        from_step=over_steps[1],
+    )
+
+
+def by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | None:
+    """Name the cause where checkpoints explain the rows of a column."""
+    explained, best = weights.explained, weights.best
+    switched = weights.switch >= 0
+    evidence = [
+        {
+            "name": "rows by the weights that explain them",
+            **{
+                name: int((explained & ~switched & (best == index)).sum())
+                for index, name in enumerate(weights.names)
+            },
+            "switched within the row": int(switched.sum()),
+            "reads": "by the likelihood of the recorded log-probs",
+        }
+    ]
+    other = explained & (best > 0)
+    own = explained & (best == 0)
+    sampler = bench.side.name == "sampler"
+    if sampler and switched.mean() > 0.15 and own.mean() + other.mean() + switched.mean() > 0.7:
+        return "in-flight-update", told(
+            0.93,
+            f"In {switched.mean():.0%} of the rows the first tokens are of other weights than the "
+            "last ones.",
+            evidence,
+            share_of_rows=float(switched.mean()),
+        )
+    if sampler and weights.mixed > 0.3 and pattern_of(bench).law_of_recorded < -4.0:
+        return "draft-recorded", told(
+            0.75,
+            f"In {weights.mixed:.0%} of the rows some recorded log-probs are of other weights, "
+            "token by token: those of a draft model.",
+            evidence,
+            side="recorder",
+            share_of_rows=weights.mixed,
+        )
+    if (own | other).mean() < 0.8 or other.mean() < 0.02:
+        return None
+    # Short and sure rows are as likely under either weights.
+    tells = np.abs(weights.losses[0] - weights.losses[1:].min(axis=0)) > TELLS_WEIGHTS
+    share = float((other & tells).sum() / max(((own | other) & tells).sum(), 1))
+    names = ", ".join(weights.names[index] for index in np.unique(best[other]))
+    message = (
+        f"{share:.0%} of the rows of {bench.side.policy}_log_probs are of {names}, not of "
+        "the trainer's weights."
+    )
+    if not sampler:
+        return "reference-as-old", told(0.9, message, evidence, side="trainer", share_of_rows=share)
+    over_steps = _over_steps(bench, weights, own, other)
+    if over_steps is not None:
+        slug, from_step = over_steps
+        return slug, told(0.92, message, evidence, share_of_rows=share, from_step=from_step)
+    if share >= MOST:
+        law = pattern_of(bench).law_of_recorded
+        if law < -4.0:
+            return "draft-recorded", told(
+                0.85,
+                f"{message} But the tokens are of the trainer's law: other weights' log-probs "
+                "were recorded for them.",
+                evidence,
+                side="recorder",
+            )
+        return "stale-weights", told(0.95, message, evidence)
+    return "replica-unsynced", told(0.9, message, evidence, share_of_rows=share)
+
+
+def _over_steps(
+    bench: Bench, weights: WeightsByRow, own: np.ndarray, other: np.ndarray
+) -> tuple[str, int | None] | None:
+    """Tell a sampler that got stuck at one checkpoint from one that lags behind."""
+    steps = bench.scene.case.facts.step
+    if steps is None:
+        return None
+    step = steps[weights.rows]
+    # Rows near the limit of an engine's noise are neither side's: what counts is that hardly any
+    # row of a step is of the trainer's weights.
+    rates = {int(one): 1.0 - float(own[step == one].mean()) for one in np.unique(step)}
+    late = [one for one, rate in rates.items() if rate > MOST_OF_STEP]
+    mixed = any(1.0 - MOST_OF_STEP < rate < MOST_OF_STEP for rate in rates.values())
+    then = np.isin(step, late)
+    if len(rates) < 2 or not late or mixed or not other[then].mean() > SOME:
+        return None
+    count = np.bincount(weights.best[other & then], minlength=len(weights.names))
+    used = np.flatnonzero(count > 0.15 * count.sum())
+    before = [one for one in rates if one not in late]
+    if len(used) == 1 and all(one < min(late) for one in before) and (before or len(late) > 1):
+        return "weights-never-synced", min(late)
+    return "stale-weights", min(late) if before else None
+
+
+def one_other(weights: WeightsByRow) -> str | None:
+    """Return the checkpoint that explains nearly all rows, where it is not the model's."""
+    other = weights.best[weights.explained & (weights.best > 0)]
+    if len(other) < MOST * len(weights.rows):
+        return None
+    values, counts = np.unique(other, return_counts=True)
+    if counts.max() < MOST * len(other):
+        return None
+    return weights.names[int(values[counts.argmax()])]
