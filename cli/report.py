@@ -13,7 +13,6 @@ import typer
 import rcdiag
 from cli import options
 from cli.freed_memory import resume_collection
-from rcdiag.api.report import NOT_DRAWN, drawable
 from rcdiag.errors import RcdiagError
 from rcdiag.files import check_apart, check_outputs
 
@@ -134,6 +133,8 @@ def _drawn(
     sources: list[str], documents: Sequence[rcdiag.Result | rcdiag.ConvertResult], verbose: bool
 ) -> Iterator[None]:
     """Refuse documents whose values cannot be drawn; with `verbose` say where in the code."""
+    from rcdiag.api.report import NOT_DRAWN, drawable  # with every kind of result
+
     try:
         with drawable(sources, documents):
             yield

@@ -81,9 +81,9 @@ class Batch:
 
     def take(self, keep: NDArray[np.bool_]) -> Batch:
         """Return the rows where `keep` [rows] holds."""
-        assert self.taken is None
-        taken = np.flatnonzero(keep)
-        return Batch(self.table.take(taken), self.file, self.row_in_file, taken)
+        kept = np.flatnonzero(keep)
+        taken = kept if self.taken is None else self.taken[kept]
+        return Batch(self.table.take(kept), self.file, self.row_in_file, taken)
 
     def slice(self, start: int, stop: int) -> Batch:
         return Batch(self.table.slice(start, stop - start), self.file, self.row_in_file + start)

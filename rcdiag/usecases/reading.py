@@ -22,6 +22,7 @@ from rcdiag.statistics.extremes import WorstSequence, shown_log_probs, shown_log
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.batches import Batch
 from rcdiag.table.decode import columns_needed, decode
+from rcdiag.table.observed import with_log_probs
 from rcdiag.table.parts import score_columns
 from rcdiag.table.segments import starts_of
 from rcdiag.table.table import Table
@@ -60,7 +61,7 @@ class Reader:
         """Return sequences by their rows; `most` says how many tokens of each row may be shown.
 
         Of one with more tokens the first are shown, and those around the largest |log-ratio|. A
-        row without sampled tokens is not among them.
+        row without sampled tokens, or without log-probs, is not among them.
         """
         rows = np.array(sorted(most), dtype=np.int64)
         plain = self.text and self.decode_ids is None
@@ -88,7 +89,8 @@ def _batches(
     for file in table.files:
         inside = rows[(rows >= file.first_row) & (rows < file.first_row + file.num_rows)]
         if len(inside):
-            yield from table.batches_of(file, inside - file.first_row, names)
+            for batch in table.batches_of(file, inside - file.first_row, names):
+                yield with_log_probs(batch, policies)
 
 
 def _read(

@@ -174,7 +174,10 @@ def _drawn(reader: Reader, taken: set[int], left: int, seed: int) -> Iterator[Se
 def _check(sequence: SequenceTokens | None, where: str, row: int) -> None:
     """Refuse a row that is asked for and that has nothing to show."""
     if sequence is None:
-        raise RcdiagError(f"{_asked(row)}: {where} has no sampled token", hint="name another row")
+        raise RcdiagError(
+            f"{_asked(row)}: {where} has no sampled token with log-probs of both policies",
+            hint="name another row",
+        )
     if not _of_numbers(sequence):
         raise RcdiagError(
             f"{_asked(row)}: {where} holds a log-prob that is NaN, infinite or positive",

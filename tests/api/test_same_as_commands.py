@@ -31,6 +31,7 @@ RENAMED = {
     "loss_setting": "loss_settings",
     "policy": "policies",
     "preset": "presets",
+    "sequence": "sequences",
     "setting": "settings",
 }
 ONLY_IN_PYTHON = {"progress", "trainer"}  # sweep has no --trainer

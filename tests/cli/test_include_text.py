@@ -115,7 +115,7 @@ def test_a_missing_tokenizer_is_told_before_an_engine_starts(
     def start(*_: object) -> None:
         raise AssertionError("an engine starts")
 
-    monkeypatch.setattr("rcdiag.runners.local.EngineProcess", start)
+    monkeypatch.setattr("rcdiag.engines.process.EngineProcess", start)
     bare = tmp_path / "bare"
     shutil.copytree(POLICY, bare, ignore=shutil.ignore_patterns("tokenizer*"))
     options = ("--policy", "a=hf:float32", "--policy", "b=hf:bfloat16", "--model", bare)

@@ -67,7 +67,7 @@ def last_line(rcdiag, *arguments) -> str:
 
 
 def test_finished_parts_are_named(rcdiag, scoring, tmp_path, monkeypatch):
-    monkeypatch.setattr("rcdiag.runners.local.EngineProcess", interrupted_after(1))
+    monkeypatch.setattr("rcdiag.engines.process.EngineProcess", interrupted_after(1))
     output = tmp_path / "scored.parquet"
     line = last_line(rcdiag, *scoring, "-o", output)
     assert line.startswith("interrupted; ")
@@ -75,12 +75,12 @@ def test_finished_parts_are_named(rcdiag, scoring, tmp_path, monkeypatch):
 
 
 def test_parts_that_are_not_kept_are_said_to_be_lost(rcdiag, scoring, monkeypatch):
-    monkeypatch.setattr("rcdiag.runners.local.EngineProcess", interrupted_after(1))
+    monkeypatch.setattr("rcdiag.engines.process.EngineProcess", interrupted_after(1))
     assert "-o FILE" in last_line(rcdiag, *scoring)
 
 
 def test_without_a_finished_part_the_command_begins_anew(rcdiag, scoring, tmp_path, monkeypatch):
-    monkeypatch.setattr("rcdiag.runners.local.EngineProcess", interrupted_after(0))
+    monkeypatch.setattr("rcdiag.engines.process.EngineProcess", interrupted_after(0))
     line = last_line(rcdiag, *scoring, "-o", tmp_path / "scored.parquet")
     assert line == "interrupted; no part was finished yet: the same command begins anew"
     assert last_line(rcdiag, *scoring) == "interrupted"

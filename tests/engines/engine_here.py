@@ -48,5 +48,5 @@ def toy_scoring(folder: Path) -> Iterator[dict[str, Any]]:
     model = make_checkpoint(folder / "model")
     scored_parts.clear()
     with pytest.MonkeyPatch.context() as patch, BACKENDS.with_added(TOY):
-        patch.setattr("rcdiag.runners.local.EngineProcess", EngineHere)
+        patch.setattr("rcdiag.engines.process.EngineProcess", EngineHere)
         yield {"source": table, "model": model, "policies": {"old": "toy"}}

@@ -44,7 +44,7 @@ def scored(table, model, run_once, tmp_path_factory) -> tuple[Path, dict[str, An
     """The table with a policy more, and the result document; the engine runs in this process."""
     out = tmp_path_factory.mktemp("scored") / "out.parquet"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rcdiag.runners.local.EngineProcess", EngineHere)
+        patch.setattr("rcdiag.engines.process.EngineProcess", EngineHere)
         run = run_once("score", table, "--model", model, *NEW, "-o", out, "--json")
     assert run.code == 0, run.err
     return out, run.document

@@ -299,7 +299,7 @@ def _beyond(finding: Finding, mismatch: Mapping[str, MetricValue]) -> list[Beyon
                 name=term(name),
                 value=number(number_here.value),
                 interval=interval(number_here) if number_here.low != number_here.high else "",
-                limits=f"{finding.severity}; {bounds}" if bounds else finding.severity,
+                limits=f"{number_here.level}; {bounds}" if bounds else str(number_here.level),
                 source=guide.source,
             )
         )
