@@ -5,7 +5,7 @@ A trajectory is several calls, each with its whole context as the prompt; they a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,7 @@ from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.tinker_stores import MAGIC, Scope, Store, is_store, open_store
 from rcdiag.table.readers.turns import Trajectory, Turn, trajectories
 
-OLDER = (
-    "a call of an earlier attempt of a resumed run (run_attempt) is left out: a later attempt "
-    "sampled its iteration again"
-)
+OLDER = "a call of an earlier attempt of a resumed run (run_attempt) is left out"
 FAILED = "a call that failed or was cancelled has no samples: left out"
 EMPTY = "a sample without any token is left out"
 JOINED = "calls of one trajectory were joined into a row; tokens between them have response_mask 0"
@@ -38,11 +35,11 @@ def _read(dump: Dump) -> Iterator[Rows]:
 def _rows(file: Path, notes: Notes) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of one store, trajectory after trajectory."""
     with open_store(file) as store:
-        beginnings = _beginnings(store.scopes())
+        newest = _newest(store.scopes())
         held: list[Turn] = []
         scope = Scope()
         for own, place in store.ordered():
-            if _is_superseded(own, beginnings[own.run_id]):
+            if own.run_attempt != newest[own.run_id]:
                 notes.change(OLDER, 1)
                 continue
             if own.key != scope.key or own.traj_idx is None:
@@ -52,29 +49,14 @@ def _rows(file: Path, notes: Notes) -> Iterator[tuple[int, dict[str, Any]]]:
         yield from _finished(held, scope, notes)
 
 
-def _beginnings(scopes: Iterator[Scope]) -> dict[str | None, dict[int, int]]:
-    """Return the first iteration of each attempt of each run; an attempt without one is at 0."""
-    first: dict[str | None, dict[int, int]] = {}
+def _newest(scopes: Iterator[Scope]) -> dict[str | None, int | None]:
+    """Return the newest attempt of each run; an attempt without a number is the oldest."""
+    newest: dict[str | None, int | None] = {}
     for scope in scopes:
-        of_run = first.setdefault(scope.run_id, {})
-        attempt, iteration = _attempt(scope), scope.iteration or 0
-        of_run[attempt] = min(of_run.get(attempt, iteration), iteration)
-    return first
-
-
-def _attempt(scope: Scope) -> int:
-    """Return the number of an attempt; one without a number is the oldest."""
-    return -1 if scope.run_attempt is None else scope.run_attempt
-
-
-def _is_superseded(scope: Scope, first: Mapping[int, int]) -> bool:
-    """Tell whether a later attempt sampled again from this iteration on, or from an earlier one.
-
-    A resumed run goes on from a checkpoint. The iterations before it are those of the attempt that
-    made the checkpoint, and what that attempt sampled after it belongs to no weights that remain.
-    """
-    later = [begins for attempt, begins in first.items() if attempt > _attempt(scope)]
-    return bool(later) and (scope.iteration or 0) >= min(later)
+        before = newest.setdefault(scope.run_id, scope.run_attempt)
+        if scope.run_attempt is not None and (before is None or scope.run_attempt > before):
+            newest[scope.run_id] = scope.run_attempt
+    return newest
 
 
 def _turns(store: Store, place: int, notes: Notes) -> Iterator[Turn]:

@@ -104,7 +104,7 @@ class Store(ABC):
 
     @abstractmethod
     def scopes(self) -> Iterator[Scope]:
-        """Yield at least one scope of each iteration of each attempt of each run."""
+        """Yield at least one scope of each attempt of each run."""
 
     @abstractmethod
     def ordered(self) -> Iterator[tuple[Scope, int]]:
@@ -214,11 +214,10 @@ class _Table(Store):
             )
 
     def scopes(self) -> Iterator[Scope]:
-        for run, attempt, iteration in self._connection.execute(
-            "SELECT DISTINCT run_id, run_attempt, "
-            "CASE typeof(iteration) WHEN 'integer' THEN iteration END FROM wire_rows"
+        for run, attempt in self._connection.execute(
+            "SELECT DISTINCT run_id, run_attempt FROM wire_rows"
         ):
-            values = {"run_id": _text(run), "run_attempt": attempt, "iteration": iteration}
+            values = {"run_id": _text(run), "run_attempt": attempt}
             yield self._scope(values, f"{self.file}, run {_text(run)}")
 
     def ordered(self) -> Iterator[tuple[Scope, int]]:

@@ -196,24 +196,6 @@ def test_the_newest_attempt_of_each_run_is_read(tmp_path, write):
 
 
 @WRITERS
-def test_a_resumed_run_keeps_the_iterations_before_the_point_where_it_resumed(tmp_path, write):
-    of_attempts = [(1, 0), (1, 1), (1, 2), (1, 3), (2, 2)]  # killed in 3, resumed at 2
-    calls = [
-        call(
-            [1],
-            ([10 * attempt + iteration], [-0.5]),
-            seq=seq,
-            scope={"run_attempt": attempt, "iteration": iteration},
-        )
-        for seq, (attempt, iteration) in enumerate(of_attempts)
-    ]
-    result = rows_of(TINKER, write(tmp_path, calls))
-    assert result.column("response_ids") == [[10], [11], [22]]
-    assert result.column("step") == [0, 1, 2]
-    assert list(result.changes.values()) == [2]
-
-
-@WRITERS
 def test_iterations_are_in_order_as_numbers(tmp_path, write):
     calls = [
         call([1], ([step], [-0.5]), seq=step, scope={"iteration": step}) for step in (10, 9, 2)
