@@ -65,10 +65,10 @@ def shown_sequences(
         _check(asked.get(row), origin.where(row), origin.number(row))
     rest = [sequence for sequence in worst if sequence.row not in asked]
     left = BYTES - size([] if examples is None else [examples])
-    read = _within(rest, reader, left)
+    read, taken_up = _within(rest, reader, left)
     whole = {**{one.row: one for one in read}, **asked}
     taken = {one.row for one in worst}
-    left -= size(read)
+    left -= taken_up
     return Shown(
         # A sum over all tokens of the pass stays as it is, to the last digit.
         worst=[
@@ -130,9 +130,7 @@ def _columns(value: Any, name: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from _columns(item, key)
-    elif isinstance(value, list) and any(
-        isinstance(one, (list, dict)) or is_dataclass(one) for one in value
-    ):
+    elif isinstance(value, list) and any(map(_holds_values, {type(one) for one in value})):
         for item in value:
             yield from _columns(item, name)
     elif isinstance(value, list):
@@ -141,8 +139,15 @@ def _columns(value: Any, name: str) -> Iterator[tuple[str, str]]:
         yield name, json.dumps(value)
 
 
-def _within(worst: Sequence[SequenceTokens], reader: Reader, most: int) -> list[SequenceTokens]:
-    """Read the worst sequences with as many tokens as fit into so many bytes."""
+def _holds_values(kind: type) -> bool:
+    """Tell whether values of a type have plain values within them."""
+    return issubclass(kind, (list, dict)) or is_dataclass(kind)
+
+
+def _within(
+    worst: Sequence[SequenceTokens], reader: Reader, most: int
+) -> tuple[list[SequenceTokens], int]:
+    """Read the worst sequences with as many tokens as fit into so many bytes; return these too."""
     tokens, lengths = MOST_TOKENS, [sequence.num_tokens for sequence in worst]
     while True:
         given = shares(lengths, tokens)
@@ -150,7 +155,7 @@ def _within(worst: Sequence[SequenceTokens], reader: Reader, most: int) -> list[
         found = [read[one.row] for one in worst if one.row in read]
         stored, needed = sum(len(one.log_ratio) for one in found), size(found)
         if needed <= most or stored <= len(found):
-            return found
+            return found, needed
         tokens = min(math.floor(stored * AIMED * max(most, 0) / needed), stored - 1)
 
 
