@@ -103,8 +103,8 @@ def test_what_falls_back_is_judged_by_its_own_steps():
 @pytest.mark.parametrize(
     ("sizes", "says"),
     [
-        ([0.0] * 8, "alike in all 8 steps, from the first (0) on"),
-        ([0.2] * 8, "alike in all 8 steps, from the first (0) on"),
+        ([0.0] * 8, "alike in 8 steps, from the first (0) on"),
+        ([0.2] * 8, "alike in 8 steps, from the first (0) on"),
         ([0.3] * 3 + [0.0] * 13, "large from the first step (0) to 2, and falls from step 3 on"),
         ([0.0, 0.3] * 8, "large in 8 of 16 steps (1, 3, 5, 7, ...)"),
     ],
