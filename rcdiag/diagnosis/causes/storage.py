@@ -424,24 +424,24 @@ def _stored(slug: str) -> Callable[[Signs], Suspicion | None]:
     """Make the question whether a column was stored with few digits."""
 
     def weigh(signs: Signs) -> Suspicion | None:
-        coarse = {policy: _grid(column) for policy, column in _columns(signs)}
-        names = [policy for policy, grid in coarse.items() if grid and grid[0] == slug]
+        coarse = {policy: column.grid for policy, column in _columns(signs)}
+        names = [policy for policy, grid in coarse.items() if grid and grid.slug == slug]
         if not names:
             return None
         grids = [grid for policy in names if (grid := coarse[policy])]
         what = " and ".join(f"`{name}`" for name in names)
         error = max(
-            _rounding_error(slug, signs.columns[name].values, grid[2])
+            grid.rounding_error(signs.columns[name].values)
             for name, grid in zip(names, grids, strict=True)
         )
         return Suspicion(
             confidence=0.97,
-            message=f"All values of {what} lie on the grid of {grids[0][1]}; rounding to it moves "
-            f"a log-prob by {error:.2g} nats rms.",
+            message=f"All values of {what} lie on the grid of {grids[0].name}; rounding to it "
+            f"moves a log-prob by {error:.2g} nats rms.",
             evidence=[
                 fact(
                     "values on the grid",
-                    grids[0][1],
+                    grids[0].name,
                     **dict.fromkeys(names, 1.0),
                     rounding_rms=error,
                 )
@@ -460,30 +460,6 @@ def _more_than(signs: Signs, error: float) -> bool:
     if signs.case.trainer is None or not len(signs.case.tokens):
         return False
     return signs.law.rms > BEYOND_ROUNDING * error
-
-
-def _grid(column: StoredColumn) -> tuple[str, str, int] | None:
-    """Return the grid on which all values lie: its cause, its name, its decimals."""
-    if len(column.negative_values) < 30 or column.constant_rows > 0.5:
-        return None
-    if column.bfloat16 > 0.97:
-        return "stored-bfloat16", "bfloat16", 0
-    if column.float16 > 0.97:
-        return "stored-float16", "float16", 0
-    if column.decimals is not None and column.decimals < 5:
-        places = column.decimals
-        return "stored-rounded", f"{places} decimal{'s' if places > 1 else ''}", places
-    return None
-
-
-def _rounding_error(slug: str, values: Array, decimals: int) -> float:
-    """Return the rms of the rounding error on a grid, nats: a step over the root of 12."""
-    if slug == "stored-rounded":
-        return float(10.0**-decimals / np.sqrt(12.0))
-    bits = 8 if slug == "stored-bfloat16" else 11
-    finite = values[np.isfinite(values) & (values != 0)]
-    step = 2.0 ** (np.floor(np.log2(np.abs(finite))) + 1 - bits)
-    return float(np.sqrt(np.mean(step**2) / 12.0))
 
 
 STORAGE = (

@@ -141,7 +141,8 @@ class Bench:
 
     def left(self, predicted: Array, at: Counts) -> Left:
         """Measure what a prediction leaves of the side's column."""
-        return unexplained(self.side.recorded[at], predicted, self.side.reach[at])
+        side = self.side
+        return unexplained(side.recorded[at], predicted, side.reach[at], side.grain[at])
 
     def trial(
         self,

@@ -4,6 +4,7 @@ A residual is recorded minus predicted log-prob. Rounding of an engine perturbs 
 perturbation of logits by a standard deviation s moves the log-prob of a token by s times its
 `reach`, sqrt((1 - p)^2 + sum of the other tokens' p^2). So residuals are judged in units of their
 reach: a certain token must be explained to the last digit, an uncertain one to the engine's noise.
+The last digit is the `grain` of the column: what its storage can tell apart, nats.
 
 Losses are those of Cauchy noise: a few tokens that nothing explains cannot decide, and neither do
 many that everything explains.
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-# Float32 sums of a few hundred terms are right to about so many nats.
+# Float32 sums of a few hundred terms are right to about so many nats: the finest grain.
 FLOAT32 = 2e-6
 SCALES = np.geomspace(1e-5, 10.0, 25)  # of logit noise
 OUTLYING = 10.0  # a residual of so many scales is no noise
@@ -36,17 +37,18 @@ class Left:
     rms: float  # nats
     residual: Array  # [tokens] recorded - predicted, nats
     reach: Array  # [tokens]
+    grain: Array  # [tokens] nats
 
     @property
     def loss(self) -> Array:
         """Return the loss of every token, [tokens]."""
-        return loss_at(self.residual, self.reach, self.scale)
+        return loss_at(self.residual, self.reach, self.scale, self.grain)
 
     def outlying(self, noise: float) -> float:
         """Return the share of tokens that are off by more than an engine's noise."""
         if not len(self.residual):
             return 0.0
-        far = OUTLYING * noise * self.reach + 10.0 * FLOAT32
+        far = OUTLYING * noise * self.reach + self.grain + 9.0 * FLOAT32
         return float((np.abs(self.residual) > far).mean())
 
     def within(self, noise: float, outlying: float = 0.05) -> bool:
@@ -61,18 +63,18 @@ def residual(recorded: Array, predicted: Array) -> Array:
     return np.clip(np.nan_to_num(difference, nan=LARGEST), -LARGEST, LARGEST)
 
 
-def loss_at(left: Array, reach: Array, scale: float) -> Array:
+def loss_at(left: Array, reach: Array, scale: float, grain: Array) -> Array:
     """Return the Cauchy loss of residuals for logit noise of a scale, [tokens]."""
-    width = scale * reach + FLOAT32
+    width = scale * reach + grain
     return np.log(width) + np.log1p((left / width) ** 2) - np.log(reach + FLOAT32)
 
 
-def unexplained(recorded: Array, predicted: Array, reach: Array) -> Left:
+def unexplained(recorded: Array, predicted: Array, reach: Array, grain: Array) -> Left:
     """Measure what a prediction leaves, at the noise scale that suits it best."""
     left = residual(recorded, predicted)
     if not len(left):
-        return Left(0.0, 0.0, 0.0, np.zeros(0), np.zeros(0))
-    means = [float(loss_at(left, reach, scale).mean()) for scale in SCALES]
+        return Left(0.0, 0.0, 0.0, np.zeros(0), np.zeros(0), np.zeros(0))
+    means = [float(loss_at(left, reach, scale, grain).mean()) for scale in SCALES]
     best = int(np.argmin(means))
     return Left(
         nats=means[best],
@@ -80,6 +82,7 @@ def unexplained(recorded: Array, predicted: Array, reach: Array) -> Left:
         rms=float(np.sqrt(np.mean(left**2))),
         residual=left,
         reach=reach,
+        grain=grain,
     )
 
 

@@ -109,7 +109,8 @@ def common_margin(one: Trial, other: Trial, bench: Bench) -> float:
     common, of_one, of_other = np.intersect1d(one.at, other.at, return_indices=True)
     if len(common) < 30:
         return 0.0
-    recorded, reach = bench.side.recorded[common], bench.side.reach[common]
-    first = unexplained(recorded, one.predicted[of_one], reach)
-    second = unexplained(recorded, other.predicted[of_other], reach)
+    side = bench.side
+    recorded, reach, grain = side.recorded[common], side.reach[common], side.grain[common]
+    first = unexplained(recorded, one.predicted[of_one], reach, grain)
+    second = unexplained(recorded, other.predicted[of_other], reach, grain)
     return margin(first.loss, second.loss, bench.scene.owner[common])

@@ -38,7 +38,7 @@ def pattern_of(bench: Bench) -> Pattern:
     at = side.known_at
     left = side.left.residual
     reach = side.reach[at]
-    off = np.abs(left) > 10.0 * scene.noise * reach + 1e-4
+    off = np.abs(left) > 10.0 * scene.noise * reach + side.grain[at] + 1e-4
     row = np.searchsorted(scene.rows, scene.owner[at])
     count = len(scene.rows)
     tokens = np.maximum(np.bincount(row, minlength=count), 1)
@@ -96,11 +96,12 @@ def _by_chance(scene: Scene, side: Side) -> float | None:
         values = side.recorded[known]
         honest = side.honest[known]
         reach = side.reach[known]
-        far = np.abs(values - honest) > 10.0 * scene.noise * reach + 1e-3
+        grain = side.grain[known]
+        far = np.abs(values - honest) > 10.0 * scene.noise * reach + grain + 1e-3
         if not far.any():
             continue
         spread = np.abs(values - np.median(values))
-        if np.median(spread) > 5.0 * scene.noise * float(reach.mean()) + 1e-3:
+        if np.median(spread) > 5.0 * scene.noise * float(reach.mean()) + grain.max() + 1e-3:
             differ += 1
         else:
             same += 1
@@ -196,7 +197,7 @@ def retokenised(bench: Bench) -> float | None:
         ids = scene.response(int(row))
         known = side.known[tokens]
         far = np.abs(side.recorded[tokens] - side.honest[tokens])
-        off = known & (far > 10.0 * scene.noise * side.reach[tokens] + 1e-3)
+        off = known & (far > 10.0 * scene.noise * side.reach[tokens] + side.grain[tokens] + 1e-3)
         began = int(np.argmax(off)) if off.any() else None
         differs = _differs(bench, ids, scene.case.mask[scene.place[tokens]])
         if differs is None and began is None:

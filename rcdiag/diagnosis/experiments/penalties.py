@@ -105,13 +105,13 @@ def _strength_interval(
 ) -> Estimate:
     """Return a strength with its interval, rows as clusters."""
     at = bench.law_at[few]
-    reach = bench.side.reach[at]
+    reach, grain = bench.side.reach[at], bench.side.grain[at]
     scale = bench.left(predicted(strength), at).scale
     _, row = np.unique(bench.law.owner[few], return_inverse=True)
 
     def by_row(value: float) -> Array:
         left = residual(bench.side.recorded[at], predicted(value))
-        return np.bincount(row, loss_at(left, reach, scale)).astype(np.float64)
+        return np.bincount(row, loss_at(left, reach, scale, grain)).astype(np.float64)
 
     return interval(by_row, strength, 0.01 * max(abs(strength), 0.1))
 
@@ -127,7 +127,7 @@ def run_biases(bench: Bench) -> Iterator[Trial]:
         return
     probability = softmax(scaled(law.logits, bench.law_temperature))
     honest = bench.side.honest[bench.law_at]
-    reach = bench.side.reach[bench.law_at]
+    reach, grain = bench.side.reach[bench.law_at], bench.side.grain[bench.law_at]
     recorded = bench.side.recorded[bench.law_at]
     biases: dict[int, float] = {}
 
@@ -140,7 +140,7 @@ def run_biases(bench: Bench) -> Iterator[Trial]:
 
     def loss(biases: Mapping[int, float]) -> float:
         left = residual(recorded, predicted(biases))
-        return float(loss_at(left, reach, max(bench.scene.noise, 1e-3)).mean())
+        return float(loss_at(left, reach, max(bench.scene.noise, 1e-3), grain).mean())
 
     def with_bias(token: int, bias: float) -> float:
         return loss({**biases, token: bias})
@@ -149,7 +149,7 @@ def run_biases(bench: Bench) -> Iterator[Trial]:
     for _ in range(MOST_BIASED):
         left = residual(recorded, predicted(biases))
         found: list[tuple[float, int, float]] = []
-        width = bench.scene.noise * reach + 1e-4
+        width = bench.scene.noise * reach + grain + 1e-4
         for token, guess in _candidates(law.token, left, width, probability, set(biases)):
             # An id that was sampled is not banned, though its bias may be as good as a ban for all
             # others.

@@ -140,7 +140,7 @@ def run_ids(bench: Bench) -> Iterator[Trial]:
     at = side.known_at
     left = np.abs(residual(side.recorded[at], side.honest[at]))
     off = left > OFF * (side.left.scale * side.reach[at] + 1e-3)
-    off &= left > OFF * bench.scene.noise * side.reach[at] + 1e-3
+    off &= left > OFF * bench.scene.noise * side.reach[at] + side.grain[at] + 1e-3
     ids, counts = np.unique(scene.token[at], return_counts=True)
     wrong = np.array([int((off & (scene.token[at] == one)).sum()) for one in ids])
     bad = ids[(wrong >= 3) & (wrong >= 0.5 * counts)]

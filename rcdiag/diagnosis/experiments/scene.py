@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.experiments.fit import Left, unexplained
+from rcdiag.diagnosis.experiments.fit import FLOAT32, Left, unexplained
 from rcdiag.diagnosis.experiments.trainer_law import Law
 from rcdiag.engines.changes import Forward, LowPrecision, Passage, Reading
 
@@ -183,7 +183,8 @@ def _engine_noise(case: Case, rows: Counts, forward: Forward, reading: Reading) 
         return 1e-2
     made = forward.log_probs([passage_of(case, int(row)) for row in some], LowPrecision())
     count = len(made)
-    left = unexplained(made, reading.log_prob[:count], reading.reach[:count])
+    exact = np.full(count, FLOAT32)
+    left = unexplained(made, reading.log_prob[:count], reading.reach[:count], exact)
     return float(np.clip(1.8 * left.scale, 1e-3, 0.3))
 
 
@@ -198,6 +199,7 @@ class Side:
     temperature: Array  # [tokens] of the honest column
     honest: Array  # [tokens] at that temperature
     reach: Array  # [tokens] at that temperature
+    grain: Array  # [tokens] nats that the column's storage can tell apart
     left: Left  # of the known tokens
     explained: bool
 

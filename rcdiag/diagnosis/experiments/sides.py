@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.diagnosis.experiments.bench import Array
-from rcdiag.diagnosis.experiments.fit import searched, unexplained
+from rcdiag.diagnosis.experiments.fit import FLOAT32, searched, unexplained
 from rcdiag.diagnosis.experiments.scene import Flags, Scene, Side
+from rcdiag.diagnosis.signs.storage import StoredColumn
 
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.8, 2.2, 3.0)
 # Share of tokens that an honest engine leaves far off: more are a fault of few tokens.
@@ -43,7 +44,8 @@ def _side(
 ) -> Side:
     honest = scene.honest_at(temperature)
     reach = scene.reach_at(honest)
-    left = unexplained(recorded[known], honest[known], reach[known])
+    grain = _grain(scene, recorded, known)
+    left = unexplained(recorded[known], honest[known], reach[known], grain[known])
     return Side(
         name=name,
         policy=policy,
@@ -52,9 +54,19 @@ def _side(
         temperature=temperature,
         honest=honest,
         reach=reach,
+        grain=grain,
         left=left,
         explained=left.within(scene.noise) and left.outlying(2.5 * scene.noise) < FEW_OFF,
     )
+
+
+def _grain(scene: Scene, recorded: Array, known: Flags) -> Array:
+    """Return what a column's storage can tell apart, [tokens] nats: half a step of its grid."""
+    others = np.full(int(known.sum()), np.nan)
+    column = StoredColumn(values=recorded[known], other=others, row_of=scene.owner[known])
+    if column.grid is None:
+        return np.full(len(scene), FLOAT32)
+    return FLOAT32 + column.grid.step(recorded) / 2.0
 
 
 def scanned_temperature(scene: Scene, side: Side) -> float | None:
@@ -64,11 +76,11 @@ def scanned_temperature(scene: Scene, side: Side) -> float | None:
         return None
     few = chosen[np.unique(np.linspace(0, len(chosen) - 1, SCANNED).astype(np.int64))]
     law, at = scene.law.take(few), scene.law_at[few]
-    recorded, reach = side.recorded[at], scene.reading.reach[at]
+    recorded, reach, grain = side.recorded[at], scene.reading.reach[at], side.grain[at]
 
     def loss(log_temperature: float) -> float:
-        return unexplained(recorded, law.at(float(np.exp(log_temperature))), reach).nats
+        return unexplained(recorded, law.at(float(np.exp(log_temperature))), reach, grain).nats
 
     log_temperature, least = searched(loss, np.log(TEMPERATURES).tolist(), steps=14)
-    own = unexplained(recorded, side.honest[at], reach).nats
+    own = unexplained(recorded, side.honest[at], reach, grain).nats
     return float(np.exp(log_temperature)) if least < own - 0.1 else None

@@ -107,10 +107,11 @@ def _along(
             trial = _moved(bench, Moved(folder, STEP_ALONG, part))
             if trial is None:
                 continue
-            honest = bench.side.honest[trial.at]
-            width = bench.scene.noise * bench.side.reach[trial.at] + 1e-3
+            side, at = bench.side, trial.at
+            honest = side.honest[at]
+            width = bench.scene.noise * side.reach[at] + side.grain[at] + 1e-3
             along = np.clip((trial.predicted - honest) / STEP_ALONG / width, -1e3, 1e3)
-            left = np.clip((bench.side.recorded[trial.at] - honest) / width, -1e3, 1e3)
+            left = np.clip((side.recorded[at] - honest) / width, -1e3, 1e3)
             size = float(along @ along)
             if size <= 0.0:
                 continue

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.experiments.fit import FLOAT32, residual
+from rcdiag.diagnosis.experiments.fit import residual
 from rcdiag.diagnosis.experiments.scene import Scene, Side
 from rcdiag.engines.changes import Change, Forward, Moved
 
@@ -78,7 +78,7 @@ def rows_of_changes(
     columns = [side.honest, *(forward.log_probs(passages, one) for one in changes.values())]
     at = side.known_at
     reach = side.reach[at]
-    width = scene.noise * reach + FLOAT32
+    width = scene.noise * reach + side.grain[at]
     losses = np.stack(
         [np.log1p((residual(side.recorded[at], column[at]) / width) ** 2) for column in columns]
     )

@@ -25,6 +25,29 @@ BY_OTHERS = 0.3
 LOG_BASES = {2: 1 / np.log(2.0), 10: 1 / np.log(10.0)}
 
 
+@dataclass(frozen=True)
+class Grid:
+    """The numbers that a column's storage can hold."""
+
+    slug: str  # of the cause that says so: stored-bfloat16, stored-float16 or stored-rounded
+    name: str  # "bfloat16", "3 decimals"
+    decimals: int = 0
+
+    def step(self, values: Array) -> Array:
+        """Return the distance of neighbouring numbers on the grid at some values, nats."""
+        if self.slug == "stored-rounded":
+            return np.full(len(values), 10.0**-self.decimals)
+        bits = 8 if self.slug == "stored-bfloat16" else 11
+        with np.errstate(divide="ignore"):
+            size = np.log2(np.abs(np.nan_to_num(values, posinf=0.0, neginf=0.0)))
+        return np.asarray(2.0 ** (np.floor(size) + 1 - bits))
+
+    def rounding_error(self, values: Array) -> float:
+        """Return the rms of the rounding error, nats: a step over the root of 12."""
+        finite = values[np.isfinite(values) & (values != 0)]
+        return float(np.sqrt(np.mean(self.step(finite) ** 2) / 12.0))
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoredColumn:
     """The values of one policy on sampled tokens, beside those of the other, [tokens]."""
@@ -73,6 +96,20 @@ class StoredColumn:
             # float32 holds a number of size 8 to 5e-7.
             if _share(error < 1e-6 * 10.0**places + 1e-9) > 0.98:
                 return places
+        return None
+
+    @cached_property
+    def grid(self) -> Grid | None:
+        """Return the grid on which all values lie; None where they lie on none, or are few."""
+        if len(self.negative_values) < 30 or self.constant_rows > 0.5:
+            return None
+        if self.bfloat16 > 0.97:
+            return Grid("stored-bfloat16", "bfloat16")
+        if self.float16 > 0.97:
+            return Grid("stored-float16", "float16")
+        if self.decimals is not None and self.decimals < 5:
+            places = self.decimals
+            return Grid("stored-rounded", f"{places} decimal{'s' if places > 1 else ''}", places)
         return None
 
     @cached_property

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rcdiag.diagnosis.experiments.bench import Bench
-from rcdiag.diagnosis.experiments.fit import golden, margin, unexplained
+from rcdiag.diagnosis.experiments.fit import FLOAT32, golden, margin, unexplained
 from rcdiag.diagnosis.experiments.order import explains, quick_trials, ranked
 from rcdiag.diagnosis.experiments.output_layer import bfloat16
 from rcdiag.diagnosis.experiments.silent import (
@@ -15,6 +15,7 @@ from rcdiag.diagnosis.experiments.silent import (
     surprise,
     temperature_of_tokens,
 )
+from rcdiag.diagnosis.signs.storage import StoredColumn
 from tests.diagnosis.experiments.scenes import END, bench_of, made_up
 
 NEVER = np.float32(-1e9)
@@ -164,10 +165,27 @@ def test_what_is_left_has_the_scale_of_its_noise_whatever_a_few_tokens_do():
     reach = rng.uniform(0.01, 1.0, 4_000)
     recorded = reach * rng.standard_cauchy(4_000) * 0.01
     recorded[:40] += 5.0
-    left = unexplained(recorded, np.zeros(4_000), reach)
+    left = unexplained(recorded, np.zeros(4_000), reach, np.full(4_000, FLOAT32))
     assert 0.005 < left.scale < 0.02
     assert left.within(0.01, 0.2)
     assert not left.within(0.001)
+
+
+@pytest.mark.parametrize("decimals", [2, 3, 4])
+def test_what_storage_rounds_away_is_not_left_unexplained(decimals):
+    rng = np.random.default_rng(0)
+    honest = -(10.0 ** rng.uniform(-6.0, 0.8, 4_000))
+    reach = -np.expm1(honest)
+    recorded = np.round(honest + reach * rng.normal(0.0, 0.01, 4_000), decimals)
+    others, rows = np.full(4_000, np.nan), np.zeros(4_000, np.int64)
+    grid = StoredColumn(values=recorded, other=others, row_of=rows).grid
+    assert grid is not None
+    exact = unexplained(recorded, honest, reach, np.full(4_000, FLOAT32))
+    rounded = unexplained(recorded, honest, reach, FLOAT32 + grid.step(recorded) / 2)
+    assert rounded.within(0.015)
+    assert rounded.outlying(0.015) == 0.0
+    assert exact.outlying(0.015) > 0.05
+    assert not unexplained(recorded, honest - 0.5, reach, rounded.grain).within(0.015)
 
 
 def test_a_margin_counts_rows_not_tokens():
