@@ -118,6 +118,7 @@ CHANGED: tuple[Change, ...] = (
         new=NEW_VALUE,
         reason=BESIDE_VERDICT,
         only="^score",
+        may_go=True,
     ),
     Change(old="exit", new=NEW_VALUE, reason=BESIDE_VERDICT, only="^score stale fail$"),
     Change(
@@ -182,12 +183,6 @@ CHANGED: tuple[Change, ...] = (
         new=NEW_VALUE,
         reason=f"{INTERVALS}: policies that it cannot tell from the nearest are nearest too",
         only="^compare t(13|15|53|72|82)$",
-    ),
-    Change(
-        old=r"findings/mismatch-above-guide~0/severity",
-        new=NEW_VALUE,
-        reason=INTERVALS,
-        only="^score t(05|09|74) ",
     ),
     Change(
         old=r"families/.*/(low|high)",
