@@ -175,7 +175,7 @@ def copy_bandwidth() -> float:
 
 def in_own_process(code: str, *arguments: Path) -> dict:
     """Seconds, CPU seconds and peak memory of a process that runs some code."""
-    command = [sys.executable, "-c", START + code + END, *arguments]
+    command: list[str | Path] = [sys.executable, "-c", START + code + END, *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:
         sys.exit(ran.stderr)

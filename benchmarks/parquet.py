@@ -13,7 +13,9 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 # The repository and not this folder, whose `statistics` would stand before Python's own.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -28,7 +30,7 @@ from rcdiag.table.writer import VALUES_PER_ROW_GROUP, encodings  # noqa: E402
 
 TOKENS = 20_000_000
 LOG_PROBS = ["rollout_log_probs", "old_log_probs"]
-ENCODINGS = {
+ENCODINGS: dict[str, Callable[[pa.Schema], dict[str, Any]]] = {
     "snappy, dictionaries (pyarrow's default)": lambda schema: {"compression": "snappy"},
     "zstd, dictionaries": lambda schema: {"compression": "zstd", "compression_level": 3},
     "zstd, plain floats": lambda schema: {

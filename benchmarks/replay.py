@@ -69,7 +69,7 @@ def rcdiag_run(names: list[str]) -> dict:
     trainee = Trainee.load(training.spec)
     before, start = reset_peak(), time.perf_counter()
     replay = ModelReplay(learner=trainee, update=update, training=training, batch=batch).scored()
-    presets, backwards = replay_presets(replay, factors(replay.batch, 0), None)
+    presets, _, backwards = replay_presets(replay, factors(replay.batch), None)
     return {
         "seconds": time.perf_counter() - start,
         "extra_mb": (status("VmHWM") - before) / 2**20,

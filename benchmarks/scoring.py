@@ -53,6 +53,7 @@ def rows(model: str, vocabulary: int):
 
     dump = open_table(ROOT / "sample_data" / "rollouts.parquet")
     found = decode(whole(next(read_chunks(dump, [(0, dump.num_rows)]))), prompts=True)
+    assert found.prompt_ids is not None
     random = np.random.default_rng(0)
     chosen = random.permutation(dump.num_rows)[: MODELS[model]]
 
@@ -158,11 +159,12 @@ def plain_vllm(folder: Path, dtype: str, trajectories) -> Callable[[], np.ndarra
 
 
 def rcdiag(backend: str, folder: Path, dtype: str, trajectories) -> Callable[[], np.ndarray]:
+    from rcdiag.engines import BACKENDS
     from rcdiag.engines.notation import parse_policy
 
     # The plain ways know no temperature: everybody scores at 1.
     longest = int((trajectories.prompt_ids.lengths + trajectories.response_ids.lengths).max())
-    engine = parse_policy(f"p={backend}:{dtype}", str(folder)).load(longest)
+    engine = BACKENDS[backend].load(parse_policy(f"p={backend}:{dtype}", str(folder)), longest)
     return lambda: engine.score(trajectories, lambda tokens: None).log_probs
 
 
