@@ -1,13 +1,13 @@
 """Gradients of weighted log-probs are summed over micro-batches.
 
-All vectors of coefficients share one forward pass and one pass through the head; each has one
-backward pass through the body.
+All vectors of coefficients share one forward pass and one pass through the head; each family of
+them has one backward pass through the body.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,10 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rcdiag.engines.hf import head as scoring_head
+from rcdiag.engines.hf.head import rows_at_once
+from rcdiag.learning.families import Family
 from rcdiag.learning.micro_batches import MicroBatch
 from rcdiag.learning.policy import Policy
-from rcdiag.learning.sketch import Probes, Sketcher
+from rcdiag.learning.sketch import Member, Probes, Sketcher
 
 Array = NDArray[np.float64]
 
@@ -35,13 +36,14 @@ def accumulate(
     policy: Policy,
     batches: Iterable[MicroBatch],
     coefficients: Array,
+    families: Sequence[Family],
     rows: int,
     taps: Sketcher | None,
 ) -> Summed:
     """Sum d/d theta of sum_t c_t log pi(y_t) for each vector of coefficients [vectors, tokens].
 
-    Without `taps` there are no sketches. Sums are float32, whatever the precision of a
-    micro-batch's own gradients.
+    Without `taps` there are no sketches, and every vector is a family of its own. Sums are float32,
+    whatever the precision of a micro-batch's own gradients.
     """
     parameters = policy.parameters
     summed = Summed(
@@ -55,27 +57,59 @@ def accumulate(
     with contextlib.nullcontext() if taps is None else taps.attached():
         for batch in batches:
             chosen = torch.from_numpy(coefficients[:, batch.tokens]).to(policy.device)
-            _one_batch(policy, batch, chosen, summed, taps)
+            _one_batch(policy, batch, chosen, families, summed, taps)
     return summed
 
 
 def _one_batch(
-    policy: Policy, batch: MicroBatch, coefficients: Tensor, summed: Summed, taps: Sketcher | None
+    policy: Policy,
+    batch: MicroBatch,
+    coefficients: Tensor,
+    families: Sequence[Family],
+    summed: Summed,
+    taps: Sketcher | None,
 ) -> None:
-    used = [k for k in range(len(coefficients)) if bool(coefficients[k].any())]
     states = policy.states(batch)
     by_token, head_sketches = _through_head(policy, states, batch, coefficients, summed, taps)
-    for k in used:
+    leaders = [torch.from_numpy(family.leader[batch.tokens]).float() for family in families]
+    used = [index for index, leader in enumerate(leaders) if bool(leader.any())]
+    for index in used:
+        family = families[index]
         if taps is not None:
-            taps.start(len(batch.rows), policy.device)
-        outer = (coefficients[k].float()[:, None] * by_token).to(states.dtype)
-        gradients = _through_body(policy, states, outer, keep=k != used[-1])
-        for name, value in gradients.items():
-            summed.gradients[k][name].add_(value)
-        if taps is not None and summed.sketches is not None:
+            taps.start(len(batch.rows), policy.device, _members(policy, batch, family, summed))
+        outer = (leaders[index].to(policy.device)[:, None] * by_token).to(states.dtype)
+        gradients = _through_body(policy, states, outer, keep=index != used[-1])
+        if family.own is not None:
+            for name, value in gradients.items():
+                summed.gradients[family.own][name].add_(value)
+        if taps is not None:
             taps.whole(gradients)
-            sketch = (taps.sums + head_sketches[k]).cpu().numpy()
-            summed.sketches[k][batch.rows] += sketch
+            _add_sketches(family, batch, taps.sums, head_sketches, summed)
+
+
+def _members(policy: Policy, batch: MicroBatch, family: Family, summed: Summed) -> list[Member]:
+    """Return the other members of a family with their factors of the rows of a micro-batch."""
+    names = {id(p): name for name, p in policy.parameters.items()}
+    return [
+        Member(
+            torch.from_numpy(family.factors[index, batch.rows]).float().to(policy.device),
+            _sums_of(summed.gradients[number], names),
+        )
+        for index, number in enumerate(family.members)
+    ]
+
+
+def _add_sketches(
+    family: Family, batch: MicroBatch, body: Tensor, head: Tensor, summed: Summed
+) -> None:
+    """Add the sketches of a family's vectors, body [rows, dims] and head [vectors, rows, dims]."""
+    assert summed.sketches is not None
+    of_body = body.cpu().numpy()
+    if family.own is not None:
+        summed.sketches[family.own][batch.rows] += of_body + head[family.own].cpu().numpy()
+    for index, number in enumerate(family.members):
+        factors = family.factors[index, batch.rows][:, None]
+        summed.sketches[number][batch.rows] += factors * of_body + head[number].cpu().numpy()
 
 
 def _through_body(
@@ -162,7 +196,7 @@ def head_chunks(policy: Policy, states: Tensor, batch: MicroBatch) -> Iterator[H
     model's scale and cap; d/dz = onehot(y) - softmax(z). Tokens do not meet in the head, so one
     pass gives the derivatives of each by itself, and a vector of coefficients only scales them.
     """
-    step = max(scoring_head.LOGITS_AT_ONCE[states.device.type] // policy.vocab_size, 16)
+    step = rows_at_once(states.device.type, policy.vocab_size)
     for start in range(0, len(states), step):
         tokens = slice(start, min(start + step, len(states)))
         yield _chunk(policy, states[tokens].detach().requires_grad_(), batch, tokens)
@@ -204,12 +238,13 @@ def add_head_gradient(
     coefficients [n] are those of the chunk's tokens; `sums` gives the running sum of a parameter's
     gradient. The product is made in the head's own precision.
     """
-    scaled = (coefficients[:, None] * chunk.outputs).to(chunk.outputs.dtype)
     if head.weight.requires_grad:
+        # States are narrower than outputs, a vocabulary wide: fewer numbers to scale.
+        scaled = (coefficients[:, None] * chunk.inputs).to(chunk.outputs.dtype)
         total = sums(head.weight)
         if scaled.dtype == total.dtype:
-            total.addmm_(scaled.T, chunk.inputs)
+            total.addmm_(chunk.outputs.T, scaled)
         else:
-            total.add_(scaled.T @ chunk.inputs)
+            total.add_(chunk.outputs.T @ scaled)
     if head.bias is not None and head.bias.requires_grad:
-        sums(head.bias).add_(scaled.sum(dim=0))
+        sums(head.bias).add_(coefficients @ chunk.outputs.float())

@@ -1,14 +1,16 @@
 """Sketches of per-sequence gradients project what flows through layers on random signs.
 
 `Probes` defines a sketch, `Taps` makes those of all rows of a batch in one backward pass, and
-`OneRow` makes them row by row for models with layers that have no tap.
+`OneRow` makes them row by row for models with layers that have no tap. Both also add up the whole
+gradients of the other members of a family, whose rows are those of the backward pass times factors.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -87,6 +89,14 @@ class RowsMixed(Exception):
 Collect = Callable[[Tensor, Tensor], None]  # inputs and d loss / d outputs of one call of a layer
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A coefficient vector that is the one of the backward pass times a factor for each row."""
+
+    factors: Tensor  # [rows of the micro-batch] float32
+    sums: Callable[[Tensor], Tensor]  # the running sum of a parameter's gradient, float32
+
+
 class Tap(torch.autograd.Function):
     """Hands a layer's inputs and output gradient to `collect` in the backward; changes nothing.
 
@@ -117,6 +127,7 @@ class Taps:
         self.body = body
         self.probes = probes
         self.sums = torch.zeros(0)
+        self.members: Sequence[Member] = ()
         self._layers = [m for m in body.modules() if self._own(m)]
 
     def unknown(self) -> nn.Module | None:
@@ -136,9 +147,10 @@ class Taps:
             for hook in hooks:
                 hook.remove()
 
-    def start(self, rows: int, device: torch.device) -> None:
-        """Forget the last backward pass; the next one has this many rows."""
+    def start(self, rows: int, device: torch.device, members: Sequence[Member] = ()) -> None:
+        """Forget the last backward pass; the next one has this many rows, and these members."""
         self.sums = torch.zeros(rows, self.probes.settings.dims, dtype=torch.float64, device=device)
+        self.members = members
 
     def whole(self, gradient: Mapping[str, Tensor]) -> None:
         """Ignore the gradient of the whole micro-batch: the taps have its rows already."""
@@ -170,15 +182,28 @@ class Taps:
             # Under autocast the product takes its inputs rounded to its own precision.
             rounded = inputs.to(gradient.dtype).float()
             self._add(layer.weight, (gradient.float() @ left) * (rounded @ right))
+            flat = inputs.to(gradient.dtype).flatten(0, -2)
+            for member, scaled in self._scaled(gradient):
+                total, product = member.sums(layer.weight), scaled.flatten(0, -2).T
+                if product.dtype == total.dtype:
+                    total.addmm_(product, flat)
+                else:
+                    total.add_(product @ flat)
         if layer.bias is not None and layer.bias.requires_grad:
             self._add(layer.bias, gradient.float() @ self.probes.signs(layer.bias)[0])
+            for member, scaled in self._scaled(gradient):
+                member.sums(layer.bias).add_(scaled.float().flatten(0, -2).sum(dim=0))
 
     def _embedding(self, layer: nn.Embedding, ids: Tensor, gradient: Tensor) -> None:
         left, right = self.probes.signs(layer.weight)
         products = left[ids] * (gradient.float() @ right)
         if layer.padding_idx is not None:  # torch gives this row of the table no gradient
-            products = products * (ids != layer.padding_idx)[..., None]
+            counts = (ids != layer.padding_idx)[..., None]
+            products, gradient = products * counts, gradient * counts
         self._add(layer.weight, products)
+        for member, scaled in self._scaled(gradient):
+            total = member.sums(layer.weight)
+            total.index_add_(0, ids.flatten(), scaled.float().flatten(0, -2))
 
     def _vectors(self, layer: nn.Module, inputs: Tensor, gradient: Tensor) -> None:
         """Sketch the exact gradient of each row, which a norm's few parameters allow."""
@@ -193,6 +218,16 @@ class Taps:
             if parameter.requires_grad:
                 signs = self.probes.signs(parameter)[0]
                 self._add(parameter, (values.float() @ signs)[:, None])
+                for member in self.members:
+                    member.sums(parameter).add_(member.factors @ values.float())
+
+    def _scaled(self, gradient: Tensor) -> Iterator[tuple[Member, Tensor]]:
+        """Yield each member with the output gradient [rows, ..., out] that its own pass would
+        have.
+        """
+        for member in self.members:
+            factors = member.factors.view(-1, *[1] * (gradient.ndim - 1))
+            yield member, gradient * factors.to(gradient.dtype)
 
 
 def _forward(layer: nn.Module, values: dict[str, Tensor], inputs: Tensor) -> Tensor:
@@ -218,7 +253,7 @@ class Sketcher(Protocol):
     sums: Tensor  # [rows, dims] after a backward
 
     def attached(self) -> contextlib.AbstractContextManager[None]: ...
-    def start(self, rows: int, device: torch.device) -> None: ...
+    def start(self, rows: int, device: torch.device, members: Sequence[Member] = ()) -> None: ...
     def whole(self, gradient: Mapping[str, Tensor]) -> None: ...
 
 
@@ -232,16 +267,21 @@ class OneRow:
     def __init__(self, probes: Probes) -> None:
         self.probes = probes
         self.sums = torch.zeros(0)
+        self.members: Sequence[Member] = ()
 
     def attached(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def start(self, rows: int, device: torch.device) -> None:
+    def start(self, rows: int, device: torch.device, members: Sequence[Member] = ()) -> None:
         assert rows == 1
         self.sums = torch.zeros(1, self.probes.settings.dims, dtype=torch.float64, device=device)
+        self.members = members
 
     def whole(self, gradient: Mapping[str, Tensor]) -> None:
         """Add the body's gradient of the one row."""
+        for member in self.members:
+            for name, value in gradient.items():
+                member.sums(self.probes.parameters[name]).add_(value * member.factors[0])
         self.sums[0] += torch.from_numpy(self.probes.of(gradient)).to(self.sums.device)
 
 

@@ -16,6 +16,7 @@ from rcdiag.engines.hf.model import BATCH_TOKENS, context_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.learning.backward import Summed, accumulate
 from rcdiag.learning.basis import Basis, basis_of
+from rcdiag.learning.families import Family, alone, families_of
 from rcdiag.learning.fresh_responses import Generated, SamplingSettings, generate
 from rcdiag.learning.gradient import Gradient, combined, layer_groups
 from rcdiag.learning.micro_batches import (
@@ -98,26 +99,33 @@ class Trainee:
     ) -> Gradients:
         """Return the gradient of sum_t c_t log pi(y_t) for coefficients [K, tokens].
 
-        One forward of each micro-batch for all; a backward for each vector that is not a linear
-        combination of others. Rows whose coefficients are all 0 cost nothing. With sketches of
-        a model that has no taps, micro-batches are of one row.
+        One forward of each micro-batch for all; vectors that are linear combinations of others
+        have no backward, and with sketches those that differ by a factor of each row share one.
+        Rows whose coefficients are all 0 cost nothing. With sketches of a model that has no taps,
+        micro-batches are of one row.
         """
         rows = self._rows(parts)
         basis = basis_of(coefficients)
         chosen = coefficients[basis.rows]
-        summed = self._accumulated(rows, chosen, None if sketch is None else self.probes(sketch))
-        return Gradients(self._combined(summed, basis), _sketches(summed, basis), len(basis.rows))
+        families = alone(chosen)
+        if sketch is not None and len(chosen):
+            families = families_of(chosen, [len(row.places) for row in rows])
+        probes = None if sketch is None else self.probes(sketch)
+        summed = self._accumulated(rows, chosen, families, probes)
+        return Gradients(self._combined(summed, basis), _sketches(summed, basis), len(families))
 
-    def _accumulated(self, rows: list[Row], chosen: Array, probes: Probes | None) -> Summed:
+    def _accumulated(
+        self, rows: list[Row], chosen: Array, families: list[Family], probes: Probes | None
+    ) -> Summed:
         selected = rows_with(rows, chosen)
         taps = None if probes is None else sketcher(self.policy.body, probes)
         if not isinstance(taps, OneRow):
             with contextlib.suppress(RowsMixed):  # it shows in the first backward
                 batches = self._batches(rows, selected)
-                return accumulate(self.policy, batches, chosen, len(rows), taps)
+                return accumulate(self.policy, batches, chosen, families, len(rows), taps)
         assert probes is not None
-        alone = self._batches(rows, selected, batch_tokens=1)
-        return accumulate(self.policy, alone, chosen, len(rows), OneRow(probes))
+        single = self._batches(rows, selected, batch_tokens=1)
+        return accumulate(self.policy, single, chosen, families, len(rows), OneRow(probes))
 
     def sequence_gradients(self, parts: Parts, coefficients: Array) -> Iterator[list[Gradient]]:
         """Yield the K exact gradients of each row that has an unmasked token.
@@ -130,7 +138,8 @@ class Trainee:
         for index in range(len(rows)):
             selected = np.arange(len(rows)) == index
             batches = self._batches(rows, selected)
-            summed = accumulate(self.policy, batches, coefficients[basis.rows], len(rows), None)
+            chosen = coefficients[basis.rows]
+            summed = accumulate(self.policy, batches, chosen, alone(chosen), len(rows), None)
             yield self._combined(summed, basis)
 
     def probes(self, settings: SketchSettings) -> Probes:

@@ -107,6 +107,13 @@ def test_logits_are_never_made_for_all_tokens_at_once(qwen3, table, monkeypatch)
     assert max(seen) == 64
 
 
+def test_a_small_vocabulary_takes_little_memory_too():
+    assert head_module.rows_at_once("cpu", 1_024) == 256
+    assert head_module.rows_at_once("cpu", 32_768) == 128
+    assert head_module.rows_at_once("cpu", 10_000_000) == 16
+    assert head_module.rows_at_once("cuda", 131_072) == 512
+
+
 def test_padding_stays_under_a_tenth_on_the_shipped_lengths():
     dump = open_table("sample_data/rollouts.parquet")
     rows = rows_of(Path("sample_data/rollouts.parquet"), 0, dump.num_rows)

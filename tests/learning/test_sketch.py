@@ -5,10 +5,11 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
+from rcdiag.learning.micro_batches import rows_of
 from rcdiag.learning.sketch import OneRow, RowsMixed, Taps, sketcher
 from rcdiag.learning.training_settings import LoraSettings, SketchSettings
 from tests import engine_models as engines
-from tests.learning.helpers import random_coefficients, trainee
+from tests.learning.helpers import gap, random_coefficients, trainee
 
 pytestmark = pytest.mark.engine
 
@@ -20,21 +21,36 @@ ROOMY = SketchSettings(probes=8, dims=400)  # none do
 BIASED = LlamaConfig(**engines.SIZES, attention_bias=True, mlp_bias=True, pad_token_id=7)
 
 
-def check_rows(one, parts, settings, count=3, tolerance=1e-4):
-    """Each row's sketch is the sketch of that row's exact gradient; the sum is the whole's."""
-    coefficients = random_coefficients(parts, count)
-    coefficients[-1] = -coefficients[0]
+def check_rows(one, parts, settings, tolerance=1e-4):
+    """Each row's sketch is the sketch of that row's exact gradient; the sum is the whole's.
+
+    The whole gradient is the one of a backward pass of its own: of the vectors the third is minus
+    the first, and the fourth and fifth are the first but for a factor of each row.
+    """
+    coefficients, count = random_coefficients(parts, 5), 5
+    coefficients[2] = -coefficients[0]
+    tokens = [len(row.places) for row in rows_of(parts, one.policy.vocab_size)]
+    factors = np.random.default_rng(5).lognormal(0.0, 1.0, (2, len(tokens)))
+    factors[1, 1::3] = 0.0  # rejected rows
+    coefficients[3:] = np.repeat(factors, tokens, axis=1) * coefficients[0]
     result = one.gradients(parts, coefficients, sketch=settings)
+    assert result.backwards == 2
+    for gradient, expected in zip(
+        result.whole, one.gradients(parts, coefficients).whole, strict=True
+    ):
+        assert gradient.values.keys() == expected.values.keys()
+        assert gap(gradient, expected) < tolerance
     probes = one.probes(settings)
     exact = list(one.sequence_gradients(parts, coefficients))
     assert result.sketches.shape == (count, len(exact), settings.dims)
     for k, whole in enumerate(result.whole):
         expected = np.array([probes.of(row[k].values) for row in exact])
         scale = np.abs(expected).max(axis=1, keepdims=True)
+        scale[scale == 0.0] = 1.0  # of a rejected row all is 0
         np.testing.assert_allclose(result.sketches[k] / scale, expected / scale, atol=tolerance)
         total = probes.of(whole.values)
-        gap = np.abs(result.sketches[k].sum(axis=0) - total).max()
-        assert gap < tolerance * np.abs(total).max()
+        missing = np.abs(result.sketches[k].sum(axis=0) - total).max()
+        assert missing < tolerance * np.abs(total).max()
 
 
 @pytest.mark.parametrize("settings", [SMALL, ROOMY])

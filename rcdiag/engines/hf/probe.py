@@ -25,7 +25,7 @@ from rcdiag.engines.changes import (
 )
 from rcdiag.engines.checkpoint import check_checkpoint
 from rcdiag.engines.hf.changed import changed, float8, moved_head
-from rcdiag.engines.hf.head import LOGITS_AT_ONCE
+from rcdiag.engines.hf.head import rows_at_once
 from rcdiag.engines.hf.model import (
     BATCH_TOKENS,
     body_and_head,
@@ -154,7 +154,7 @@ class Probe:
 
     def _logits(self, hidden: Tensor, to_logits: Any) -> Iterator[tuple[int, Tensor]]:
         """Yield logits of a few states at a time, with the index of the first."""
-        step = max(LOGITS_AT_ONCE[self.device.type] // self.vocab_size, 16)
+        step = rows_at_once(self.device.type, self.vocab_size)
         for start in range(0, len(hidden), step):
             yield start, to_logits(hidden[start : start + step]).float()
 
