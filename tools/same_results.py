@@ -210,6 +210,12 @@ CHANGED: tuple[Change, ...] = (
         only="^replay model slime$",
     ),
     Change(
+        old=r"model/backwards",
+        new=NEW_VALUE,
+        reason="presets that weigh or reject whole sequences share a backward pass",
+        only="^replay model (minibatches|gspo)$",
+    ),
+    Change(
         old=r"exit",
         new=NEW_VALUE,
         reason="slime's own IcePop can be written since its flags are known",
@@ -329,9 +335,11 @@ LOOSE: tuple[tuple[str, Tolerance, str], ...] = (
 # in a ratio, which is a larger share of a mean of ratios less 1.
 ROUNDED_AS_TORCH = Tolerance(1e-6, 3e-7)
 # Models run in float32, and a matrix product of another processor adds in another order: 1e-7 in a
-# log-prob, of which gradients are made, whose cosines and variances are differences again. On the
-# machine that stored them these numbers too are held to SUM_ORDER.
+# log-prob, of which gradients are made, whose cosines and variances are differences again.
 OTHER_MACHINE = Tolerance(1e-3, 2e-5)
+# On the machine that stored them: presets share a backward pass where a factor of each sequence is
+# all that differs, and their products are made after that factor and no longer before it.
+OTHER_PRODUCTS = Tolerance(1e-5, 1e-6)
 HALF = Tolerance(0.1, 0.01)  # of bfloat16, whose last digit is 0.4%
 # A token that lies at the edge of a bin may be counted on its other side.
 COUNTS = Tolerance(1.0, 0.0)
@@ -342,6 +350,8 @@ def tolerance(command: Command, path: str, *, exact: bool, elsewhere: bool) -> T
     if command.model and elsewhere:
         half = any("bfloat16" in word for word in command.arguments)
         return COUNTS if path.endswith("counts[]") else HALF if half else OTHER_MACHINE
+    if command.model and command.name.startswith("replay"):
+        return COUNTS if path.endswith("counts[]") else OTHER_PRODUCTS
     if "corrections/" in path and "--arithmetic" in command.arguments:
         return ROUNDED_AS_TORCH
     if exact:
