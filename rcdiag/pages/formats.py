@@ -41,6 +41,12 @@ def with_interval(value: MetricValue) -> str:
     return f"{number(value.value)} ({ends})" if ends else number(value.value)
 
 
+def shortened(value: str, most: int) -> str:
+    """Leave out the middle of a text of more than `most` letters."""
+    half = (most - 1) // 2
+    return value if len(value) <= most else f"{value[:half]}…{value[-half:]}"
+
+
 def percent(value: MetricValue) -> str:
     """Write a share in whole per cent; one below 10% has a digit more."""
     if value.value is None:

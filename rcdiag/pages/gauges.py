@@ -190,10 +190,12 @@ def _around(guide: Guide, middle: float) -> Scale:
 
 
 def _interval(value: MetricValue, written: Callable[[float], str]) -> str:
-    if value.low is None and value.high is None:
-        return ""
-    ends = ("not observable" if end is None else written(end) for end in (value.low, value.high))
-    return "95% interval " + " to ".join(ends)
+    if value.low is None:
+        below = "" if value.high is None else f"up to {written(value.high)}, lower end"
+        return f"95% interval {below} not observable" if below else ""
+    if value.high is None:
+        return f"95% interval from {written(value.low)}, upper end not observable"
+    return f"95% interval {written(value.low)} to {written(value.high)}"
 
 
 def limits(guide: Guide, written: Callable[[float], str]) -> str:

@@ -30,6 +30,9 @@ class Doc:
     heading: str = ""  # of its column in the terminal's tables, where that is not its name
     needs: str = ""  # options of the command without which the field is null
     keys: type | None = None  # a TypedDict that describes a dictionary's keys
+    entries: int | None = None  # how many entries a list has
+    as_many_as: str = ""  # the list beside it that has as many entries
+    one_fewer_than: str = ""  # that of which a list has an entry between every two neighbours
 
 
 @dataclass(frozen=True)

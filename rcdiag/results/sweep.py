@@ -224,6 +224,7 @@ class SweepRow:
             formula="kept tokens / tokens of the sequences of a quarter",
             healthy="ideal: four equal numbers; see keep_length_correlation",
             example="all of the short sequences kept, and half of the longest: 1, 1, 0.8, 0.5",
+            entries=4,
             see=("keep_length_correlation", "length"),
         ),
     ]
@@ -616,6 +617,7 @@ class Forecast:
             formula=_SEQ,
             example="0.5 to 2",
             see=("accepted_seq",),
+            entries=2,
         ),
     ]
     geo_bounds: Annotated[
@@ -626,6 +628,7 @@ class Forecast:
             formula=_GEO,
             example="0.999 to 1.001",
             see=("accepted_geo",),
+            entries=2,
         ),
     ]
     points: Annotated[
@@ -682,6 +685,7 @@ class SweepResult(Shown):
             "The three lengths that cut the sequences of a sweep into quarters.",
             unit="tokens",
             see=("kept_by_length",),
+            entries=3,
         ),
     ]
     families: Annotated[

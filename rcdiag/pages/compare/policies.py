@@ -200,6 +200,13 @@ def _size(result: CompareResult) -> tuple[float, float]:
     return (5.4 if count <= 7 else 11.0, 2.2 + 0.42 * count)
 
 
+def _at_floor(result: CompareResult) -> str:
+    """Say what the band of the noise floor means, where there is one."""
+    if not _floor(result):
+        return ""
+    return "Steps within the noise floor cannot be told from two runs of one policy."
+
+
 FIGURES = (
     FigureSpec(
         name="mismatch-by-rung",
@@ -207,8 +214,8 @@ FIGURES = (
         title="What each step adds",
         says="From the sampler at the top to the trainer at the bottom, with 95% intervals; parts "
         "add up to the whole, a part to the left of 0 takes back what others added. The scale is "
-        "logarithmic on both sides of 0. Steps within the noise floor cannot be told from two "
-        "runs of one policy.",
+        "logarithmic on both sides of 0.",
+        adds=_at_floor,
         draw=waterfall,
         chart=waterfall_chart,
         applies=lambda result: bool(result.pairs),

@@ -398,7 +398,7 @@ function listen(chart, root, ring, spots) {
     const text = [spot.head, ...chart.columns.map((name, place) => [name, spot.row[place]])
       .filter(([, value]) => value !== null && value !== "" && value !== spot.head)
       .map(([name, value]) => `${name}: ${number(value)}`)].join("\n");
-    tip.textContent = text;
+    tip.textContent = seen(text);
     tip.hidden = false;
     const frameBox = root.getBoundingClientRect();
     const x = frameBox.left + spot.x;

@@ -30,7 +30,7 @@ from rcdiag.pages.blocks import (
 )
 from rcdiag.pages.diagnose.words import posterior_rows
 from rcdiag.pages.drawn import figures_of
-from rcdiag.pages.formats import interval, number
+from rcdiag.pages.formats import interval, number, shortened
 from rcdiag.pages.gauges import gauges, limits
 from rcdiag.pages.headline import Headline, counted, headline
 from rcdiag.pages.merge import DumpResults
@@ -52,6 +52,7 @@ LEADING = (
 )
 MOST_REASONS = 4  # lines of ruled-out causes that are not folded
 # Those that two sides must have alike.
+LONGEST = 60  # letters of a fact in the table of both sides
 DECISIVE = ("model", "weights_fingerprint", "temperature", "sampling_temperature")
 
 
@@ -192,10 +193,20 @@ def _fact_row(name: str, values: Sequence[str | None]) -> Row:
     differ = len(set(values)) > 1
     decisive = differ and name.split(".")[0] in DECISIVE and None not in values
     return Row(
-        cells=[text(name.replace("_", " ")), *(_fact(value) for value in values)],
+        cells=[text(shortened(name.replace("_", " "), LONGEST)), *map(_fact, _told_apart(values))],
         tag="differs" if decisive else "",
         pale=not differ,
     )
+
+
+def _told_apart(values: Sequence[str | None]) -> list[str | None]:
+    """Leave out the middle of long values, and the beginning that they share where it hides."""
+    short = [value if value is None else shortened(value, LONGEST) for value in values]
+    if len(set(short)) == len(set(values)):
+        return short
+    letters = zip(*(value for value in values if value is not None), strict=False)
+    shared = next((place for place, some in enumerate(letters) if len(set(some)) > 1), 0)
+    return [value and shortened(f"…{value[max(shared - 8, 0) :]}", LONGEST) for value in values]
 
 
 def _fact(value: str | None) -> Any:

@@ -26,7 +26,7 @@ from rcdiag.pages.blocks import (
 )
 from rcdiag.pages.command_again import with_sequence
 from rcdiag.pages.drawn import figures_of
-from rcdiag.pages.formats import number
+from rcdiag.pages.formats import number, shortened
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.score.exceedance import SMALLEST, any_beyond
 from rcdiag.pages.score.profiles import FIGURES as PROFILES
@@ -34,6 +34,7 @@ from rcdiag.pages.tabs.corrections.treatments import recommended
 from rcdiag.pages.tabs.diagnosis import BY_STEP
 from rcdiag.results import ScoreResult, SequenceTokens
 
+LONGEST = 60  # letters of a name or a token in a table
 MOST_PRINTED = 3  # texts of sequences on paper, and without a script
 PROFILE_NAMES = tuple(spec.name for spec in PROFILES)
 
@@ -189,7 +190,7 @@ def _sequence_row(sequence: SequenceTokens, why: str) -> Row:
         cells=[
             count(sequence.row),
             text(why),
-            text("" if sequence.sample_id is None else str(sequence.sample_id)),
+            text("" if sequence.sample_id is None else shortened(str(sequence.sample_id), LONGEST)),
             count(sequence.step),
             amount(sequence.reward),
             count(sequence.num_tokens),
@@ -246,8 +247,8 @@ def _tokens(result: ScoreResult) -> Section | None:
 
 
 def visible(value: str) -> str:
-    """Write white space of a token so that it can be seen."""
-    return value.replace("\n", "⏎").replace(" ", "␣")
+    """Write white space of a token so that it can be seen, and of a long one both ends."""
+    return shortened(value, LONGEST).replace("\n", "⏎").replace(" ", "␣")
 
 
 def _ids(result: ScoreResult) -> Section | None:
