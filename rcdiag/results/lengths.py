@@ -18,46 +18,60 @@ def unequal_lists(kind: Any, document: Any) -> str | None:
         kind: the type that the document was read as.
         document: its JSON: `{"figures": {"paths": [{"token_counts": [1, 2], "sums": [0.5]}]}}`.
     """
-    return next(_faults(kind, document, ""), None)
+    return next(_faults(kind, document, "", {}), None)
 
 
-def _faults(kind: Any, value: Any, place: str) -> Iterator[str]:
-    """Yield a sentence for each list that is too long or too short."""
+def _faults(kind: Any, value: Any, place: str, holder: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each list that is too long or too short.
+
+    Args:
+        kind: the type of the value.
+        value: a part of a document.
+        place: where it stands in the document.
+        holder: the innermost object with described fields that holds it.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if value is None or not _has_lengths(kind):
         return
     if origin is list:
         for index, item in enumerate(value):
-            yield from _faults(arguments[0], item, f"{place}.{index}")
+            yield from _faults(arguments[0], item, f"{place}.{index}", holder)
     elif origin is dict:
         for name, item in value.items():
-            yield from _faults(arguments[1], item, f"{place}.{name}")
+            yield from _faults(arguments[1], item, f"{place}.{name}", holder)
     elif _is_described(kind):
-        yield from _faults_of_fields(kind, value, place)
+        yield from _faults_of_fields(kind, value, place, holder)
     else:  # of a type and None
         for argument in arguments:
-            yield from _faults(argument, value, place)
+            yield from _faults(argument, value, place, holder)
 
 
-def _faults_of_fields(owner: type, value: Mapping[str, Any], place: str) -> Iterator[str]:
+def _faults_of_fields(
+    owner: type, value: Mapping[str, Any], place: str, holder: Mapping[str, Any]
+) -> Iterator[str]:
     for name, (kind, doc) in _fields(owner).items():
         held = value.get(name)
         where = f"{place}.{name}".removeprefix(".")
-        if isinstance(held, list) and (wanted := _wanted(doc, value)) is not None:
-            many, why = wanted
+        if isinstance(held, list):
+            if len(held) < doc.fewest:
+                yield f"`{where}` has {_entries(len(held))}, not {doc.fewest:,} or more"
+            many, why = _wanted(doc, value, holder) or (len(held), "")
             if len(held) != many:
                 yield f"`{where}` has {_entries(len(held))}, not {many:,}{why}"
-        yield from _faults(kind, held, where)
+        yield from _faults(kind, held, where, value)
 
 
-def _wanted(doc: Doc, beside: Mapping[str, Any]) -> tuple[int, str] | None:
+def _wanted(
+    doc: Doc, beside: Mapping[str, Any], holder: Mapping[str, Any]
+) -> tuple[int, str] | None:
     """Return how many entries a list must have, and why; None where nothing says so."""
     if doc.entries is not None:
         return doc.entries, ""
     for path, less in ((doc.as_many_as, 0), (doc.one_fewer_than, 1)):
-        other = _at(beside, path) if path else None
+        name = path.removeprefix("../")
+        other = _at(beside if name == path else holder, name) if path else None
         if isinstance(other, list):
-            return max(len(other) - less, 0), f": `{path}` has {_entries(len(other))}"
+            return max(len(other) - less, 0), f": `{name}` has {_entries(len(other))}"
     return None
 
 
@@ -89,7 +103,7 @@ def _fields(owner: type) -> dict[str, tuple[Any, Doc]]:
 
 
 def _says(doc: Doc) -> bool:
-    return bool(doc.as_many_as or doc.one_fewer_than) or doc.entries is not None
+    return bool(doc.as_many_as or doc.one_fewer_than or doc.fewest) or doc.entries is not None
 
 
 @cache

@@ -261,6 +261,7 @@ class Configurations:
             "to put there; empty where the trainer cannot express the setting.",
             example='"0 0.5 2.0": the first template with 0.5 and 2.0',
             see=("templates",),
+            as_many_as="../rows",
         ),
     ]
 
@@ -284,7 +285,11 @@ class SweepFamily:
     ]
     rows: Annotated[
         list[SweepRow],
-        Doc("One row for each setting of an estimator family that was tried.", unit="rows"),
+        Doc(
+            "One row for each setting of an estimator family that was tried.",
+            unit="rows",
+            fewest=1,
+        ),
     ]
     configurations: Annotated[
         dict[str, Configurations],

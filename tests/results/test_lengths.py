@@ -40,6 +40,7 @@ def dotted(place: str) -> str:
         ("sweep", "length_quartiles"),
         ("sweep", "forecast/seq_bounds"),
         ("sweep", "families/token_tis/rows/2/kept_by_length"),
+        ("sweep", "families/token_tis/configurations/verl/entries"),
         ("replay", "presets/disabled/shares/by_length"),
         ("replay", "presets/naive/shares/histogram/counts"),
     ],
@@ -55,6 +56,15 @@ def test_a_list_that_was_cut_or_grew_is_refused_by_its_name(kind, place, change)
     assert f"changed.json: not a whole result: `{dotted(place)}` has {entries}, not" in str(
         raised.value
     )
+
+
+def test_a_family_of_no_setting_is_refused_by_its_name():
+    document = json.loads(stored("sweep"))
+    document["families"]["seq_tis"]["rows"] = []
+    with pytest.raises(
+        RcdiagError, match=r"`families\.seq_tis\.rows` has 0 entries, not 1 or more"
+    ):
+        from_json(json.dumps(document), "changed.json")
 
 
 @pytest.mark.parametrize(

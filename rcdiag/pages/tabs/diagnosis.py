@@ -34,7 +34,7 @@ from rcdiag.pages.formats import interval, number, shortened
 from rcdiag.pages.gauges import gauges, limits
 from rcdiag.pages.headline import Headline, counted, headline
 from rcdiag.pages.merge import DumpResults
-from rcdiag.pages.score.words import alone, clusters
+from rcdiag.pages.score.words import clusters
 from rcdiag.results import Finding, MetricValue
 from rcdiag.results.base import by_severity
 from rcdiag.results.guide import Guide
@@ -118,8 +118,6 @@ def mismatch_of(results: DumpResults) -> Mapping[str, MetricValue]:
 def _verdict(results: DumpResults) -> Section:
     line = headline_of(results)
     left: list[Block] = [Part(name="verdict", data=line)]
-    if not results.pair[1]:
-        left.append(Words(text=f"{alone(results.pair[0] or 'one')}."))
     right = _metadata(results)
     return Section(title="", blocks=[Part(name="lead", data=[left, right] if right else [left])])
 
@@ -257,7 +255,9 @@ def _against(results: DumpResults) -> Section | None:
             blocks += [Words(text="Ruled out, and by what:"), reasons]
     if diagnosis.next:
         blocks.append(Part(name="next", data=diagnosis.next))
-    return Section(title="What else it could be", blocks=blocks) if blocks else None
+    others = bool(possible or diagnosis.ruled_out)
+    title = "What else it could be" if others else "What would tell"
+    return Section(title=title, blocks=blocks) if blocks else None
 
 
 def _ruled(results: DumpResults) -> list[str]:
