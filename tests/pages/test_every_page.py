@@ -141,6 +141,34 @@ def test_it_prints_on_eight_pages_or_fewer(browser, tmp_path, opened):
     seen.page.context.close()
 
 
+PAINTED = """() => [...document.querySelectorAll('.key i, .legend span')]
+    .filter(each => each.checkVisibility())
+    .map(each => getComputedStyle(each).printColorAdjust)"""
+
+
+def test_legends_keep_their_colours_on_paper(browser, rendered):
+    seen = visit(browser, rendered("whole"), viewport={"width": 718, "height": 1046})
+    seen.go("tokens")
+    seen.page.emulate_media(media="print")
+    painted = seen.page.evaluate(PAINTED)
+    assert len(painted) > 4
+    assert set(painted) == {"exact"}
+    seen.page.context.close()
+
+
+def test_heads_of_tables_hold_no_button_on_paper(browser, rendered):
+    """Chromium repeats the head of a table that goes on on the next sheet, but not with buttons."""
+    seen = visit(browser, rendered("whole"), viewport={"width": 718, "height": 1046})
+    for tab in seen.tabs():
+        seen.go(tab)
+    seen.go("corrections")
+    boxes = "[...document.querySelectorAll('thead button')].map(one => one.getClientRects().length)"
+    assert sum(seen.page.evaluate(boxes)) > 0
+    seen.page.emulate_media(media="print")
+    assert sum(seen.page.evaluate(boxes)) == 0
+    seen.page.context.close()
+
+
 def test_nothing_lies_over_anything_else_on_paper(browser, rendered):
     """Parts that scroll on the screen do not run over what stands below them."""
     seen = visit(browser, rendered("whole"), viewport={"width": 718, "height": 1046})
