@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import polars as pl
@@ -12,7 +13,7 @@ from rcdiag.pages.blocks import Table, Words
 from rcdiag.pages.figures import FIGURES
 from rcdiag.pages.gauges import gauges
 from rcdiag.pages.merge import merged
-from rcdiag.pages.page import _head, _parts, _tabs
+from rcdiag.pages.page import _head, _parts, _tabs, page
 from rcdiag.pages.tabs import change
 from rcdiag.pages.tabs.diagnosis import _told_apart
 from rcdiag.results import MetricValue, from_json
@@ -98,3 +99,11 @@ def test_long_facts_are_cut_where_they_do_not_differ():
     assert "step_8" in two
     assert max(len(one), len(two)) <= 60
     assert _told_apart(["short", None]) == ["short", None]
+
+
+def test_regions_of_a_page_of_two_dumps_have_names_of_their_own(stale):
+    """Readers of screens tell regions apart by their names."""
+    text = page(stale, against=stale)
+    names = re.findall(r'role="region" aria-label="([^"]+)"', text)
+    assert len(names) > 4
+    assert len(names) == len(set(names))
