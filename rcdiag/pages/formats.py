@@ -27,7 +27,7 @@ def near_one(value: float) -> int:
 
 def effective(samples: float) -> str:
     """Write how many samples are left, from ten on without a fraction."""
-    return f"{samples:,.0f}" if samples >= 10.0 else f"{samples:.3g}"
+    return f"{samples:,.0f}" if 10.0 <= samples < 1e15 else f"{samples:.3g}"
 
 
 def interval(value: MetricValue) -> str:
