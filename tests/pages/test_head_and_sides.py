@@ -97,7 +97,7 @@ def test_long_facts_are_cut_where_they_do_not_differ():
     assert one != two
     assert "step_0" in one
     assert "step_8" in two
-    assert max(len(one), len(two)) <= 60
+    assert max(len(one), len(two)) <= 44
     assert _told_apart(["short", None]) == ["short", None]
 
 

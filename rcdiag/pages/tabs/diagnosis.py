@@ -52,7 +52,7 @@ LEADING = (
 )
 MOST_REASONS = 4  # lines of ruled-out causes that are not folded
 # Those that two sides must have alike.
-LONGEST = 60  # letters of a fact in the table of both sides
+LONGEST = 44  # letters of a fact in the table of both sides
 DECISIVE = ("model", "weights_fingerprint", "temperature", "sampling_temperature")
 
 
