@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 import typing
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -31,9 +32,14 @@ def _faults(kind: Any, value: Any, place: str, holder: Mapping[str, Any]) -> Ite
         holder: the innermost object with described fields that holds it.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if value is None or not _has_lengths(kind):
+    if not isinstance(value, (list, dict)) or not _has_lengths(kind):
         return
-    if origin is list:
+    if origin in (types.UnionType, typing.Union):
+        for argument in arguments:
+            yield from _faults(argument, value, place, holder)
+    elif isinstance(value, list) != (origin is list):
+        return  # another type than described: where that matters it is told by itself
+    elif origin is list:
         for index, item in enumerate(value):
             yield from _faults(arguments[0], item, f"{place}.{index}", holder)
     elif origin is dict:
@@ -41,9 +47,6 @@ def _faults(kind: Any, value: Any, place: str, holder: Mapping[str, Any]) -> Ite
             yield from _faults(arguments[1], item, f"{place}.{name}", holder)
     elif _is_described(kind):
         yield from _faults_of_fields(kind, value, place, holder)
-    else:  # of a type and None
-        for argument in arguments:
-            yield from _faults(argument, value, place, holder)
 
 
 def _faults_of_fields(
