@@ -37,10 +37,9 @@ def _faults(kind: Any, value: Any, place: str, holder: Mapping[str, Any]) -> Ite
     if origin in (types.UnionType, typing.Union):
         for argument in arguments:
             yield from _faults(argument, value, place, holder)
-    elif isinstance(value, list) != (origin is list):
-        return  # another type than described: where that matters it is told by itself
-    elif origin is list:
-        for index, item in enumerate(value):
+    elif isinstance(value, list):
+        # What is of another type than described is told where that is read.
+        for index, item in enumerate(value if origin is list else ()):
             yield from _faults(arguments[0], item, f"{place}.{index}", holder)
     elif origin is dict:
         for name, item in value.items():
