@@ -14,10 +14,16 @@ from rcdiag.files import check_outputs, write_text
 from rcdiag.results import ConvertResult, Document, Result, from_json
 from rcdiag.results.document import odd_value
 
-# Control characters, which HTML has no place for: text of a dump may hold any.
+# Control characters, which HTML has no place for, and letters that turn the direction of all that
+# follows: text of a dump may hold any.
 CONTROLS = {
     code: "\N{REPLACEMENT CHARACTER}"
-    for code in (*range(0x20), *range(0x7F, 0xA0))
+    for code in (
+        *range(0x20),
+        *range(0x7F, 0xA0),
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+    )
     if chr(code) not in "\t\n"
 }
 

@@ -27,7 +27,7 @@ def near_one(value: float) -> int:
 
 def effective(samples: float) -> str:
     """Write how many samples are left, from ten on without a fraction."""
-    return f"{samples:,.0f}" if samples >= 10.0 else f"{samples:.3g}"
+    return f"{samples:,.0f}" if 10.0 <= samples < 1e15 else f"{samples:.3g}"
 
 
 def interval(value: MetricValue) -> str:
@@ -39,6 +39,12 @@ def with_interval(value: MetricValue) -> str:
     """Write a number, with its 95% interval in brackets where that has some width."""
     ends = interval(value) if value.low != value.high else ""
     return f"{number(value.value)} ({ends})" if ends else number(value.value)
+
+
+def shortened(value: str, most: int) -> str:
+    """Leave out the middle of a text of more than `most` letters."""
+    half = (most - 1) // 2
+    return value if len(value) <= most else f"{value[:half]}…{value[-half:]}"
 
 
 def percent(value: MetricValue) -> str:

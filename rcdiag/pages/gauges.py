@@ -86,6 +86,7 @@ def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
         unit=f"of {num_sequences:,}",
         of="weights of whole sequences",
         guide=guide,
+        least=1.0 / num_sequences,  # of any sample one sequence is effective
     )
 
 
@@ -125,13 +126,17 @@ def _gauge(
     unit: str,
     of: str = "",
     guide: Guide | None = None,
+    least: float = -math.inf,
 ) -> Gauge | None:
-    """Set a number on the bands of its guide; None where there is no number."""
+    """Set a number on the bands of its guide; None where there is no number.
+
+    Bounds below `least`, which no number reaches, are not written.
+    """
     if value.value is None or not math.isfinite(value.value):
         return None
     guide = METRICS[name].guide if guide is None else guide
     scale = None if guide is None else _scale(guide)
-    bounds = "" if guide is None else limits(guide, written)
+    bounds = "" if guide is None else limits(guide, written, least)
     return Gauge(
         name=name,
         title=title,
@@ -190,16 +195,21 @@ def _around(guide: Guide, middle: float) -> Scale:
 
 
 def _interval(value: MetricValue, written: Callable[[float], str]) -> str:
-    if value.low is None and value.high is None:
-        return ""
-    ends = ("not observable" if end is None else written(end) for end in (value.low, value.high))
-    return "95% interval " + " to ".join(ends)
+    if value.low is None:
+        below = "" if value.high is None else f"up to {written(value.high)}, lower end"
+        return f"95% interval {below} not observable" if below else ""
+    if value.high is None:
+        return f"95% interval from {written(value.low)}, upper end not observable"
+    return f"95% interval {written(value.low)} to {written(value.high)}"
 
 
-def limits(guide: Guide, written: Callable[[float], str]) -> str:
-    """Write from where on a number is a warning and an error."""
-    warning, error = written(guide.warning), written(guide.error)
+def limits(guide: Guide, written: Callable[[float], str], least: float = -math.inf) -> str:
+    """Write from where on a number is a warning and an error; bounds below `least` are left out."""
+    bounds = {"warning": guide.warning, "error": guide.error}
     if guide.around is not None:
-        return f"warning {warning}, error {error} from {number(guide.around)}"
+        parts = [f"{level} {written(bound)}" for level, bound in bounds.items()]
+        return f"{', '.join(parts)} from {number(guide.around)}"
     side = "at or below" if guide.error < guide.warning else "from"
-    return f"warning {side} {warning}, error {side} {error}"
+    return ", ".join(
+        f"{level} {side} {written(bound)}" for level, bound in bounds.items() if bound >= least
+    )

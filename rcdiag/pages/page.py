@@ -151,7 +151,10 @@ def _steps(dump: DumpResults) -> str:
     steps = [] if dump.score is None else sorted(dump.score.steps, key=int)
     if steps:
         return f"steps {steps[0]} to {steps[-1]}"
-    step = None if dump.replay is None else dump.replay.step
+    # A table of one step: every row of it knows which.
+    rows = [] if dump.score is None else dump.score.readable_sequences
+    known = [row.step for row in rows] + ([] if dump.replay is None else [dump.replay.step])
+    step = next((step for step in known if step is not None), None)
     return "" if step is None else f"step {step}"
 
 

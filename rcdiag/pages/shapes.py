@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_COLUMNS = 3  # panels in a row
+FEW_DECADES = 2.0
+PLOT_SHARE, LETTER = 0.78, 0.62  # of a figure's width that is plot; width of a letter by its size
 LEAST_PANEL = 1.5  # inches: narrower panels stand two in a row
 
 
@@ -44,6 +46,26 @@ def reach(edges: np.ndarray, counts: np.ndarray) -> float:
     return float(max(abs(edges[filled[0]]), abs(edges[filled[-1] + 1]))) if len(filled) else 0.0
 
 
+def name_ticks(axes: Axes, names: Sequence[str], *, columns: int = 1, **letters: Any) -> None:
+    """Write a name below each place of the x axis: upright where all fit beside each other.
+
+    Args:
+        axes: has its places at 0, 1, 2, ...
+        names: one of each place.
+        columns: how many axes share the width of the figure.
+        letters: settings of the letters, `fontsize` among them.
+    """
+    size = float(letters.get("fontsize") or axes.xaxis.get_label().get_fontsize())
+    inches = axes.get_figure(root=True).get_figwidth()  # type: ignore[union-attr]
+    room = inches * 72.0 * PLOT_SHARE / columns / max(len(names), 1)
+    longest = max((len(name) for name in names), default=0)
+    if (longest + 1) * size * LETTER <= room:
+        axes.set_xticks(range(len(names)), names, **letters)
+        return
+    turned = {"rotation": 40, "ha": "right", "rotation_mode": "anchor", **letters}
+    axes.set_xticks(range(len(names)), names, **turned)
+
+
 def signed_decades(axes: Axes, smallest: float, largest: float) -> None:
     """Label a symmetric logarithmic x axis at 0 and at powers of ten on both sides of it."""
     low, high = round(np.log10(smallest)), int(np.floor(np.log10(largest)))
@@ -63,6 +85,19 @@ def _power(value: float, _: float) -> str:
     # U+2212 and superscripts.
     digits = str(round(np.log10(value))).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     return f"10{digits}"
+
+
+def few_decades(axes: Axes) -> None:
+    """Label a logarithmic y axis at 1, 2 and 5 of each decade, or at decades where there are more.
+
+    What matplotlib writes between two decades runs into each other in a low panel.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axes.get_ylim()
+    if high < low * 10.0**FEW_DECADES:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def whole_numbers(axis: Axis, written: Callable[[float], str] = number) -> None:

@@ -286,7 +286,12 @@ class Histogram(TypedDict):
         ),
     ]
     counts: Annotated[
-        list[float], Doc("How many values each bin of a histogram holds.", see=("edges",))
+        list[float],
+        Doc(
+            "How many values each bin of a histogram holds.",
+            see=("edges",),
+            one_fewer_than="edges",
+        ),
     ]
 
 

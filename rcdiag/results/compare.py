@@ -244,7 +244,11 @@ class Ladder:
     ]
     rungs: Annotated[
         list[Rung],
-        Doc("The steps of the ladder, each between two policies.", see=("contribution", "share")),
+        Doc(
+            "The steps of the ladder, each between two policies.",
+            see=("contribution", "share"),
+            one_fewer_than="policies",
+        ),
     ]
 
 

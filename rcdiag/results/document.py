@@ -12,6 +12,7 @@ from rcdiag.results.compare import CompareResult
 from rcdiag.results.convert import ConvertResult
 from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.doc import documented_fields
+from rcdiag.results.lengths import unequal_lists
 from rcdiag.results.older import upgraded
 from rcdiag.results.plain import place_of_fault, structured, unstructured
 from rcdiag.results.replay import ReplayResult
@@ -43,11 +44,16 @@ def from_json(text: str, source: str) -> Document:
         raise RcdiagError(
             f"{source}: not JSON ({error})", f"give a file that {SAVED} wrote"
         ) from error
-    if not isinstance(document, dict) or "format_version" not in document:
-        raise RcdiagError(f"{source}: not a result of rcdiag", f"give a file that {SAVED} wrote")
-    kind, version = str(document.get("kind")), document["format_version"]
+    names = ("kind", "format_version")
+    missing = [name for name in names if not isinstance(document, dict) or name not in document]
+    if missing:
+        raise RcdiagError(
+            f"{source}: not a result of rcdiag: `{missing[0]}` is missing",
+            hint=f"give a file that {SAVED} wrote",
+        )
+    kind, version = str(document["kind"]), document["format_version"]
     if kind not in KINDS or version not in range(1, FORMAT_VERSION + 1):
-        what = f"kind {document.get('kind')!r}, format_version {version}"
+        what = f"`kind` {document['kind']!r}, `format_version` {version!r}"
         raise RcdiagError(
             f"{source}: cannot read {what}",
             hint=f"this rcdiag reads {', '.join(KINDS)} of format_version 1 to {FORMAT_VERSION}; a "
@@ -58,7 +64,8 @@ def from_json(text: str, source: str) -> Document:
 
 def _read(kind: str, document: dict[str, Any], source: str) -> Document:
     try:
-        return cast(Document, structured(KINDS[kind], upgraded(document, kind)))
+        current = upgraded(document, kind)
+        result = cast(Document, structured(KINDS[kind], current))
     except (
         LookupError,
         TypeError,
@@ -72,6 +79,12 @@ def _read(kind: str, document: dict[str, Any], source: str) -> Document:
             f"{source}: not a whole result{_fault(kind, document, error)}",
             hint=f"it was cut or edited; make it again with {SAVED}",
         ) from error
+    if unequal := unequal_lists(KINDS[kind], current):
+        raise RcdiagError(
+            f"{source}: not a whole result: {unequal}",
+            hint=f"it was cut or edited; make it again with {SAVED}",
+        )
+    return result
 
 
 def odd_value(result: Document) -> str | None:

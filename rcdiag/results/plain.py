@@ -22,6 +22,7 @@ _NAMES = {
     list: "a list",
     dict: "an object",
 }
+_EXACT = 2**53  # from here on not every integer is a float, and numpy takes some for objects
 _AS_IT_IS = frozenset({str, int, bool, types.NoneType})
 
 
@@ -89,11 +90,7 @@ def structured(kind: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
         return _fields(kind, _checked(dict, value))
     if kind is float:
-        return (
-            _SPECIAL[value]
-            if isinstance(value, str) and value in _SPECIAL
-            else _checked((int, float), value)
-        )
+        return _number(value)
     return _checked(kind, value)
 
 
@@ -141,6 +138,14 @@ def _fields(kind: Any, value: dict[str, Any]) -> Any:
 @cache
 def _kinds(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
+
+
+def _number(value: Any) -> float:
+    """Read a number: the words for NaN and infinities too, and integers of any size."""
+    if isinstance(value, str) and value in _SPECIAL:
+        return _SPECIAL[value]
+    number: float = _checked((int, float), value)
+    return number if abs(number) < _EXACT else float(number)
 
 
 def _one_of(kinds: tuple[Any, ...], value: Any) -> Any:

@@ -409,6 +409,7 @@ class Shares:
             healthy="no bound; beside tokens_by_length it shows what the aggregation prefers",
             example=_PULLED + "0.4444, 0, 0, 0.5556",
             see=("tokens_by_length", "token-mean", "seq-mean-token-mean"),
+            entries=4,
         ),
     ]
     tokens_by_length: Annotated[
@@ -421,6 +422,7 @@ class Shares:
             healthy="no bound; what by_length is to be compared with",
             example=_PULLED + "0.4, 0, 0, 0.6",
             see=("by_length",),
+            entries=4,
         ),
     ]
     positive_advantage: Annotated[

@@ -374,9 +374,12 @@ class TokenAlternatives:
     likely_under: Annotated[str, Doc("Policy whose most likely tokens the table holds.")]
     token_ids: Annotated[list[int], Doc("Ids of the most likely tokens, the likeliest first.")]
     token_log_probs: Annotated[
-        list[float], Doc("Log-prob of each of the most likely tokens.", unit="nats")
+        list[float],
+        Doc("Log-prob of each of the most likely tokens.", unit="nats", as_many_as="token_ids"),
     ]
-    texts: Annotated[list[str] | None, Doc("Texts of the most likely tokens" + _GIVEN)] = None
+    texts: Annotated[
+        list[str] | None, Doc("Texts of the most likely tokens" + _GIVEN, as_many_as="token_ids")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -397,13 +400,20 @@ class SequenceContext:
         ),
     ] = field(default_factory=list)
     masked_ids: Annotated[
-        list[int], Doc("Ids of the tokens that the mask leaves out.", see=("masked_positions",))
+        list[int],
+        Doc(
+            "Ids of the tokens that the mask leaves out.",
+            see=("masked_positions",),
+            as_many_as="masked_positions",
+        ),
     ] = field(default_factory=list)
     prompt_texts: Annotated[
-        list[str] | None, Doc("Texts of the stored tokens of the prompt" + _GIVEN)
+        list[str] | None,
+        Doc("Texts of the stored tokens of the prompt" + _GIVEN, as_many_as="prompt_ids"),
     ] = None
     masked_texts: Annotated[
-        list[str] | None, Doc("Texts of the tokens that the mask leaves out" + _GIVEN)
+        list[str] | None,
+        Doc("Texts of the tokens that the mask leaves out" + _GIVEN, as_many_as="masked_ids"),
     ] = None
     prompt: Annotated[
         str | None,
@@ -462,16 +472,24 @@ class SequenceTokens:
         list[int],
         Doc("Positions of the sequence's unmasked tokens in the response, from 0.", unit="tokens"),
     ]
-    token_ids: Annotated[list[int], Doc("Ids of the sequence's unmasked tokens.")]
+    token_ids: Annotated[
+        list[int], Doc("Ids of the sequence's unmasked tokens.", as_many_as="positions")
+    ]
     log_ratio: Annotated[
         list[float],
-        Doc("Log-ratio of each unmasked token of the sequence.", unit="nats", direction=LOG_RATIO),
+        Doc(
+            "Log-ratio of each unmasked token of the sequence.",
+            unit="nats",
+            direction=LOG_RATIO,
+            as_many_as="positions",
+        ),
     ]
     texts: Annotated[
         list[str] | None,
         Doc(
             "Texts of the sequence's unmasked tokens" + _GIVEN,
             example="--no-text leaves all text out",
+            as_many_as="positions",
         ),
     ] = None
     behavior_log_probs: Annotated[
@@ -481,6 +499,7 @@ class SequenceTokens:
             "documents of earlier versions.",
             unit="nats",
             see=("log_ratio",),
+            as_many_as="positions",
         ),
     ] = field(default=None, metadata=SPARSE)
     context: Annotated[
@@ -510,19 +529,25 @@ class BinExamples:
     """
 
     row: Annotated[list[int], Doc("Rows of the table that hold the tokens, from 0.")]
-    position: Annotated[list[int], Doc("Positions of the tokens in their responses, from 0.")]
-    token_id: Annotated[list[int], Doc("Ids of the tokens.")]
+    position: Annotated[
+        list[int], Doc("Positions of the tokens in their responses, from 0.", as_many_as="row")
+    ]
+    token_id: Annotated[list[int], Doc("Ids of the tokens.", as_many_as="row")]
     behavior_log_prob: Annotated[
-        list[float], Doc("Log-prob of each token under the behavior policy.", unit="nats")
+        list[float],
+        Doc("Log-prob of each token under the behavior policy.", unit="nats", as_many_as="row"),
     ]
     log_ratio: Annotated[
-        list[float], Doc("Log-ratio of each token.", unit="nats", direction=LOG_RATIO)
+        list[float],
+        Doc("Log-ratio of each token.", unit="nats", direction=LOG_RATIO, as_many_as="row"),
     ]
     before: Annotated[
-        list[list[int]], Doc("Ids of the sampled tokens before each token, at most six.")
+        list[list[int]],
+        Doc("Ids of the sampled tokens before each token, at most six.", as_many_as="row"),
     ]
     after: Annotated[
-        list[list[int]], Doc("Ids of the sampled tokens after each token, at most three.")
+        list[list[int]],
+        Doc("Ids of the sampled tokens after each token, at most three.", as_many_as="row"),
     ]
     by_bin: Annotated[
         dict[str, dict[str, list[int]]],
@@ -535,7 +560,7 @@ class BinExamples:
     ]
     texts: Annotated[
         list[list[str]] | None,
-        Doc("Text before each token, of the token, and after it" + _GIVEN),
+        Doc("Text before each token, of the token, and after it" + _GIVEN, as_many_as="row"),
     ] = None
 
 
@@ -564,6 +589,7 @@ class Path(TypedDict):
             "Sum of the log-ratios of a sequence up to each of these tokens.",
             unit="nats",
             direction=LOG_RATIO,
+            as_many_as="token_counts",
         ),
     ]
 
@@ -583,6 +609,7 @@ class _ScoreFigures(TypedDict):
         Doc(
             "Sequences by their summed log-ratio, in the bins of `log_ratio_histogram`.",
             unit="sequences",
+            as_many_as="log_ratio_histogram.counts",
         ),
     ]
     geometric_log_ratio: Annotated[
@@ -590,6 +617,7 @@ class _ScoreFigures(TypedDict):
         Doc(
             "Sequences by their mean log-ratio, in the bins of `log_ratio_histogram`.",
             unit="sequences",
+            as_many_as="log_ratio_histogram.counts",
         ),
     ]
 

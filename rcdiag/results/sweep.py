@@ -224,6 +224,7 @@ class SweepRow:
             formula="kept tokens / tokens of the sequences of a quarter",
             healthy="ideal: four equal numbers; see keep_length_correlation",
             example="all of the short sequences kept, and half of the longest: 1, 1, 0.8, 0.5",
+            entries=4,
             see=("keep_length_correlation", "length"),
         ),
     ]
@@ -260,6 +261,7 @@ class Configurations:
             "to put there; empty where the trainer cannot express the setting.",
             example='"0 0.5 2.0": the first template with 0.5 and 2.0',
             see=("templates",),
+            as_many_as="../rows",
         ),
     ]
 
@@ -283,7 +285,11 @@ class SweepFamily:
     ]
     rows: Annotated[
         list[SweepRow],
-        Doc("One row for each setting of an estimator family that was tried.", unit="rows"),
+        Doc(
+            "One row for each setting of an estimator family that was tried.",
+            unit="rows",
+            fewest=1,
+        ),
     ]
     configurations: Annotated[
         dict[str, Configurations],
@@ -616,6 +622,7 @@ class Forecast:
             formula=_SEQ,
             example="0.5 to 2",
             see=("accepted_seq",),
+            entries=2,
         ),
     ]
     geo_bounds: Annotated[
@@ -626,6 +633,7 @@ class Forecast:
             formula=_GEO,
             example="0.999 to 1.001",
             see=("accepted_geo",),
+            entries=2,
         ),
     ]
     points: Annotated[
@@ -682,6 +690,7 @@ class SweepResult(Shown):
             "The three lengths that cut the sequences of a sweep into quarters.",
             unit="tokens",
             see=("kept_by_length",),
+            entries=3,
         ),
     ]
     families: Annotated[

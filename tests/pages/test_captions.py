@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from rcdiag.pages.blocks import Figure, Gauge
-from rcdiag.pages.formats import number, percentage
+from rcdiag.pages.blocks import Figure, Gauge, Lines, Tab, Words
+from rcdiag.pages.formats import effective, fraction, number, percentage
+from rcdiag.pages.headline import Headline
 from rcdiag.pages.merge import merged
 from rcdiag.pages.page import _parts, _tabs
 from rcdiag.results import to_json
-from tests.pages.makers import MAKERS, PAGES
+from tests.pages.makers import FIRST, MAKERS, OTHERS, PAGES
 
 # Numbers that are no measurement: the level of intervals, a factor in a name, an ideal of 0 and 1.
 SAID = {"95", "0", "1", "2", "5", "100", "400", "0.01"}
@@ -42,6 +44,65 @@ def texts(value: Any) -> Iterator[str]:
             yield from texts(item)
     elif isinstance(value, str):
         yield value
+
+
+def counts(value: Any) -> Counter[tuple[str, str]]:
+    """How often every word stands under every name: `health.verdict` is `warning` in 15 presets."""
+    found: Counter[tuple[str, str]] = Counter()
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, item in items:
+        if isinstance(item, str):
+            found[str(name), item] += 1
+        elif isinstance(item, (dict, list)):
+            found += counts(item)
+    return found
+
+
+def sizes(value: Any) -> Iterator[int]:
+    """The number of entries of all lists and objects."""
+    if isinstance(value, (dict, list)):
+        yield len(value)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from sizes(item)
+
+
+def sentences(part: Any) -> list[str]:
+    """What a part of a page says in sentences."""
+    if isinstance(part, Words):
+        return [part.text]
+    if isinstance(part, Tab):
+        return [part.heading]
+    if isinstance(part, Headline):
+        return [part.summary, part.numbers, *part.evidence]
+    return [item for item in part.items if isinstance(item, str)] if isinstance(part, Lines) else []
+
+
+# Hostile documents hold numbers that belong to none of their tables.
+TRUE = [FIRST, *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS if "hostile" not in n)]
+
+
+@pytest.mark.parametrize("name", TRUE)
+def test_numbers_of_sentences_stand_in_the_documents_or_count_what_does(name):
+    made = MAKERS[name]()
+    dump = merged(made if isinstance(made, list) else [made])
+    documents = [json.loads(to_json(result)) for result in dump.results]
+    numbers = [leaf for document in documents for leaf in leaves(document)]
+    forms = (number, percentage, fraction)
+    written = {form(leaf) for leaf in numbers for form in forms}
+    written |= {f"{leaf:,}" for leaf in numbers} | {f"{abs(leaf):g}" for leaf in numbers}
+    for document in documents:
+        level = counts(document.get("presets", {}))
+        written |= {f"{many:,}" for many in (*level.values(), *sizes(document))}
+    written |= {
+        effective(share * dump.largest.num_sequences) for share in numbers if 0 < share <= 1
+    }
+    spoken = " ".join(text for document in documents for text in texts(document))
+    told = [sentence for part in _parts(_tabs(dump)) for sentence in sentences(part)]
+    assert len(told) > 2
+    for sentence in told:
+        for token in NUMBER.findall(sentence):
+            plain = token.strip("%,")
+            assert {token, plain} & (written | SAID) or plain in spoken, (token, sentence)
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+import rcdiag
+from rcdiag.table.opening import open_table
+from rcdiag.usecases.score import score
+from tests.builders import ids_like, write_table
 from tests.pages.browser import visit
-from tests.pages.hostile import EVIL, LONG
+from tests.pages.hostile import EVIL, FIRST, LONG, THIRD
+from tests.pages.test_every_page import TALL
 
 pytestmark = pytest.mark.browser
 
@@ -50,3 +57,36 @@ def test_a_script_that_did_get_in_would_not_run(browser, rendered, tmp_path):
     assert seen.page.evaluate("typeof window.hacked") == "undefined"
     assert any("Content Security Policy" in item for item in seen.complaints)
     seen.page.context.close()
+
+
+TURNING = "\u202egnp.exe\u202c \u2067x\u2069"
+FLOOD = "y" * 10_000
+
+
+def test_text_that_turns_or_floods_stays_in_its_place(browser, tmp_path):
+    """A token of 10,000 letters, and letters that turn all that follows, in every text."""
+    path = tmp_path / f"{TURNING}.parquet"
+    write_table(
+        path,
+        response_ids=ids_like(FIRST),
+        rollout_log_probs=THIRD,
+        old_log_probs=[[value - 0.3 for value in row] for row in THIRD],
+        sample_id=[FLOOD, TURNING, f"{TURNING}{FLOOD}", "\x1b[31mred"],
+    )
+    result = score(
+        open_table(path), decode=lambda ids: [(FLOOD, TURNING, "\x1b[31m")[i % 3] for i in ids]
+    )
+    facts = {name: {"model": f"{FLOOD}{name}", "backend": TURNING} for name in ("rollout", "old")}
+    rcdiag.report(dataclasses.replace(result, scoring=facts), tmp_path / "page.html")
+    opened = visit(browser, tmp_path / "page.html", viewport={"width": 390, "height": 900})
+    for tab in opened.tabs():
+        opened.go(tab)
+        shown = opened.page.evaluate("document.querySelector('.tab.on').innerText")
+        assert not set(shown) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\x1b")
+        assert opened.page.evaluate(TALL) == [], tab
+        assert opened.overflow <= 0
+    assert not set(opened.page.title()) & set("\u202e\u2067")
+    opened.go("tokens")
+    assert opened.page.locator(".token-facts").bounding_box()["height"] < 900
+    assert opened.complaints == []
+    opened.page.context.close()

@@ -61,6 +61,31 @@ def test_no_table_scrolls_sideways_in_a_wide_window(browser, rendered, tmp_path)
         seen.page.context.close()
 
 
+# What ratios near 1 give: the longest percentages that a column of corrections may hold.
+LONG = """() => {
+  const table = document.querySelector('[data-opens=correction] table')
+  const heads = [...table.tHead.rows[0].cells].map(each => each.textContent)
+  for (const [words, text] of [['Kept', '99.96%'], ['ESS', '99.9999%'], ['Lost', '0.000165%'],
+                               ['bound', '0.000196'], ['Variance', '8.88e-07']])
+    heads.forEach((head, place) => {
+      if (head.includes(words)) for (const row of table.tBodies[0].rows)
+        if (row.cells[place]) row.cells[place].textContent = text
+    })
+  const region = table.closest('.wide')
+  return [region.clientWidth, region.scrollWidth - region.clientWidth]
+}"""
+
+
+@pytest.mark.browser
+def test_corrections_with_many_digits_fit_a_wide_window(browser, rendered):
+    seen = visit(browser, rendered("whole"), viewport={"width": 1280, "height": 900})
+    seen.go("corrections")
+    width, beyond = seen.page.evaluate(LONG)
+    assert width > 1000
+    assert beyond <= 0
+    seen.page.context.close()
+
+
 @pytest.mark.browser
 def test_cause_and_quoted_names_open_their_meaning(browser, rendered):
     seen = visit(browser, rendered("score-temperature"), viewport={"width": 1280, "height": 900})

@@ -281,3 +281,39 @@ def test_steps_that_are_decades_apart_are_drawn_on_a_logarithm(result):
     assert chart(collapsed).y.scale == "log"
     assert drawing(FIGURES["mismatch-by-step"], collapsed).axes[0].get_yscale() == "log"
     assert FIGURES["ess-by-step"].chart(collapsed).y.scale == "linear"
+
+
+def turned(figure: Figure) -> list[float]:
+    return [label.get_rotation() for label in figure.axes[-1].get_xticklabels()]
+
+
+def test_names_below_an_axis_are_turned_only_where_they_do_not_fit(result):
+    assert set(turned(result.plot("mismatch-by-training-step", width=6.9))) == {0.0}
+    assert set(turned(result.plot("mismatch-by-reward", width=3.3))) == {0.0}
+    assert set(turned(result.plot("mismatch-by-probability", width=3.3))) == {40.0}
+
+
+@pytest.mark.parametrize("width", [3.3, 6.9])
+@pytest.mark.parametrize("name", ["mismatch-by-training-step", "mismatch-by-probability"])
+def test_no_name_below_an_axis_lies_over_the_next(result, name, width):
+    figure = result.plot(name, width=width)
+    FigureCanvasAgg(figure).draw()
+    labels = [label for label in figure.axes[-1].get_xticklabels() if label.get_text()]
+    if set(turned(figure)) == {0.0}:
+        for one, two in pairwise(label.get_window_extent() for label in labels):
+            assert one.x1 < two.x0
+
+
+@pytest.mark.parametrize("width", [3.3, 6.9])
+def test_numbers_of_coefficients_do_not_lie_over_each_other(width):
+    figure = MAKERS["replay"]().plot("token-coefficients", width=width)
+    FigureCanvasAgg(figure).draw()
+    axis = figure.axes[0].yaxis
+    labels = [*axis.get_ticklabels(), *axis.get_ticklabels(minor=True)]
+    shown = sorted(
+        (label.get_window_extent() for label in labels if label.get_text()),
+        key=lambda extent: extent.y0,
+    )
+    assert len(shown) >= 2
+    for low, high in pairwise(shown):
+        assert low.y1 <= high.y0 + 1.0

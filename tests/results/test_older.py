@@ -145,7 +145,7 @@ def test_a_document_of_format_1_has_its_page(kind, tmp_path):
 @pytest.mark.parametrize("version", [0, -1, FORMAT_VERSION + 1, 1.5, "1", None, [1]])
 def test_a_document_of_an_unknown_format_is_refused_with_what_can_be_read(version):
     document = {**json.loads(older("compare")), "format_version": version}
-    with pytest.raises(RcdiagError, match=r"r\.json: cannot read kind 'compare'") as caught:
+    with pytest.raises(RcdiagError, match=r"r\.json: cannot read `kind` 'compare'") as caught:
         from_json(json.dumps(document), "r.json")
     assert f"1 to {FORMAT_VERSION}" in caught.value.hint
 

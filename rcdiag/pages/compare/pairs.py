@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.shapes import MOST_COLUMNS, ends, heights, panels, shades
+from rcdiag.pages.shapes import MOST_COLUMNS, ends, heights, name_ticks, panels, shades
 from rcdiag.pages.style import FIRST, INK, short
 from rcdiag.results import CompareResult
 
@@ -52,7 +52,7 @@ def by_probability(result: CompareResult, figure: Figure) -> None:
         axes.plot(at, heights(size), color=FIRST, marker="o", markersize=3, linewidth=1.2)
         axes.set_yscale("symlog", linthresh=1e-4)
         labels = [bin_.label for bin_ in bins]
-        axes.set_xticks(at, labels, rotation=40, ha="right", rotation_mode="anchor", fontsize=6)
+        name_ticks(axes, labels, columns=min(len(pairs), MOST_COLUMNS), fontsize=6)
         axes.tick_params(axis="y", labelsize=7)
         first, second = short(result.pairs[name].behavior), short(result.pairs[name].target)
         axes.set_title(f"{first}\n→ {second}", fontsize=8, loc="left")

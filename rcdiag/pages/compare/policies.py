@@ -9,8 +9,8 @@ import numpy as np
 
 from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.shapes import heights, shades, signed_decades, whole_numbers
-from rcdiag.pages.style import FIRST, GRID, INK, NARROW, SECOND, short
+from rcdiag.pages.shapes import heights, name_ticks, shades, signed_decades, whole_numbers
+from rcdiag.pages.style import FIRST, INK, NARROW, SECOND, short
 from rcdiag.results import CompareResult, MetricValue
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def triangle(result: CompareResult, figure: Figure) -> None:
         if letters >= LEAST_LETTERS:
             axes.text(column, row, text, ha="center", va="center", color=INK, fontsize=letters)
     labels = [short(name) for name in names]
-    axes.set_xticks(range(len(names)), labels, rotation=40, ha="right", rotation_mode="anchor")
+    name_ticks(axes, labels)
     axes.set_yticks(range(len(names)), labels)
     axes.grid(False)
     axes.spines[:].set_visible(False)
@@ -80,7 +80,7 @@ def waterfall(result: CompareResult, figure: Figure) -> None:
     alone, floor = len(rungs) == 1, _floor(result)
     apart = 0.0 if alone else 0.15
     for place, rung in enumerate(rungs):
-        _dot(axes, rung.contribution, place - apart, GRID if rung.at_floor else FIRST)
+        _dot(axes, rung.contribution, place - apart, FIRST)
         if not alone:
             _dot(axes, rung.k2, place + apart, INK + "80")
     if not alone:
@@ -200,6 +200,13 @@ def _size(result: CompareResult) -> tuple[float, float]:
     return (5.4 if count <= 7 else 11.0, 2.2 + 0.42 * count)
 
 
+def _at_floor(result: CompareResult) -> str:
+    """Say what the band of the noise floor means, where there is one."""
+    if not _floor(result):
+        return ""
+    return "Steps within the noise floor cannot be told from two runs of one policy."
+
+
 FIGURES = (
     FigureSpec(
         name="mismatch-by-rung",
@@ -207,8 +214,8 @@ FIGURES = (
         title="What each step adds",
         says="From the sampler at the top to the trainer at the bottom, with 95% intervals; parts "
         "add up to the whole, a part to the left of 0 takes back what others added. The scale is "
-        "logarithmic on both sides of 0. Steps within the noise floor cannot be told from two "
-        "runs of one policy.",
+        "logarithmic on both sides of 0.",
+        adds=_at_floor,
         draw=waterfall,
         chart=waterfall_chart,
         applies=lambda result: bool(result.pairs),

@@ -10,7 +10,7 @@ import numpy as np
 from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.replay.words import by_health
-from rcdiag.pages.shapes import shades, whole_numbers
+from rcdiag.pages.shapes import name_ticks, shades, whole_numbers
 from rcdiag.pages.style import FIRST, GRID, INK, SECOND
 from rcdiag.results import GradientReport, MetricValue, ReplayResult
 
@@ -183,7 +183,7 @@ def layers(result: ReplayResult, figure: Figure) -> None:
         )
         bar = figure.colorbar(mesh, ax=axes, label="norm", aspect=30)
         bar.outline.set_visible(False)  # type: ignore[operator]
-    axes.set_xticks(range(len(parts)), parts, rotation=40, ha="right", rotation_mode="anchor")
+    name_ticks(axes, parts)
     axes.set_yticks(range(len(norms)), list(norms), fontsize=8)
     axes.tick_params(axis="x", labelsize=8)
     axes.grid(False)

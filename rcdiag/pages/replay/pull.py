@@ -9,7 +9,7 @@ import numpy as np
 
 from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.shapes import histogram, panels
+from rcdiag.pages.shapes import few_decades, histogram, panels
 from rcdiag.pages.style import FIRST, INK, NARROW, SECOND
 from rcdiag.results import PresetReplay, ReplayResult
 
@@ -144,6 +144,7 @@ def coefficients(result: ReplayResult, figure: Figure) -> None:
         axes.set_title(name, fontsize=8, loc="left")
         axes.tick_params(labelsize=7)
         axes.set_xlabel("−log-prob (nats)", fontsize=8)
+    few_decades(all_axes[0])
     all_axes[0].set_ylabel("|coefficient|", fontsize=8)
 
 

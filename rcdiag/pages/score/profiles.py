@@ -9,7 +9,7 @@ import numpy as np
 
 from rcdiag.pages.charts import Axis, Chart
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.shapes import ends, heights
+from rcdiag.pages.shapes import ends, heights, name_ticks
 from rcdiag.pages.style import FIRST, INK
 from rcdiag.results import MetricValue, ScoreResult
 
@@ -39,7 +39,7 @@ def profile(name: str) -> Callable[[ScoreResult, Figure], None]:
         lower.bar(at, [bin_.tokens / tokens for bin_ in about.bins], **outline)
         lower.set_ylabel("share")
         labels = [bin_.label for bin_ in about.bins]
-        lower.set_xticks(at, labels, rotation=40, ha="right", rotation_mode="anchor")
+        name_ticks(lower, labels)
         unit = f" ({about.unit})" if about.unit else ""
         lower.set_xlabel(f"{about.title}{unit}")
 

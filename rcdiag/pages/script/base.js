@@ -1,6 +1,21 @@
 // Elements, numbers and documents: what all other parts of the script use.
 const page = JSON.parse(document.getElementById("page-data").textContent);
 const MISSING = "n/a";
+// Control characters, and letters that turn the direction of all that follows: texts hold any.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
+const LONGEST = 200; // letters of a token beside others
+
+function seen(text) {
+  return text.replace(UNSEEN, "\ufffd");
+}
+
+// A text of which the middle is left out where it is long.
+function shortened(text, most = LONGEST) {
+  const letters = [...text];
+  if (letters.length <= most) return text;
+  const half = Math.floor((most - 1) / 2);
+  return `${letters.slice(0, half).join("")}…${letters.slice(-half).join("")}`;
+}
 
 function fill(made, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
@@ -8,7 +23,7 @@ function fill(made, attributes, children) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else made.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined).map((child) => (typeof child === "string" ? seen(child) : child)));
   return made;
 }
 

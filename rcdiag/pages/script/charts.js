@@ -3,6 +3,8 @@ const TEXT = 6.6; // width of a letter
 const TONES = { first: "first", second: "second", ink: "tone-ink", soft: "tone-soft" };
 const tip = document.getElementById("tip");
 
+const LANE = 14; // height of a line of names of marks
+
 function columnOf(chart, name) {
   const place = chart.columns.indexOf(name);
   return chart.rows.map((row) => row[place]);
@@ -92,7 +94,7 @@ function symlogScale(axis, values) {
 }
 
 // The frame of a chart: rules, ticks and labels; gives the functions that place numbers in it.
-function frame(root, box, x, y, xAxis, yAxis) {
+function frame(root, box, x, y, xAxis, yAxis, titleAt = box.top - 12) {
   const at = (value) => box.left + x.place(value) * box.width;
   const up = (value) => box.top + (1 - y.place(value)) * box.height;
   const bottom = box.top + box.height;
@@ -116,7 +118,7 @@ function frame(root, box, x, y, xAxis, yAxis) {
     axes.append(svg("line", { class: "rule", x1: box.left, x2: box.left + box.width, y1: place, y2: place }));
     axes.append(svg("text", { x: box.left - 6, y: place + 4, "text-anchor": "end" }, y.text(tick)));
   }
-  axes.append(svg("text", { x: 0, y: box.top - 12 }, fitted(yAxis.label, box.left + box.width)));
+  axes.append(svg("text", { x: 0, y: titleAt }, fitted(yAxis.label, box.left + box.width)));
   root.append(axes);
   return { at, up };
 }
@@ -165,6 +167,20 @@ function bandsOf(points) {
   return bands.filter((band) => band.length);
 }
 
+// Where the names of marks stand: beside their lines, and one above the other where they would meet.
+function lanesOfMarks(marks, at, width) {
+  const ends = [];
+  return [...marks].sort(([one], [other]) => one - other).map(([place, label]) => {
+    const [here, size] = [at(place), label.length * TEXT + 6];
+    const end = here + size > width;
+    const [from, to] = end ? [here - size, here] : [here, here + size];
+    const free = ends.findIndex((last) => last < from);
+    const lane = free < 0 ? ends.length : free;
+    ends[lane] = to;
+    return { here, label, lane, end };
+  });
+}
+
 function drawCurves(chart, root, width, dense) {
   const lines = linesOf(chart);
   const height = chart.small || dense ? 150 : 240;
@@ -176,20 +192,15 @@ function drawCurves(chart, root, width, dense) {
   const marked = (chart.marks || []).map(([at]) => at).filter((at) => at >= Math.min(...xs) && at <= Math.max(...xs));
   const x = makeScale(chart.x, [...xs, ...marked], chart.whole ? Math.min(Math.max(room, 2), 8) : 4);
   if (chart.whole) x.ticks = x.ticks.filter(Number.isInteger);
-  const box = { left, top: 26, width: width - left - 10, height, right: 10 };
-  const { at, up } = frame(root, box, x, y, chart.x, chart.y);
+  const marks = lanesOfMarks((chart.marks || []).filter(([place]) => marked.includes(place)), (value) => left + x.place(value) * (width - left - 10), width);
+  const strip = marks.length ? LANE * (1 + Math.max(...marks.map(({ lane }) => lane))) : 0; // of their names, above the plot
+  const box = { left, top: 26 + strip, width: width - left - 10, height, right: 10 };
+  const { at, up } = frame(root, box, x, y, chart.x, chart.y, 14);
   if (chart.zero) root.append(svg("line", { class: "zero", x1: left, x2: left + box.width, y1: up(0), y2: up(0) }));
-  let lane = 0;
-  let before = -Infinity;
-  const names = []; // above the lines that cross them
-  for (const [place, label] of chart.marks || []) {
-    if (place < Math.min(...xs) || place > Math.max(...xs)) continue;
-    const here = at(place);
-    root.append(svg("line", { class: "markline", x1: here, x2: here, y1: box.top, y2: box.top + height }));
-    lane = here - before < label.length * TEXT + 8 ? lane + 1 : 0;
-    before = here;
-    const end = here + label.length * TEXT + 6 > width;
-    names.push(svg("text", { class: "soft over", x: here + (end ? -4 : 4), y: box.top + 11 + 13 * lane, "text-anchor": end ? "end" : "start" }, label));
+  for (const { here, label, lane, end } of marks) {
+    const top = box.top - LANE * lane;
+    root.append(svg("line", { class: "markline", x1: here, x2: here, y1: top - LANE + 3, y2: box.top + height }));
+    root.append(svg("text", { class: "soft", x: here + (end ? -4 : 4), y: top - 3, "text-anchor": end ? "end" : "start" }, label));
   }
   const spots = [];
   for (const { series, group, points: some } of lines) {
@@ -209,7 +220,6 @@ function drawCurves(chart, root, width, dense) {
       spots.push({ x: at(point.x), y: up(point.y), row: point.row, head: group ?? series.label, series: series.y, opens: chart.opens });
     }
   }
-  root.append(...names);
   return { height: box.top + height + 40, spots };
 }
 
@@ -398,7 +408,7 @@ function listen(chart, root, ring, spots) {
     const text = [spot.head, ...chart.columns.map((name, place) => [name, spot.row[place]])
       .filter(([, value]) => value !== null && value !== "" && value !== spot.head)
       .map(([name, value]) => `${name}: ${number(value)}`)].join("\n");
-    tip.textContent = text;
+    tip.textContent = seen(text);
     tip.hidden = false;
     const frameBox = root.getBoundingClientRect();
     const x = frameBox.left + spot.x;

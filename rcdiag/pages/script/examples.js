@@ -31,6 +31,6 @@ function exampleItem(examples, place, stored, behavior, target) {
   const where = `row ${row}, position ${position}`;
   const link = el("a", { href: `#tokens/${row}/${position}` }, stored.has(row) ? where : `${where}, not on this page: how to get it`);
   return el("li", {},
-    el("p", { class: "near" }, before, el("b", { class: shadeOf(ratio) || null }, token), after),
+    el("p", { class: "near" }, shortened(before), el("b", { class: shadeOf(ratio) || null }, shortened(token)), shortened(after)),
     el("p", { class: "soft" }, `log-ratio ${number(ratio)}; ${behavior} ${percent(Math.exp(logProb))}, ${target} ${percent(Math.exp(logProb + ratio))}; `, link));
 }

@@ -82,13 +82,13 @@ function setUpTranscript(block) {
 
   function alternativesOf(place) {
     const some = (sequence.context?.alternatives ?? []).filter((each) => each.place === place);
-    return some.map((each) => el("p", { class: "soft" }, `${each.likely_under} had: `, each.token_ids.map((id, rank) => `${each.texts ? `“${each.texts[rank]}”` : id} ${percent(Math.exp(each.token_log_probs[rank]))}`).join(", ")));
+    return some.map((each) => el("p", { class: "soft" }, `${each.likely_under} had: `, each.token_ids.map((id, rank) => `${each.texts ? `“${shortened(each.texts[rank])}”` : id} ${percent(Math.exp(each.token_log_probs[rank]))}`).join(", ")));
   }
 
   function neighbours(place) {
     const here = flowAt[place];
-    const words = (from, to) => flow.slice(Math.max(from, 0), to).map((each) => each.text).join("");
-    return el("p", { class: "near" }, words(here - NEAR[0], here), el("b", {}, flow[here].text), words(here + 1, here + 1 + NEAR[1]));
+    const words = (from, to) => flow.slice(Math.max(from, 0), to).map((each) => shortened(each.text)).join("");
+    return el("p", { class: "near" }, words(here - NEAR[0], here), el("b", {}, shortened(flow[here].text)), words(here + 1, here + 1 + NEAR[1]));
   }
 
   function showWeight() {
@@ -125,7 +125,7 @@ function setUpTranscript(block) {
       "sum so far": sums[at],
     };
     panel.replaceChildren(
-      el("h4", {}, sequence.texts ? `“${sequence.texts[at]}”` : `token ${sequence.token_ids[at]}`),
+      el("h4", {}, sequence.texts ? `“${shortened(sequence.texts[at])}”` : `token ${sequence.token_ids[at]}`),
       neighbours(at),
       el("dl", { class: "facts-list" }, factList(facts)),
       el("p", { class: "soft" }, `sampled token ${number(numbers[at])} of ${number(sequence.num_tokens)}${gaps.size ? `; this page holds ${number(sequence.log_ratio.length)} of them: the first, and those around the largest |log-ratio|` : ""}`),
@@ -255,7 +255,7 @@ function setUpTranscript(block) {
 
   function fillList() {
     list.replaceChildren(...orderOfSequences(sequences, order.value).map((each) => el("li", {},
-      el("button", { type: "button", "data-row": each.row, onclick: () => open(each, undefined, true) }, `${each.sample_id ?? `row ${each.row}`} `,
+      el("button", { type: "button", "data-row": each.row, onclick: () => open(each, undefined, true) }, `${shortened(String(each.sample_id ?? `row ${each.row}`), 60)} `,
         el("small", {}, `${each.reward === null ? "" : `reward ${number(each.reward)}, `}sum ${number(each.log_ratio_sum)}${each.why ? `; ${each.why}` : ""}`)))));
   }
 

@@ -14,16 +14,17 @@ from rcdiag.results.base import drawn_sentence
 
 def tab(dumps: Sequence[DumpResults]) -> Tab:
     """Fill the tab; a page of two dumps has the provenance of both."""
+    sides = ("",) if len(dumps) == 1 else ("Before: ", "After: ")
     blocks: list[Block] = [
-        Snippet(label=f"rcdiag {result.kind} on {dump.dump}", text=provenance(result))
-        for dump in dumps
+        Snippet(label=f"{side}rcdiag {result.kind} on {dump.dump}", text=provenance(result))
+        for side, dump in zip(sides, dumps, strict=True)
         for result in dump.results
     ]
-    for dump in dumps:
+    for side, dump in zip(sides, dumps, strict=True):
         for name, facts in scoring_of(dump).items():
             blocks.append(
                 Snippet(
-                    label=f"How {name} was scored",
+                    label=f"{side}{'how' if side else 'How'} {name} was scored",
                     text=json.dumps(facts, indent=1, ensure_ascii=False),
                     opened=False,
                 )

@@ -37,6 +37,7 @@ def tab(before: DumpResults, after: DumpResults) -> Tab:
             hint="give results of rcdiag score, of both dumps",
         )
     sections = [
+        _same(before, after),
         _sides(before, after),
         _gauges(before, after),
         _causes(before, after),
@@ -56,7 +57,7 @@ def verdict(before: DumpResults, after: DumpResults) -> str:
     moved = [change(name, *pair) for name, pair in both(before, after).items()]
     better, worse = moved.count("better"), moved.count("worse")
     verdicts = [None if d.diagnosis is None else d.diagnosis.verdict for d in (before, after)]
-    numbers = f"{better} numbers better beyond both intervals, {worse} worse"
+    numbers = _moved(better, worse, moved.count("moved"))
     if None in verdicts:
         return numbers
     one, two = (str(item) for item in verdicts)
@@ -67,6 +68,21 @@ def verdict(before: DumpResults, after: DumpResults) -> str:
     if new:
         return f"Something new: {', '.join(new)}; {steps}; {numbers}"
     return f"The cause stands: {steps}; {numbers}"
+
+
+def _moved(better: int, worse: int, others: int) -> str:
+    """Count the numbers that moved beyond both intervals, by whether that is for the better."""
+    counts = {"better": better, "worse": worse, "moved with no better or worse": others}
+    parts = [f"{many} {word}" for word, many in counts.items() if many]
+    if not parts:
+        return "no number moved beyond both intervals"
+    return f"beyond both intervals {', '.join(parts)}"
+
+
+def same_data(before: DumpResults, after: DumpResults) -> bool:
+    """Tell whether both sides are of one pair of policies in one table."""
+    one, two = (dump.results[0].provenance.get("fingerprint") for dump in (before, after))
+    return one is not None and one == two and before.pair == after.pair
 
 
 def causes(before: DumpResults, after: DumpResults) -> tuple[list[str], list[str], list[str]]:
@@ -108,6 +124,16 @@ def change(name: str, before: MetricValue, after: MetricValue) -> str:
     if ideal is None:
         return "moved"
     return "better" if abs(after.value - ideal) < abs(before.value - ideal) else "worse"
+
+
+def _same(before: DumpResults, after: DumpResults) -> Section | None:
+    if not same_data(before, after):
+        return None
+    same = Words(
+        text="Before and after are the same data: one table, one pair of policies.",
+        level="warning",
+    )
+    return Section(title="", blocks=[same])
 
 
 def _sides(before: DumpResults, after: DumpResults) -> Section:

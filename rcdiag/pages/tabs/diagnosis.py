@@ -30,11 +30,11 @@ from rcdiag.pages.blocks import (
 )
 from rcdiag.pages.diagnose.words import posterior_rows
 from rcdiag.pages.drawn import figures_of
-from rcdiag.pages.formats import interval, number
+from rcdiag.pages.formats import interval, number, shortened
 from rcdiag.pages.gauges import gauges, limits
 from rcdiag.pages.headline import Headline, counted, headline
 from rcdiag.pages.merge import DumpResults
-from rcdiag.pages.score.words import alone, clusters
+from rcdiag.pages.score.words import clusters
 from rcdiag.results import Finding, MetricValue
 from rcdiag.results.base import by_severity
 from rcdiag.results.guide import Guide
@@ -52,6 +52,7 @@ LEADING = (
 )
 MOST_REASONS = 4  # lines of ruled-out causes that are not folded
 # Those that two sides must have alike.
+LONGEST = 44  # letters of a fact in the table of both sides
 DECISIVE = ("model", "weights_fingerprint", "temperature", "sampling_temperature")
 
 
@@ -117,8 +118,6 @@ def mismatch_of(results: DumpResults) -> Mapping[str, MetricValue]:
 def _verdict(results: DumpResults) -> Section:
     line = headline_of(results)
     left: list[Block] = [Part(name="verdict", data=line)]
-    if not results.pair[1]:
-        left.append(Words(text=f"{alone(results.pair[0] or 'one')}."))
     right = _metadata(results)
     return Section(title="", blocks=[Part(name="lead", data=[left, right] if right else [left])])
 
@@ -192,10 +191,20 @@ def _fact_row(name: str, values: Sequence[str | None]) -> Row:
     differ = len(set(values)) > 1
     decisive = differ and name.split(".")[0] in DECISIVE and None not in values
     return Row(
-        cells=[text(name.replace("_", " ")), *(_fact(value) for value in values)],
+        cells=[text(shortened(name.replace("_", " "), LONGEST)), *map(_fact, _told_apart(values))],
         tag="differs" if decisive else "",
         pale=not differ,
     )
+
+
+def _told_apart(values: Sequence[str | None]) -> list[str | None]:
+    """Leave out the middle of long values, and the beginning that they share where it hides."""
+    short = [value if value is None else shortened(value, LONGEST) for value in values]
+    if len(set(short)) == len(set(values)):
+        return short
+    letters = zip(*(value for value in values if value is not None), strict=False)
+    shared = next((place for place, some in enumerate(letters) if len(set(some)) > 1), 0)
+    return [value and shortened(f"…{value[max(shared - 8, 0) :]}", LONGEST) for value in values]
 
 
 def _fact(value: str | None) -> Any:
@@ -246,7 +255,9 @@ def _against(results: DumpResults) -> Section | None:
             blocks += [Words(text="Ruled out, and by what:"), reasons]
     if diagnosis.next:
         blocks.append(Part(name="next", data=diagnosis.next))
-    return Section(title="What else it could be", blocks=blocks) if blocks else None
+    others = bool(possible or diagnosis.ruled_out)
+    title = "What else it could be" if others else "What would tell"
+    return Section(title=title, blocks=blocks) if blocks else None
 
 
 def _ruled(results: DumpResults) -> list[str]:

@@ -74,7 +74,7 @@ def _steps(result: CompareResult) -> Section:
         table,
         Words(text=how, soft=True),
     ]
-    return Section(title="What each step adds", blocks=blocks)
+    return Section(title="Step by step", blocks=blocks)
 
 
 def _whole(result: CompareResult) -> Row:

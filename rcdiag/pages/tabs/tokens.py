@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
 from rcdiag.pages.blocks import (
     Block,
+    Cell,
     Column,
     Figures,
     Fold,
@@ -20,13 +21,14 @@ from rcdiag.pages.blocks import (
     amount,
     code,
     count,
+    filled,
     metric,
     share,
     text,
 )
 from rcdiag.pages.command_again import with_sequence
 from rcdiag.pages.drawn import figures_of
-from rcdiag.pages.formats import number
+from rcdiag.pages.formats import number, shortened
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.score.exceedance import SMALLEST, any_beyond
 from rcdiag.pages.score.profiles import FIGURES as PROFILES
@@ -34,6 +36,7 @@ from rcdiag.pages.tabs.corrections.treatments import recommended
 from rcdiag.pages.tabs.diagnosis import BY_STEP
 from rcdiag.results import ScoreResult, SequenceTokens
 
+LONGEST = 60  # letters of a name or a token in a table
 MOST_PRINTED = 3  # texts of sequences on paper, and without a script
 PROFILE_NAMES = tuple(spec.name for spec in PROFILES)
 
@@ -96,27 +99,22 @@ def _sequences(result: ScoreResult, preset: str) -> Section | None:
     sequences = result.readable_sequences
     if not sequences:
         return None
+    listed = [
+        (sequence, why)
+        for why, some in (
+            ("one of the worst", result.worst_sequences),
+            ("asked for", result.named_sequences),
+            ("drawn at random", result.drawn_sequences),
+        )
+        for sequence in some
+    ]
+    columns = filled(SEQUENCE_COLUMNS, listed)
     table = Table(
         name="sequences",
         label="Sequences of the page",
-        columns=[
-            Column(head="Row", numbers=True),
-            Column(head="Here as"),
-            Column(head="Sample"),
-            Column(head="Step", numbers=True),
-            Column(head="Reward", numbers=True),
-            Column(head="Tokens", numbers=True),
-            Column(head="Sum of log-ratios (nats)", numbers=True),
-            Column(head="Largest token (nats)", numbers=True),
-        ],
+        columns=[column for column, _ in columns],
         rows=[
-            _sequence_row(sequence, why)
-            for why, some in (
-                ("one of the worst", result.worst_sequences),
-                ("asked for", result.named_sequences),
-                ("drawn at random", result.drawn_sequences),
-            )
-            for sequence in some
+            Row(cells=[cell(item) for _, cell in columns], key=str(item[0].row)) for item in listed
         ],
         screen=len(sequences) > MOST_PRINTED,
     )
@@ -182,27 +180,38 @@ def first_preset(result: ScoreResult, wanted: Sequence[str]) -> str:
     return next((name for name in (*wanted, *weighed) if name in weighed), "")
 
 
-def _sequence_row(sequence: SequenceTokens, why: str) -> Row:
-    """Write a sequence and why it is here; of one cut to its first tokens no largest is known."""
-    whole = len(sequence.log_ratio) >= sequence.num_tokens or sequence.gaps is not None
-    return Row(
-        cells=[
-            count(sequence.row),
-            text(why),
-            text("" if sequence.sample_id is None else str(sequence.sample_id)),
-            count(sequence.step),
-            amount(sequence.reward),
-            count(sequence.num_tokens),
-            amount(sequence.log_ratio_sum),
-            amount(largest(sequence.log_ratio) if whole and sequence.log_ratio else None),
-        ],
-        key=str(sequence.row),
-    )
-
-
 def largest(log_ratio: list[float]) -> float:
     """Return the value that is farthest from 0."""
     return max(log_ratio, key=lambda value: abs(value) if value == value else -1.0)
+
+
+def _largest_of(sequence: SequenceTokens) -> float | None:
+    """Return the largest log-ratio of a sequence; None of one that is cut to its first tokens."""
+    whole = len(sequence.log_ratio) >= sequence.num_tokens or sequence.gaps is not None
+    return largest(sequence.log_ratio) if whole and sequence.log_ratio else None
+
+
+def _sample(sequence: SequenceTokens) -> str:
+    return "" if sequence.sample_id is None else shortened(str(sequence.sample_id), LONGEST)
+
+
+# What the table of sequences says of each, and of why it is here.
+SEQUENCE_COLUMNS: tuple[tuple[Column, Callable[[tuple[SequenceTokens, str]], Cell]], ...] = (
+    (Column(head="Row", numbers=True), lambda item: count(item[0].row)),
+    (Column(head="Here as"), lambda item: text(item[1])),
+    (Column(head="Sample"), lambda item: text(_sample(item[0]))),
+    (Column(head="Step", numbers=True), lambda item: count(item[0].step)),
+    (Column(head="Reward", numbers=True), lambda item: amount(item[0].reward)),
+    (Column(head="Tokens", numbers=True), lambda item: count(item[0].num_tokens)),
+    (
+        Column(head="Sum of log-ratios (nats)", numbers=True),
+        lambda item: amount(item[0].log_ratio_sum),
+    ),
+    (
+        Column(head="Largest token (nats)", numbers=True),
+        lambda item: amount(_largest_of(item[0])),
+    ),
+)
 
 
 def _tokens(result: ScoreResult) -> Section | None:
@@ -246,8 +255,8 @@ def _tokens(result: ScoreResult) -> Section | None:
 
 
 def visible(value: str) -> str:
-    """Write white space of a token so that it can be seen."""
-    return value.replace("\n", "⏎").replace(" ", "␣")
+    """Write white space of a token so that it can be seen, and of a long one both ends."""
+    return shortened(value, LONGEST).replace("\n", "⏎").replace(" ", "␣")
 
 
 def _ids(result: ScoreResult) -> Section | None:

@@ -1,0 +1,109 @@
+"""What head, gauges and both sides of a page say of tables of one step, one policy, few rows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+import rcdiag
+from rcdiag.pages.blocks import Table, Words
+from rcdiag.pages.figures import FIGURES
+from rcdiag.pages.gauges import gauges
+from rcdiag.pages.merge import merged
+from rcdiag.pages.page import _head, _parts, _tabs, page
+from rcdiag.pages.tabs import change
+from rcdiag.pages.tabs.diagnosis import _told_apart
+from rcdiag.results import MetricValue, from_json
+from rcdiag.table.opening import open_table
+from rcdiag.usecases.score import score
+from tests.pages.makers import MAKERS, SAMPLES
+from tests.results.stored import stored
+
+
+@pytest.fixture(scope="module")
+def stale():
+    return score(open_table(SAMPLES / "stale.parquet"))
+
+
+def test_the_head_of_a_table_of_one_step_says_the_step(stale):
+    assert not stale.steps
+    assert "step 8" in _head(merged([stale])).facts
+
+
+def test_a_table_of_one_policy_says_once_that_a_mismatch_needs_two(tmp_path):
+    table = pl.read_parquet(SAMPLES / "stale.parquet").head(32).drop("old_log_probs")
+    table.write_parquet(tmp_path / "one.parquet")
+    dump = merged([rcdiag.score(tmp_path / "one.parquet")])
+    (tab, *_) = _tabs(dump)
+    words = [part.text for part in _parts(tab) if isinstance(part, Words)]
+    assert not any("needs two" in text for text in words)  # the verdict says it
+    titles = [section.title for section in tab.sections]
+    assert "What would tell" in titles
+    assert "What else it could be" not in titles
+
+
+def test_the_table_of_sequences_has_no_column_without_a_cell(tmp_path):
+    table = pl.read_parquet(SAMPLES / "stale.parquet").head(32)
+    table.select("response_ids", "rollout_log_probs", "old_log_probs").write_parquet(
+        tmp_path / "bare.parquet"
+    )
+    tables = {
+        part.name: part
+        for part in _parts(_tabs(merged([score(open_table(tmp_path / "bare.parquet"))])))
+        if isinstance(part, Table)
+    }
+    heads = [column.head for column in tables["sequences"].columns]
+    assert heads[:3] == ["Row", "Here as", "Tokens"]
+    assert all(len(row.cells) == len(heads) for row in tables["sequences"].rows)
+
+
+def test_a_bound_of_fewer_than_one_sequence_is_not_written():
+    value = MetricValue(value=0.5, low=None, high=0.9, level="unknown", expected=0.01)
+    mismatch = {**MAKERS["score-temperature"]().mismatch, "ess_seq": value}
+    few, many = (
+        next(gauge for gauge in gauges(mismatch, count) if gauge.name == "ess_seq")
+        for count in (10, 10_000)
+    )
+    assert few.about == "weights of whole sequences; 95% interval up to 9, lower end not observable"
+    assert "warning at or below" in many.about
+    assert "error at or below" in many.about
+
+
+def test_both_sides_of_the_same_data_say_so(stale):
+    same = [part for part in _parts(change.tab(merged([stale]), merged([stale])))]
+    told = [part.text for part in same if isinstance(part, Words)]
+    assert any(text.startswith("Before and after are the same data") for text in told)
+    heading = change.verdict(merged([stale]), merged([stale]))
+    assert heading.endswith("no number moved beyond both intervals")
+    other = replace(stale, provenance={**stale.provenance, "fingerprint": "another"})
+    parts = _parts(change.tab(merged([stale]), merged([other])))
+    assert not any(isinstance(part, Words) and "same data" in part.text for part in parts)
+
+
+def test_the_caption_of_a_ladder_speaks_of_a_noise_floor_where_one_was_measured():
+    compared = from_json(stored("compare"), "compare")
+    caption = FIGURES["mismatch-by-rung"].caption
+    assert compared.noise_floor is not None
+    assert "noise floor" in caption(compared)
+    assert "noise floor" not in caption(replace(compared, noise_floor=None))
+
+
+def test_long_facts_are_cut_where_they_do_not_differ():
+    start, end = "/models/" + "a" * 200, "b" * 200
+    one, two = _told_apart([f"{start}/step_0/{end}", f"{start}/step_8/{end}"])
+    assert one != two
+    assert "step_0" in one
+    assert "step_8" in two
+    assert max(len(one), len(two)) <= 44
+    assert _told_apart(["short", None]) == ["short", None]
+
+
+def test_regions_of_a_page_of_two_dumps_have_names_of_their_own(stale):
+    """Readers of screens tell regions apart by their names."""
+    text = page(stale, against=stale)
+    names = re.findall(r'role="region" aria-label="([^"]+)"', text)
+    assert len(names) > 4
+    assert len(names) == len(set(names))
