@@ -340,6 +340,25 @@ def test_rows_of_art(tmp_path, tokenizer, chatty):
     assert [count for text, count in changes.items() if "no mask" in text] == [2]
 
 
+def test_groups_of_art_without_trajectories_are_left_out_and_json_alone_is_refused(
+    tmp_path, chatty
+):
+    """Rows as `write_trajectory_groups_parquet` of openpipe-art 0.5.23 writes them."""
+    path = art(tmp_path / "dump") / "train" / "0009.parquet"
+    rows = [{"format_version": 2, "trajectory_json": "{}", **row} for row in
+            pq.read_table(path).to_pylist()]  # fmt: skip
+    rows[1] |= dict.fromkeys(("messages", "trajectory_json", "reward"))
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    made, metadata = converted(tmp_path / "dump", chatty)
+    assert [row["reward"] for row in made] == [1.0, 0.5, 1.0, 0.0, 0.5]
+    changes = metadata["conversion"]["changes"]
+    assert [count for text, count in changes.items() if "without any trajectory" in text] == [1]
+    rows[1]["trajectory_json"] = '{"exchanges": []}'
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    with pytest.raises(RcdiagError, match=r"0009\.parquet, row 1: .* `trajectory_json`"):
+        converted(tmp_path / "dump", chatty)
+
+
 def test_tool_calls_of_art_that_are_no_json_are_named(tmp_path, chatty):
     path = art(tmp_path / "dump") / "train" / "0009.parquet"
     rows = pq.read_table(path).to_pylist()

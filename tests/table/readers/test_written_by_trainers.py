@@ -24,6 +24,8 @@ pytestmark = pytest.mark.oracle
 # verl and tensordict: the oldest and the newest that verl asks for, and the newest there is.
 VERSIONS = [("0.6.1", "0.8.3"), ("0.9.1", "0.10.0"), ("0.9.1", "0.15.3")]
 SKYRL = "0.3.0"
+QUEUE = "0.1.11"  # of TransferQueue
+STORAGE = "transfer_queue/storage/managers"
 NEEDED = ("pyvers", "orjson", "cloudpickle", "packaging")
 SCRIPT = Path(__file__).with_name("write_with_trainers.py")
 
@@ -54,6 +56,7 @@ def written(tmp_path: Path, truth: dict[str, Any], verl: str, tensordict: str) -
     other_python = ("--python-version", "3.12", "--only-binary", ":all:")
     files = (
         source("verl", verl, "verl/protocol.py"),
+        source("transferqueue", QUEUE, f"{STORAGE}/simple_storage_manager.py"),
         source("skyrl", SKYRL, "skyrl/backends/skyrl_train/training_batch.py", *other_python),
     )
     path = os.pathsep.join([tensordict_of(tensordict), os.environ.get("PYTHONPATH", "")])
