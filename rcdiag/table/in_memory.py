@@ -8,6 +8,7 @@ those packages is imported.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard, runtime_checkable
@@ -18,10 +19,20 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.cut_matrices import cuts_of, mask_as_bits, one_of
+from rcdiag.table.cut_matrices import (
+    ATTENTION,
+    COMPLETION,
+    CUT,
+    CUT_TAILS,
+    OF_PROMPTS,
+    cuts_of,
+    cuts_of_tails,
+    mask_as_bits,
+    one_of,
+)
 from rcdiag.table.lists import lengths_of
 from rcdiag.table.padded_rows import PADDED_ROWS, find_padding
-from rcdiag.table.schema import metadata_of
+from rcdiag.table.schema import METADATA_KEY, metadata_of
 from rcdiag.table.tensors import on_cpu
 from rcdiag.table.writer import TableWriter
 
@@ -212,13 +223,30 @@ def _of_columns(columns: dict[str, Any], name: str) -> pa.Table:
                 hint="every column has one entry for each row",
             )
     matrices = {column: values for column, values in plain.items() if _is_matrix(values)}
-    cuts = cuts_of(matrices, lambda row: f"{name}, row {row}")
+    cuts, note = _cuts(matrices, name)
     _check_padding(matrices, cuts, name)
     arrays = {
         column: cuts[column] if column in cuts else _array(values, column, name)
         for column, values in plain.items()
     }
-    return pa.table({column: array for column, array in arrays.items() if array is not None})
+    table = pa.table({column: array for column, array in arrays.items() if array is not None})
+    if not note:
+        return table
+    done = {"conversion": {"format": "parquet", "changes": {note: 0}}}
+    return table.replace_schema_metadata({METADATA_KEY: json.dumps(done)})
+
+
+def _cuts(
+    matrices: Mapping[str, NDArray], name: str
+) -> tuple[Mapping[str, pa.ListArray | None], str]:
+    """Cut padded matrices, and say by which mask; an empty sentence where none is cut."""
+    cuts = cuts_of(matrices, lambda row: f"{name}, row {row}")
+    response = one_of("response_ids", matrices)
+    if response not in cuts and (tails := cuts_of_tails(matrices)) is not None:
+        mask, cut_by = tails
+        return {**cuts, **cut_by}, CUT_TAILS.format(mask=mask)
+    mask = next((each for each in (COMPLETION, ATTENTION) if each in matrices), OF_PROMPTS)
+    return cuts, CUT.format(mask=mask) if cuts else ""
 
 
 def _plain(values: Any) -> Any:

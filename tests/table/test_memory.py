@@ -106,6 +106,8 @@ def test_tensors_are_cut_by_their_masks():
     }
     rows["tool_mask"][0, 0] = 0
     table = rcdiag.open_table(rows)
+    (change,) = table.metadata["conversion"]["changes"]
+    assert change.startswith("rows are cut to where `completion_mask` is 1")
     batch = next(table.batches()).table
     assert batch["response_ids"].to_pylist() == arrow()["response_ids"].to_pylist()
     assert batch["prompt_ids"].to_pylist() == [list(range(1, n + 1)) for n in LENGTHS]
@@ -127,6 +129,27 @@ def test_an_attention_mask_of_prompt_and_response_cuts_both():
     batch = next(rcdiag.open_table(rows).batches()).table
     assert batch["response_ids"].to_pylist() == arrow()["response_ids"].to_pylist()
     assert batch["prompt_ids"].to_pylist() == [list(range(1, n + 1)) for n in LENGTHS]
+
+
+def test_a_tail_that_a_response_mask_leaves_out_is_cut_where_it_is_padding_for_certain():
+    """A tool's tokens at the end are masked too, and stay: they are other tokens."""
+    ids, place = padded("response_ids", 0), np.arange(6)
+    mask = (place < LENGTHS[:, None]).astype(int)
+    mask[0, LENGTHS[0] - 1] = 0  # the last token is a tool's
+    names = ("rollout_log_probs", "old_log_probs")
+    rows = {"responses": ids, "response_mask": mask}
+    rows |= {name: padded(name, 0.0) for name in names}
+    table = rcdiag.open_table(rows)
+    batch = next(table.batches()).table
+    assert batch["response_ids"].to_pylist() == arrow()["response_ids"].to_pylist()
+    assert [len(row) for row in batch["response_mask"].to_pylist()] == LENGTHS.tolist()
+    assert sum(batch["response_mask"].to_pylist()[0]) == LENGTHS[0] - 1
+    (change,) = table.metadata["conversion"]["changes"]
+    assert "where `response_mask` is 0" in change
+    # Log-probs behind the mask: no padding for certain, so that nothing is cut.
+    rows["old_log_probs"] = padded("old_log_probs", -3.0)
+    batch = next(rcdiag.open_table(rows).batches()).table
+    assert {len(row) for row in batch["response_ids"].to_pylist()} == {6}
 
 
 def test_a_padded_matrix_without_a_mask_is_refused_whatever_its_log_probs():
