@@ -266,17 +266,14 @@ def test_other_spellings_of_known_names_are_taken(tokens, rollout, old, group, t
 
 
 def test_two_spellings_of_one_column_are_both_named(tmp_path):
-    r = [[-1.0, -2.0], [-3.0]]
-    written = {"responses": [[1, 2], [3]], "rolloutLogProbs": r, "data.rollout_logps": r}
-    pq.write_table(pa.table(written), tmp_path / "a.parquet")
-    with pytest.raises(RcdiagError, match="`rolloutLogProbs` and `data.rollout_logps` may both"):
-        open_table(tmp_path / "a.parquet", needed=["rollout_log_probs"])
+    two = {"rolloutLogProbs": LOG_PROBS, "data.rollout_logps": LOG_PROBS}
+    error = refused(tmp_path, responses=IDS, old_log_probs=LOG_PROBS, **two)
+    assert "`rolloutLogProbs` and `data.rollout_logps` may both be it" in error.message
 
 
 def test_log_probs_of_another_type_say_so_and_probabilities_are_not_offered(tmp_path):
-    written = {"responses": [[1]], "rollout_logprobs": [b"ab"], "old_probs": [[0.5]]}
-    pq.write_table(pa.table(written), tmp_path / "a.parquet")
-    with pytest.raises(RcdiagError, match="`rollout_logprobs`: its type is binary") as caught:
-        open_table(tmp_path / "a.parquet", needed=["rollout_log_probs", "old_log_probs"])
-    assert "old_probs" not in caught.value.hint
-    assert "rollout_logprobs" not in caught.value.hint
+    others = {"rollout_logprobs": pa.array([b"ab", b"c"]), "old_probs": LOG_PROBS}
+    error = refused(tmp_path, responses=IDS, **others)
+    assert "`rollout_logprobs`: its type is binary" in error.message
+    assert "old_probs" not in error.hint
+    assert "rollout_logprobs" not in error.hint
