@@ -33,7 +33,7 @@ from rcdiag.table.cut_matrices import (
 from rcdiag.table.lists import lengths_of
 from rcdiag.table.padded_rows import PADDED_ROWS, find_padding
 from rcdiag.table.schema import METADATA_KEY, metadata_of
-from rcdiag.table.tensors import on_cpu
+from rcdiag.table.tensors import column_on_cpu
 from rcdiag.table.writer import TableWriter
 
 # Rows of a table in memory that are written at a time.
@@ -207,7 +207,9 @@ def _of_columns(columns: dict[str, Any], name: str) -> pa.Table:
     """Return an Arrow table of columns, each a list, an array or a tensor."""
     if not columns:
         raise RcdiagError(f"{name}: it has no columns", hint="`response_ids` is needed at least")
-    plain = {column: _plain(values) for column, values in columns.items()}
+    plain = {
+        column: _plain(values, f"{name}: column `{column}`") for column, values in columns.items()
+    }
     for column, values in plain.items():
         if not hasattr(values, "__len__") or isinstance(values, (str, bytes, Mapping)):
             raise RcdiagError(
@@ -249,13 +251,13 @@ def _cuts(
     return cuts, CUT.format(mask=mask) if cuts else ""
 
 
-def _plain(values: Any) -> Any:
+def _plain(values: Any, where: str) -> Any:
     """Return values as numpy array, Arrow array or list: tensors are copied off their device."""
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values
     if isinstance(values, ArrowStream):
         return pa.chunked_array(values)
-    plain = on_cpu(values)
+    plain = column_on_cpu(values, where)
     if isinstance(plain, list) and any(isinstance(row, np.ndarray) for row in plain):
         scalars = all(row is None or np.ndim(row) == 0 for row in plain)
         return [row.item() if hasattr(row, "item") else row for row in plain] if scalars else plain

@@ -75,9 +75,7 @@ def functions(tree: ast.Module, names: Sequence[str], space: dict[str, Any]) -> 
 
 
 @cache
-def method(
-    tree: ast.Module, owner: str, name: str
-) -> ast.FunctionDef | ast.AsyncFunctionDef:
+def method(tree: ast.Module, owner: str, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
     """A method of a class, as a tree."""
     (found,) = (
         node

@@ -190,6 +190,28 @@ def test_what_is_no_table_is_refused_with_column_and_row(rows, message):
     assert caught.value.hint
 
 
+def test_rows_of_several_types_are_read_in_the_one_that_holds_them():
+    torch = pytest.importorskip("torch")
+    rows = {
+        "response_ids": [np.array([1, 2], np.int32), np.array([3], np.uint16), [4]],
+        "rollout_log_probs": [np.array([-0.1, -0.2]), np.array([-0.5], np.float16), [-1.0]],
+        "old_log_probs": [torch.tensor([-0.5, -1.0]).bfloat16(), torch.tensor([-0.5]).double(), []],
+    }
+    rows["old_log_probs"][2] = np.array([-2.0], np.float32)
+    (batch,) = rcdiag.open_table(rows).batches()
+    assert batch.table["response_ids"].to_pylist() == [[1, 2], [3], [4]]
+    assert batch.table["old_log_probs"].to_pylist() == [[-0.5, -1.0], [-0.5], [-2.0]]
+    assert batch.table["rollout_log_probs"].to_pylist()[1:] == [[-0.5], [-1.0]]
+
+
+@pytest.mark.parametrize("kind", ["meta", "sparse"])
+def test_tensors_whose_values_cannot_be_read_are_refused_with_their_column(kind):
+    torch = pytest.importorskip("torch")
+    made = torch.zeros(2, 2, device="meta") if kind == "meta" else torch.eye(2).to_sparse()
+    with pytest.raises(RcdiagError, match="column `old_log_probs`: its values cannot be read"):
+        rcdiag.open_table({"response_ids": [[1, 2], [3, 4]], "old_log_probs": made})
+
+
 def test_a_row_in_memory_is_named_in_errors():
     rows = lists()
     rows["old_log_probs"][5] = rows["old_log_probs"][5] + [-1.0]

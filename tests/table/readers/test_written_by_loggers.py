@@ -134,7 +134,7 @@ def test_trajectories_of_areal(tmp_path, tokenizer):
 
     class Opened:
         def __init__(self, path, mode):
-            self.stream = Path(path).open(mode)
+            self.stream = Path(path).open(mode)  # noqa: SIM115
 
         async def __aenter__(self):
             return self

@@ -76,7 +76,9 @@ def packing_of(source: str) -> Any:
 def write_queue(truth: dict[str, Any], folder: Path, source: str) -> None:
     """Write what `RolloutSkip.prepare_data` of verl's V1 trainer saves, packed by the queue."""
     pack, count = packing_of(source), len(truth["keys"])
-    columns = {name: pack(list(map(torch.as_tensor, rows))) for name, rows in truth["queue"].items()}
+    columns = {
+        name: pack(list(map(torch.as_tensor, rows))) for name, rows in truth["queue"].items()
+    }
     columns["num_turns"] = pack([torch.tensor(2)] * count)
     columns["data_source"] = pack(["made/up"] * count)
     columns["extra_fields"] = pack([{"a": 1}] * count)
