@@ -381,6 +381,8 @@ def test_text_that_no_tokens_decode_to_is_counted(tmp_path, tokenizer):
     facts = metadata["reencoded"]
     assert facts["rows_decoding_to_their_text"] == sum(same)
     assert facts["rows_with_lost_bytes"] == 1
+    changes = metadata["conversion"]["changes"]
+    assert [rows for text, rows in changes.items() if "replacement character" in text] == [1]
 
 
 def test_a_response_that_grows_together_with_its_prompt_is_counted(tmp_path, tokenizer):
