@@ -1,6 +1,7 @@
 """Write files with the trainers' own classes; run as a script, with their packages on the path.
 
-    python write_with_trainers.py TRUTH.pt FOLDER PROTOCOL.py STORAGE_MANAGER.py TRAINING_BATCH.py
+    python write_with_trainers.py TRUTH.pt FOLDER PROTOCOL.py STORAGE_MANAGER.py TRAINING_BATCH.py \
+        [PACKED_TENSOR.py]
 
 TRUTH.pt holds tensors and values of a batch of each trainer. Modules that those files import but
 that writing does not use (ray, jaxtyping, verl's utilities) are replaced by empty ones.
@@ -91,12 +92,23 @@ def write_queue(truth: dict[str, Any], folder: Path, source: str) -> None:
         torch.save({"tensordict": value, **payload}, folder / name / "tq_batch.pt")
 
 
-def write_skyrl(truth: dict[str, Any], folder: Path, source: str) -> None:
-    needs = ["jaxtyping", "skyrl.backends.skyrl_train.utils.replay_utils"]
-    for name in ("skyrl.backends.skyrl_train.utils",):
-        sys.modules[name] = types.ModuleType(name)
+def write_skyrl(truth: dict[str, Any], folder: Path, source: str, packed: str | None) -> None:
+    """Write a step; from SkyRL 0.4 on with the experts of its tokens, which are packed."""
+    utils = "skyrl.backends.skyrl_train.utils"
+    sys.modules[utils] = types.ModuleType(utils)
+    needs = ["jaxtyping", f"{utils}.replay_utils"]
+    tensors = dict(truth["skyrl"])
+    if packed is not None:
+        needs += [f"{utils}.sample_support"]
+        kind = module(f"{utils}.packed_tensor", packed, []).PackedTensor
+        tensors["rollout_expert_indices"] = kind.from_segments(truth["experts"])
+        unknown = torch.zeros_like(tensors["attention_mask"], dtype=torch.bool)
+        unknown[:, -1] = True  # the router has chosen nothing for the last token
+        tensors["router_padding_mask"] = unknown
     made = module("skyrl.backends.skyrl_train.training_batch", source, needs)
-    batch = made.TrainingInputBatch(truth["skyrl"])
+    if packed is not None:
+        made.replay_padding_row.side_effect = lambda topk, dtype, device: torch.arange(topk)
+    batch = made.TrainingInputBatch(tensors)
     batch.metadata = {"policy_prompt_boundaries": truth["boundaries"]}
     padded = made.pad_training_input_batch(batch, 3)
     padded.save(folder / "global_step_4_training_input.pkl")
@@ -108,7 +120,7 @@ def main() -> None:
     folder.mkdir(parents=True)
     write_verl(truth, folder, sys.argv[3])
     write_queue(truth, folder, sys.argv[4])
-    write_skyrl(truth, folder, sys.argv[5])
+    write_skyrl(truth, folder, sys.argv[5], next(iter(sys.argv[6:]), None))
 
 
 if __name__ == "__main__":

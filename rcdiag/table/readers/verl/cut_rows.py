@@ -117,7 +117,7 @@ def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]
         span = response + columns
         add("rollout_routed_experts", "routed_experts", span, padded.experts_column)
     elif isinstance(experts, Jagged) and prompt is not None:
-        values = _after_prompts(experts, rows, prompt, response, where)
+        values = padded.after_prompts(experts, rows, prompt, response, "routed_experts", where)
         made["rollout_routed_experts"] = padded.experts_column(values, response)
     return made
 
@@ -179,17 +179,6 @@ def _check_width(
 
 def _is_scalar(tensor: Tensor | Jagged) -> bool:
     return isinstance(tensor, Tensor) and len(tensor.shape) == 1
-
-
-def _after_prompts(
-    tensor: Jagged, rows: RowIndex, prompt: Span, response: Span, where: Where
-) -> NDArray[Any]:
-    """Return the values of responses in a column that has values for prompts too."""
-    lengths = prompt.lengths + response.lengths
-    padded.check_lengths(tensor.lengths[rows], lengths, "routed_experts", where)
-    return Jagged(tensor.values, tensor.starts[rows] + prompt.lengths, response.lengths).numpy(
-        slice(None)
-    )
 
 
 # Rows
