@@ -35,7 +35,9 @@ def is_nested(schema: pa.Schema, renames: Mapping[str, str]) -> bool:
     if any(own.partition(".")[0] in structs for own in paths):
         return True
     lacks = renames.get(TOKENS, TOKENS) not in schema.names
-    return lacks and TOKENS not in candidates(schema, renames)
+    if not lacks or TOKENS in candidates(schema, renames):
+        return False
+    return any(pt.is_struct(field.type) or _of_numbers(field.type) for field in schema)
 
 
 def write_flat(path: AnyFile, target: Path) -> None:
@@ -56,6 +58,11 @@ def write_flat(path: AnyFile, target: Path) -> None:
 def _lists(kind: pa.DataType) -> bool:
     """Tell whether a type is a list of structs."""
     return (pt.is_list(kind) or pt.is_large_list(kind)) and pt.is_struct(kind.value_type)
+
+
+def _of_numbers(kind: pa.DataType) -> bool:
+    """Tell whether a type is a list of structs with whole numbers, as chat messages are not."""
+    return _lists(kind) and any(pt.is_integer(part.type) for part in kind.value_type)
 
 
 def _flat(table: pa.Table) -> pa.Table:

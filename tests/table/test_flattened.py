@@ -93,3 +93,11 @@ def test_a_file_with_structs_is_scored(tmp_path):
     path = tmp_path / "t.parquet"
     pq.write_table(pa.Table.from_pylist(ROWS), path)
     assert rcdiag.score(path, columns=COLUMNS).num_tokens == 12
+
+
+def test_chat_messages_are_no_lists_of_tokens(tmp_path):
+    path = tmp_path / "t.parquet"
+    rows = [{"messages": [{"role": "user", "content": "2 + 3 ="}], "score": 1.0}]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    with pytest.raises(RcdiagError, match="found: messages, score"):
+        rcdiag.open_table(path)
