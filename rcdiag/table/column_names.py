@@ -88,6 +88,7 @@ def spelled(name: str) -> str | None:
     return f"{match['policy']}_log_probs" if match else None
 
 
+@functools.lru_cache(maxsize=4096)
 def known_form(name: str) -> str:
     """Return the name by which a column is known in another spelling, and any other name as it is.
 
@@ -103,8 +104,13 @@ def known_form(name: str) -> str:
 
 
 def _is_known(form: str) -> bool:
-    known = any(form in names_for(column) for column in known_names())
-    return known or spelled(form) is not None or column_spec(form) is not None
+    return form in _all_names() or spelled(form) is not None or column_spec(form) is not None
+
+
+@functools.cache
+def _all_names() -> frozenset[str]:
+    """Return every name of another program that stands for some column."""
+    return frozenset(known.name for names in known_names().values() for known in names)
 
 
 def _in_snake_case(part: str) -> str:
