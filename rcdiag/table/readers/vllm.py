@@ -1,4 +1,4 @@
-"""Responses of the OpenAI servers of vLLM and SGLang, kept as JSON lines, hold a row for each choice."""
+"""Responses of the OpenAI servers of vLLM and SGLang, as JSON lines, hold a row for each choice."""
 
 from __future__ import annotations
 

@@ -123,6 +123,11 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
     assert "line 2: longer than" in refusal(tmp_path, '{"ids": [1]}\n{"ids": [' + "1," * 600_000)
 
 
+def test_a_whole_number_beyond_all_floats_is_no_mask():
+    with pytest.raises(RcdiagError, match=r"`mask\[1\]` is 1000"):
+        jsonl.bits([1, 10**400, 0], "f, line 1", "mask")
+
+
 def test_a_mask_holds_zeros_and_ones():
     assert jsonl.bits([1, 0, True, False, 1.0], "f, line 1", "mask").tolist() == [1, 0, 1, 0, 1]
     for wrong in (0.5, 2, -1, math.nan):
