@@ -340,6 +340,17 @@ def test_rows_of_art(tmp_path, tokenizer, chatty):
     assert [count for text, count in changes.items() if "no mask" in text] == [2]
 
 
+def test_numbers_of_ms_swift_that_no_column_holds_are_left_out_or_refused(tmp_path, tokenizer):
+    line = {"step": ["5"], "prompt": ["2 + 3 ="], "completion": [" 5"], "Exact": [1]}
+    lines(tmp_path / "dump" / "completions.jsonl", {**line, "Odd": [2**70]})
+    ((row,), _) = converted(tmp_path / "dump")
+    assert (row["reward"], row["step"]) == (1.0, 5)
+    for step in ("five", "9" * 30):
+        lines(tmp_path / "dump" / "completions.jsonl", {**line, "step": [step]})
+        with pytest.raises(RcdiagError, match=r"line 1: `step` is '.*', no whole number"):
+            converted(tmp_path / "dump")
+
+
 def test_groups_of_art_without_trajectories_are_left_out_and_json_alone_is_refused(
     tmp_path, chatty
 ):
