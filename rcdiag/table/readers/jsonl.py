@@ -146,8 +146,11 @@ class Parser(Generic[V]):
 
 
 def _without_surrogates(value: Any, text: bytes) -> Any:
-    """Return the value of a text with "?" for halves of surrogate pairs, no characters."""
-    if b"\\ud" not in text and b"\\uD" not in text:
+    """Return the value of a text with "?" for halves of surrogate pairs, no characters.
+
+    They stand there as escapes or as bytes, both of which Python's own parser lets through.
+    """
+    if not any(sign in text for sign in (b"\\ud", b"\\uD", b"\xed")):
         return value
     return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 

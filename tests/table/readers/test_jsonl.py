@@ -73,6 +73,8 @@ def test_half_a_surrogate_pair_is_no_character(tmp_path):
     )
     assert record.name == "a?"
     assert other.name == "\N{GRINNING FACE}"
+    ((_, record),) = read(tmp_path, b'{"name": "a\xed\xa0\x80"}\n')
+    assert record.name == "a?"
 
 
 @pytest.mark.parametrize(
