@@ -16,6 +16,12 @@ NAMES = Path(__file__).with_name("names.toml")
 LOOKS_LIKE_LOG_PROBS = re.compile(r"log_?probs?|logps?", re.IGNORECASE)
 # Spellings of own names: rollout_logprobs, old_logps, old_per_token_logps, current_log_prob.
 SPELLED = re.compile(r"(?P<policy>rollout|old|current)_(per_token_)?(log_?probs?|logps?)")
+# What stands between an object and its field, or a group of columns and one of them.
+SEPARATORS = re.compile(r"[./:]+")
+# Groups of columns whose names say nothing of what is in them.
+CONTAINERS = {"batch", "columns", "data", "fields", "item", "record", "row", "sample", "tensors"}
+# Where words begin in rolloutLogProbs and in ROLLOUTLogProbs.
+WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +88,32 @@ def spelled(name: str) -> str | None:
     return f"{match['policy']}_log_probs" if match else None
 
 
+@functools.lru_cache(maxsize=4096)
 def known_form(name: str) -> str:
-    """Return the name by which a field of an object is known, and any other name as it is.
+    """Return the name by which a column is known in another spelling, and any other name as it is.
 
-    `response.logprobs` is known as `response_logprobs`, and `data.old_logps` as `old_logps`.
+    `response.logprobs`, a field of an object, is known as `response_logprobs`, `data.old_logps` as
+    `old_logps`, and `rolloutLogProbs` as `rollout_log_probs`.
     """
-    if "." not in name:
+    if _is_known(name):
         return name
-    for form in (name.replace(".", "_"), name.rpartition(".")[2]):
-        known = any(form in names_for(column) for column in known_names())
-        if known or spelled(form) or column_spec(form):
-            return form
-    return name
+    parts = [_in_snake_case(part) for part in SEPARATORS.split(name)]
+    while len(parts) > 1 and parts[0] in CONTAINERS:
+        parts.pop(0)
+    return next((form for form in ("_".join(parts), parts[-1]) if _is_known(form)), name)
+
+
+def _is_known(form: str) -> bool:
+    return form in _all_names() or spelled(form) is not None or column_spec(form) is not None
+
+
+@functools.cache
+def _all_names() -> frozenset[str]:
+    """Return every name of another program that stands for some column."""
+    return frozenset(known.name for names in known_names().values() for known in names)
+
+
+def _in_snake_case(part: str) -> str:
+    """Return a name as words in lower case with underscores: `oldLogProbs` as `old_log_probs`."""
+    words = WORDS.sub("_", part.replace("IDs", "Ids"))
+    return re.sub(r"[\s-]+", "_", words).lower()

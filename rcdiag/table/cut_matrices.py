@@ -13,10 +13,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.column_names import names_for
+from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS, names_for
+from rcdiag.table.padded_rows import PADDED_ROWS, find_padding, masks_padding
 from rcdiag.table.padding import Cut
 
 ATTENTION, COMPLETION, OF_PROMPTS = "attention_mask", "completion_mask", "prompt_mask"
+# What is noted of a table that was cut, with the mask that said where.
+CUT = "rows are cut to where `{mask}` is 1: padding of prompts and responses is left out"
+CUT_TAILS = (
+    "rows are cut before their padding: a tail of one token where `{mask}` is 0 and every log-prob "
+    "is 0"
+)
 # Masks of padding alone: 1 for every token of a response, those of tools included.
 OF_RESPONSES = (COMPLETION, ATTENTION)
 
@@ -55,6 +62,43 @@ def cuts_of(
             if cut_by := _cut(responses, matrices, mask, where if whole else None, behind=True):
                 return {**cuts, **cut_by, **dict.fromkeys(set(OF_RESPONSES) & set(matrices))}
     return cuts
+
+
+def cuts_of_tails(matrices: Mapping[str, NDArray]) -> tuple[str, dict[str, pa.ListArray]] | None:
+    """Cut padded responses whose only mask is that of sampled tokens, and return it with the cuts.
+
+    Such a mask is 0 at tools' tokens too. Padding for certain is the tail of a row where it is 0,
+    every token is the one that fills up, and every log-prob is exactly 0. None where rows are not
+    padded, or no mask leaves their padding out.
+    """
+    tokens = one_of("response_ids", matrices)
+    if tokens is None:
+        return None
+    shape = matrices[tokens].shape
+    alike = {n: m for n, m in matrices.items() if m.shape == shape and n != OF_PROMPTS}
+    log_probs = [m for name, m in alike.items() if LOOKS_LIKE_LOG_PROBS.search(name)]
+    ids, empty = matrices[tokens], np.all([m == 0 for m in log_probs or [np.zeros(shape)]], axis=0)
+    first = [list(m[:PADDED_ROWS]) for m in log_probs or [np.zeros(shape)]]
+    found = find_padding(list(ids[:PADDED_ROWS]), first)
+    if found is None:
+        return None
+    padding, seen = found
+    masks = [
+        name
+        for name, mask in alike.items()
+        if "mask" in name and np.isin(mask, (0, 1)).all()
+        if masks_padding(list(mask[:PADDED_ROWS]), seen)
+    ]
+    if len(masks) != 1:
+        return None
+    tail = empty & (ids == padding.token) & (alike[masks[0]] == 0)
+    lengths = shape[1] - np.cumprod(tail[:, ::-1], axis=1).sum(1)
+    blocks, prompt = Cut.from_lengths(lengths, shape[1]), one_of("prompt_ids", matrices)
+    return masks[0], {
+        name: blocks.column(mask_as_bits(name, values))
+        for name, values in alike.items()
+        if name != prompt
+    }
 
 
 def one_of(column: str, matrices: Mapping[str, NDArray]) -> str | None:

@@ -8,6 +8,7 @@ those packages is imported.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard, runtime_checkable
@@ -18,11 +19,21 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.cut_matrices import cuts_of, mask_as_bits, one_of
+from rcdiag.table.cut_matrices import (
+    ATTENTION,
+    COMPLETION,
+    CUT,
+    CUT_TAILS,
+    OF_PROMPTS,
+    cuts_of,
+    cuts_of_tails,
+    mask_as_bits,
+    one_of,
+)
 from rcdiag.table.lists import lengths_of
 from rcdiag.table.padded_rows import PADDED_ROWS, find_padding
-from rcdiag.table.schema import metadata_of
-from rcdiag.table.tensors import on_cpu
+from rcdiag.table.schema import METADATA_KEY, metadata_of
+from rcdiag.table.tensors import column_on_cpu
 from rcdiag.table.writer import TableWriter
 
 # Rows of a table in memory that are written at a time.
@@ -196,7 +207,9 @@ def _of_columns(columns: dict[str, Any], name: str) -> pa.Table:
     """Return an Arrow table of columns, each a list, an array or a tensor."""
     if not columns:
         raise RcdiagError(f"{name}: it has no columns", hint="`response_ids` is needed at least")
-    plain = {column: _plain(values) for column, values in columns.items()}
+    plain = {
+        column: _plain(values, f"{name}: column `{column}`") for column, values in columns.items()
+    }
     for column, values in plain.items():
         if not hasattr(values, "__len__") or isinstance(values, (str, bytes, Mapping)):
             raise RcdiagError(
@@ -212,22 +225,39 @@ def _of_columns(columns: dict[str, Any], name: str) -> pa.Table:
                 hint="every column has one entry for each row",
             )
     matrices = {column: values for column, values in plain.items() if _is_matrix(values)}
-    cuts = cuts_of(matrices, lambda row: f"{name}, row {row}")
+    cuts, note = _cuts(matrices, name)
     _check_padding(matrices, cuts, name)
     arrays = {
         column: cuts[column] if column in cuts else _array(values, column, name)
         for column, values in plain.items()
     }
-    return pa.table({column: array for column, array in arrays.items() if array is not None})
+    table = pa.table({column: array for column, array in arrays.items() if array is not None})
+    if not note:
+        return table
+    done = {"conversion": {"format": "parquet", "changes": {note: 0}}}
+    return table.replace_schema_metadata({METADATA_KEY: json.dumps(done)})
 
 
-def _plain(values: Any) -> Any:
+def _cuts(
+    matrices: Mapping[str, NDArray], name: str
+) -> tuple[Mapping[str, pa.ListArray | None], str]:
+    """Cut padded matrices, and say by which mask; an empty sentence where none is cut."""
+    cuts = cuts_of(matrices, lambda row: f"{name}, row {row}")
+    response = one_of("response_ids", matrices)
+    if response not in cuts and (tails := cuts_of_tails(matrices)) is not None:
+        mask, cut_by = tails
+        return {**cuts, **cut_by}, CUT_TAILS.format(mask=mask)
+    mask = next((each for each in (COMPLETION, ATTENTION) if each in matrices), OF_PROMPTS)
+    return cuts, CUT.format(mask=mask) if cuts else ""
+
+
+def _plain(values: Any, where: str) -> Any:
     """Return values as numpy array, Arrow array or list: tensors are copied off their device."""
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values
     if isinstance(values, ArrowStream):
         return pa.chunked_array(values)
-    plain = on_cpu(values)
+    plain = column_on_cpu(values, where)
     if isinstance(plain, list) and any(isinstance(row, np.ndarray) for row in plain):
         scalars = all(row is None or np.ndim(row) == 0 for row in plain)
         return [row.item() if hasattr(row, "item") else row for row in plain] if scalars else plain

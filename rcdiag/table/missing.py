@@ -176,8 +176,8 @@ def _likeness(name: str, wanted: str, own: str) -> float:
         return 2.0 if own.lower() in names_for(name) else _by_letters(name, own)
     if own in names_for(name) and not names_for(name)[own].alone:
         return 3.0
-    if not LOOKS_LIKE_LOG_PROBS.search(own):
-        return _by_letters(name, own)
+    if not LOOKS_LIKE_LOG_PROBS.search(own):  # rollout_probs are no log-probs, near as the name is
+        return 0.0 if "prob" in own.lower() else _by_letters(name, own)
     words = set(re.split(r"[^a-z0-9]+|_", own.lower()))
     mine = {policy["policy"], *WORDS_OF_POLICY.get(policy["policy"], ())}
     if words & mine:

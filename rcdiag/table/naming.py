@@ -307,9 +307,9 @@ class _Search:
                 known = replace(known, name=field_.name)
             elif column in (spelled(form), form):
                 known = KnownName(column=column, name=field_.name)
-            if known is None or not _fits(column, field_):
+            if known is None or (not _fits(column, field_) and column not in POLICIES):
                 continue
-            doubt = self._doubt(known)
+            doubt = self._doubt(known) if _fits(column, field_) else _of_other_type(known, field_)
             if doubt is None:
                 sure.append(known)
             else:
@@ -434,6 +434,12 @@ class _Search:
         if len(values) and not values.any():
             return Doubt(known.name, f"it is 0 in all of the first {len(mine)} rows")
         return None
+
+
+def _of_other_type(known: KnownName, field_: pa.Field) -> Doubt:
+    """Say of a column that is named as log-probs are why it cannot hold them."""
+    why = f"its type is {field_.type}, and log-probs are lists of floats"
+    return Doubt(known.name, why, refuted=True)
 
 
 def _other_lengths(

@@ -38,7 +38,7 @@ from rcdiag.table.schema import (
     column_spec,
     with_versions_as_numbers,
 )
-from rcdiag.table.tensors import on_cpu
+from rcdiag.table.tensors import column_on_cpu
 from rcdiag.table.token_columns import is_rows, token_column
 
 # A name that is this like one of rcdiag's is a slip of the pen, and no column of the user's own.
@@ -54,7 +54,11 @@ def rows_of(arguments: Mapping[str, Any]) -> pa.Table:
     A column whose values are all None is left out. RcdiagError names the argument and the row of
     the batch, from 0, that do not fit.
     """
-    given = {name: on_cpu(value) for name, value in arguments.items() if value is not None}
+    given = {
+        name: column_on_cpu(value, f"`{name}`")
+        for name, value in arguments.items()
+        if value is not None
+    }
     _check_names(given)
     if _is_one_response(given[IDS]):
         given = {name: [value] if is_rows(value) else value for name, value in given.items()}

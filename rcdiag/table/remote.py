@@ -21,6 +21,8 @@ from rcdiag.table.remote_file import RemoteFile, gives_ranges, not_readable, rem
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # Bytes that are copied at a time.
 BLOCK = 1 << 22
+# Folders above a file or folder whose names a copy keeps.
+FOLDERS = 4
 # Packages that fsspec needs for a protocol and does not bring.
 PACKAGES = {
     "s3": "s3fs",
@@ -110,26 +112,37 @@ def files_in_place(url: str, wanted: Callable[[str], bool]) -> tuple[list[Remote
 
 
 def copy_files(
-    url: str, wanted: Callable[[str], bool], target: Path
+    url: str,
+    wanted: Callable[[str], bool],
+    target: Path,
+    beside: Callable[[str], Sequence[str]],
 ) -> tuple[list[tuple[Path, str]], bool]:
     """Copy the file, the files of a folder, or those of a glob that a URL names, into `target`.
 
-    `wanted` picks the files of a folder by name. The copies keep their names and folders below the
-    URL. Returns the copies with their own URLs, and whether the URL names a folder.
+    `wanted` picks the files of a folder by name. The copies keep their names and those of the
+    folders that they lie in, because both tell formats steps. `beside` gives the names of files
+    that are copied along with one of a name where they are there, and are none of the source's.
+    Returns the copies with their own URLs, and whether the URL names a folder.
     """
     system, paths, root = _found(url, wanted)
-    folder = root is not None
-    if root is None:
-        root = posixpath.commonpath([posixpath.dirname(path) for path in paths])
-    copies = []
+    above = root or posixpath.commonpath([posixpath.dirname(path) for path in paths])
+    kept = target.joinpath(*PurePosixPath(above).parts[1:][-FOLDERS:])
+    names = {name: kept / PurePosixPath(name).relative_to(above) for name in paths}
     with _named_errors(url):
-        for name in paths:
-            copy = target / PurePosixPath(name).relative_to(root)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            with system.open(name, "rb") as source, copy.open("wb") as sink:
-                shutil.copyfileobj(source, sink, BLOCK)
-            copies.append((copy, system.unstrip_protocol(name)))
-    return copies, folder
+        for name, copy in names.items():
+            _copy(system, name, copy)
+            for other in beside(name) if root is None else ():
+                more = posixpath.join(posixpath.dirname(name), other)
+                if more not in names and system.exists(more):
+                    _copy(system, more, copy.with_name(other))
+        copies = [(copy, system.unstrip_protocol(name)) for name, copy in names.items()]
+    return copies, root is not None
+
+
+def _copy(system: Any, name: str, copy: Path) -> None:
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with system.open(name, "rb") as source, copy.open("wb") as sink:
+        shutil.copyfileobj(source, sink, BLOCK)
 
 
 def _found(url: str, wanted: Callable[[str], bool]) -> tuple[Any, list[str], str | None]:

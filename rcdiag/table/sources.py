@@ -59,7 +59,13 @@ def find_files(source: str, format: str | None = None) -> SourceFiles:
         if in_place is not None:
             return in_place
         scratch = Scratch()
-        copies, folder = copy_files(source, lambda name: _fits(name, _asked(chosen)), scratch.path)
+        readers = _asked(chosen)
+        copies, folder = copy_files(
+            source,
+            lambda name: _fits(name, readers) or _says_more(name, readers),
+            scratch.path,
+            lambda name: [more for each in readers if _fits(name, [each]) for more in each.beside],
+        )
         urls: dict[AnyFile, str] = {path: url for path, url in copies}
     else:
         named, folder = _named(local_path(source))
@@ -244,6 +250,12 @@ def _fits(name: str, readers: Sequence[Reader]) -> bool:
     """Tell whether a file is named as files of one of the formats are."""
     base = name.rpartition("/")[2]
     return any(fnmatch.fnmatch(base, pattern) for reader in readers for pattern in reader.patterns)
+
+
+def _says_more(name: str, readers: Sequence[Reader]) -> bool:
+    """Tell whether a file says more of those of a format beside which it lies."""
+    base = name.rpartition("/")[2]
+    return any(base in reader.beside for reader in readers)
 
 
 def _is_readable(path: AnyFile) -> bool:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.as_numpy import as_numpy
-from rcdiag.table.cut_matrices import ATTENTION, COMPLETION, OF_PROMPTS, cuts_of, one_of
+from rcdiag.table.cut_matrices import ATTENTION, COMPLETION, CUT, OF_PROMPTS, cuts_of, one_of
 from rcdiag.table.lists import lengths_of, values_of
 from rcdiag.table.padded_rows import PADDED_ROWS
 from rcdiag.table.readers.parquet import (
@@ -30,8 +30,6 @@ from rcdiag.table.readers.parquet import (
 from rcdiag.table.remote_file import AnyFile
 from rcdiag.table.schema import metadata_of
 from rcdiag.table.writer import TableWriter
-
-CUT = "rows are cut to where `{mask}` is 1: padding of prompts and responses is left out"
 
 
 def write_unpadded(path: AnyFile, tokens: str, target: Path) -> None:

@@ -92,7 +92,7 @@ def _changes(table: Table) -> list[str]:
     cut = any(file.converted is not None for file in table.files)
     if table.conversion is None and table.joined is None and not cut:
         return []
-    done = table.metadata["conversion"]
+    done = table.metadata.get("conversion", {"changes": {}})  # none where structs are made flat
     texts = list(done["changes"])
     more = len(texts) - CHANGES
     if more > 1:

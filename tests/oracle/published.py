@@ -75,14 +75,14 @@ def functions(tree: ast.Module, names: Sequence[str], space: dict[str, Any]) -> 
 
 
 @cache
-def method(tree: ast.Module, owner: str, name: str) -> ast.FunctionDef:
+def method(tree: ast.Module, owner: str, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
     """A method of a class, as a tree."""
     (found,) = (
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and node.name == owner
         for node in node.body
-        if isinstance(node, ast.FunctionDef) and node.name == name
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
     )
     return found
 

@@ -65,3 +65,39 @@ def test_a_path_that_leads_nowhere_names_what_there_is(tmp_path):
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "t.parquet")
     with pytest.raises(RcdiagError, match=r"no column `response\.ids`, the right side .*found: .*"):
         read(tmp_path / "t.parquet", response_ids="response.ids")
+
+
+@pytest.mark.parametrize("source", ["parquet", "memory"])
+def test_fields_of_lists_of_structs_are_lists(source, tmp_path):
+    """One object for each token, as responses of servers have them."""
+    lists = [[(5, -0.5), (6, -1.5)], [], [(7, -0.25)]]
+    rows = [
+        {"output": {"tokens": [{"id": i, "r": r, "old": r / 2} for i, r in tokens]}, "uid": "a"}
+        for tokens in lists
+    ]
+    held: Any = rows
+    if source == "parquet":
+        held = tmp_path / "a.parquet"
+        pq.write_table(pa.Table.from_pylist(rows), held)
+    names = {"response_ids": "id", "rollout_log_probs": "r", "old_log_probs": "old"}
+    table = rcdiag.open_table(held, columns={n: f"output.tokens.{f}" for n, f in names.items()})
+    made = [row for batch in table.batches() for row in batch.table.to_pylist()]
+    assert [row["response_ids"] for row in made] == [[i for i, _ in row] for row in lists]
+    assert [row["rollout_log_probs"] for row in made] == [[r for _, r in row] for row in lists]
+    assert [row["old_log_probs"] for row in made] == [[r / 2 for _, r in row] for row in lists]
+    assert [row["group_id"] for row in made] == ["a"] * 3
+
+
+def test_a_file_with_structs_is_scored(tmp_path):
+    """Reading it says what was taken to a listener, as every command has one."""
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.Table.from_pylist(ROWS), path)
+    assert rcdiag.score(path, columns=COLUMNS).num_tokens == 12
+
+
+def test_chat_messages_are_no_lists_of_tokens(tmp_path):
+    path = tmp_path / "t.parquet"
+    rows = [{"messages": [{"role": "user", "content": "2 + 3 ="}], "score": 1.0}]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    with pytest.raises(RcdiagError, match="found: messages, score"):
+        rcdiag.open_table(path)

@@ -106,6 +106,8 @@ def test_tensors_are_cut_by_their_masks():
     }
     rows["tool_mask"][0, 0] = 0
     table = rcdiag.open_table(rows)
+    (change,) = table.metadata["conversion"]["changes"]
+    assert change.startswith("rows are cut to where `completion_mask` is 1")
     batch = next(table.batches()).table
     assert batch["response_ids"].to_pylist() == arrow()["response_ids"].to_pylist()
     assert batch["prompt_ids"].to_pylist() == [list(range(1, n + 1)) for n in LENGTHS]
@@ -127,6 +129,27 @@ def test_an_attention_mask_of_prompt_and_response_cuts_both():
     batch = next(rcdiag.open_table(rows).batches()).table
     assert batch["response_ids"].to_pylist() == arrow()["response_ids"].to_pylist()
     assert batch["prompt_ids"].to_pylist() == [list(range(1, n + 1)) for n in LENGTHS]
+
+
+def test_a_tail_that_a_response_mask_leaves_out_is_cut_where_it_is_padding_for_certain():
+    """A tool's tokens at the end are masked too, and stay: they are other tokens."""
+    ids, place = padded("response_ids", 0), np.arange(6)
+    mask = (place < LENGTHS[:, None]).astype(int)
+    mask[0, LENGTHS[0] - 1] = 0  # the last token is a tool's
+    names = ("rollout_log_probs", "old_log_probs")
+    rows = {"responses": ids, "response_mask": mask}
+    rows |= {name: padded(name, 0.0) for name in names}
+    table = rcdiag.open_table(rows)
+    batch = next(table.batches()).table
+    assert batch["response_ids"].to_pylist() == arrow()["response_ids"].to_pylist()
+    assert [len(row) for row in batch["response_mask"].to_pylist()] == LENGTHS.tolist()
+    assert sum(batch["response_mask"].to_pylist()[0]) == LENGTHS[0] - 1
+    (change,) = table.metadata["conversion"]["changes"]
+    assert "where `response_mask` is 0" in change
+    # Log-probs behind the mask: no padding for certain, so that nothing is cut.
+    rows["old_log_probs"] = padded("old_log_probs", -3.0)
+    batch = next(rcdiag.open_table(rows).batches()).table
+    assert {len(row) for row in batch["response_ids"].to_pylist()} == {6}
 
 
 def test_a_padded_matrix_without_a_mask_is_refused_whatever_its_log_probs():
@@ -165,6 +188,28 @@ def test_what_is_no_table_is_refused_with_column_and_row(rows, message):
         rcdiag.open_table(rows)
     assert message in caught.value.message
     assert caught.value.hint
+
+
+def test_rows_of_several_types_are_read_in_the_one_that_holds_them():
+    torch = pytest.importorskip("torch")
+    rows = {
+        "response_ids": [np.array([1, 2], np.int32), np.array([3], np.uint16), [4]],
+        "rollout_log_probs": [np.array([-0.1, -0.2]), np.array([-0.5], np.float16), [-1.0]],
+        "old_log_probs": [torch.tensor([-0.5, -1.0]).bfloat16(), torch.tensor([-0.5]).double(), []],
+    }
+    rows["old_log_probs"][2] = np.array([-2.0], np.float32)
+    (batch,) = rcdiag.open_table(rows).batches()
+    assert batch.table["response_ids"].to_pylist() == [[1, 2], [3], [4]]
+    assert batch.table["old_log_probs"].to_pylist() == [[-0.5, -1.0], [-0.5], [-2.0]]
+    assert batch.table["rollout_log_probs"].to_pylist()[1:] == [[-0.5], [-1.0]]
+
+
+@pytest.mark.parametrize("kind", ["meta", "sparse"])
+def test_tensors_whose_values_cannot_be_read_are_refused_with_their_column(kind):
+    torch = pytest.importorskip("torch")
+    made = torch.zeros(2, 2, device="meta") if kind == "meta" else torch.eye(2).to_sparse()
+    with pytest.raises(RcdiagError, match="column `old_log_probs`: its values cannot be read"):
+        rcdiag.open_table({"response_ids": [[1, 2], [3, 4]], "old_log_probs": made})
 
 
 def test_a_row_in_memory_is_named_in_errors():

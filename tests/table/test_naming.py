@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
@@ -238,3 +239,41 @@ def test_only_the_first_rows_are_held_against_each_other(tmp_path):
 )
 def test_spellings_of_own_names(name, column):
     assert spelled(name) == column
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rollout", "old", "group"),
+    [
+        ("responseIds", "rolloutLogProbs", "oldLogProbs", "groupId"),
+        ("ResponseTokenIds", "InferenceLogprobs", "TrainerLogprobs", "GroupID"),
+        ("RESPONSE_IDS", "ROLLOUT_LOG_PROBS", "OLD_LOG_PROBS", "UID"),
+        ("response ids", "rollout log-probs", "old log probs", "uid"),
+        ("batch/responses", "batch/rollout_log_probs", "batch/old_log_prob", "batch/uid"),
+        ("data.responses", "data.rollout_log_probs", "data.old_log_probs", "data.uid"),
+    ],
+)
+def test_other_spellings_of_known_names_are_taken(tokens, rollout, old, group, tmp_path):
+    written = {
+        tokens: [[1, 2], [3]], rollout: [[-1.0, -2.0], [-3.0]], old: [[-1.5, -2.5], [-3.5]],
+        group: ["a", "a"],
+    }  # fmt: skip
+    pq.write_table(pa.table(written), tmp_path / "a.parquet")
+    table = open_table(tmp_path / "a.parquet")
+    taken = {"response_ids": tokens, "rollout_log_probs": rollout, "old_log_probs": old}
+    assert table.naming.taken == {**taken, "group_id": group}
+    (rows,) = table.batches()
+    assert [rows.table[name].to_pylist() for name in taken] == list(written.values())[:3]
+
+
+def test_two_spellings_of_one_column_are_both_named(tmp_path):
+    two = {"rolloutLogProbs": LOG_PROBS, "data.rollout_logps": LOG_PROBS}
+    error = refused(tmp_path, responses=IDS, old_log_probs=LOG_PROBS, **two)
+    assert "`rolloutLogProbs` and `data.rollout_logps` may both be it" in error.message
+
+
+def test_log_probs_of_another_type_say_so_and_probabilities_are_not_offered(tmp_path):
+    others = {"rollout_logprobs": pa.array([b"ab", b"c"]), "old_probs": LOG_PROBS}
+    error = refused(tmp_path, responses=IDS, **others)
+    assert "`rollout_logprobs`: its type is binary" in error.message
+    assert "old_probs" not in error.hint
+    assert "rollout_logprobs" not in error.hint

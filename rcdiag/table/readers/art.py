@@ -16,6 +16,7 @@ from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.text_only import RECORD, TextRow, encoded
 
 DAMAGED = "the file is damaged, or of a version of ART that rcdiag does not know"
+NO_TRAJECTORY = "A group without any trajectory: left out."
 UNTRAINED = "A trajectory without a message that is trained: left out."
 
 
@@ -29,6 +30,15 @@ def _art_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
     step = int(file.stem) if file.stem.isdecimal() else None
     for number, row in enumerate(read_whole(file).to_pylist()):
         where, messages = f"{file}, row {number}", row["messages"]
+        if messages is None and row.get("trajectory_json") is not None:
+            raise RcdiagError(
+                f"{where}: `messages` is null: ART keeps a trajectory of this kind as JSON alone, "
+                "in `trajectory_json`, which rcdiag does not read",
+                hint=RECORD,
+            )
+        if messages is None and row.get("format_version") is not None:
+            notes.change(NO_TRAJECTORY, 1)
+            continue
         if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
             raise RcdiagError(f"{where}: `messages` is no list of messages", hint=DAMAGED)
         first = next((i for i, message in enumerate(messages) if _is_trained(message)), None)
@@ -77,5 +87,5 @@ ART = Reader(
     ),
     read=_read_art,
     source="https://github.com/OpenPipe/ART/blob/main/src/art/utils/trajectory_logging.py",
-    text_only=f"ART drops the log-probs of its choices when it writes them; {RECORD}",
+    text_only=f"ART's columns hold chat messages without log-probs; {RECORD}",
 )

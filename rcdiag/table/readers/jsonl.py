@@ -83,11 +83,15 @@ def ids(values: list[int]) -> NDArray[np.int32]:
 
 def bits(values: list[Bit], where: str, name: str) -> NDArray[np.uint8]:
     """Return a mask of zeros and ones; any other value in it is refused."""
-    numbers = np.fromiter(values, np.float64, len(values))
-    wrong = np.flatnonzero((numbers != 0) & (numbers != 1))
-    if len(wrong):
+    try:
+        numbers = np.fromiter(values, np.float64, len(values))
+        wrong = np.flatnonzero((numbers != 0) & (numbers != 1)).tolist()
+    except OverflowError:  # a whole number beyond all floats
+        wrong = [place for place, value in enumerate(values) if value not in (0, 1)]
+    if wrong:
         raise RcdiagError(
-            f"{where}: `{name}[{wrong[0]}]` is {values[wrong[0]]}; a mask holds 0 and 1 only",
+            f"{where}: `{name}[{wrong[0]}]` is {str(values[wrong[0]])[:20]}; a mask holds 0 and 1 "
+            "only",
             hint="a mask of weights is not a mask; was another column written under this name?",
         )
     return numbers.astype(BITS)
@@ -142,8 +146,11 @@ class Parser(Generic[V]):
 
 
 def _without_surrogates(value: Any, text: bytes) -> Any:
-    """Return the value of a text with "?" for halves of surrogate pairs, no characters."""
-    if b"\\ud" not in text and b"\\uD" not in text:
+    """Return the value of a text with "?" for halves of surrogate pairs, no characters.
+
+    They stand there as escapes or as bytes, both of which Python's own parser lets through.
+    """
+    if not any(sign in text for sign in (b"\\ud", b"\\uD", b"\xed")):
         return value
     return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 

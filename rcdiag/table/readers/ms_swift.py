@@ -17,6 +17,9 @@ from rcdiag.table.readers.text_only import RECORD, TextRow, encoded
 # Numbers of a response in the log that are no rewards.
 NO_REWARDS = ("entropy", "solution")
 
+# Whole numbers beyond it are none that a reward function counts, and more digits are no step.
+LARGEST, DIGITS = 2**63, 18
+
 
 class SwiftLine(msgspec.Struct):
     """A logging step of ms-swift, with a list in each field, or one response of its Ray trainer."""
@@ -55,7 +58,7 @@ def _swift_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
         before = these
         for place in range(size):
             own: dict[str, Any] = {name: values[place] for name, values in columns.items()}
-            own["step"] = None if own["step"] is None else int(own["step"])
+            own["step"] = _step(own["step"], where)
             text = completions[place]
             if not isinstance(text, str):
                 raise RcdiagError(
@@ -83,11 +86,28 @@ def _rewards(fields: dict[str, Any], size: int, alone: bool) -> dict[str, list[A
         if name not in (*SwiftLine.__struct_fields__, *NO_REWARDS)
         and isinstance(values, list)
         and len(values) == size
-        and all(value is None or type(value) in (int, float) for value in values)
+        and all(_is_number(value) for value in values)
     }
     if alone and len(numbers) == 1:
         return {"reward": next(iter(numbers.values()))}
     return numbers
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether a value is a number that a column holds, or none."""
+    return value is None or type(value) is float or (type(value) is int and abs(value) < LARGEST)
+
+
+def _step(value: str | int | None, where: str) -> int | None:
+    """Return a step, which some versions write as text."""
+    if value is None or isinstance(value, int):
+        return value
+    if not value.isdecimal() or len(value) > DIGITS:
+        raise RcdiagError(
+            f"{where}: `step` is {value[:DIGITS]!r}, no whole number",
+            hint="no version of ms-swift writes that; repair the line",
+        )
+    return int(value)
 
 
 def _listed(value: Any, size: int, where: str, name: str) -> list[Any]:

@@ -92,6 +92,15 @@ def cut_rows(
     return np.concatenate(pieces) if pieces else matrix[:0].reshape(0, *matrix.shape[2:])
 
 
+def after_prompts(
+    tensor: Jagged, rows: RowIndex, prompt: Span, response: Span, name: str, where: Where
+) -> NDArray[Any]:
+    """Return the values of responses in a jagged column that has values for prompts too."""
+    check_lengths(tensor.lengths[rows], prompt.lengths + response.lengths, name, where)
+    starts = tensor.starts[rows] + prompt.lengths
+    return Jagged(tensor.values, starts, response.lengths).numpy(slice(None))
+
+
 def check_lengths(
     values: NDArray[np.int64], tokens: NDArray[np.int64], name: str, where: Where
 ) -> None:

@@ -87,6 +87,8 @@ class Reader:
     # The rows of all files, a few MB at a time, in bounded memory. None: the file is a parquet
     # table already, or `as_parquet` makes it one.
     read: Callable[[Dump], Iterator[Rows]] | None
+    # Names of small files that say more of those beside which they lie: "meta.json".
+    beside: tuple[str, ...] = ()
     source: str = ""  # a page or file with which its writer can be checked: a URL
     order: Callable[[Any], Any] = natural_order  # the key by which its files follow each other
     # For rows under names of one's own: writes a file again as parquet under the same names, says

@@ -17,8 +17,8 @@ from rcdiag.table.readers.requests import Request, request_of, sampling_of, toke
 
 EMPTY = "a response without any token is left out"
 NO_PROMPT = (
-    "the prompt's token ids are not in a response: they are with `logprob_start_len: 0`, or with "
-    "the request's `input_ids` beside it"
+    "the prompt's token ids are not in a response: they are with `return_prompt_token_ids: true`, "
+    "with `logprob_start_len: 0`, or with the request's `input_ids` beside it"
 )
 ASK = "send the request with `return_logprob: true`, and keep the whole response"
 
@@ -39,6 +39,7 @@ class Meta(msgspec.Struct):
 
 class Response(msgspec.Struct):
     output_ids: list[Id] | None = None
+    prompt_token_ids: list[Id] | None = None  # where the request asks for them
     meta_info: Meta | None = None
 
 
@@ -75,7 +76,7 @@ def _row(
     if not tokens:
         notes.change(EMPTY, 1)
         return None
-    prompt = _prompt(meta) or (tokens_in(request.input_ids) if request else None)
+    prompt = _prompt(response, meta, where) or (tokens_in(request.input_ids) if request else None)
     if prompt is None:
         notes.change(NO_PROMPT, 1)
     finish = meta.finish_reason
@@ -119,12 +120,18 @@ def _log_probs(recorded: list[LogProb], where: str) -> Any:
     return floats(values)
 
 
-def _prompt(meta: Meta) -> list[int] | None:
-    """Return the prompt's ids where the engine was asked for the log-probs of all of it."""
-    recorded = meta.input_token_logprobs
+def _prompt(response: Response, meta: Meta, where: str) -> list[int] | None:
+    """Return the prompt's ids where the engine was asked for them, or for all their log-probs."""
+    asked, recorded = response.prompt_token_ids, meta.input_token_logprobs
     if not recorded or len(recorded) != meta.prompt_tokens:
-        return None
-    return [token for _, token, _ in recorded]
+        return asked
+    beside = [token for _, token, _ in recorded]
+    if asked is not None and asked != beside:
+        raise RcdiagError(
+            f"{where}: `prompt_token_ids` are other tokens than those in `input_token_logprobs`",
+            hint="ids and log-probs of this response do not belong together",
+        )
+    return beside
 
 
 def _version(text: str | int | None) -> int | None:

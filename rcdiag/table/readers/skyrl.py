@@ -23,6 +23,7 @@ from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.safe import (
     Content,
     Foreign,
+    Jagged,
     Tensor,
     foreign,
     laid_out,
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
 MODULES = ("skyrl.backends.skyrl_train.training_batch", "skyrl_train.training_batch")
 CLASS, REBUILD = "TrainingInputBatch", "_rebuild_tensor_batch"
-NAMES = foreign((module, name) for module in MODULES for name in (CLASS, REBUILD))
+FORMAT = "TensorFormat"  # an enumeration of texts, by which SkyRL 0.4 says how a tensor is stored
+NAMES = foreign((module, name) for module in MODULES for name in (CLASS, REBUILD, FORMAT))
 STEP = re.compile(r"global_step_(\d+)_")
 
 # SkyRL's columns of numbers by response token, and the table's.
@@ -66,7 +68,7 @@ def _read(dump: Dump) -> Iterator[Rows]:
                 content.release()
 
 
-def _open(content: Content) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _open(content: Content) -> tuple[dict[str, Tensor | Jagged], dict[str, Any]]:
     """Return the tensors and the metadata of a TrainingInputBatch."""
     loaded = load_pickle(content, NAMES)
     if not isinstance(loaded, Foreign):
@@ -74,17 +76,32 @@ def _open(content: Content) -> tuple[dict[str, Tensor], dict[str, Any]]:
     state = loaded.state if loaded.name.endswith(CLASS) else loaded.arguments[1]
     stored = {name: value for name, value in state["batch_dict"].items() if value is not None}
     tensors = {
-        name: _tensor(value, content)
+        name: _packed(value, content) if kind == "packed_tensor" else _tensor(value, content)
         for name, value in stored.items()
-        if value.get("format") != "tensor_list"  # images
+        if (kind := _format(value)) != "tensor_list"  # images
     }
     return tensors, state["metadata"] or {}
 
 
+def _format(stored: dict[str, Any]) -> Any:
+    """Return how a tensor is stored, which files before the first release with a word lack."""
+    kind = stored.get("format", "numpy")
+    return kind.arguments[0] if isinstance(kind, Foreign) else kind
+
+
+def _packed(stored: dict[str, Any], content: Content) -> Jagged:
+    """Return rows that are stored behind each other, with the place where each begins and ends."""
+    ends = _tensor(stored["cu_seqlens"], content).numpy().astype(np.int64)
+    return Jagged(_tensor(stored["values"], content), ends[:-1], np.diff(ends))
+
+
 def _tensor(stored: dict[str, Any], content: Content) -> Tensor:
-    """Return a tensor that is stored as bytes with shape and type, or as a torch file."""
-    if stored.get("format", "numpy") == "numpy":
+    """Return a tensor that is stored as bytes, as an array, or as a torch file."""
+    kind = _format(stored)
+    if kind == "numpy":
         return tensor_of_bytes(stored["data"], stored["dtype"], stored["shape"])
+    if kind == "numpy_view":
+        return Tensor(stored["data"], stored["data"].dtype.name)
     tensor = load_torch(content.inner(stored["data"], "a tensor"))
     if not isinstance(tensor, Tensor):
         raise TypeError("a torch file without a tensor")
@@ -92,11 +109,15 @@ def _tensor(stored: dict[str, Any], content: Content) -> Tensor:
 
 
 def _rows_of(
-    tensors: dict[str, Tensor], metadata: dict[str, Any], path: Path, number: int, notes: Notes
+    tensors: dict[str, Tensor | Jagged],
+    metadata: dict[str, Any],
+    path: Path,
+    number: int,
+    notes: Notes,
 ) -> Iterator[Rows]:
     import pyarrow as pa
 
-    sequences = tensors["sequences"]
+    sequences = _matrix(tensors, "sequences")
     count = len(sequences)
     for name, tensor in tensors.items():
         if len(tensor) != count:
@@ -118,16 +139,27 @@ def _rows_of(
         yield Rows(pa.RecordBatch.from_pydict(columns), path, rows)
 
 
-def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, path: Path) -> dict[str, Any]:
+def _matrix(tensors: dict[str, Tensor | Jagged], name: str) -> Tensor:
+    """Return a tensor that has one width for all rows."""
+    tensor = tensors[name]
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} is packed")
+    return tensor
+
+
+def _token_columns(
+    tensors: dict[str, Tensor | Jagged], rows: RowIndex, path: Path
+) -> dict[str, Any]:
     def where(row: int) -> str:
         return f"{path}, row {int(rows[row])}"
 
     cut = partial(cut_rows, rows=rows, where=where)
     attention, lengths = (
-        padded.block(padded.rows_of(tensors[name], rows), "right", name, where)
+        padded.block(padded.rows_of(_matrix(tensors, name), rows), "right", name, where)
         for name in ("attention_mask", "response_mask")
     )
-    width, responses = tensors["sequences"].shape[1], tensors["response_mask"].shape[1]
+    sequences = _matrix(tensors, "sequences")
+    width, responses = sequences.shape[1], _matrix(tensors, "response_mask").shape[1]
     short = np.flatnonzero(attention.lengths < lengths.lengths)
     if len(short):
         row = int(short[0])
@@ -138,7 +170,6 @@ def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, path: Path) -> di
         )
     response = lengths + (width - responses)
     prompt = Span(attention.starts, attention.lengths - lengths.lengths)
-    sequences = tensors["sequences"]
     columns = {
         "prompt_ids": padded.token_column(cut(sequences, span=prompt, name="sequences"), prompt),
         "response_ids": padded.token_column(
@@ -148,22 +179,31 @@ def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, path: Path) -> di
     for source, name in {"loss_mask": "response_mask", **FLOATS}.items():
         if source not in tensors:
             continue
-        if tensors[source].shape[1:] != (responses,):
-            raise ValueError(f"{source} has the shape {list(tensors[source].shape)}")
-        values = cut(tensors[source], span=lengths, name=source)
+        matrix = _matrix(tensors, source)
+        if matrix.shape[1:] != (responses,):
+            raise ValueError(f"{source} has the shape {list(matrix.shape)}")
+        values = cut(matrix, span=lengths, name=source)
         columns[name] = (
             padded.mask_column(values, lengths, source, where)
             if source == "loss_mask"
             else padded.token_column(values, lengths)
         )
-    if "rollout_expert_indices" in tensors:
-        values = cut(tensors["rollout_expert_indices"], span=response, name="experts")
+    experts = tensors.get("rollout_expert_indices")
+    if experts is not None:
+        if isinstance(experts, Jagged):
+            values = padded.after_prompts(experts, rows, prompt, response, "experts", where)
+        else:
+            values = cut(experts, span=response, name="experts")
+        unknown = tensors.get("router_padding_mask")  # 1 where the router's choice is made up
+        if unknown is not None:
+            made_up = cut(unknown, span=response, name="router_padding_mask") != 0
+            values = np.where(made_up[:, None, None], 0, values)
         columns["rollout_routed_experts"] = padded.experts_column(values, response)
     return columns
 
 
 def _columns_of_rows(
-    tensors: dict[str, Tensor],
+    tensors: dict[str, Tensor | Jagged],
     metadata: dict[str, Any],
     path: Path,
     number: int,

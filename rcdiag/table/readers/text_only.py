@@ -36,6 +36,7 @@ AGAIN = (
 DROPPED = "The dump holds no special tokens: end tokens and those of the chat template are missing."
 SAME_TEXT = "Tokens of a response decode to its text, and encode to themselves."
 OTHER_TEXT = "Tokens of a response decode to another text than that of the dump."
+LOST = "The text of a response has a replacement character: bytes of its tokens are lost."
 TOGETHER = "Prompt and response give other tokens in one text than apart."
 OTHER_LENGTH = "A response has another number of tokens than its record counts."
 NO_MASK = "A response with messages of tools or users has no mask of what the policy sampled."
@@ -201,7 +202,8 @@ def _measure(facts: dict[str, Any], notes: Notes, block: Sequence[_Encoded]) -> 
         facts[name] = facts.get(name, 0) + count
     same = more["rows_decoding_to_their_text"]
     apart = len(block) - more["rows_with_the_same_tokens_together"]
-    for text, count in ((SAME_TEXT, same), (OTHER_TEXT, len(block) - same), (TOGETHER, apart)):
+    said = {SAME_TEXT: same, OTHER_TEXT: len(block) - same, TOGETHER: apart}
+    for text, count in {**said, LOST: more["rows_with_lost_bytes"]}.items():
         if count:
             notes.change(text, count)
     if other := len(counted) - more["rows_with_the_same_token_count"]:

@@ -145,6 +145,7 @@ TINKER = Reader(
     name="tinker",
     says="tinker-cookbook's captures: the store capture.sqlite, or capture/sample.jsonl.",
     patterns=("capture.sqlite", "sample.jsonl"),
+    beside=("capture.sqlite-wal", "capture.sqlite-shm"),
     detect=_detect,
     read=_read,
     source="https://github.com/thinking-machines-lab/tinker-cookbook/tree/main/"

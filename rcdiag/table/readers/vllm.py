@@ -1,4 +1,4 @@
-"""Responses of vLLM's OpenAI server, kept as JSON lines, hold a row for each choice."""
+"""Responses of the OpenAI servers of vLLM and SGLang, as JSON lines, hold a row for each choice."""
 
 from __future__ import annotations
 
@@ -53,10 +53,16 @@ class LogProbs(msgspec.Struct):
 class Choice(msgspec.Struct):
     index: Int | None = None
     token_ids: list[Id] | None = None
+    response_token_ids: list[Id] | None = None  # SGLang's name in chats
     prompt_token_ids: list[Id] | None = None
     logprobs: LogProbs | None = None
     finish_reason: str | None = None
     routed_experts: str | None = None  # the bytes of an .npy file in base64
+
+    @property
+    def ids(self) -> list[int] | None:
+        """Return the ids of the response's tokens, where the request asked for them."""
+        return self.response_token_ids if self.token_ids is None else self.token_ids
 
 
 class Usage(msgspec.Struct):
@@ -159,7 +165,7 @@ def _row(
             hint="keep responses that were not streamed: `stream: false`",
         )
     names, values = _recorded(choice)
-    tokens = choice.token_ids
+    tokens = choice.ids
     prompt = choice.prompt_token_ids or response.prompt_token_ids
     if prompt is None and request is not None:
         prompt = tokens_in(request.prompt)
@@ -209,8 +215,8 @@ def _echoed(
     """Return how many log-probs at the beginning are those of an echoed prompt."""
     if not values or not (values[0] is None or (request is not None and request.echo)):
         return 0
-    if choice.token_ids is not None:
-        return max(len(values) - len(choice.token_ids), 0)
+    if choice.ids is not None:
+        return max(len(values) - len(choice.ids), 0)
     if prompt is not None:
         return len(prompt)
     usage = response.usage

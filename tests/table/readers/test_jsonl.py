@@ -73,6 +73,8 @@ def test_half_a_surrogate_pair_is_no_character(tmp_path):
     )
     assert record.name == "a?"
     assert other.name == "\N{GRINNING FACE}"
+    ((_, record),) = read(tmp_path, b'{"name": "a\xed\xa0\x80"}\n')
+    assert record.name == "a?"
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,11 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(jsonl, "LONGEST_RECORD", 1 << 20)
     monkeypatch.setattr(peek, "LONGEST_RECORD", 1 << 20)
     assert "line 2: longer than" in refusal(tmp_path, '{"ids": [1]}\n{"ids": [' + "1," * 600_000)
+
+
+def test_a_whole_number_beyond_all_floats_is_no_mask():
+    with pytest.raises(RcdiagError, match=r"`mask\[1\]` is 1000"):
+        jsonl.bits([1, 10**400, 0], "f, line 1", "mask")
 
 
 def test_a_mask_holds_zeros_and_ones():

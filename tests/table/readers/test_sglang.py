@@ -49,6 +49,18 @@ def test_a_batch_is_a_list(tmp_path):
     assert result.numbers == [1, 1, 2]
 
 
+def test_ids_of_the_prompt_that_the_request_asks_for(tmp_path):
+    """As `return_prompt_token_ids` of SGLang 0.5.23 gives them."""
+    asked = {**response(input_token_logprobs=None), "prompt_token_ids": [1, 2, 3]}
+    result = rows_of(SGLANG, write_lines(tmp_path / "r.jsonl", [asked]))
+    assert result.rows == [ROW]
+    assert result.changes == {}
+    both = {**response(), "prompt_token_ids": [1, 2, 4]}
+    assert "`prompt_token_ids` are other tokens" in refusal(
+        SGLANG, write_lines(tmp_path / "r.jsonl", [both])
+    )
+
+
 def test_a_wrapper_gives_sampling_parameters_and_prompt_ids(tmp_path):
     wrapped = {
         "request": {"input_ids": [8, 9], "sampling_params": {"temperature": 0.8, "top_k": -1}},

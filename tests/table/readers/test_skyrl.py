@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -169,3 +170,43 @@ def test_metadata_that_lies_is_refused(metadata, tmp_path):
     path = write_batch(tmp_path / name(1), tensors_of(rollouts(4)), metadata)
     with pytest.raises(RcdiagError, match="not laid out as SkyRL"):
         read(path)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_packed_experts_of_0_4_are_cut_to_the_response(offset, tmp_path):
+    """Its formats are members of an enumeration; rows of packed tensors stand behind each other."""
+    batch = rollouts(6)
+    tensors = tensors_of(batch)
+    lengths = [len(row["ids"]) for row in batch.rows]
+    experts = np.arange(4, 4 + 4 * sum(lengths), dtype=np.uint16).reshape(-1, 2, 2)
+    ends = torch.tensor([0, *np.cumsum(lengths) - offset], dtype=torch.int32)
+    unknown = torch.zeros_like(tensors["attention_mask"], dtype=torch.bool)
+    unknown[:, -1] = True
+
+    def of_0_4(entry: Any) -> Any:
+        kind = Built(Named(NEWER, "TensorFormat"), (entry["format"],))
+        return {**entry, "format": kind}
+
+    held = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    stored_by_name = {name: of_0_4(stored(tensor)) for name, tensor in held.items()}
+    stored_by_name["router_padding_mask"] = of_0_4(stored(unknown))
+    stored_by_name["rollout_expert_indices"] = of_0_4(
+        {
+            "format": "packed_tensor",
+            "values": of_0_4({"format": "numpy_view", "data": experts}),
+            "cu_seqlens": of_0_4(stored(ends)),
+        }
+    )
+    state = {"batch_dict": stored_by_name, "batch_size": 6, "device": None, "metadata": {}}
+    kind = Named(NEWER, "TrainingInputBatch")
+    value = Built(Named(NEWER, "_rebuild_tensor_batch"), (kind, state))
+    path = write(tmp_path / name(4), pickled(value))
+    if offset:
+        with pytest.raises(RcdiagError, match=r"row 0: experts has \d+ values for \d+ tokens"):
+            read(path)
+        return
+    rows, _ = read(path)
+    assert_rows(rows, only(batch.rows, *TOKENS))
+    for row, start, size in zip(rows, np.cumsum(lengths) - lengths, lengths, strict=True):
+        own = experts[start + len(row["prompt_ids"]) : start + size].reshape(-1, 4).tolist()
+        assert row["rollout_routed_experts"] == ([*own[:-1], []] if own else [])

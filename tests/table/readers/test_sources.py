@@ -8,8 +8,10 @@ import json
 import lzma
 import os
 import pickle
+import sqlite3
 import zipfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import fsspec
@@ -22,6 +24,10 @@ from rcdiag.table.readers import READERS, peek
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.sources import find_files
 from tests.builders import write_table
+from tests.table.readers.pickled import consolidated, pickled, torch_bytes
+from tests.table.readers.rollouts import rollouts
+from tests.table.readers.test_tinker import call, write_store
+from tests.table.readers.verl_batches import data_proto, tensors_of
 from tests.table.toy_reader import TOY, write_toy
 
 ROW = {"response_ids": [1, 2], "rollout_log_probs": [-1.0, -0.5]}
@@ -296,6 +302,30 @@ def test_parquet_behind_a_url_stays_as_long_as_its_table(memory, tmp_path):
     assert table.where(1) == "memory:///run/a.parquet, row 1"
     assert table.fingerprint == open_table("memory://run/a.parquet").fingerprint
     assert open_table(f"file://{path}").num_rows == 2
+
+
+@pytest.mark.parametrize("source", ["7/gen_batch.dp", "*/gen_batch.dp", "7", ""])
+def test_files_that_say_more_are_copied_along(memory, tmp_path, source):
+    """A batch of verl without a step of its own has that of meta.json beside it, else its name."""
+    batch = pickled(data_proto(torch_bytes(consolidated(tensors_of(rollouts(4)))), {}, {}))
+    memory.pipe("/run/7/gen_batch.dp", batch)
+    for step in (7, 9):
+        (rows,) = open_table(f"memory://run/{source}").batches()
+        assert rows.table["step"].to_pylist() == [step] * 4
+        memory.pipe("/run/7/meta.json", b'{"global_steps": 9}')
+
+
+@pytest.mark.parametrize("source", ["", "/capture.sqlite"])
+def test_the_log_of_a_database_is_copied_along(memory, tmp_path, source):
+    file = write_store(tmp_path, [call([1], ([2], [-0.5]))])
+    with closing(sqlite3.connect(file)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("UPDATE wire_rows SET sampled_tokens = '[5]'")
+        writer.commit()
+        for path in tmp_path.iterdir():
+            memory.pipe(f"/run/{path.name}", path.read_bytes())
+    (rows,) = open_table(f"memory://run{source}").batches()
+    assert rows.table["response_ids"].to_pylist() == [[5]]
 
 
 def test_errors_in_remote_files_name_the_url(memory, tmp_path):

@@ -340,6 +340,36 @@ def test_rows_of_art(tmp_path, tokenizer, chatty):
     assert [count for text, count in changes.items() if "no mask" in text] == [2]
 
 
+def test_numbers_of_ms_swift_that_no_column_holds_are_left_out_or_refused(tmp_path, tokenizer):
+    line = {"step": ["5"], "prompt": ["2 + 3 ="], "completion": [" 5"], "Exact": [1]}
+    lines(tmp_path / "dump" / "completions.jsonl", {**line, "Odd": [2**70]})
+    ((row,), _) = converted(tmp_path / "dump")
+    assert (row["reward"], row["step"]) == (1.0, 5)
+    for step in ("five", "9" * 30):
+        lines(tmp_path / "dump" / "completions.jsonl", {**line, "step": [step]})
+        with pytest.raises(RcdiagError, match=r"line 1: `step` is '.*', no whole number"):
+            converted(tmp_path / "dump")
+
+
+def test_groups_of_art_without_trajectories_are_left_out_and_json_alone_is_refused(
+    tmp_path, chatty
+):
+    """Rows as `write_trajectory_groups_parquet` of openpipe-art 0.5.23 writes them."""
+    path = art(tmp_path / "dump") / "train" / "0009.parquet"
+    rows = [{"format_version": 2, "trajectory_json": "{}", **row} for row in
+            pq.read_table(path).to_pylist()]  # fmt: skip
+    rows[1] |= dict.fromkeys(("messages", "trajectory_json", "reward"))
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    made, metadata = converted(tmp_path / "dump", chatty)
+    assert [row["reward"] for row in made] == [1.0, 0.5, 1.0, 0.0, 0.5]
+    changes = metadata["conversion"]["changes"]
+    assert [count for text, count in changes.items() if "without any trajectory" in text] == [1]
+    rows[1]["trajectory_json"] = '{"exchanges": []}'
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    with pytest.raises(RcdiagError, match=r"0009\.parquet, row 1: .* `trajectory_json`"):
+        converted(tmp_path / "dump", chatty)
+
+
 def test_tool_calls_of_art_that_are_no_json_are_named(tmp_path, chatty):
     path = art(tmp_path / "dump") / "train" / "0009.parquet"
     rows = pq.read_table(path).to_pylist()
@@ -362,6 +392,8 @@ def test_text_that_no_tokens_decode_to_is_counted(tmp_path, tokenizer):
     facts = metadata["reencoded"]
     assert facts["rows_decoding_to_their_text"] == sum(same)
     assert facts["rows_with_lost_bytes"] == 1
+    changes = metadata["conversion"]["changes"]
+    assert [rows for text, rows in changes.items() if "replacement character" in text] == [1]
 
 
 def test_a_response_that_grows_together_with_its_prompt_is_counted(tmp_path, tokenizer):

@@ -74,8 +74,10 @@ def test_objects_beside_the_tensors_are_left_alone(tmp_path):
     image = Built(Named("PIL.Image", "Image"), (), ["RGB", (1, 1), b"abc"])
     values["multi_modal_inputs"] = np.array([inputs, None, inputs, image], object)
     proto = data_proto(torch_bytes(tensordict(tensors_of(batch))), values)
-    rows, _ = read(write(tmp_path / "a.dp", pickled(proto)))
+    rows, table = read(write(tmp_path / "a.dp", pickled(proto)))
     assert_rows(rows, batch.rows)
+    left = "columns that a table has no place for are left out: extra_info, multi_modal_inputs"
+    assert left in changes(table)
     values["extra_info"][1] = Built(Named("my.package", "Config"))
     path = write(tmp_path / "a.dp", pickled(data_proto(None, values)))
     with pytest.raises(RcdiagError, match=r"a\.dp: the file needs my\.package\.Config to load"):
@@ -339,6 +341,19 @@ def test_rows_of_a_transfer_queue_may_be_a_stack_of_tensors(tmp_path):
         columns[name] = stacked(list(columns[name].unbind()))
     rows, _ = read(write(tmp_path / "tq_batch.pt", torch_bytes(payload)))
     assert_rows(rows, only(batch.rows, "prompt_ids", "response_ids", "rollout_log_probs"))
+
+
+def test_a_column_of_a_transfer_queue_that_some_rows_lack_is_left_out_and_said(tmp_path):
+    batch = rollouts(6).but_for(0)
+    payload = queue_batch(batch, 0)
+    columns = payload["tensordict"].parts[1][1]["_tensordict"]
+    columns["rollout_log_probs"] = stacked([*columns["rollout_log_probs"].unbind()[:-1], None])
+    columns["rm_scores"] = stacked([None, *columns["rm_scores"].unbind()[1:]])
+    rows, table = read(write(tmp_path / "tq_batch.pt", torch_bytes(payload)))
+    assert_rows(rows, only(batch.rows, "prompt_ids", "response_ids", "response_mask"))
+    assert not table.policies
+    assert "rm_scores, rollout_log_probs are left out: rows without a value" in changes(table)
+    assert "kept as columns: num_turns" in changes(table)
 
 
 def test_rows_of_a_transfer_queue_may_be_a_stack_of_plain_lists(tmp_path):

@@ -277,3 +277,17 @@ def test_streamed_chunks_and_other_objects_are_refused(tmp_path):
     )
     file = write_lines(tmp_path / "b.jsonl", [chat([chat_choice(0, [4], [-0.5])]), {"x": 1}])
     assert "line 2: no `choices`" in refusal(VLLM, file)
+
+
+def test_a_chat_of_sglang_has_its_ids_on_the_choices(tmp_path):
+    """As SGLang 0.5.23 answers a request with `return_token_ids`."""
+    made = chat_choice(0, [4, 5], [-0.5, -0.25])
+    del made["token_ids"]
+    for token, name in zip(made["logprobs"]["content"], ("a", "b"), strict=True):
+        token["token"] = name
+    made |= {"response_token_ids": [4, 5], "prompt_token_ids": PROMPT, "matched_stop": None}
+    response = chat([made])
+    del response["prompt_token_ids"], response["prompt_logprobs"]
+    (row,) = rows_of(VLLM, write_lines(tmp_path / "r.jsonl", [response])).rows
+    assert (row["prompt_ids"], row["response_ids"]) == (PROMPT, [4, 5])
+    assert row["rollout_log_probs"] == [-0.5, -0.25]

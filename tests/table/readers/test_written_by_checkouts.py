@@ -20,6 +20,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Generic, TypeVar
 from unittest.mock import MagicMock
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -268,6 +269,48 @@ def test_token_exports_of_prime_rl(tmp_path):
     names = [name for name in SAMPLE if name != "reward"]
     assert_rows(rows[:6], only(batch.rows, *names, "old_log_probs", "advantages"))
     assert [row["step"] for row in rows] == [9] * 6 + [10] * 6
+
+
+@PRIME_RL.needed
+def test_micro_batches_of_prime_rl(tmp_path):
+    file = "src/prime_rl/transports/rollouts/types.py"
+    names = ["EncodedTensor", "RoutedExperts", "MicroBatch"]
+    types = PRIME_RL.definitions(file, names, {"msgspec": msgspec})
+    batch = batch_of()
+    for row in batch.rows:
+        row["response_mask"][0] = 1
+        row["rollout_log_probs"][0] = -0.25
+
+    def packed(name: str, before: Any) -> list[Any]:
+        return [x for r in batch.rows for x in [before] * len(r["prompt_ids"]) + r[name]]
+
+    ids = [token for row in batch.rows for token in row["prompt_ids"] + row["response_ids"]]
+    lengths = [len(row["prompt_ids"] + row["response_ids"]) for row in batch.rows]
+    experts = np.arange(len(ids) * 4, dtype=np.uint8).reshape(-1, 2, 2)
+    made = types["MicroBatch"](
+        input_ids=ids,
+        loss_mask=[value == 1 for value in packed("response_mask", 0)],
+        advantages=packed("advantages", 0.0),
+        inference_logprobs=packed("rollout_log_probs", 0.0),
+        position_ids=[place for length in lengths for place in range(length)],
+        sequence_lengths=lengths,
+        temperatures=[0.7] * len(ids),
+        env_names=["math"] * len(ids),
+        seq_lens=lengths,
+        routed_experts=types["RoutedExperts"](experts.tobytes(), list(experts.shape), "uint8"),
+    )
+    path = tmp_path / "rollouts" / "step_12" / "rank_0.bin"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(msgspec.msgpack.encode([made]))
+    rows, _ = read(tmp_path)
+    kept = [name for name in SAMPLE if name != "reward"]
+    assert_rows(rows, only(batch.rows, *kept, "advantages"))
+    assert {(row["step"], row["temperature"], row["env_name"]) for row in rows} == {
+        (12, 0.7, "math")
+    }
+    end = lengths[0]
+    start = len(batch.rows[0]["prompt_ids"])
+    assert rows[0]["rollout_routed_experts"] == experts[start:end].reshape(-1, 4).tolist()
 
 
 @OPEN_INSTRUCT.needed

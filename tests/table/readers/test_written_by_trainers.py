@@ -23,7 +23,10 @@ pytestmark = pytest.mark.oracle
 
 # verl and tensordict: the oldest and the newest that verl asks for, and the newest there is.
 VERSIONS = [("0.6.1", "0.8.3"), ("0.9.1", "0.10.0"), ("0.9.1", "0.15.3")]
-SKYRL = "0.3.0"
+SKYRL = {"0.6.1": "0.3.0", "0.9.1": "0.4.0"}  # beside each version of verl
+QUEUE = "0.1.11"  # of TransferQueue
+SKYRL_FILES = "skyrl/backends/skyrl_train"
+STORAGE = "transfer_queue/storage/managers"
 NEEDED = ("pyvers", "orjson", "cloudpickle", "packaging")
 SCRIPT = Path(__file__).with_name("write_with_trainers.py")
 
@@ -54,8 +57,12 @@ def written(tmp_path: Path, truth: dict[str, Any], verl: str, tensordict: str) -
     other_python = ("--python-version", "3.12", "--only-binary", ":all:")
     files = (
         source("verl", verl, "verl/protocol.py"),
-        source("skyrl", SKYRL, "skyrl/backends/skyrl_train/training_batch.py", *other_python),
+        source("transferqueue", QUEUE, f"{STORAGE}/simple_storage_manager.py"),
+        source("skyrl", SKYRL[verl], f"{SKYRL_FILES}/training_batch.py", *other_python),
     )
+    if SKYRL[verl] != "0.3.0":
+        packed = f"{SKYRL_FILES}/utils/packed_tensor.py"
+        files = (*files, source("skyrl", SKYRL[verl], packed, *other_python))
     path = os.pathsep.join([tensordict_of(tensordict), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, str(SCRIPT), str(tmp_path / "truth.pt"), str(folder)]
     ran = subprocess.run(
@@ -92,6 +99,8 @@ def test_what_trainers_write_is_read_cell_by_cell(verl, tensordict, tmp_path):
         "skyrl": test_skyrl.tensors_of(batch),
         "boundaries": [(0, 2), (2, 4), (4, 6), (6, 8)],
     }
+    lengths = [len(row["prompt_ids"] + row["response_ids"]) for row in batch.rows]
+    truth["experts"] = [torch.randint(1, 200, (n, 2, 2), dtype=torch.uint8) for n in lengths]
     truth["skyrl"]["action_log_probs"] = truth["skyrl"]["action_log_probs"].bfloat16()
     folder = written(tmp_path, truth, verl, tensordict)
     for name in ("disk.dp", "torch.pt", "tensordict.pt", "dict.pt", "protocol5.dp", "numpy.dp"):
@@ -104,6 +113,10 @@ def test_what_trainers_write_is_read_cell_by_cell(verl, tensordict, tmp_path):
         rows, _ = read(folder / form / "tq_batch.pt")
         assert_rows(rows, only(queued.rows[:-1], *(column for column, _ in names.values())))
     rows, _ = read(folder / "global_step_4_training_input.pkl")
+    if SKYRL[verl] != "0.3.0":
+        for row, made in zip(rows, truth["experts"], strict=True):
+            own = made.reshape(len(made), -1)[len(row["prompt_ids"]) :].tolist()
+            assert row["rollout_routed_experts"] == ([*own[:-1], []] if own else [])
     assert_rows(rows, only(batch.rows, "prompt_ids", "response_ids", "response_mask", "advantages"))
     assert [row["step"] for row in rows] == [4] * 8
     assert [row["group_id"] for row in rows] == [f"0-{row // 2}" for row in range(8)]

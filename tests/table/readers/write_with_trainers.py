@@ -1,6 +1,7 @@
 """Write files with the trainers' own classes; run as a script, with their packages on the path.
 
-    python write_with_trainers.py TRUTH.pt FOLDER PROTOCOL.py TRAINING_BATCH.py
+    python write_with_trainers.py TRUTH.pt FOLDER PROTOCOL.py STORAGE_MANAGER.py TRAINING_BATCH.py \
+        [PACKED_TENSOR.py]
 
 TRUTH.pt holds tensors and values of a batch of each trainer. Modules that those files import but
 that writing does not use (ray, jaxtyping, verl's utilities) are replaced by empty ones.
@@ -8,6 +9,7 @@ that writing does not use (ray, jaxtyping, verl's utilities) are replaced by emp
 
 from __future__ import annotations
 
+import ast
 import os
 import pickle
 import sys
@@ -60,15 +62,29 @@ def write_verl(truth: dict[str, Any], folder: Path, source: str) -> None:
     del os.environ["VERL_DATAPROTO_SERIALIZATION_METHOD"]
 
 
-def write_queue(truth: dict[str, Any], folder: Path) -> None:
-    """Write what `RolloutSkip.prepare_data` of verl's V1 trainer saves."""
-    columns: dict[str, Any] = {
-        name: torch.nested.as_nested_tensor(list(map(torch.as_tensor, rows)), layout=torch.jagged)
-        for name, rows in truth["queue"].items()
+def packing_of(source: str) -> Any:
+    """Return the function that packs what TransferQueue stored of the rows of a column."""
+    names = [each for each in ast.walk(ast.parse(Path(source).read_text()))
+             if getattr(each, "name", "") == "_pack_field_values"]  # fmt: skip
+    (function,) = names
+    assert isinstance(function, ast.FunctionDef)
+    function.decorator_list = []
+    space = {"torch": torch, "logger": MagicMock(), "NonTensorStack": tensordict.NonTensorStack}
+    exec(compile(ast.Module([function], []), source, "exec"), space)
+    return space[function.name]
+
+
+def write_queue(truth: dict[str, Any], folder: Path, source: str) -> None:
+    """Write what `RolloutSkip.prepare_data` of verl's V1 trainer saves, packed by the queue."""
+    pack, count = packing_of(source), len(truth["keys"])
+    columns = {
+        name: pack(list(map(torch.as_tensor, rows))) for name, rows in truth["queue"].items()
     }
-    columns["data_source"] = tensordict.NonTensorStack(*["made/up"] * len(truth["keys"]))
-    columns["extra_fields"] = tensordict.NonTensorStack(*[{"a": 1}] * len(truth["keys"]))
-    size = [len(truth["keys"])]
+    columns["num_turns"] = pack([torch.tensor(2)] * count)
+    columns["data_source"] = pack(["made/up"] * count)
+    columns["extra_fields"] = pack([{"a": 1}] * count)
+    columns["multi_modal_inputs"] = pack([torch.ones(2), *[None] * (count - 1)])
+    size = [count]
     batch = tensordict.TensorDict(columns, batch_size=size)
     payload = {"tags": truth["tags"], "keys": truth["keys"], "global_steps": 5}
     for name, value in (("plain", batch), ("consolidated", batch.consolidate())):
@@ -76,12 +92,23 @@ def write_queue(truth: dict[str, Any], folder: Path) -> None:
         torch.save({"tensordict": value, **payload}, folder / name / "tq_batch.pt")
 
 
-def write_skyrl(truth: dict[str, Any], folder: Path, source: str) -> None:
-    needs = ["jaxtyping", "skyrl.backends.skyrl_train.utils.replay_utils"]
-    for name in ("skyrl.backends.skyrl_train.utils",):
-        sys.modules[name] = types.ModuleType(name)
+def write_skyrl(truth: dict[str, Any], folder: Path, source: str, packed: str | None) -> None:
+    """Write a step; from SkyRL 0.4 on with the experts of its tokens, which are packed."""
+    utils = "skyrl.backends.skyrl_train.utils"
+    sys.modules[utils] = types.ModuleType(utils)
+    needs = ["jaxtyping", f"{utils}.replay_utils"]
+    tensors = dict(truth["skyrl"])
+    if packed is not None:
+        needs += [f"{utils}.sample_support"]
+        kind = module(f"{utils}.packed_tensor", packed, []).PackedTensor
+        tensors["rollout_expert_indices"] = kind.from_segments(truth["experts"])
+        unknown = torch.zeros_like(tensors["attention_mask"], dtype=torch.bool)
+        unknown[:, -1] = True  # the router has chosen nothing for the last token
+        tensors["router_padding_mask"] = unknown
     made = module("skyrl.backends.skyrl_train.training_batch", source, needs)
-    batch = made.TrainingInputBatch(truth["skyrl"])
+    if packed is not None:
+        made.replay_padding_row.side_effect = lambda topk, dtype, device: torch.arange(topk)
+    batch = made.TrainingInputBatch(tensors)
     batch.metadata = {"policy_prompt_boundaries": truth["boundaries"]}
     padded = made.pad_training_input_batch(batch, 3)
     padded.save(folder / "global_step_4_training_input.pkl")
@@ -92,8 +119,8 @@ def main() -> None:
     folder = Path(sys.argv[2])
     folder.mkdir(parents=True)
     write_verl(truth, folder, sys.argv[3])
-    write_queue(truth, folder)
-    write_skyrl(truth, folder, sys.argv[4])
+    write_queue(truth, folder, sys.argv[4])
+    write_skyrl(truth, folder, sys.argv[5], next(iter(sys.argv[6:]), None))
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ VERL = Reader(
     says="Batches of verl: DataProto files of its rollout dumps, batches of TransferQueue, and "
     "what a hook in the trainer saves with torch.save or save_to_disk.",
     patterns=("*.dp", "*.pt", "*.pth", "*.pkl", "*GBS*_N*"),
+    beside=(layout.MARK,),
     detect=_is_verl,
     read=_read,
     lost=layout.lost_batch,

@@ -46,6 +46,7 @@ class Batch:
     meta: dict[str, Any] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)  # of TransferQueue, by row
     tags: list[dict[str, Any]] = field(default_factory=list)  # of TransferQueue, by row
+    others: list[str] = field(default_factory=list)  # columns of kinds that no row of a table has
 
     def add(self, columns: Any) -> None:
         """Sort the columns of a dict into tensors, values by row, and facts."""
@@ -62,6 +63,8 @@ class Batch:
                 self.values[name] = column
             elif isinstance(column, (int, float, str)):
                 self.meta[name] = column
+            elif column is not None:
+                self.others.append(str(name))
 
 
 def open_batch(content: Content) -> Batch:

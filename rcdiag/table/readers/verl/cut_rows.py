@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,10 @@ MASKS = ("response_mask", "loss_mask")
 SCORES = ("token_level_scores", "rm_scores")
 # Steps whose weights sampled a row's first token and its last.
 VERSIONS = ("min_global_steps", "max_global_steps")
+# Columns that say where tokens stand, or repeat others.
+PLACES = ("prompts", "responses", "input_ids", "position_ids", "attention_mask", *MASKS)
+LEFT_OUT = "columns that a table has no place for are left out"
+UNEVEN = "are left out: rows without a value, or with one value for a whole row"
 ASYNC_PROMPT = re.compile(r"(?:uid_)?sample_\d+_\d+")
 
 
@@ -54,6 +58,7 @@ def rows_of(batch: Batch, path: Path, number: int, notes: Notes) -> Iterator[Row
     _check_tags(batch, path)
     kept = _without_padding(batch, len(responses), notes)
     facts = _columns_of_rows(batch, path, number, notes)
+    _say_what_is_left(batch, facts, notes)
     width: Any = responses.lengths[kept] if isinstance(responses, Jagged) else _width(batch)
     if not any(name in batch.tensors for name in MASKS):
         notes.change(NO_MASK, len(kept))
@@ -105,15 +110,14 @@ def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]
                 add(name, source, response)
     known = {source for sources in FLOATS.values() for source in sources}
     for source in tensors:  # of policies that a hook scored besides
-        is_own = source not in known and column_spec(source) is TOKEN_FLOATS
-        if is_own and not _is_scalar(tensors[source]):
+        if source not in known and _is_by_token(source) and not _is_scalar(tensors[source]):
             add(source, source, response)
     experts = tensors.get("routed_experts")
     if isinstance(experts, Tensor):
         span = response + columns
         add("rollout_routed_experts", "routed_experts", span, padded.experts_column)
     elif isinstance(experts, Jagged) and prompt is not None:
-        values = _after_prompts(experts, rows, prompt, response, where)
+        values = padded.after_prompts(experts, rows, prompt, response, "routed_experts", where)
         made["rollout_routed_experts"] = padded.experts_column(values, response)
     return made
 
@@ -175,17 +179,6 @@ def _check_width(
 
 def _is_scalar(tensor: Tensor | Jagged) -> bool:
     return isinstance(tensor, Tensor) and len(tensor.shape) == 1
-
-
-def _after_prompts(
-    tensor: Jagged, rows: RowIndex, prompt: Span, response: Span, where: Where
-) -> NDArray[Any]:
-    """Return the values of responses in a column that has values for prompts too."""
-    lengths = prompt.lengths + response.lengths
-    padded.check_lengths(tensor.lengths[rows], lengths, "routed_experts", where)
-    return Jagged(tensor.values, tensor.starts[rows] + prompt.lengths, response.lengths).numpy(
-        slice(None)
-    )
 
 
 # Rows
@@ -262,15 +255,39 @@ def _columns_of_rows(batch: Batch, path: Path, number: int, notes: Notes) -> dic
     sources = batch.values.get("data_source")
     if sources is not None and all(isinstance(source, str) for source in sources):
         made["data_source"] = pa.array(list(sources), pa.string())
+    scalars = {
+        name: tensor.numpy()
+        for name, tensor in batch.tensors.items()
+        if isinstance(tensor, Tensor) and _is_scalar(tensor) and name not in (*FLOATS, *SCORES)
+    }
     extras = {
         name: numbers
-        for name, values in batch.values.items()
+        for name, values in {**scalars, **batch.values}.items()
         if name not in (*made, *VERSIONS) and column_spec(name) is None
         if (numbers := _numbers(values, count)) is not None
     }
     if extras:
         notes.change(f"numbers by row, such as rewards, are kept as columns: {', '.join(extras)}")
     return made | {name: pa.array(values, pa.float64()) for name, values in extras.items()}
+
+
+def _say_what_is_left(batch: Batch, facts: Collection[str], notes: Notes) -> None:
+    """Note the columns of a batch that become no column of the table; `facts` are those by row."""
+    sources = {source for names in FLOATS.values() for source in names}
+    by_token = {name for name in batch.tensors if name in sources or _is_by_token(name)}
+    taken = {*PLACES, *VERSIONS, "uid", "routed_experts", *facts}
+    taken |= {name for name in by_token if not _is_scalar(batch.tensors[name])}
+    taken |= {name for name in SCORES if name in batch.tensors}
+    left = [n for n in (*batch.tensors, *batch.values, *batch.others) if n not in taken]
+    uneven = sorted(name for name in left if name in (*sources, *SCORES) or _is_by_token(name))
+    if uneven:
+        notes.change(f"{', '.join(uneven)} {UNEVEN}")
+    if others := sorted(set(left) - set(uneven)):
+        notes.change(f"{LEFT_OUT}: {', '.join(others)}")
+
+
+def _is_by_token(name: str) -> bool:
+    return column_spec(name) is TOKEN_FLOATS
 
 
 def _numbers(values: Any, count: int) -> list[float | None] | None:
