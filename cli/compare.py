@@ -61,6 +61,8 @@ def compare(
     csv: options.CsvFile = None,
     html: options.HtmlFile = None,
     plots: options.PlotsFolder = None,
+    figure: options.Figures = None,
+    width: options.FigureWidth = None,
     json: options.Json = False,
     fail_on: options.Fail = options.FailOn.never,
     rows: options.Rows = None,
@@ -71,12 +73,13 @@ def compare(
     verbose: options.Verbose = False,
 ) -> None:
     """Compare all policies pair by pair: who is nearest to the sampler, which step adds what."""
-    from cli.outputs import chosen, finish
+    from cli.outputs import Drawing, chosen, finish
     from cli.terminal.screen import Screen
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     check_apart([result, csv, html, plots], dump)
     check_outputs([result, csv, html, plots], force=force)
+    drawing = Drawing.of(plots, figure, width)
     with screen.progress() as progress:
         document = chosen(rcdiag.compare, dry_run)(
             *dump,
@@ -97,4 +100,4 @@ def compare(
             force=force,
             progress=progress,
         )
-    finish(document, screen, result=result, csv=csv, html=html, plots=plots, fail_on=fail_on)
+    finish(document, screen, result=result, csv=csv, html=html, drawing=drawing, fail_on=fail_on)

@@ -55,6 +55,8 @@ def diagnose(
     csv: options.CsvFile = None,
     html: options.HtmlFile = None,
     plots: options.PlotsFolder = None,
+    figure: options.Figures = None,
+    width: options.FigureWidth = None,
     json: options.Json = False,
     fail_on: options.Fail = options.FailOn.never,
     rows: RowsRead = 256,
@@ -65,12 +67,13 @@ def diagnose(
     verbose: options.Verbose = False,
 ) -> None:
     """Name the causes of a mismatch, by experiments with the trainer's checkpoint if given."""
-    from cli.outputs import chosen, finish
+    from cli.outputs import Drawing, chosen, finish
     from cli.terminal.screen import Screen
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     check_apart([result, csv, html, plots], dump)
     check_outputs([result, csv, html, plots], force=force)
+    drawing = Drawing.of(plots, figure, width)
     with screen.progress() as progress:
         document = chosen(rcdiag.diagnose, dry_run)(
             dump,
@@ -86,4 +89,4 @@ def diagnose(
             seed=seed,
             progress=progress,
         )
-    finish(document, screen, result=result, csv=csv, html=html, plots=plots, fail_on=fail_on)
+    finish(document, screen, result=result, csv=csv, html=html, drawing=drawing, fail_on=fail_on)

@@ -166,6 +166,24 @@ PlotsFolder = Annotated[
         "--plots", help="Folder for the figures as PDF, SVG, PNG and CSV", rich_help_panel=OUTPUT
     ),
 ]
+Figures = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--figure",
+        metavar="NAME",
+        help="Figure to write with --plots, of all that there are. May be repeated",
+        rich_help_panel=OUTPUT,
+    ),
+]
+FigureWidth = Annotated[
+    float | None,
+    typer.Option(
+        "--width",
+        min=1.0,
+        help="Width of figures in inches: 3.3 for a column, 6.9 for a page",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result document alone", rich_help_panel=OUTPUT)
 ]

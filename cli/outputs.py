@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -11,6 +12,7 @@ from cli.freed_memory import resume_collection
 from cli.options import FailOn
 from cli.terminal.console import write_out
 from cli.terminal.screen import Screen
+from rcdiag.errors import RcdiagError
 from rcdiag.files import write_text
 from rcdiag.results import to_json
 
@@ -28,6 +30,34 @@ def chosen(usecase: UseCase[P, R], dry_run: bool) -> Callable[P, R | str]:
     return usecase.dry_run if dry_run else usecase
 
 
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Where figures are written, which, and how wide."""
+
+    folder: Path
+    figures: Sequence[str]
+    width: float | None
+
+    @classmethod
+    def of(
+        cls, folder: Path | None, figures: Sequence[str] | None, width: float | None
+    ) -> Drawing | None:
+        """Return what is to be drawn, None where nothing is; refuse a choice of nothing."""
+        if folder is None:
+            if figures or width is not None:
+                raise RcdiagError(
+                    "--figure and --width are for files of figures", hint="give --plots DIR"
+                )
+            return None
+        if figures:  # refused before the work, not after it
+            from rcdiag.pages.figures import FIGURES
+
+            for name in figures:
+                if not name.startswith("family-"):  # of a sweep
+                    FIGURES.find(name, "--figure")
+        return cls(folder, figures or (), width)
+
+
 def finish(
     document: Result | str,
     screen: Screen,
@@ -35,7 +65,7 @@ def finish(
     result: Path | None = None,
     csv: Path | None = None,
     html: Path | None = None,
-    plots: Path | None = None,
+    drawing: Drawing | None = None,
     written: Sequence[Path] = (),
     instead: str | None = None,
     fail_on: FailOn,
@@ -55,8 +85,15 @@ def finish(
     if csv is not None:
         write_text(csv, document.frame().write_csv())
         paths.append(csv)
-    if html is not None or plots is not None:
-        paths += rcdiag.report(document, html, plots=plots, force=True)
+    if html is not None or drawing is not None:
+        paths += rcdiag.report(
+            document,
+            html,
+            plots=None if drawing is None else drawing.folder,
+            figures=() if drawing is None else drawing.figures,
+            width=None if drawing is None else drawing.width,
+            force=True,
+        )
     # Before the result, whose last lines stay the last: verdict, cause, what to run next.
     for path in paths:
         screen.wrote(path)

@@ -70,6 +70,8 @@ def replay(
     csv: options.CsvFile = None,
     html: options.HtmlFile = None,
     plots: options.PlotsFolder = None,
+    figure: options.Figures = None,
+    width: options.FigureWidth = None,
     json: options.Json = False,
     fail_on: options.Fail = options.FailOn.never,
     rows: options.Rows = None,
@@ -80,12 +82,13 @@ def replay(
     verbose: options.Verbose = False,
 ) -> None:
     """Replay one update of each preset on recorded log-probs, or, with --model, for real."""
-    from cli.outputs import chosen, finish
+    from cli.outputs import Drawing, chosen, finish
     from cli.terminal.screen import Screen
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     check_apart([result, csv, html, plots, save], [*dump, trainer_config])
     check_outputs([result, csv, html, plots], force=force)
+    drawing = Drawing.of(plots, figure, width)
     if model is None:
         trained.refuse_without_model(context)
     names = inspect.signature(rcdiag.replay).parameters
@@ -100,4 +103,4 @@ def replay(
     }
     with screen.progress() as progress:
         replayed = chosen(rcdiag.replay, dry_run)(dump, **keywords, progress=progress)
-    finish(replayed, screen, result=result, csv=csv, html=html, plots=plots, fail_on=fail_on)
+    finish(replayed, screen, result=result, csv=csv, html=html, drawing=drawing, fail_on=fail_on)

@@ -46,22 +46,8 @@ def report(
             rich_help_panel=options.OUTPUT,
         ),
     ] = None,
-    figure: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Figure to write with --plots, of all that there are. May be repeated",
-            rich_help_panel=options.OUTPUT,
-        ),
-    ] = None,
-    width: Annotated[
-        float | None,
-        typer.Option(
-            min=1.0,
-            help="Width of figures in inches: 3.3 for a column, 6.9 for a page",
-            rich_help_panel=options.OUTPUT,
-        ),
-    ] = None,
+    figure: options.Figures = None,
+    width: options.FigureWidth = None,
     no_host: Annotated[
         bool,
         typer.Option(
@@ -77,12 +63,12 @@ def report(
     verbose: options.Verbose = False,
 ) -> None:
     """Make a page of results, without the data and without torch."""
+    from cli.outputs import Drawing
     from cli.terminal.screen import Screen
 
     check_apart([html, plots, notebook], [*results, *(against or ())])
     check_outputs([html, plots, notebook], force=force)
-    if (figure or width is not None) and plots is None:
-        raise RcdiagError("--figure and --width are for files of figures", hint="give --plots DIR")
+    Drawing.of(plots, figure, width)
     if against and html is None:
         raise RcdiagError("--against is for pages", hint="give --html FILE.html")
     if no_host and html is None:

@@ -48,6 +48,8 @@ def score(
     csv: options.CsvFile = None,
     html: options.HtmlFile = None,
     plots: options.PlotsFolder = None,
+    figure: options.Figures = None,
+    width: options.FigureWidth = None,
     include_text: options.IncludeText = None,
     sequence: options.SequenceRow = None,
     json: options.Json = False,
@@ -60,12 +62,13 @@ def score(
     verbose: options.Verbose = False,
 ) -> None:
     """Measure how far two policies are apart on the same tokens, scoring them first if asked."""
-    from cli.outputs import chosen, finish
+    from cli.outputs import Drawing, chosen, finish
     from cli.terminal.screen import Screen
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     check_apart([result, csv, html, plots, output], [*dump, trainer_config, logged])
     check_outputs([result, csv, html, plots], force=force)
+    drawing = Drawing.of(plots, figure, width)
     with screen.progress() as progress:
         document = chosen(rcdiag.score, dry_run)(
             dump,
@@ -102,7 +105,7 @@ def score(
         result=result,
         csv=csv,
         html=html,
-        plots=plots,
+        drawing=drawing,
         written=progress.written,
         fail_on=fail_on,
     )

@@ -56,6 +56,8 @@ def sweep(
     csv: options.CsvFile = None,
     html: options.HtmlFile = None,
     plots: options.PlotsFolder = None,
+    figure: options.Figures = None,
+    width: options.FigureWidth = None,
     json: options.Json = False,
     fail_on: options.Fail = options.FailOn.never,
     rows: options.Rows = None,
@@ -66,7 +68,7 @@ def sweep(
     verbose: options.Verbose = False,
 ) -> None:
     """Try every estimator over its thresholds in one pass, and recommend one, or none."""
-    from cli.outputs import chosen, finish
+    from cli.outputs import Drawing, chosen, finish
     from cli.terminal.screen import Screen
 
     if json and emit:
@@ -74,6 +76,7 @@ def sweep(
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     check_apart([result, csv, html, plots], dump)
     check_outputs([result, csv, html, plots], force=force)
+    drawing = Drawing.of(plots, figure, width)
     with screen.progress() as progress:
         swept = chosen(rcdiag.sweep, dry_run)(
             dump,
@@ -97,7 +100,7 @@ def sweep(
         result=result,
         csv=csv,
         html=html,
-        plots=plots,
+        drawing=drawing,
         instead=emitted,
         fail_on=fail_on,
     )

@@ -53,6 +53,27 @@ def test_missing_folders_of_outputs_are_made(rcdiag, doubtful, tmp_path):
     assert (tmp_path / "new" / "r.json").exists()
 
 
+def test_every_command_draws_the_figures_that_are_asked_for(rcdiag, doubtful, tmp_path):
+    plots = tmp_path / "plots"
+    ran = rcdiag("score", doubtful, "--plots", plots, "--figure", "concentration", "--width", "3.3")
+    assert ran.code == 0
+    assert {path.stem for path in plots.iterdir()} == {"concentration"}
+    assert 'width="237.6pt"' in (plots / "concentration.svg").read_text()
+
+
+@pytest.mark.parametrize("command", ["score", "compare", "sweep", "replay"])
+def test_a_choice_of_figures_is_refused_before_the_work(rcdiag, doubtful, tmp_path, command):
+    ran = rcdiag(command, doubtful, "--width", "3.3")
+    assert (ran.code, "give --plots DIR" in ran.err) == (2, True)
+    result = tmp_path / "r.json"
+    ran = rcdiag(
+        *(command, doubtful, "--result", result),
+        *("--plots", tmp_path / "plots", "--figure", "concentrasion"),
+    )
+    assert (ran.code, "did you mean concentration?" in ran.err) == (2, True)
+    assert not result.exists()
+
+
 @pytest.mark.parametrize("option", ["--result", "--html", "--plots"])
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
 def test_an_output_that_cannot_be_written_is_refused_before_any_work(
