@@ -82,7 +82,7 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
                 suspicion = replace(suspicion, from_step=onset.step)
             if (suspicion.verdict or cause.words.verdict) == "guides":
                 suspicion = replace(suspicion, verdict=by_size(signs))
-            named.append((cause, suspicion))
+            named = _with(named, cause, suspicion)
             if suspicion.mended is not None:
                 mended = suspicion.mended.without_tokens(~signs.case.mask)
                 signs = Signs(mended, signs.onset)
@@ -134,10 +134,34 @@ def _is_broken(cause: Cause, suspicion: Suspicion) -> bool:
     return verdict == "fix" and suspicion.mended is None
 
 
+def _with(named: Named, cause: Cause, suspicion: Suspicion) -> list[tuple[Cause, Suspicion]]:
+    """Return the named causes with one more; what spoilt the other column too is one cause."""
+    names = [one.name for one, _ in named]
+    if cause.name not in names:
+        return [*named, (cause, suspicion)]
+    place = names.index(cause.name)
+    first = named[place][1]
+    both = replace(
+        first,
+        message=f"{first.message} {suspicion.message}",
+        evidence=[*first.evidence, *suspicion.evidence],
+        share_of_rows=max(first.share_of_rows, suspicion.share_of_rows),
+        policy=None,
+        mended=suspicion.mended,
+    )
+    return [*named[:place], (cause, both), *named[place + 1 :]]
+
+
 def _unnamed(here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
-    """Return the suspicions of causes that are not named yet."""
-    names = {cause.name for cause, _ in named}
-    return [(cause, suspicion) for cause, suspicion in here if cause.name not in names]
+    """Return the suspicions of causes that are not named yet, or of one column alone."""
+    told = {cause.name: suspicion.policy for cause, suspicion in named}
+    return [
+        (cause, suspicion)
+        for cause, suspicion in here
+        if cause.name not in told
+        or None not in (told[cause.name], suspicion.policy)
+        and told[cause.name] != suspicion.policy
+    ]
 
 
 def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:

@@ -62,6 +62,14 @@ class StoredColumn:
         return np.isfinite(self.values)
 
     @cached_property
+    def other_tells(self) -> bool:
+        """Tell whether the other policy's values can be log-probs, and several."""
+        numbers = self.other[np.isfinite(self.other) & (self.other != 0.0)]
+        if not len(numbers) or np.ptp(numbers) == 0.0:
+            return False
+        return float(np.mean(numbers > 0.0)) < 0.95
+
+    @cached_property
     def positive(self) -> Flags:
         """Flag the numbers that are above any log-prob."""
         return self.finite & (self.values > LARGEST_LOG_PROB)
