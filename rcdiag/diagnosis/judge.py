@@ -34,10 +34,17 @@ PUT_BACK, BESIDE_MENDED = 0.8, 0.7
 # Causes that say no more than that the two sides differ.
 LAST = "forwards-differ"
 WIDEST = (LAST, "context-differs")
+MUCH_LESS = 0.1  # confidence by which a narrow cause is less believed than an umbrella
 SURE = 0.9  # confidence from which on a cause is not overruled
 # What these mend takes rare tokens out, by which the law that sampled is told.
 TAKES_RARE = ("floor-clip", "mask-includes-tool")
 SILENT = ("temperature-silent", "top-p-silent")
+# Which of two laws sampled is told by their rare tokens.
+OF_TWO_LAWS = (
+    "temperature-raw-recorded",
+    "trainer-without-temperature",
+    "sampler-ignores-temperature",
+)
 # Evidence of a fault: what is left of the mismatch without it.
 LEFT = "rms log-ratio once that is mended"
 
@@ -108,6 +115,12 @@ def _beside_mended(signs: Signs, here: Named, named: Named) -> list[tuple[Cause,
     if any(cause.name in TAKES_RARE for cause, _ in named):
         # Without the rare tokens, or with those of tools, any law looks sharper than it is.
         here = [entry for entry in here if entry[0].name not in SILENT]
+        here = [
+            (cause, replace(told, confidence=min(told.confidence, BESIDE_MENDED)))
+            if cause.name in OF_TWO_LAWS
+            else (cause, told)
+            for cause, told in here
+        ]
     mended = [(cause, told) for cause, told in named if told.mended is not None]
     if not mended or not here:
         return list(here)
@@ -177,6 +190,10 @@ def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:
         suspicion = cause.weigh(signs)
         if suspicion is not None and suspicion.confidence >= NAMED:
             weighed.append((cause, suspicion))
+    surest = max((told.confidence for cause, told in weighed if _wide(cause)), default=0.0)
+    if stage == "law":
+        # A narrow cause that chance may have made does not stand before a law that it cannot have.
+        weighed = [entry for entry in weighed if entry[1].confidence > surest - MUCH_LESS]
     return sorted(
         weighed,
         key=lambda entry: (entry[0].name == LAST, _wide(entry[0]), -entry[1].confidence),

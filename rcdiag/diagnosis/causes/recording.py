@@ -16,6 +16,9 @@ UNLIKELY = -9.0
 UNSURE = 6.0
 # Correlation of two sides' log-probs of rare tokens, beyond which they are those of one token.
 MOST_LIKE = 0.8
+# A token of more than half the mass is the likeliest one: nats, from and to where others have some
+# too, how many such tokens tell, and by which share of its surprisal the sides are apart there.
+MAJORITY, FEWEST_OF_MAJORITY, SAME_TOKEN = (-0.6, -0.03), 10, 0.5
 
 
 def _columns_identical(signs: Signs) -> Suspicion | None:
@@ -131,6 +134,10 @@ def _top_one(signs: Signs) -> Suspicion | None:
         above = float(np.mean(own >= other - 0.1))
         # What the likeliest token has does not depend on how rare the sampled one is.
         follows = float(np.corrcoef(own[rare], other[rare])[0, 1])
+        likeliest = (other > MAJORITY[0]) & (other < MAJORITY[1])
+        apart = np.abs(1.0 - own[likeliest] / other[likeliest])
+        if len(apart) >= FEWEST_OF_MAJORITY and np.median(apart) > SAME_TOKEN:
+            continue
         if close < 0.02 and fits > 0.9 and above > 0.97 and not follows > MOST_LIKE:
             return Suspicion(
                 confidence=0.9,
