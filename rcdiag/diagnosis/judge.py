@@ -13,7 +13,7 @@ from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
 from rcdiag.diagnosis.estimates import rough
 from rcdiag.diagnosis.magnitude import beyond_guides
-from rcdiag.diagnosis.next_experiment import next_experiment, quoted
+from rcdiag.diagnosis.next_experiment import can_be_scored, next_experiment, quoted
 from rcdiag.diagnosis.over_steps import over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.signs import HONEST, Onset, Signs
@@ -172,8 +172,10 @@ def _unnamed(here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
         (cause, suspicion)
         for cause, suspicion in here
         if cause.name not in told
-        or None not in (told[cause.name], suspicion.policy)
-        and told[cause.name] != suspicion.policy
+        or (
+            None not in (told[cause.name], suspicion.policy)
+            and told[cause.name] != suspicion.policy
+        )
     ]
 
 
@@ -334,7 +336,8 @@ def _mending(signs: Signs, cause: Cause, verdict: str) -> list[Action]:
     slug = cause.words.slug
     actions = [_action(signs, text) for text in cause.words.mend[:2]]
     sampler, trainer = signs.declared.sampler.model, signs.declared.trainer.model
-    if signs.declared.weights_differ and sampler and trainer and slug == "stale-weights":
+    differ = signs.declared.weights_differ and slug == "stale-weights"
+    if differ and sampler and trainer and can_be_scored(signs.case):
         command = (
             f"rcdiag diagnose {signs.case.source} --model {quoted(trainer)} --checkpoint "
             f"{quoted(sampler)}"
@@ -349,6 +352,8 @@ def _action(signs: Signs, text: str) -> Action:
     says, colon, command = text.partition(": rcdiag ")
     if not colon:
         return Action(text=text)
+    if not can_be_scored(signs.case):
+        return Action(text=f"{says}, with `prompt_ids` in the table.")
     command = command.removesuffix(".").replace("DUMP", signs.case.source)
     if model := signs.declared.trainer.model:
         command = command.replace("CKPT", quoted(model))

@@ -67,17 +67,6 @@ def stated(case: Case, **policies: dict[str, Any]) -> Case:
     return replace(case, metadata={"policies": policies})
 
 
-def of_two_kinds(other: Case, rows: np.ndarray, **facts: Any) -> Case:
-    """Take some rows' columns of another table that has the same tokens' places."""
-    case = small()
-    first = case.take(~rows)
-    second = other.take(rows)
-    from rcdiag.diagnosis.case import joined_cases
-
-    joined = joined_cases([first, replace(second, row=second.row)])
-    return replace(joined, facts=replace(joined.facts, **facts))
-
-
 @dataclass(frozen=True)
 class Diagnosed:
     """A table, the verdict on it and its first cause."""
@@ -116,9 +105,8 @@ TABLES: dict[str, Diagnosed] = {
             lambda: small().with_log_probs("old", small().log_probs["rollout"]),
         ),
         "steps": ("fine", "engine-noise", lambda: small(step=STEPS)),
-        # Further ones.
-        "loud noise": ("correct", "engine-noise", lambda: small(noise=0.05)),
-        "experts": ("correct", "moe-routing", lambda: small(plain, rerouted(1.0, 0.05))),
+        "loud noise": ("cannot-tell", "forwards-differ", lambda: small(noise=0.05)),
+        "experts": ("cannot-tell", "forwards-differ", lambda: small(plain, rerouted(1.0, 0.05))),
         "short rows": ("fine", "engine-noise", lambda: small(length=8)),
         "long rows": ("fine", "engine-noise", lambda: small(length=120, noise=0.003)),
         "few rows": ("cannot-tell", "", lambda: small(rows=2, length=20)),
@@ -142,9 +130,7 @@ TABLES: dict[str, Diagnosed] = {
         "after a tool": (
             "fix",
             "shift-after-tool",
-            lambda: shifted(
-                with_tool_turns(small(length=60), 0.0), "old", EVERY >= 0, after=28
-            ),
+            lambda: shifted(with_tool_turns(small(length=60), 0.0), "old", EVERY >= 0, after=28),
         ),
         "swapped": ("fix", "rows-swapped", lambda: swapped(small(), "old", ROWS // 2)),
         "twice": ("fix", "duplicated-rows", lambda: taken_twice(small(), 16)),
@@ -166,8 +152,15 @@ TABLES: dict[str, Diagnosed] = {
         ),
         "last step": (
             "correct",
-            "weights-differ",
+            "weights-never-synced",
             lambda: small(plain, late(drifted(0.3), 48), step=STEPS),
+        ),
+        "no signs": ("fix", "sign-flipped", lambda: both(np.negative)),
+        "nothing but zeros": ("fix", "zero-placeholder", lambda: both(np.zeros_like)),
+        "sums on both sides": (
+            "fix",
+            "cumulative-stored",
+            lambda: summed(summed(small(), "old"), "rollout"),
         ),
     }.items()
 }
