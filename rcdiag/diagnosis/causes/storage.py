@@ -184,6 +184,7 @@ def _log_base(signs: Signs) -> Suspicion | None:
             if max(column.positive.mean(), np.mean(column.other > LARGEST_LOG_PROB)) > 0.01:
                 continue  # no logarithm of a probability, whatever the base
             alone = abs(k / ratio - 1) < max(0.002, min(left, 0.02)) and left < 0.35
+            alone &= not column.is_no_factor(ratio)
             if not alone and (_by_temperature(signs, k, ratio) or not column.is_all(ratio)):
                 continue
             return Suspicion(
