@@ -20,6 +20,9 @@ MOST_LIKE = 0.8
 # too, how many such tokens tell, and by which share of its surprisal the sides are apart there.
 MAJORITY, FEWEST_OF_MAJORITY, SAME_TOKEN = (-0.6, -0.03), 10, 0.5
 
+# What parts two tokens of one context, over what parts them on the other side, where it is noise.
+OF_CONTEXT = 0.3
+
 
 def _columns_identical(signs: Signs) -> Suspicion | None:
     tokens = signs.case.tokens
@@ -168,6 +171,8 @@ def _entropy_recorded(signs: Signs) -> Suspicion | None:
         stated = _states_entropy(signs, policy)
         if not stated and not _like_entropy(values, column.other):
             continue
+        if not stated and _parts_tokens_of_a_context(signs, policy):
+            continue
         return Suspicion(
             confidence=0.97 if stated else 0.85,
             message=f"The values of `{policy}` are the entropy of the next token"
@@ -185,6 +190,19 @@ def _entropy_recorded(signs: Signs) -> Suspicion | None:
             mended=case.without_tokens(np.ones(len(case.mask), np.bool_)),
         )
     return None
+
+
+def _parts_tokens_of_a_context(signs: Signs, policy: str) -> bool:
+    """Tell whether a policy's values differ between tokens that were sampled in one context.
+
+    An entropy is a number of the context. Forks are pairs that the trainer tells apart.
+    """
+    forks = signs.forks
+    if forks is None:
+        return False
+    if policy != signs.case.sampler:
+        return True
+    return float(np.median(np.abs(forks.sampler))) > OF_CONTEXT * float(np.median(forks.trainer))
 
 
 def _spread(values: Array) -> float:
