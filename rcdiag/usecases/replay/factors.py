@@ -6,7 +6,7 @@ import numpy as np
 
 from rcdiag.diagnosis.guides import judged_metric, without_numbers
 from rcdiag.results import Factor, MetricValue
-from rcdiag.statistics.extremes import RowCount, rows_of_numbers
+from rcdiag.statistics.extremes import RowCount
 from rcdiag.statistics.histograms import LOG_RATIO_EDGES, log_ratio_counts
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.pair import PolicyPair
@@ -28,7 +28,7 @@ def factors(batch: ReplayBatch) -> dict[str, Factor]:
 def _factor(batch: ReplayBatch, behavior: str, target: str) -> Factor:
     pair = batch.pair(behavior, target)
     suite = Suite(SuiteState.of(pair))
-    measured = _measured(pair)
+    measured = _measured(pair, suite)
     return Factor(
         behavior=behavior,
         target=target,
@@ -42,9 +42,8 @@ def _factor(batch: ReplayBatch, behavior: str, target: str) -> Factor:
     )
 
 
-def _measured(pair: PolicyPair) -> dict[str, MetricValue]:
-    """Measure rows whose values can be log-probs; nothing where they are fewer than half."""
-    if RowCount.of(pair.tokens).too_few:
+def _measured(pair: PolicyPair, suite: Suite) -> dict[str, MetricValue]:
+    """Measure a pair; nothing where an update holds values that no log-prob can have."""
+    if RowCount.of(pair.tokens).left_out:
         return without_numbers()
-    suite = Suite(SuiteState.of(pair.take(rows_of_numbers(pair.tokens))))
     return {name: judged_metric(METRICS[name], suite) for name in ("k3_kl", "ess_seq")}
