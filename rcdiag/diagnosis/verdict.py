@@ -36,7 +36,9 @@ def verdict_with_experiments(
     by the experiments, where they explain it.
     """
     signs = Signs(case)
-    table = suspicions(signs)
+    # As in `diagnose` of the judge: broken columns hold infinities and zeros.
+    with np.errstate(all="ignore"):
+        table = suspicions(signs)
     if run is None or case.prompt_ids is None:
         return diagnosis_of(signs, table), None
     settled = [(cause, told) for cause, told in table if cause.stage in SETTLED]
