@@ -13,7 +13,7 @@ from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
 from rcdiag.diagnosis.estimates import rough
 from rcdiag.diagnosis.magnitude import beyond_guides
-from rcdiag.diagnosis.next_experiment import next_experiment, quoted
+from rcdiag.diagnosis.next_experiment import can_be_scored, next_experiment, quoted
 from rcdiag.diagnosis.over_steps import over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.signs import HONEST, Onset, Signs
@@ -34,10 +34,17 @@ PUT_BACK, BESIDE_MENDED = 0.8, 0.7
 # Causes that say no more than that the two sides differ.
 LAST = "forwards-differ"
 WIDEST = (LAST, "context-differs")
+MUCH_LESS = 0.1  # confidence by which a narrow cause is less believed than an umbrella
 SURE = 0.9  # confidence from which on a cause is not overruled
 # What these mend takes rare tokens out, by which the law that sampled is told.
 TAKES_RARE = ("floor-clip", "mask-includes-tool")
 SILENT = ("temperature-silent", "top-p-silent")
+# Which of two laws sampled is told by their rare tokens.
+OF_TWO_LAWS = (
+    "temperature-raw-recorded",
+    "trainer-without-temperature",
+    "sampler-ignores-temperature",
+)
 # Evidence of a fault: what is left of the mismatch without it.
 LEFT = "rms log-ratio once that is mended"
 
@@ -82,7 +89,7 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
                 suspicion = replace(suspicion, from_step=onset.step)
             if (suspicion.verdict or cause.words.verdict) == "guides":
                 suspicion = replace(suspicion, verdict=by_size(signs))
-            named.append((cause, suspicion))
+            named = _with(named, cause, suspicion)
             if suspicion.mended is not None:
                 mended = suspicion.mended.without_tokens(~signs.case.mask)
                 signs = Signs(mended, signs.onset)
@@ -108,6 +115,12 @@ def _beside_mended(signs: Signs, here: Named, named: Named) -> list[tuple[Cause,
     if any(cause.name in TAKES_RARE for cause, _ in named):
         # Without the rare tokens, or with those of tools, any law looks sharper than it is.
         here = [entry for entry in here if entry[0].name not in SILENT]
+        here = [
+            (cause, replace(told, confidence=min(told.confidence, BESIDE_MENDED)))
+            if cause.name in OF_TWO_LAWS
+            else (cause, told)
+            for cause, told in here
+        ]
     mended = [(cause, told) for cause, told in named if told.mended is not None]
     if not mended or not here:
         return list(here)
@@ -134,10 +147,36 @@ def _is_broken(cause: Cause, suspicion: Suspicion) -> bool:
     return verdict == "fix" and suspicion.mended is None
 
 
+def _with(named: Named, cause: Cause, suspicion: Suspicion) -> list[tuple[Cause, Suspicion]]:
+    """Return the named causes with one more; what spoilt the other column too is one cause."""
+    names = [one.name for one, _ in named]
+    if cause.name not in names:
+        return [*named, (cause, suspicion)]
+    place = names.index(cause.name)
+    first = named[place][1]
+    both = replace(
+        first,
+        message=f"{first.message} {suspicion.message}",
+        evidence=[*first.evidence, *suspicion.evidence],
+        share_of_rows=max(first.share_of_rows, suspicion.share_of_rows),
+        policy=None,
+        mended=suspicion.mended,
+    )
+    return [*named[:place], (cause, both), *named[place + 1 :]]
+
+
 def _unnamed(here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
-    """Return the suspicions of causes that are not named yet."""
-    names = {cause.name for cause, _ in named}
-    return [(cause, suspicion) for cause, suspicion in here if cause.name not in names]
+    """Return the suspicions of causes that are not named yet, or of one column alone."""
+    told = {cause.name: suspicion.policy for cause, suspicion in named}
+    return [
+        (cause, suspicion)
+        for cause, suspicion in here
+        if cause.name not in told
+        or (
+            None not in (told[cause.name], suspicion.policy)
+            and told[cause.name] != suspicion.policy
+        )
+    ]
 
 
 def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:
@@ -153,6 +192,10 @@ def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:
         suspicion = cause.weigh(signs)
         if suspicion is not None and suspicion.confidence >= NAMED:
             weighed.append((cause, suspicion))
+    surest = max((told.confidence for cause, told in weighed if _wide(cause)), default=0.0)
+    if stage == "law":
+        # A narrow cause that chance may have made does not stand before a law that it cannot have.
+        weighed = [entry for entry in weighed if entry[1].confidence > surest - MUCH_LESS]
     return sorted(
         weighed,
         key=lambda entry: (entry[0].name == LAST, _wide(entry[0]), -entry[1].confidence),
@@ -293,7 +336,8 @@ def _mending(signs: Signs, cause: Cause, verdict: str) -> list[Action]:
     slug = cause.words.slug
     actions = [_action(signs, text) for text in cause.words.mend[:2]]
     sampler, trainer = signs.declared.sampler.model, signs.declared.trainer.model
-    if signs.declared.weights_differ and sampler and trainer and slug == "stale-weights":
+    differ = signs.declared.weights_differ and slug == "stale-weights"
+    if differ and sampler and trainer and can_be_scored(signs.case):
         command = (
             f"rcdiag diagnose {signs.case.source} --model {quoted(trainer)} --checkpoint "
             f"{quoted(sampler)}"
@@ -308,6 +352,8 @@ def _action(signs: Signs, text: str) -> Action:
     says, colon, command = text.partition(": rcdiag ")
     if not colon:
         return Action(text=text)
+    if not can_be_scored(signs.case):
+        return Action(text=f"{says}, with `prompt_ids` in the table.")
     command = command.removesuffix(".").replace("DUMP", signs.case.source)
     if model := signs.declared.trainer.model:
         command = command.replace("CKPT", quoted(model))

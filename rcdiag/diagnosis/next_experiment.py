@@ -25,16 +25,10 @@ OF_OTHER_WEIGHTS = {
 def next_experiment(case: Case, verdict: str, causes: Sequence[NamedCause]) -> list[Action]:
     """Name the command that tells more than the table alone, where something is open."""
     if case.trainer is None:
-        column = "old" if case.sampler != "old" else "rollout"
-        return [
-            Action(
-                text=f"score the other side, `{column}_log_probs`",
-                command=f"rcdiag score {case.source} --model CKPT",
-            ),
-        ]
+        return [_other_side(case)]
     if not _is_open(verdict, causes):
         return []
-    if case.facts.prompt_length is None:
+    if not can_be_scored(case):
         text = (
             "record `prompt_ids`, or give the dump that has them too: a checkpoint then tells more"
         )
@@ -45,6 +39,26 @@ def next_experiment(case: Case, verdict: str, causes: Sequence[NamedCause]) -> l
             command=f"rcdiag diagnose {case.source} --model {_checkpoint(case)}",
         ),
     ]
+
+
+def _other_side(case: Case) -> Action:
+    """Name the command that fills the column which the table lacks."""
+    column = "`old_log_probs`" if case.sampler != "old" else "`rollout_log_probs`"
+    if can_be_scored(case):
+        return Action(
+            text=f"score the other side, {column}",
+            command=f"rcdiag score {case.source} --model CKPT",
+        )
+    return Action(
+        text=f"give the dump of the other side, {column}, beside this one; a checkpoint would need "
+        "`prompt_ids` to score it",
+        command=f"rcdiag score {case.source} OTHER_DUMP",
+    )
+
+
+def can_be_scored(case: Case) -> bool:
+    """Tell whether a checkpoint can score the rows: it needs their prompts."""
+    return case.facts.prompt_length is not None
 
 
 def next_after_experiments(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.signs.places import trend
 from rcdiag.results.diagnosis import MovedNumber, OverSteps
 from rcdiag.statistics.ratios import TokenValues, outside
 
@@ -22,6 +23,7 @@ Counts = NDArray[np.int64]
 SPREADS, ERRORS = 2.0, 4.0
 MOST_STEPS = 2000
 SHOWN = 4  # numbers of a sentence
+GROWS, LEAST_GROWN = 2.0, 1e-4  # times by which a number has a trend, and what k3 then comes to
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,8 @@ def _sentence(
         low, high = k3.min(), k3.max()
         # A large table is judged by some of its rows, which may miss a step.
         of_all = f"{len(steps)} steps, from the first ({steps[0]}) on"
+        if high > LEAST_GROWN and not 1 / GROWS < trend(k3) < GROWS:
+            return _of_trend(k3)
         if onset is not None:
             return f"k3_kl is larger from step {onset} on; no other number moved beyond chance"
         return f"alike in {of_all}: k3_kl {low:.2g} to {high:.2g}"
@@ -241,6 +245,17 @@ def _sentence(
         by_step = [f"{_numbers(one)} from step {one.moved_at} on" for one in later[:SHOWN]]
         said += f"; then {', '.join(by_step)}"
     return said
+
+
+def _of_trend(k3: Array) -> str:
+    """Say that the mismatch grows, or falls, without a step at which it does."""
+    third = max(len(k3) // 3, 1)
+    first, last = np.median(k3[:third]), np.median(k3[-third:])
+    verb = "grows" if last > first else "falls"
+    return (
+        f"k3_kl {verb} from step to step, from {first:.2g} to {last:.2g} (the medians of the first "
+        f"and the last third of {len(k3)} steps)"
+    )
 
 
 def _loud(k3: Array) -> Counts | None:

@@ -36,7 +36,9 @@ def verdict_with_experiments(
     by the experiments, where they explain it.
     """
     signs = Signs(case)
-    table = suspicions(signs)
+    # As in `diagnose` of the judge: broken columns hold infinities and zeros.
+    with np.errstate(all="ignore"):
+        table = suspicions(signs)
     if run is None or case.prompt_ids is None:
         return diagnosis_of(signs, table), None
     settled = [(cause, told) for cause, told in table if cause.stage in SETTLED]
@@ -61,7 +63,12 @@ def verdict_with_experiments(
             (told.confidence for entry, told in tried if entry.stage not in SETTLED), default=1.0
         )
         surer = [entry for entry in table if _is_surer(*entry, guess)]
-        if surer and guess < SURER_THAN_A_GUESS:
+        laws = [entry for entry in table if entry[0].stage == "law" and entry[1].confidence >= LAW]
+        if laws and guess < SURER_THAN_A_GUESS:
+            # Every law was tried: one that leaves more than noise has something else beside it.
+            rest = [entry for entry in tried if entry[0].stage == "difference"]
+            named = [*_joined(settled, sure), *laws, *rest]
+        elif surer and guess < SURER_THAN_A_GUESS:
             named = [*_joined(settled, sure), *surer]
     diagnosis = diagnosis_of(signs, named or table)
     against = [*outcome.ruled_out, *diagnosis.ruled_out]

@@ -117,7 +117,8 @@ def test_wrong_usage_exits_2(rcdiag, clean, arguments):
 def test_a_table_with_one_policy_is_told_how_to_score_another(rcdiag, tmp_path):
     path = write_policies(tmp_path / "a.parquet", {"rollout": BEHAVIOR})
     (step,) = rcdiag("compare", path, "--json").document["diagnosis"]["next"]
-    assert step["command"] == f"rcdiag score {path} --model CKPT"
+    # It has no prompts, which a checkpoint would need.
+    assert step["command"] == f"rcdiag score {path} OTHER_DUMP"
 
 
 def test_columns_can_be_mapped(rcdiag, tmp_path):

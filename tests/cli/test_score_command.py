@@ -121,10 +121,15 @@ def test_what_cannot_run_says_error_and_hint_and_exits_2(rcdiag, clean, argument
 
 def test_a_table_with_one_policy_is_told_to_score_the_other(rcdiag, tmp_path):
     ids = [[1, 2, 3], [4], [5, 6]]
-    path = write_table(tmp_path / "a.parquet", response_ids=ids, rollout_log_probs=BEHAVIOR)
+    columns = {"response_ids": ids, "rollout_log_probs": BEHAVIOR}
+    path = write_table(tmp_path / "a.parquet", prompt_ids=ids, **columns)
     (step,) = rcdiag("score", path, "--json").document["diagnosis"]["next"]
     assert step["text"] == "score the other side, `old_log_probs`"
     assert step["command"] == f"rcdiag score {path} --model CKPT"
+    bare = write_table(tmp_path / "b.parquet", **columns)
+    (step,) = rcdiag("score", bare, "--json").document["diagnosis"]["next"]
+    assert "`prompt_ids`" in step["text"]
+    assert step["command"] == f"rcdiag score {bare} OTHER_DUMP"
 
 
 def test_any_two_policies_can_be_chosen(rcdiag, tmp_path):

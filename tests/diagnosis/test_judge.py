@@ -125,7 +125,8 @@ def test_storage_is_told_by_one_column(fault: str) -> None:
     alone = replace(case, trainer=None, log_probs={"rollout": case.log_probs["rollout"]})
     diagnosis = judged(alone)
     assert [cause.slug for cause in diagnosis.causes] == [slug]
-    assert diagnosis.next[0].command == "rcdiag score table.parquet --model CKPT"
+    # Without prompts no checkpoint can score it.
+    assert diagnosis.next[0].command == "rcdiag score table.parquet OTHER_DUMP"
 
 
 def test_one_honest_column_cannot_tell() -> None:
@@ -428,8 +429,12 @@ def test_two_forward_passes_differ(fault: str) -> None:
 
 
 def test_a_command_that_mends_is_that_of_the_table() -> None:
-    case = replace(made(noise=0.05), source="run/dump.parquet")
-    (cause,) = judged(case).causes
+    bare = replace(made(noise=0.05), source="run/dump.parquet")
+    (cause,) = judged(bare).causes
+    commands = [action.command for action in cause.actions]
+    assert commands == [None, None, "rcdiag explain forwards-differ"]
+    facts = replace(bare.facts, prompt_length=np.full(len(bare.lengths), 20))
+    (cause,) = judged(replace(bare, facts=facts)).causes
     assert cause.slug == "forwards-differ"
     command = "rcdiag diagnose run/dump.parquet --model CKPT"
     assert (cause.actions[0].text[-9:], cause.actions[0].command) == ("precision", command)

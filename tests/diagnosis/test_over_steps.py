@@ -11,6 +11,7 @@ import pytest
 import rcdiag as api
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.judge import diagnose
+from rcdiag.diagnosis.signs.places import trend
 from rcdiag.results.diagnosis import OverSteps
 from tests.cli.conftest import rcdiag  # noqa: F401
 from tests.diagnosis.tables import counted, made, noisy, plain, write
@@ -49,6 +50,21 @@ def test_a_collapse_is_said_with_its_step_and_its_numbers(begins):
     assert f"moved, from step {begins} on" in said.says
     k3 = next(one for one in said.moved if one.name == "k3_kl")
     assert k3.median_after > 100 * k3.median_before
+
+
+@pytest.mark.parametrize(("verb", "order"), [("grows", 1), ("falls", -1)])
+def test_a_slow_trend_is_not_alike(verb, order):
+    sizes = list(np.linspace(0.0, 0.04, 20))[::order]
+    said = told(run(sizes))
+    assert said.says.startswith(f"k3_kl {verb} from step to step")
+    assert said.says.endswith("of 20 steps)")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_noise_has_no_trend(seed):
+    assert trend(np.exp(np.random.default_rng(seed).standard_normal(20))) == 1.0
+    assert trend(np.ones(3)) == 1.0
+    assert trend(np.arange(1.0, 7.0)) == pytest.approx(5.5 / 1.5)
 
 
 def test_steps_are_named_by_their_values():

@@ -1,10 +1,10 @@
-"""All commands and the API carry one diagnosis of a table, and act on it."""
+"""All commands and the API carry one diagnosis of a table, and the same numbers."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,23 +16,12 @@ from _pytest.mark import ParameterSet
 import rcdiag as api
 from rcdiag.diagnosis.case import Case
 from tests.cli.conftest import rcdiag  # noqa: F401
-from tests.diagnosis.tables import (
-    drifted,
-    first_tokens_differ,
-    made,
-    noisy,
-    plain,
-    shifted,
-    tempered,
-    top_p,
-    with_values,
-    write,
-)
+from tests.diagnosis.tables import write
+from tests.usecases.diagnosed_tables import ROWS, TABLES, small, stored, with_nan, written
 
-ROWS, COMMANDS = 64, ("score", "compare", "sweep", "replay")
+COMMANDS = ("score", "compare", "sweep", "replay")
 # The page of a sweep takes seconds.
 WITH_PAGES = ("score", "compare", pytest.param("sweep", marks=pytest.mark.slow), "replay")
-EVERY = np.arange(ROWS)
 
 
 def quick(command: str) -> tuple[object, ...]:
@@ -40,65 +29,28 @@ def quick(command: str) -> tuple[object, ...]:
     return (command, "--thresholds", 4) if command == "sweep" else (command,)
 
 
-def small(*laws: Any, **options: Any) -> Case:
-    return made(*laws, rows=ROWS, length=30, **options)
-
-
-def stored(change: Callable[[np.ndarray], np.ndarray], policy: str = "rollout") -> Case:
-    return with_values(small(), policy, change)
-
-
-def with_nan(values: np.ndarray) -> np.ndarray:
-    values[::50] = np.nan
-    return values
-
-
-STEPS = EVERY // 16
-TABLES: dict[str, tuple[str, str, Callable[[], Case]]] = {
-    "fine": ("fine", "engine-noise", small),
-    "drift": ("correct", "weights-differ", lambda: small(plain, drifted(0.1))),
-    "temperature": (
-        "fix",
-        "temperature-raw-recorded",
-        lambda: small(tempered(0.6), recorded=plain, temperature=np.full(ROWS, 0.6)),
-    ),
-    "top-p": ("fix", "truncated-law", lambda: small(top_p(0.8), noisy(0.01))),
-    "prompts": ("fix", "context-differs", lambda: small(plain, first_tokens_differ(1.0))),
-    "shift": ("fix", "shift-by-one", lambda: shifted(small(), "old", EVERY >= 0)),
-    "some NaN": ("fix", "nan-log-probs", lambda: stored(with_nan)),
-    "all NaN": ("fix", "nan-log-probs", lambda: stored(lambda v: v * np.nan)),
-    "both NaN": (
-        "fix",
-        "nan-log-probs",
-        lambda: with_values(stored(lambda v: v * np.nan), "old", lambda v: v * np.nan),
-    ),
-    "infinite": ("fix", "nan-log-probs", lambda: stored(lambda v: np.full_like(v, -np.inf))),
-    "positive": ("fix", "sign-flipped", lambda: stored(np.negative)),
-    "constant": ("fix", "sentinel", lambda: stored(lambda v: np.full_like(v, -1.0))),
-    "copy": (
-        "cannot-tell",
-        "columns-identical",
-        lambda: small().with_log_probs("old", small().log_probs["rollout"]),
-    ),
-    "steps": ("fine", "engine-noise", lambda: small(step=STEPS)),
-}
-
-
 @pytest.fixture(scope="module")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("diagnosed")
-    advantages = np.random.default_rng(0).standard_normal(ROWS)
-    return {
-        name: write(case(), folder / f"{name.replace(' ', '-')}.parquet", advantage=advantages)
-        for name, (_, _, case) in TABLES.items()
-    }
+def paths(tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    return Tables(tmp_path_factory.mktemp("diagnosed"))
+
+
+class Tables:
+    """Paths of the tables by name, each written when a test first asks for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.paths = folder, dict[str, Path]()
+
+    def __getitem__(self, name: str) -> Path:
+        if name not in self.paths:
+            self.paths[name] = written(name, self.folder)
+        return self.paths[name]
 
 
 def document(ran: Any) -> dict[str, Any]:
     return json.loads(ran.out)
 
 
-def told(diagnosis: dict[str, Any]) -> tuple[Any, ...]:
+def told(diagnosis: dict[str, Any]) -> str:
     return json.dumps(diagnosis, sort_keys=True)
 
 
@@ -107,25 +59,92 @@ def _often(names: Iterable[str], *quick: str) -> list[ParameterSet]:
     return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
-@pytest.mark.parametrize("name", _often(TABLES, "temperature", "drift", "some NaN", "steps"))
-def test_every_command_carries_the_same_block(name, paths, rcdiag):  # noqa: F811
-    verdict, slug, _ = TABLES[name]
-    blocks = {}
+QUICK = list(TABLES)[:14]
+# A value with its interval, as sentences of findings give them.
+WITH_INTERVAL = re.compile(r"(\w+) is (\S+) \((\S+) to (\S+?)\)")
+
+
+def test_there_are_forty_tables():
+    assert len(TABLES) >= 40
+    assert {item.verdict for item in TABLES.values()} == {"fine", "correct", "fix", "cannot-tell"}
+
+
+@pytest.mark.parametrize("name", _often(TABLES, *QUICK))
+def test_every_command_says_the_same(name, paths, rcdiag):  # noqa: F811
+    expected, results = TABLES[name], {}
     for command in COMMANDS:
         ran = rcdiag(*quick(command), paths[name], "--json")
         assert ran.code == 0, ran.err
         assert "Warning" not in ran.err
-        blocks[command] = document(ran)["diagnosis"]
-        if verdict == "fix":
-            advice = " ".join(finding["fix"] for finding in document(ran)["findings"])
+        results[command] = document(ran)
+    blocks = {command: result["diagnosis"] for command, result in results.items()}
+    assert blocks["score"]["verdict"] == expected.verdict
+    causes = blocks["score"]["causes"]
+    assert (causes[0]["slug"] if causes else "") == expected.slug
+    assert len({told(block) for block in blocks.values()}) == 1
+    advice_follows_the_verdict(expected.verdict, results)
+    numbers_are_the_same(results)
+
+
+def advice_follows_the_verdict(verdict: str, results: dict[str, Any]) -> None:
+    """Check that no finding advises what another command refuses."""
+    if verdict == "fix":
+        for result in results.values():
+            advice = " ".join(finding["fix"] for finding in result["findings"])
             assert "health is ok" not in advice
             assert "recommends" not in advice
-        if command == "sweep":
-            choice = document(ran)["recommendation"]["choice"]
-            assert (choice is None) == (verdict == "fix") or verdict == "cannot-tell"
-    assert blocks["score"]["verdict"] == verdict
-    assert blocks["score"]["causes"][0]["slug"] == slug
-    assert len({told(block) for block in blocks.values()}) == 1
+    choice = results["sweep"]["recommendation"]["choice"]
+    assert (choice is None) == (verdict == "fix") or verdict == "cannot-tell"
+    fixes: dict[str, set[str]] = {}
+    for result in results.values():
+        for finding in result["findings"]:
+            fixes.setdefault(finding["slug"], set()).add(finding["fix"])
+    assert {slug for slug, texts in fixes.items() if len(texts) > 1} <= {"unsafe-update"}
+
+
+def numbers_are_the_same(results: dict[str, Any]) -> None:
+    """Check that a number of one pair has one value, interval and level wherever it stands."""
+    score, compared, replayed = (results[name] for name in ("score", "compare", "replay"))
+    pair = compared["pairs"][f"{score['behavior']}->{score['target']}"]["mismatch"]
+    assert {name: pair[name] for name in score["mismatch"]} == score["mismatch"]
+    steps = score["steps"]
+    whole = score["mismatch"] if len(steps) < 2 else steps[str(replayed["step"])]["mismatch"]
+    factor = replayed["factors"]["mismatch"]
+    for name in ("k3_kl", "ess_seq"):
+        assert as_said(factor[name]) == as_said(whole[name])
+    for finding in score["findings"]:
+        for name, *said in WITH_INTERVAL.findall(finding["message"]):
+            value = score["mismatch"][name]
+            for text, key in zip(said, ("value", "low", "high"), strict=True):
+                assert float(text.rstrip("%,")) == pytest.approx(value[key], rel=0.01)
+    for slug in ("few-clusters", "non-finite-log-probs"):
+        told_of = {
+            count_of(finding)
+            for result in results.values()
+            for finding in result["findings"]
+            if finding["slug"] == slug and " in step " not in finding["message"]
+        }
+        assert len(told_of) <= 1
+
+
+def as_said(value: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(value[key] for key in ("value", "low", "high", "level"))
+
+
+def count_of(finding: dict[str, Any]) -> str:
+    """Return the count that a finding begins with."""
+    return finding["message"].split()[0]
+
+
+@pytest.mark.parametrize("name", _often(TABLES, "temperature", "drift", "fine"))
+def test_every_screen_begins_alike(name, paths, rcdiag):  # noqa: F811
+    tops = set()
+    for command in COMMANDS:
+        top = rcdiag(*quick(command), paths[name]).out.split("\nnumbers ")[0]
+        # A replay says how many responses its one step has.
+        tops.add(re.sub(r"\s+", " ", re.sub(r"[\d,]+ responses, [\d,]+ tokens", "", top)))
+    (top,) = tops
+    assert top.startswith(TABLES[name].verdict)
 
 
 @pytest.mark.parametrize("command", ["score", "replay"])
@@ -154,7 +173,7 @@ def test_the_api_says_the_same(name, paths, rcdiag):  # noqa: F811
 def test_the_verdict_counts_for_the_exit_code(name, least, paths, rcdiag):  # noqa: F811
     ran = rcdiag("score", paths[name], "--fail-on", least)
     assert ran.code == 1
-    assert f"verdict {TABLES[name][0]}" in ran.err
+    assert f"verdict {TABLES[name].verdict}" in ran.err
 
 
 def test_a_verdict_below_the_level_does_not_count(paths, rcdiag):  # noqa: F811
@@ -183,7 +202,7 @@ def test_pages_of_tables_that_cannot_be_measured(command, name, paths, tmp_path,
     ran = rcdiag(*quick(command), paths[name], "--html", html)
     assert ran.code == 0, ran.err
     assert "Warning" not in ran.err
-    assert TABLES[name][1] in html.read_text()
+    assert TABLES[name].slug in html.read_text()
 
 
 @pytest.mark.parametrize("name", ["all NaN", "both NaN", "positive", "infinite"])
@@ -229,7 +248,7 @@ def test_one_policy_is_diagnosed(command, name, verdict, column, alone, tmp_path
     assert result["diagnosis"]["pair"] == {"sampler": policy}
     step = result["diagnosis"]["next"][0]
     assert column in step["text"]
-    assert step["command"] == f"rcdiag score {alone[name]} --model CKPT"
+    assert step["command"] == f"rcdiag score {alone[name]} OTHER_DUMP"
     if command == "score":
         assert {value["value"] for value in result["mismatch"].values()} == {None}
         assert (result["corrections"], result["steps"], result["target"]) == ({}, {}, "")

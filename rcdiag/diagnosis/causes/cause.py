@@ -32,6 +32,7 @@ class Suspicion:
     also_possible: Sequence[str] | None = None  # None: the look-alikes of the cause's words
     from_step: int | None = None
     verdict: str | None = None  # None: that of the cause's words
+    policy: str | None = None  # whose column it spoilt, where it may have spoilt the other's too
     mended: Case | None = None  # the table without the fault, for what comes after; None: as it is
 
 

@@ -10,6 +10,7 @@ from rcdiag.diagnosis.causes.laws import (
     BROKEN,
     CERTAIN,
     NEARLY,
+    RARE,
     declared_kept_set,
     sets_of_one,
     usable,
@@ -42,6 +43,10 @@ def _renormalised(signs: Signs) -> bool:
         return True
     if inverse_z < broken or inverse > 1.45 or low < -3.5:
         return False
+    # What is left out of a sum is missing in every context; of a flatter law rare tokens gain.
+    rare = law.tokens.trainer < RARE
+    if signs.lacks_at_sure_tokens and rare.any() and float(law.log_ratio[rare].mean()) <= 0:
+        return high < NOISE
     # Honest noise has a mean log-ratio of -rms^2 / 2: a kept set moves the mean of all tokens.
     moved = z < -SURELY and inverse_z > SURELY and 1.0 - mean > max(LEAST_MASS, MOVED * law.rms**2)
     if moved and float(np.median(law.log_ratio)) < 0:

@@ -20,6 +20,8 @@ def noisy(signs: Signs) -> bool:
     law = signs.law
     if abs(law.ratio_mean[0] - 1.0) > 0.001 and abs(law.ratio_mean[1]) > 2 * BROKEN:
         return False  # rounding leaves E[ratio] at 1
+    if signs.lacks_at_sure_tokens and law.ratio_mean[1] < -law.tokens.as_far(BROKEN):
+        return False  # and moves certain tokens both ways
     if law.rms < HONEST:
         return True
     seen = law.by_token_id

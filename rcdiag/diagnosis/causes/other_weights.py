@@ -10,7 +10,9 @@ from rcdiag.diagnosis.case import Counts, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.noise import BROKEN, noisy, not_sampled_from
 from rcdiag.diagnosis.signs import HONEST, Law, Signs
+from rcdiag.diagnosis.signs.places import trend
 
+MANY_SYNCED = 4  # steps at rounding, after which one other step is no sampler that is never synced
 FEWEST_MIXED = 4  # rows sampled by several versions, from which on weights changed in flight
 MOST_ONE_SIDED = 0.98  # share of squared log-ratios of one sign
 
@@ -127,7 +129,8 @@ def _never_synced(signs: Signs) -> Suspicion | None:
     if onset is None:
         return _growing(signs)
     later = onset.steps.rms[onset.first :]
-    grows = len(later) < 2 or later[-1] > 1.1 * later[0]
+    # One step after many that were synced shows no growth.
+    grows = later[-1] > 1.1 * later[0] if len(later) > 1 else onset.first < MANY_SYNCED
     if not grows or signs.law.by_token_id.correlation < 0.6 or _no_weights(signs.law):
         return None
     before = float(np.median(onset.steps.rms[: onset.first]))
@@ -155,8 +158,8 @@ def _growing(signs: Signs) -> Suspicion | None:
     parts, law = signs.places.by_step, signs.law
     if parts is None or len(parts.labels) < 4:
         return None
-    grows = float(np.mean(np.diff(parts.rms) > 0))
-    if grows < 0.8 or parts.rms[-1] < 3 * parts.rms[0] or parts.rms[-1] < 2 * HONEST:
+    steadily = float(np.mean(np.diff(parts.rms) > 0)) >= 0.8 and parts.rms[-1] > 3 * parts.rms[0]
+    if not (steadily or trend(parts.rms) > 2.0) or parts.rms[-1] < 2 * HONEST:
         return None
     if law.by_token_id.correlation < 0.6 or _no_weights(law):
         return None

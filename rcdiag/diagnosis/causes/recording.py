@@ -16,6 +16,12 @@ UNLIKELY = -9.0
 UNSURE = 6.0
 # Correlation of two sides' log-probs of rare tokens, beyond which they are those of one token.
 MOST_LIKE = 0.8
+# A token of more than half the mass is the likeliest one: nats, from and to where others have some
+# too, how many such tokens tell, and by which share of its surprisal the sides are apart there.
+MAJORITY, FEWEST_OF_MAJORITY, SAME_TOKEN = (-0.6, -0.03), 10, 0.5
+
+# What parts two tokens of one context, over what parts them on the other side, where it is noise.
+OF_CONTEXT = 0.3
 
 
 def _columns_identical(signs: Signs) -> Suspicion | None:
@@ -131,6 +137,10 @@ def _top_one(signs: Signs) -> Suspicion | None:
         above = float(np.mean(own >= other - 0.1))
         # What the likeliest token has does not depend on how rare the sampled one is.
         follows = float(np.corrcoef(own[rare], other[rare])[0, 1])
+        likeliest = (other > MAJORITY[0]) & (other < MAJORITY[1])
+        apart = np.abs(1.0 - own[likeliest] / other[likeliest])
+        if len(apart) >= FEWEST_OF_MAJORITY and np.median(apart) > SAME_TOKEN:
+            continue
         if close < 0.02 and fits > 0.9 and above > 0.97 and not follows > MOST_LIKE:
             return Suspicion(
                 confidence=0.9,
@@ -161,6 +171,8 @@ def _entropy_recorded(signs: Signs) -> Suspicion | None:
         stated = _states_entropy(signs, policy)
         if not stated and not _like_entropy(values, column.other):
             continue
+        if not stated and _parts_tokens_of_a_context(signs, policy):
+            continue
         return Suspicion(
             confidence=0.97 if stated else 0.85,
             message=f"The values of `{policy}` are the entropy of the next token"
@@ -178,6 +190,19 @@ def _entropy_recorded(signs: Signs) -> Suspicion | None:
             mended=case.without_tokens(np.ones(len(case.mask), np.bool_)),
         )
     return None
+
+
+def _parts_tokens_of_a_context(signs: Signs, policy: str) -> bool:
+    """Tell whether a policy's values differ between tokens that were sampled in one context.
+
+    An entropy is a number of the context. Forks are pairs that the trainer tells apart.
+    """
+    forks = signs.forks
+    if forks is None:
+        return False
+    if policy != signs.case.sampler:
+        return True
+    return float(np.median(np.abs(forks.sampler))) > OF_CONTEXT * float(np.median(forks.trainer))
 
 
 def _spread(values: Array) -> float:

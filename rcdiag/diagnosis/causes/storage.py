@@ -63,35 +63,39 @@ def _first(signs: Signs, column: StoredColumn, tokens: Flags) -> int:
 
 
 def _nan_log_probs(signs: Signs) -> Suspicion | None:
-    for policy, column in _columns(signs):
-        if policy not in signs.case.not_numbers:
-            continue
-        count, first = signs.case.not_numbers[policy]
-        bad = ~column.finite
-        values = column.values[bad]
-        what = "NaN" if np.isnan(values).all() else "NaN or infinite"
-        if len(values) and np.isinf(values).all():
-            what = "infinite"
-        return Suspicion(
-            confidence=CERTAIN,
-            message=f"{count:,} log-probs of `{policy}` are {what}; the first stands in row "
-            f"{first}."
-            if count > 1
-            else f"One log-prob of `{policy}` is {what}; it stands in row {first}.",
-            evidence=[
-                fact(
-                    "tokens without a number",
-                    "never so in a log-softmax of finite logits",
-                    **{policy: count},
-                    first_row=first,
-                )
-            ],
-            side=_side(signs, policy),
-            share_of_rows=_rows_with(column, bad),
-            also_possible=[],
-            mended=_without(signs.case, bad),
-        )
-    return None
+    spoilt = [entry for entry in _columns(signs) if entry[0] in signs.case.not_numbers]
+    if not spoilt:
+        return None
+    bad = np.any([~column.finite for _, column in spoilt], axis=0)
+    first_policy, column = spoilt[0]
+    return Suspicion(
+        confidence=CERTAIN,
+        message=" ".join(_no_numbers(signs, policy, column) for policy, column in spoilt),
+        evidence=[
+            fact(
+                "tokens without a number",
+                "never so in a log-softmax of finite logits",
+                **{policy: signs.case.not_numbers[policy][0] for policy, _ in spoilt},
+                first_row=min(signs.case.not_numbers[policy][1] for policy, _ in spoilt),
+            )
+        ],
+        side=_side(signs, first_policy),
+        share_of_rows=_rows_with(column, bad),
+        also_possible=[],
+        mended=_without(signs.case, bad),
+    )
+
+
+def _no_numbers(signs: Signs, policy: str, column: StoredColumn) -> str:
+    """Say how many log-probs of a column are no numbers, and where the first stands."""
+    count, first = signs.case.not_numbers[policy]
+    values = column.values[~column.finite]
+    what = "NaN" if np.isnan(values).all() else "NaN or infinite"
+    if len(values) and np.isinf(values).all():
+        what = "infinite"
+    if count == 1:
+        return f"One log-prob of `{policy}` is {what}; it stands in row {first}."
+    return f"{count:,} log-probs of `{policy}` are {what}; the first stands in row {first}."
 
 
 def _sign_flipped(signs: Signs) -> Suspicion | None:
@@ -101,12 +105,14 @@ def _sign_flipped(signs: Signs) -> Suspicion | None:
             continue
         if holds_entropy(signs, policy):
             continue
-        alone = not np.isfinite(column.other).any()
+        # Minus signs may be lost on both sides: then neither tells what the other is.
+        alone = not column.other_tells
         if alone and np.max(column.values, initial=0.0, where=column.finite) <= 1.0:
             continue  # probabilities
         rare = column.values[column.other < -3.0]
         # Rare tokens have entropies of a nat or two, and surprisals above.
-        if not (_like(-column.values, column.other) or (len(rare) > 10 and np.median(rare) > 2.2)):
+        far = len(rare) > 10 and np.median(rare) > 2.2
+        if not (alone or _like(-column.values, column.other) or far):
             continue
         return Suspicion(
             confidence=CERTAIN,
@@ -120,6 +126,7 @@ def _sign_flipped(signs: Signs) -> Suspicion | None:
             ],
             side=_side(signs, policy),
             also_possible=[],
+            policy=policy,
             mended=_mended(signs.case, policy, np.negative),
         )
     return None
@@ -129,7 +136,7 @@ def _probabilities(signs: Signs) -> Suspicion | None:
     for policy, column in _columns(signs):
         values = column.values[column.finite]
         inside = np.mean((values >= 0) & (values <= 1 + 1e-6)) if len(values) else 0.0
-        if inside < 0.99 or np.mean(values > 0) < 0.9:
+        if inside < 0.99 or np.mean(values > 0) < 0.9 or column.one_value is not None:
             continue
         # Most tokens are likely ones, and most of them in contexts of little entropy.
         likely = float(np.median(values)) > 0.5 and float(values.max()) > 0.98
@@ -145,6 +152,7 @@ def _probabilities(signs: Signs) -> Suspicion | None:
             ],
             side=_side(signs, policy),
             also_possible=[],
+            policy=policy,
             mended=_mended(signs.case, policy, np.log),
         )
     return None
@@ -176,6 +184,7 @@ def _log_base(signs: Signs) -> Suspicion | None:
             if max(column.positive.mean(), np.mean(column.other > LARGEST_LOG_PROB)) > 0.01:
                 continue  # no logarithm of a probability, whatever the base
             alone = abs(k / ratio - 1) < max(0.002, min(left, 0.02)) and left < 0.35
+            alone &= not column.is_no_factor(ratio)
             if not alone and (_by_temperature(signs, k, ratio) or not column.is_all(ratio)):
                 continue
             return Suspicion(
@@ -234,6 +243,7 @@ def _cumulative(signs: Signs) -> Suspicion | None:
                 ],
                 side=_side(signs, policy),
                 also_possible=[],
+                policy=policy,
                 mended=_differences(signs.case, policy),
             )
     return None
@@ -263,6 +273,8 @@ def _do_not_belong(values: Array, other: Array) -> bool:
 
 def _placeholder_zeros(signs: Signs) -> Suspicion | None:
     for policy, column in _columns(signs):
+        if column.one_value == 0.0 and not column.other_tells:
+            return _nothing_but_zeros(signs, policy, column)
         zeros = column.placeholder_zeros
         likely = int(np.sum(column.other < -0.9))
         if zeros.sum() < max(4, 0.01 * likely) or column.decimals in (1, 2):
@@ -297,6 +309,27 @@ def _placeholder_zeros(signs: Signs) -> Suspicion | None:
             mended=_without(signs.case, column.values == 0.0),
         )
     return None
+
+
+def _nothing_but_zeros(signs: Signs, policy: str, column: StoredColumn) -> Suspicion:
+    """Suspect a column in which every token is certain, beside one that says no more."""
+    return Suspicion(
+        confidence=0.95,
+        message=f"All {len(column.values):,} values of `{policy}` are exactly 0: placeholders, as "
+        "no model is certain of every token.",
+        evidence=[
+            fact(
+                "exact zeros",
+                "a log-prob of 0 is certainty",
+                **{policy: len(column.values)},
+                of=len(column.values),
+            )
+        ],
+        side=_side(signs, policy),
+        also_possible=[],
+        policy=policy,
+        mended=_without(signs.case, column.values == 0.0),
+    )
 
 
 def _at_the_edges(signs: Signs, zeros: Flags, chosen: Flags) -> float:
@@ -470,7 +503,7 @@ STORAGE = (
     shipped("log-base", "storage", _log_base),
     shipped("sentinel", "storage", _sentinel, needs_two=False),
     shipped("floor-clip", "storage", _floor),
-    shipped("zero-placeholder", "storage", _placeholder_zeros),
+    shipped("zero-placeholder", "storage", _placeholder_zeros, needs_two=False),
     *(
         shipped(slug, "storage", _stored(slug), needs_two=False)
         for slug in ("stored-bfloat16", "stored-float16", "stored-rounded")

@@ -163,8 +163,11 @@ def _few_clusters(given: CheckInput) -> Iterator[Observation]:
     if count >= FEW_CLUSTERS:
         return
     what = f"{count} prompt groups (or sequences without a group) are"
+    replayed = result.kind == "replay" and result.step is not None
+    where = f" in step {result.step}" if replayed else ""
     yield Observation(
-        message=f"{what if count != 1 else 'one prompt group is'} too few for good intervals",
+        message=f"{what if count != 1 else 'one prompt group is'} too few for good intervals"
+        + where,
         evidence={"clusters": count},
     )
 

@@ -31,6 +31,10 @@ class Parts:
     k3: Array  # [parts] nats per token
 
 
+# Values that show a trend, and standard errors of their rank correlation.
+FEWEST_OF_TREND, OF_TREND = 5, 3.0
+
+
 @dataclass(frozen=True)
 class Onset:
     """The step from which on a table's mismatch is large, and what it is in the other steps."""
@@ -54,6 +58,26 @@ class Onset:
 
 def _median(values: Array) -> float:
     return float(np.median(values))
+
+
+def trend(values: Array) -> float:
+    """Return by which factor positive values grow over their order, by the medians of the first and
+    the last third; 1 where they do not, beyond chance.
+
+    Spearman's rank correlation of n values without a trend is normal about 0 with the variance
+    1 / (n - 1). Fewer than ten values must all but rise, or fall, from each to the next.
+    """
+    count = len(values)
+    if count < FEWEST_OF_TREND:
+        return 1.0
+    order = np.arange(count)
+    rank = np.argsort(np.argsort(values, kind="stable"), kind="stable")
+    correlation = float(np.corrcoef(order, rank)[0, 1])
+    if abs(correlation) * np.sqrt(count - 1) < min(OF_TREND, 0.98 * np.sqrt(count - 1)):
+        return 1.0
+    third = max(count // 3, 1)
+    first, last = _median(values[:third]), _median(values[-third:])
+    return last / max(first, 1e-12) if (last > first) == (correlation > 0) else 1.0
 
 
 def _apart(loud: Array, quiet: Array) -> bool:

@@ -62,6 +62,14 @@ class StoredColumn:
         return np.isfinite(self.values)
 
     @cached_property
+    def other_tells(self) -> bool:
+        """Tell whether the other policy's values can be log-probs, and several."""
+        numbers = self.other[np.isfinite(self.other) & (self.other != 0.0)]
+        if not len(numbers) or np.ptp(numbers) == 0.0:
+            return False
+        return float(np.mean(numbers > 0.0)) < 0.95
+
+    @cached_property
     def positive(self) -> Flags:
         """Flag the numbers that are above any log-prob."""
         return self.finite & (self.values > LARGEST_LOG_PROB)
@@ -205,20 +213,30 @@ class StoredColumn:
         Another law or other weights move sure tokens by other factors than rare ones; the base of
         a logarithm moves all by one, whatever else is wrong besides.
         """
+        # A factor that is far from 1 is hardly ever another's.
+        most = BY_OTHERS * abs(np.log(factor))
+        sure, *parts = self._off(factor)
+        if abs(_median(sure)) > 4 * most or min(len(part) for part in parts) < FEWEST_ALIKE:
+            return False
+        middles = np.array([_median(part) for part in parts])
+        return bool(np.abs(middles).max() < most and abs(middles.mean()) < most / 3)
+
+    def is_no_factor(self, factor: float) -> bool:
+        """Tell whether sure tokens, or rare ones, are far from `factor` times the other side's."""
+        sure, *parts = self._off(factor)
+        allowed = BY_OTHERS * abs(np.log(factor)) * np.array([4, *[1] * len(parts)])
+        told = zip((sure, *parts), allowed, strict=True)
+        return any(len(off) >= FEWEST_ALIKE and abs(_median(off)) > most for off, most in told)
+
+    def _off(self, factor: float) -> list[Array]:
+        """Return by how much tokens are off a factor, as logarithms: sure ones, then rarer ones."""
         usable = self.finite & np.isfinite(self.other) & (self.values < 0) & (self.other < 0)
         off = np.log(self.values[usable] / self.other[usable] / factor)
         # Halfway between the sides: by one of them its own rare tokens would look commoner on the
         # other.
         surprisal = -self.other[usable] * np.exp(off / 2)
-        # A factor that is far from 1 is hardly ever another's.
-        most = BY_OTHERS * abs(np.log(factor))
-        if abs(_median(off[(surprisal > SURE[0]) & (surprisal <= SURE[1])])) > 4 * most:
-            return False
-        parts = [off[(surprisal > low) & (surprisal <= high)] for low, high in pairwise(SURPRISALS)]
-        if min(len(part) for part in parts) < FEWEST_ALIKE:
-            return False
-        middles = np.array([_median(part) for part in parts])
-        return bool(np.abs(middles).max() < most and abs(middles.mean()) < most / 3)
+        ranges = [SURE, *pairwise(SURPRISALS)]
+        return [off[(surprisal > low) & (surprisal <= high)] for low, high in ranges]
 
 
 def _median(values: Array) -> float:

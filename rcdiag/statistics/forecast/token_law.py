@@ -37,7 +37,7 @@ class TokenLaw:
     @property
     def kl(self) -> float:
         """Return nats per token, never below 0."""
-        return self.kl_by_mean if self.by_the_mean else self.kl_by_variance
+        return max(self.kl_by_mean if self.by_the_mean else self.kl_by_variance, 0.0)
 
     def factors(self) -> Array:
         """Return the quotients of a sequence's k and the mean k, at NODES; their mean is 1."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.diagnosis.guides import judged_metric
-from rcdiag.results import Factor
+from rcdiag.diagnosis.guides import judged_metric, without_numbers
+from rcdiag.results import Factor, MetricValue
+from rcdiag.statistics.extremes import RowCount
 from rcdiag.statistics.histograms import LOG_RATIO_EDGES, log_ratio_counts
 from rcdiag.statistics.metrics import METRICS
+from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.usecases.replay.update_batch import ReplayBatch
 
@@ -26,14 +28,22 @@ def factors(batch: ReplayBatch) -> dict[str, Factor]:
 def _factor(batch: ReplayBatch, behavior: str, target: str) -> Factor:
     pair = batch.pair(behavior, target)
     suite = Suite(SuiteState.of(pair))
+    measured = _measured(pair, suite)
     return Factor(
         behavior=behavior,
         target=target,
-        k3_kl=judged_metric(METRICS["k3_kl"], suite),
-        ess_seq=judged_metric(METRICS["ess_seq"], suite),
+        k3_kl=measured["k3_kl"],
+        ess_seq=measured["ess_seq"],
         log_ratio_abs_max=METRICS["log_ratio_abs_max"].value(suite).value,
         log_ratio_histogram={
             "edges": np.asarray(LOG_RATIO_EDGES).tolist(),
             "counts": log_ratio_counts(pair.log_ratio).astype(float).tolist(),
         },
     )
+
+
+def _measured(pair: PolicyPair, suite: Suite) -> dict[str, MetricValue]:
+    """Measure a pair; nothing where an update holds values that no log-prob can have."""
+    if RowCount.of(pair.tokens).left_out:
+        return without_numbers()
+    return {name: judged_metric(METRICS[name], suite) for name in ("k3_kl", "ess_seq")}

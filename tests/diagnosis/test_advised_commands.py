@@ -1,0 +1,84 @@
+"""Every command that a diagnosis names runs as it stands, once its placeholders are filled."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rcdiag.api.diagnose import diagnose
+from tests.cli.conftest import rcdiag  # noqa: F401
+from tests.faults.prompts import ROOT
+from tests.faults.tables import make_table
+from tests.usecases.diagnosed_tables import written
+
+POLICIES = ROOT / "sample_data" / "policy"
+# What stands for a place that the user knows, in commands of a table of the small policy.
+PLACES = {
+    "CKPT": str(POLICIES / "step_8"),
+    "FOLDER": str(POLICIES),
+    "OLDER": str(POLICIES / "step_4"),
+}
+SEED, TABLES = 23, 12
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def advised(diagnosis: Any) -> list[str]:
+    """Return the commands of a diagnosis, each once."""
+    actions = [action for cause in diagnosis.causes for action in cause.actions]
+    commands = [action.command for action in (*diagnosis.next, *actions) if action.command]
+    return list(dict.fromkeys(commands))
+
+
+def filled(command: str) -> list[str]:
+    """Return the words of a command with its placeholders filled, without the program's name."""
+    program, *words = shlex.split(command)
+    assert program == "rcdiag"
+    return [PLACES.get(word, word) for word in words]
+
+
+def check(diagnosis: Any, rcdiag: Any) -> None:  # noqa: F811
+    for command in advised(diagnosis):
+        words = filled(command)
+        # An experiment of the engine takes vLLM and half a minute: that it would run is enough.
+        dry = ["--dry-run"] if words[0] == "score" else []
+        ran = rcdiag(*words, *dry)
+        assert ran.code in (0, 1), f"{command}\n{ran.err}"
+        assert "no-experiment" not in ran.out, command
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(TABLES))
+def test_commands_of_generated_tables_run(number, tmp_path, rcdiag, monkeypatch):  # noqa: F811
+    monkeypatch.chdir(ROOT)
+    path = tmp_path / f"t{number}.parquet"
+    label = make_table(SEED, number, path, small=True)
+    alone = diagnose(path).diagnosis
+    check(alone, rcdiag)
+    check(diagnose(path, model=str(ROOT / label["model"])).diagnosis, rcdiag)
+
+
+@pytest.mark.parametrize("name", ["drift", "steps"])
+def test_a_table_without_prompts_names_no_checkpoint(name, tmp_path):
+    diagnosis = diagnose(written(name, tmp_path)).diagnosis
+    assert not [command for command in advised(diagnosis) if "--model" in command]
+    text = json.dumps([action.text for cause in diagnosis.causes for action in cause.actions])
+    assert name != "drift" or "`prompt_ids`" in text
+
+
+def test_placeholders_are_those_of_a_command():
+    command = "rcdiag diagnose t.parquet --model CKPT --checkpoint FOLDER"
+    assert filled(command)[-3:] == [PLACES["CKPT"], "--checkpoint", PLACES["FOLDER"]]
+    assert Path(PLACES["CKPT"]).is_dir()

@@ -1,0 +1,96 @@
+"""Faults of a law's sum, of its temperature and of its logarithm, which leave like traces."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rcdiag.diagnosis.judge as judging
+from rcdiag.diagnosis.causes.catalogue import CAUSES
+from rcdiag.diagnosis.causes.cause import Cause, Suspicion
+from rcdiag.diagnosis.judge import BESIDE_MENDED, diagnose
+from rcdiag.diagnosis.signs import Signs
+from tests.diagnosis.tables import (
+    Law,
+    bfloat16,
+    counted,
+    divided,
+    drifted,
+    made,
+    noisy,
+    normal,
+    plain,
+    tempered,
+    with_values,
+)
+
+
+def padded(rows: int) -> Law:
+    """Take tokens that nobody samples, of logit 0, into the sum of the softmax."""
+
+    def law(logits, state):
+        sure = np.exp(normal(logits).max(axis=1, keepdims=True)) > 0.98
+        noise = np.where(sure, 0.0002, 0.03) * state.rng.standard_normal(logits.shape)
+        return normal(np.pad(logits + noise, ((0, 0), (0, rows))))[:, : logits.shape[1]]
+
+    return law
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_padding_in_the_sum_is_no_rounding(seed):
+    case = made(plain, padded(12), rows=128, length=60, seed=seed)
+    law = Signs(case).law
+    assert 1.0 - law.ratio_mean[0] < 0.003
+    assert law.sure_and_higher < 0.05
+    diagnosis = diagnose(case)
+    assert diagnosis.verdict == "fix"
+    assert diagnosis.causes[0].slug == "truncated-law"
+    assert "vocabulary-padding" in diagnosis.causes[0].also_possible
+
+
+@pytest.mark.parametrize("trained", [noisy(0.01), noisy(0.05), drifted(0.05)])
+def test_noise_and_other_weights_move_certain_tokens_both_ways(trained):
+    case = made(plain, trained, rows=128, length=60)
+    assert 0.3 < Signs(case).law.sure_and_higher < 0.7
+    assert not Signs(case).lacks_at_sure_tokens
+    few = with_values(case, "old", bfloat16)
+    assert not Signs(few).lacks_at_sure_tokens
+
+
+@pytest.mark.parametrize("temperature", [0.52, 0.7, 0.82])
+@pytest.mark.parametrize("seed", range(2))
+def test_divided_log_probs_are_neither_the_likeliest_tokens_nor_of_another_base(temperature, seed):
+    case = made(
+        tempered(temperature), divided(temperature), rows=128, length=60, seed=seed, sharpness=2.0
+    )
+    named = {cause.slug for cause in diagnose(case).causes}
+    assert not named & {"top-one-recorded", "log-base"}
+
+
+@pytest.mark.parametrize("base", [2.0, 10.0])
+def test_another_base_is_told_beside_noise(base):
+    case = with_values(made(rows=64, length=40), "old", lambda values: values / np.log(base))
+    diagnosis = diagnose(case)
+    assert diagnosis.causes[0].slug == "log-base"
+    assert diagnosis.causes[0].confidence > 0.9
+
+
+def test_a_floor_leaves_open_which_of_two_laws_sampled():
+    raw = made(tempered(1.3), recorded=plain, rows=128, length=60, temperature=np.full(128, 1.3))
+    floored = with_values(raw, "old", lambda values: np.maximum(values, -2.5))
+    causes = {cause.slug: cause.confidence for cause in diagnose(counted(floored)).causes}
+    assert "floor-clip" in causes
+    assert all(causes.get(slug, 0.0) <= BESIDE_MENDED for slug in judging.OF_TWO_LAWS)
+
+
+@pytest.mark.parametrize(("confidence", "first"), [(0.75, "penalty"), (0.85, "prompt-truncated")])
+def test_a_narrow_cause_by_chance_gives_way_to_a_law(confidence, first, monkeypatch):
+    def weighing(slug: str, certainty: float) -> Cause:
+        told = Suspicion(confidence=certainty, message=slug)
+        return Cause(words=CAUSES[slug].words, stage="law", weigh=lambda signs: told)
+
+    told = {"penalty": weighing("penalty", 0.9)}
+    told["prompt-truncated"] = weighing("prompt-truncated", confidence)
+    monkeypatch.setattr(judging, "CAUSES", told)
+    (cause, _), *_ = judging._of_stage(Signs(made(rows=64, length=30)), "law")
+    assert cause.name == first

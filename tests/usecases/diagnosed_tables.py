@@ -1,0 +1,199 @@
+"""Forty tables with the verdict and the first cause that every command gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rcdiag.diagnosis.case import Case
+from tests.diagnosis.tables import (
+    banned,
+    bfloat16,
+    capped,
+    divided,
+    drifted,
+    first_tokens_differ,
+    made,
+    noisy,
+    plain,
+    presence_penalty,
+    repetition_penalty,
+    rerouted,
+    shifted,
+    swapped,
+    taken_twice,
+    tempered,
+    top_p,
+    with_tool_turns,
+    with_values,
+    without_shard,
+    write,
+)
+
+ROWS = 64
+EVERY = np.arange(ROWS)
+STEPS = EVERY // 16
+
+
+def small(*laws: Any, **options: Any) -> Case:
+    return made(*laws, **{"rows": ROWS, "length": 30, **options})
+
+
+def stored(change: Callable[[np.ndarray], np.ndarray], policy: str = "rollout") -> Case:
+    return with_values(small(), policy, change)
+
+
+def with_nan(values: np.ndarray) -> np.ndarray:
+    values[::50] = np.nan
+    return values
+
+
+def with_zeros(values: np.ndarray) -> np.ndarray:
+    values[::7] = 0.0
+    return values
+
+
+def both(change: Callable[[np.ndarray], np.ndarray]) -> Case:
+    return with_values(stored(change), "old", change)
+
+
+def stated(case: Case, **policies: dict[str, Any]) -> Case:
+    """Let the file's metadata say something of the policies."""
+    return replace(case, metadata={"policies": policies})
+
+
+@dataclass(frozen=True)
+class Diagnosed:
+    """A table, the verdict on it and its first cause."""
+
+    verdict: str
+    slug: str
+    case: Callable[[], Case]
+
+
+TABLES: dict[str, Diagnosed] = {
+    name: Diagnosed(*values)
+    for name, values in {
+        "fine": ("fine", "engine-noise", small),
+        "drift": ("correct", "weights-differ", lambda: small(plain, drifted(0.1))),
+        "temperature": (
+            "fix",
+            "temperature-raw-recorded",
+            lambda: small(tempered(0.6), recorded=plain, temperature=np.full(ROWS, 0.6)),
+        ),
+        "top-p": ("fix", "truncated-law", lambda: small(top_p(0.8), noisy(0.01))),
+        "prompts": ("fix", "context-differs", lambda: small(plain, first_tokens_differ(1.0))),
+        "shift": ("fix", "shift-by-one", lambda: shifted(small(), "old", EVERY >= 0)),
+        "some NaN": ("fix", "nan-log-probs", lambda: stored(with_nan)),
+        "all NaN": ("fix", "nan-log-probs", lambda: stored(lambda v: v * np.nan)),
+        "both NaN": ("fix", "nan-log-probs", lambda: both(lambda v: v * np.nan)),
+        "infinite": (
+            "fix",
+            "nan-log-probs",
+            lambda: stored(lambda v: np.full_like(v, -np.inf)),
+        ),
+        "positive": ("fix", "sign-flipped", lambda: stored(np.negative)),
+        "constant": ("fix", "sentinel", lambda: stored(lambda v: np.full_like(v, -1.0))),
+        "copy": (
+            "cannot-tell",
+            "columns-identical",
+            lambda: small().with_log_probs("old", small().log_probs["rollout"]),
+        ),
+        "steps": ("fine", "engine-noise", lambda: small(step=STEPS)),
+        "loud noise": ("cannot-tell", "forwards-differ", lambda: small(noise=0.05)),
+        "experts": ("cannot-tell", "forwards-differ", lambda: small(plain, rerouted(1.0, 0.05))),
+        "short rows": ("fine", "engine-noise", lambda: small(length=8)),
+        "long rows": ("fine", "engine-noise", lambda: small(length=120, noise=0.003)),
+        "few rows": ("cannot-tell", "", lambda: small(rows=2, length=20)),
+        "large drift": ("correct", "weights-differ", lambda: small(plain, drifted(0.4))),
+        "no temperature": (
+            "fix",
+            "trainer-without-temperature",
+            lambda: small(tempered(0.7), plain, temperature=np.full(ROWS, 0.7)),
+        ),
+        "divided": ("fix", "log-probs-divided", lambda: small(tempered(0.7), divided(0.7))),
+        "presence": ("fix", "penalty", lambda: small(presence_penalty(1.0), noisy(0.01))),
+        "repetition": ("fix", "penalty", lambda: small(repetition_penalty(1.3), noisy(0.01))),
+        "banned": ("fix", "logit-bias", lambda: small(banned([5, 9, 17, 33]), noisy(0.01))),
+        "capped": ("fix", "forwards-differ", lambda: small(plain, capped(3.0))),
+        "shard": ("fix", "vocab-shard-wrong", lambda: small(plain, without_shard(0, 60))),
+        "some shifted": (
+            "fix",
+            "shift-some-rows",
+            lambda: shifted(small(), "old", EVERY % 3 == 0),
+        ),
+        "after a tool": (
+            "fix",
+            "shift-after-tool",
+            lambda: shifted(with_tool_turns(small(length=60), 0.0), "old", EVERY >= 0, after=28),
+        ),
+        "swapped": ("fix", "rows-swapped", lambda: swapped(small(), "old", ROWS // 2)),
+        "twice": ("fix", "duplicated-rows", lambda: taken_twice(small(), 16)),
+        "zeros": ("fix", "zero-placeholder", lambda: stored(with_zeros)),
+        "floor": ("fix", "floor-clip", lambda: stored(lambda v: np.maximum(v, -2.0))),
+        "bfloat16": ("fine", "stored-bfloat16", lambda: stored(bfloat16)),
+        "two decimals": ("fine", "stored-rounded", lambda: stored(lambda v: np.round(v, 2))),
+        "base 2": ("fix", "log-base", lambda: stored(lambda v: v / np.log(2.0))),
+        "probabilities": ("fix", "probabilities-stored", lambda: both(np.exp)),
+        "running sums": ("fix", "cumulative-stored", lambda: summed(small(), "old")),
+        "fp8": (
+            "correct",
+            "fp8-weights",
+            lambda: stated(
+                small(plain, noisy(0.08)),
+                rollout={"backend": "vllm", "engine_options": {"quantization": "fp8"}},
+                old={"backend": "hf"},
+            ),
+        ),
+        "last step": (
+            "correct",
+            "weights-never-synced",
+            lambda: small(plain, late(drifted(0.3), 48), step=STEPS),
+        ),
+        "no signs": ("fix", "sign-flipped", lambda: both(np.negative)),
+        "nothing but zeros": ("fix", "zero-placeholder", lambda: both(np.zeros_like)),
+        "sums on both sides": (
+            "fix",
+            "cumulative-stored",
+            lambda: summed(summed(small(), "old"), "rollout"),
+        ),
+    }.items()
+}
+
+
+def summed(case: Case, policy: str) -> Case:
+    """Store running sums of each row."""
+    values = case.log_probs[policy].copy()
+    for start, length in zip(case.start, case.lengths, strict=True):
+        values[start : start + length] = np.cumsum(values[start : start + length])
+    return case.with_log_probs(policy, values)
+
+
+def late(law: Any, first_row: int) -> Any:
+    """Follow a law in the rows from one on, and an engine's noise in those before."""
+    before = noisy(0.01)
+
+    def mixed(logits: np.ndarray, state: Any) -> np.ndarray:
+        made = before(logits, state)
+        made[first_row:] = law(logits, state)[first_row:]
+        return made
+
+    return mixed
+
+
+def written(name: str, folder: Path, *, prompts: bool = False) -> Path:
+    """Write one of the tables with advantages; with prompts a checkpoint can score it."""
+    case = TABLES[name].case()
+    columns: dict[str, Any] = {
+        "advantage": np.random.default_rng(0).standard_normal(len(case.lengths))
+    }
+    if prompts:
+        random = np.random.default_rng(1)
+        prompts = random.integers(2, 200, (len(case.lengths), 10)).tolist()
+        columns["prompt_ids"] = pa.array(prompts, pa.list_(pa.int32()))
+    return write(case, folder / f"{name.replace(' ', '-')}.parquet", **columns)
