@@ -12,11 +12,11 @@ from torch import nn
 
 from rcdiag.engines.checkpoint import resolve_model
 from rcdiag.engines.hf import head as scoring_head
-from rcdiag.engines.hf.model import BATCH_TOKENS, choose_device
+from rcdiag.engines.hf.model import choose_device
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.learning.policy import add_adapter
-from rcdiag.learning.training_settings import LoraSettings
+from rcdiag.learning.training_settings import MICRO_BATCH_TOKENS, LoraSettings
 from rcdiag.table import free_memory as of_machine
 from rcdiag.table.trajectories import Trajectories
 
@@ -121,7 +121,7 @@ def memory_needed(plan: TrainingPlan, parts: Sequence[Trajectories]) -> MemoryNe
     """
     size = model_size(plan.spec, plan.lora)
     longest = max(_longest(part) for part in parts)
-    tokens = max(plan.batch_tokens or BATCH_TOKENS[plan.device.type], longest)
+    tokens = max(plan.batch_tokens or MICRO_BATCH_TOKENS[plan.device.type], longest)
     width = 4 if plan.spec.dtype == "float32" else 2
     masters = 0 if width == 4 or plan.lora else 4
     return MemoryNeed(
@@ -207,7 +207,7 @@ def _alternatives(plan: TrainingPlan) -> list[tuple[str, TrainingPlan]]:
 
     The gentlest change comes first, each on top of those before; LoRA by itself comes last.
     """
-    tokens = (plan.batch_tokens or BATCH_TOKENS[plan.device.type]) // 4
+    tokens = (plan.batch_tokens or MICRO_BATCH_TOKENS[plan.device.type]) // 4
     half = PolicySpec(**{**plan.spec.to_dict(), "dtype": "bfloat16"})
     ways: list[tuple[str, dict[str, Any]]] = [
         (f"micro-batches of {tokens:,} tokens", {"batch_tokens": tokens}),

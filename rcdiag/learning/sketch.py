@@ -182,17 +182,23 @@ class Taps:
             # Under autocast the product takes its inputs rounded to its own precision.
             rounded = inputs.to(gradient.dtype).float()
             self._add(layer.weight, (gradient.float() @ left) * (rounded @ right))
-            flat = inputs.to(gradient.dtype).flatten(0, -2)
-            for member, scaled in self._scaled(gradient):
-                total, product = member.sums(layer.weight), scaled.flatten(0, -2).T
-                if product.dtype == total.dtype:
-                    total.addmm_(product, flat)
-                else:
-                    total.add_(product @ flat)
+            self._add_products(layer.weight, inputs.to(gradient.dtype), gradient)
         if layer.bias is not None and layer.bias.requires_grad:
             self._add(layer.bias, gradient.float() @ self.probes.signs(layer.bias)[0])
             for member, scaled in self._scaled(gradient):
                 member.sums(layer.bias).add_(scaled.float().flatten(0, -2).sum(dim=0))
+
+    def _add_products(self, weight: Tensor, inputs: Tensor, gradient: Tensor) -> None:
+        """Add sum_t factor d_t x_t' to each member's gradient of a weight [out, in]."""
+        # The factors go to the side with fewer numbers.
+        of_inputs = inputs.shape[-1] < gradient.shape[-1]
+        for member, scaled in self._scaled(inputs if of_inputs else gradient):
+            x, d = (scaled, gradient) if of_inputs else (inputs, scaled)
+            x, d, total = x.flatten(0, -2), d.flatten(0, -2).T, member.sums(weight)
+            if d.dtype == total.dtype:
+                total.addmm_(d, x)
+            else:
+                total.add_(d @ x)
 
     def _embedding(self, layer: nn.Embedding, ids: Tensor, gradient: Tensor) -> None:
         left, right = self.probes.signs(layer.weight)
@@ -221,13 +227,11 @@ class Taps:
                 for member in self.members:
                     member.sums(parameter).add_(member.factors @ values.float())
 
-    def _scaled(self, gradient: Tensor) -> Iterator[tuple[Member, Tensor]]:
-        """Yield each member with the output gradient [rows, ..., out] that its own pass would
-        have.
-        """
+    def _scaled(self, values: Tensor) -> Iterator[tuple[Member, Tensor]]:
+        """Yield each member with values [rows, ...] times its factors."""
         for member in self.members:
-            factors = member.factors.view(-1, *[1] * (gradient.ndim - 1))
-            yield member, gradient * factors.to(gradient.dtype)
+            factors = member.factors.view(-1, *[1] * (values.ndim - 1))
+            yield member, values * factors.to(values.dtype)
 
 
 def _forward(layer: nn.Module, values: dict[str, Tensor], inputs: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from rcdiag.engines.hf.head import scores_in_chunks
-from rcdiag.engines.hf.model import BATCH_TOKENS, context_of
+from rcdiag.engines.hf.model import context_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.learning.backward import Summed, accumulate
 from rcdiag.learning.basis import Basis, basis_of
@@ -30,7 +30,12 @@ from rcdiag.learning.micro_batches import (
 from rcdiag.learning.optimizer import Snapshot, Stepper, StepReport
 from rcdiag.learning.policy import Policy, load_policy, save_policy
 from rcdiag.learning.sketch import OneRow, Probes, RowsMixed, sketcher
-from rcdiag.learning.training_settings import LoraSettings, OptimizerSettings, SketchSettings
+from rcdiag.learning.training_settings import (
+    MICRO_BATCH_TOKENS,
+    LoraSettings,
+    OptimizerSettings,
+    SketchSettings,
+)
 from rcdiag.table.trajectories import Trajectories
 
 Array = NDArray[np.float64]
@@ -59,7 +64,7 @@ class Trainee:
 
     def __init__(self, policy: Policy, batch_tokens: int | None = None) -> None:
         self.policy = policy
-        self.batch_tokens = batch_tokens or BATCH_TOKENS[policy.device.type]
+        self.batch_tokens = batch_tokens or MICRO_BATCH_TOKENS[policy.device.type]
         self._groups = layer_groups(policy)
         self._stepper = Stepper(policy.parameters)
 

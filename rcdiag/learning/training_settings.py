@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Tokens in one micro-batch, padding included: more than of a forward alone, since every one has as
+# many backwards as there are families of presets.
+MICRO_BATCH_TOKENS = {"cpu": 2_048, "cuda": 32_768}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoraSettings:

@@ -20,6 +20,8 @@ WORST_SEQUENCES = 30
 # the result keeps is decided when these sequences are read once more.
 TOKENS_KEPT = 400
 ROWS_NAMED = 10
+# Of so many rows and tokens not all have the same log-prob.
+ALIKE_ROWS, ALIKE_TOKENS = 3, 6
 # Neighbours of which the largest stands for all when the worst tokens are looked for.
 _RUN = 64
 
@@ -211,18 +213,46 @@ class RowCount:
     sequences: int = 0
     tokens: int = 0
     left_out: int = 0  # of the sequences: they hold a value that no log-prob can have
+    # The smallest and the largest value of each policy; NaN where one of them is.
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, batch: TokenBatch) -> RowCount:
         bad = int((~rows_of_numbers(batch)).sum())
-        return cls(len(batch.lengths), int(batch.lengths.sum()), bad)
+        ranges = {
+            policy: (float(values.min()), float(values.max()))
+            for policy, values in batch.log_probs.items()
+            if len(values)
+        }
+        return cls(len(batch.lengths), int(batch.lengths.sum()), bad, ranges)
 
     def __add__(self, other: RowCount) -> RowCount:
+        both = {
+            policy: (min(low, other.ranges[policy][0]), max(high, other.ranges[policy][1]))
+            for policy, (low, high) in self.ranges.items()
+            if policy in other.ranges
+        }
         return RowCount(
             self.sequences + other.sequences,
             self.tokens + other.tokens,
             self.left_out + other.left_out,
+            {**self.ranges, **other.ranges, **both},
         )
+
+    @property
+    def constant(self) -> set[str]:
+        """Return the policies of which every token has the same number: these are no log-probs.
+
+        A few tokens may be alike by chance.
+        """
+        if self.sequences < ALIKE_ROWS or self.tokens < ALIKE_TOKENS:
+            return set()
+        return {policy for policy, (low, high) in self.ranges.items() if low == high}
+
+    @property
+    def tells(self) -> bool:
+        """Tell whether numbers can be made of the rows that remain."""
+        return not (self.too_few or self.constant)
 
     @property
     def too_few(self) -> bool:

@@ -180,8 +180,8 @@ def _row_counts(steps: Mapping[Step, PolicyPair]) -> dict[Step, RowCount]:
 
 
 def _values(suite: Suite | None, count: RowCount) -> dict[str, MetricValue]:
-    """Compute every metric; none has a value where fewer than half of the rows hold numbers."""
-    if suite is None or count.too_few:
+    """Compute every metric; none has a value where the rows' log-probs tell nothing."""
+    if suite is None or not count.tells:
         return without_numbers()
     return judged(suite)
 

@@ -66,6 +66,29 @@ def test_under_half_of_the_rows_there_are_no_numbers(tmp_path, bad, null):
     assert rcdiag.report([result], tmp_path / "page.html") == [tmp_path / "page.html"]
 
 
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_a_column_of_one_value_has_no_numbers(tmp_path, value):
+    behavior, target = draws(20)
+    constant = [[value] * 4 for _ in behavior]
+    table = table_of(tmp_path / "a.parquet", behavior, constant)
+    result = rcdiag.score(table)
+    assert result.diagnosis.verdict == "fix"
+    assert all(metric.value is None for metric in result.mismatch.values())
+    assert result.rows_left_out == 0
+    (pair,) = {frozenset(name.split("->")) for name in rcdiag.compare(table).pairs}
+    assert pair == {"rollout", "old"}
+    for one in rcdiag.compare(table).pairs.values():
+        assert all(metric.value is None for metric in one.mismatch.values())
+    one_other = [*constant[:-1], [*constant[-1][:-1], value - 0.5]]
+    result = rcdiag.score(table_of(tmp_path / "b.parquet", behavior, one_other))
+    assert result.mismatch["k3_kl"].value is not None
+
+
+def test_a_few_tokens_may_be_alike_by_chance(tmp_path):
+    table = table_of(tmp_path / "a.parquet", [[-1.0, -1.0], [-1.0]], [[-1.1, -0.9], [-1.0]])
+    assert rcdiag.score(table).mismatch["k3_kl"].value is not None
+
+
 def test_a_step_is_judged_by_its_own_rows(tmp_path):
     behavior, target = draws(20)
     for row in target[:5]:

@@ -77,7 +77,7 @@ def compare(
     comparison, non_finite, count = _read(dump, (*order, *repeats), behavior, runner)
     moments = comparison.moments
     lacking = unobserved(dump, (*order, *repeats))
-    broken = set(non_finite.tokens) if count.too_few else set()
+    broken = (set(non_finite.tokens) if count.too_few else set()) | count.constant
     laws, numbers = _judged_pairs(comparison, behavior, broken)
     diagnosis = diagnosis_of_table(dump, origin)
     values = {pair: with_premises(metrics, diagnosis) for pair, metrics in numbers.items()}

@@ -43,7 +43,8 @@ def _factor(batch: ReplayBatch, behavior: str, target: str) -> Factor:
 
 
 def _measured(pair: PolicyPair, suite: Suite) -> dict[str, MetricValue]:
-    """Measure a pair; nothing where an update holds values that no log-prob can have."""
-    if RowCount.of(pair.tokens).left_out:
+    """Measure a pair; nothing where an update holds values that no log-prob can have, or one."""
+    count = RowCount.of(pair.tokens)
+    if count.left_out or count.constant:
         return without_numbers()
     return {name: judged_metric(METRICS[name], suite) for name in ("k3_kl", "ess_seq")}
