@@ -51,7 +51,7 @@ def percent(value: MetricValue) -> str:
     """Write a share in whole per cent; one below 10% has a digit more."""
     if value.value is None:
         return "n/a"
-    return f"{100.0 * value.value:.{0 if abs(value.value) >= 0.1 else 1}f}%"
+    return f"{100.0 * value.value:z.{0 if abs(value.value) >= 0.1 else 1}f}%"
 
 
 def share(value: MetricValue) -> str:

@@ -11,10 +11,10 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.pages.figures import FIGURES, applying
-from rcdiag.pages.formats import number
+from rcdiag.pages.formats import number, percent
 from rcdiag.pages.page import page, sha256
 from rcdiag.pages.save import save_figures
-from rcdiag.results import Finding, NamedCause, ScoreResult, from_json, to_json
+from rcdiag.results import Finding, MetricValue, NamedCause, ScoreResult, from_json, to_json
 from rcdiag.table.opening import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import plan_corrections, preset_configs
@@ -185,3 +185,8 @@ def test_a_figure_that_is_not_there_is_refused_with_a_name_near_it(result, tmp_p
 )
 def test_numbers_show_what_matters(value, words):
     assert number(value) == words
+
+
+def test_a_share_that_is_rounded_to_nothing_has_no_sign():
+    assert percent(MetricValue(value=-0.0001)) == "0.0%"
+    assert percent(MetricValue(value=-0.02)) == "-2.0%"
