@@ -20,8 +20,8 @@ WORST_SEQUENCES = 30
 # the result keeps is decided when these sequences are read once more.
 TOKENS_KEPT = 400
 ROWS_NAMED = 10
-# Of so many rows and tokens not all have the same log-prob.
-ALIKE_ROWS, ALIKE_TOKENS = 3, 6
+# Of so many rows and tokens not all have the same log-prob; tables made by hand have fewer.
+ALIKE_ROWS, ALIKE_TOKENS = 3, 100
 # Neighbours of which the largest stands for all when the worst tokens are looked for.
 _RUN = 64
 
@@ -241,18 +241,10 @@ class RowCount:
 
     @property
     def constant(self) -> set[str]:
-        """Return the policies of which every token has the same number: these are no log-probs.
-
-        A few tokens may be alike by chance.
-        """
+        """Return the policies of which every token has the same number; a few may by chance."""
         if self.sequences < ALIKE_ROWS or self.tokens < ALIKE_TOKENS:
             return set()
         return {policy for policy, (low, high) in self.ranges.items() if low == high}
-
-    @property
-    def tells(self) -> bool:
-        """Tell whether numbers can be made of the rows that remain."""
-        return not (self.too_few or self.constant)
 
     @property
     def too_few(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from rcdiag.diagnosis.judge import diagnose
 from rcdiag.results import Diagnosis
+from rcdiag.statistics.extremes import RowCount
 from rcdiag.table.table import Table
 from rcdiag.usecases.case_of_table import CaseRows, pair_of_table, read_case
 
@@ -30,3 +31,12 @@ def rows_to_judge(table: Table, policies: Sequence[str]) -> CaseRows | None:
     """
     rows = CaseRows(table, *pair_of_table(table))
     return rows if set(rows.policies) == set(policies) else None
+
+
+def recorded_constants(count: RowCount, table: Table) -> set[str]:
+    """Return the policies whose recorded column is one number: what was stored is no log-prob.
+
+    An engine may score so: a uniform law gives every token the same.
+    """
+    about = table.metadata.get("policies", {})
+    return {name for name in count.constant if "backend" not in about.get(name, {})}

@@ -45,7 +45,7 @@ from rcdiag.usecases.corrected import (
     correction_results,
     wanted_quantities,
 )
-from rcdiag.usecases.diagnosed import diagnosis_of_table, rows_to_judge
+from rcdiag.usecases.diagnosed import diagnosis_of_table, recorded_constants, rows_to_judge
 from rcdiag.usecases.passes import Walk, no_tokens, reads_here, states
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.reading import Decode, Reader, decoded_examples
@@ -96,7 +96,8 @@ def score(
     count = sum(reading.sizes.values(), RowCount())
     lacking = unobserved(dump, (behavior, target))
     diagnosis = diagnosis_of_table(dump, origin, rows_read)
-    values = with_premises(_values(suite, count), diagnosis)
+    constant = recorded_constants(count, dump)
+    values = with_premises(_values(suite, count, constant), diagnosis)
     profiles = {**finished(state.profiles), **state.categories.finished()}
     policies = {
         name: about
@@ -114,7 +115,7 @@ def score(
         scoring=policies,
         mismatch=values,
         corrections=_corrected(plan, rows, values),
-        steps=_by_step(reading, plan, diagnosis),
+        steps=_by_step(reading, plan, diagnosis, constant),
         findings=[],
         figures=_figures(state, suite),
         worst_tokens=state.worst_tokens.to_list(),
@@ -179,9 +180,11 @@ def _row_counts(steps: Mapping[Step, PolicyPair]) -> dict[Step, RowCount]:
     return {step: RowCount.of(pair.tokens) for step, pair in steps.items() if len(pair.lengths)}
 
 
-def _values(suite: Suite | None, count: RowCount) -> dict[str, MetricValue]:
-    """Compute every metric; none has a value where the rows' log-probs tell nothing."""
-    if suite is None or not count.tells:
+def _values(suite: Suite | None, count: RowCount, constant: set[str]) -> dict[str, MetricValue]:
+    """Compute every metric; none has a value where fewer than half of the rows hold numbers, or
+    where a policy's column is one number.
+    """
+    if suite is None or count.too_few or constant:
         return without_numbers()
     return judged(suite)
 
@@ -391,7 +394,9 @@ def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:
     return {"token": values["khat_token"].value, "sequence": values["khat_seq"].value}
 
 
-def _by_step(reading: Reading, plan: Plan | None, diagnosis: Diagnosis) -> dict[str, StepResult]:
+def _by_step(
+    reading: Reading, plan: Plan | None, diagnosis: Diagnosis, constant: set[str]
+) -> dict[str, StepResult]:
     """Give the numbers of every training step, a batch of the trainer; none of a single step."""
     if len(reading.sizes) < 2:
         return {}
@@ -399,7 +404,7 @@ def _by_step(reading: Reading, plan: Plan | None, diagnosis: Diagnosis) -> dict[
     results = {}
     for step, size in reading.sizes.items():
         state = states.get(step)
-        numbers = _values(None if state is None else Suite(state), size)
+        numbers = _values(None if state is None else Suite(state), size, constant)
         values = with_premises(numbers, diagnosis)
         corrected = {}
         if plan is not None and reading.rows is not None:

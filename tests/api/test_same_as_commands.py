@@ -19,7 +19,20 @@ __all__ = ["rcdiag"]  # the fixture that runs a command
 
 # What only a command has: where to show and to write, and what to do with findings.
 OF_THE_COMMAND = {
-    *("help", "json", "result", "csv", "html", "plots", "quiet", "verbose", "fail_on", "dry_run"),
+    *(
+        "help",
+        "json",
+        "result",
+        "csv",
+        "html",
+        "plots",
+        "figure",
+        "width",
+        "quiet",
+        "verbose",
+        "fail_on",
+        "dry_run",
+    ),
     "config",
 }
 # Option -> keyword, where a repeatable option is one keyword of several values.

@@ -68,7 +68,7 @@ def test_under_half_of_the_rows_there_are_no_numbers(tmp_path, bad, null):
 
 @pytest.mark.parametrize("value", [0.0, -1.0])
 def test_a_column_of_one_value_has_no_numbers(tmp_path, value):
-    behavior, _ = draws(20)
+    behavior, _ = draws(40)
     constant = [[value] * 4 for _ in behavior]
     table = table_of(tmp_path / "a.parquet", behavior, constant)
     result = rcdiag.score(table)

@@ -33,7 +33,7 @@ from rcdiag.table.token_batch import TokenBatch
 from rcdiag.usecases.compare.ladder import behind_the_best, is_nearest, ladder
 from rcdiag.usecases.compare.pairs import Comparison, Pair
 from rcdiag.usecases.compare.roles import choose, describe, ladder_order, repeat_of, role
-from rcdiag.usecases.diagnosed import diagnosis_of_table
+from rcdiag.usecases.diagnosed import diagnosis_of_table, recorded_constants
 from rcdiag.usecases.one_policy import only_policy
 from rcdiag.usecases.passes import Walk, no_tokens, states
 from rcdiag.usecases.provenance import provenance
@@ -77,7 +77,8 @@ def compare(
     comparison, non_finite, count = _read(dump, (*order, *repeats), behavior, runner)
     moments = comparison.moments
     lacking = unobserved(dump, (*order, *repeats))
-    broken = (set(non_finite.tokens) if count.too_few else set()) | count.constant
+    broken = recorded_constants(count, dump)
+    broken |= set(non_finite.tokens) if count.too_few else set()
     laws, numbers = _judged_pairs(comparison, behavior, broken)
     diagnosis = diagnosis_of_table(dump, origin)
     values = {pair: with_premises(metrics, diagnosis) for pair, metrics in numbers.items()}
