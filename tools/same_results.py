@@ -210,6 +210,13 @@ CHANGED: tuple[Change, ...] = (
         only="^replay model slime$",
     ),
     Change(
+        old=r"factors/[^/]+/(k3_kl|ess_seq)/(value|level)"
+        r"|presets/[^/]+/health/(missing\[\]|rules/staleness_k3~0/value)",
+        new=NEW_VALUE,
+        reason=NO_NUMBERS,
+        only="^replay t(16|22|28|37|38|39|40|50|57|68|69|73|93|94)( |$)",
+    ),
+    Change(
         old=r"model/backwards",
         new=NEW_VALUE,
         reason="presets that weigh or reject whole sequences share a backward pass",

@@ -6,7 +6,7 @@ import numpy as np
 
 from rcdiag.diagnosis.guides import judged_metric, without_numbers
 from rcdiag.results import Factor, MetricValue
-from rcdiag.statistics.extremes import RowCount
+from rcdiag.statistics.extremes import impossible
 from rcdiag.statistics.histograms import LOG_RATIO_EDGES, log_ratio_counts
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.pair import PolicyPair
@@ -43,8 +43,7 @@ def _factor(batch: ReplayBatch, behavior: str, target: str) -> Factor:
 
 
 def _measured(pair: PolicyPair, suite: Suite) -> dict[str, MetricValue]:
-    """Measure a pair; nothing where an update holds values that no log-prob can have, or one."""
-    count = RowCount.of(pair.tokens)
-    if count.left_out or count.constant:
+    """Measure a pair; nothing where one of the two holds values that no log-prob can have."""
+    if impossible(pair.values.behavior).any() or impossible(pair.values.target).any():
         return without_numbers()
     return {name: judged_metric(METRICS[name], suite) for name in ("k3_kl", "ess_seq")}
