@@ -6,7 +6,7 @@ import numpy as np
 
 from rcdiag.diagnosis.guides import judged_metric, without_numbers
 from rcdiag.results import Factor, MetricValue
-from rcdiag.statistics.extremes import impossible
+from rcdiag.statistics.extremes import RowCount, impossible
 from rcdiag.statistics.histograms import LOG_RATIO_EDGES, log_ratio_counts
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.pair import PolicyPair
@@ -28,7 +28,7 @@ def factors(batch: ReplayBatch) -> dict[str, Factor]:
 def _factor(batch: ReplayBatch, behavior: str, target: str) -> Factor:
     pair = batch.pair(behavior, target)
     suite = Suite(SuiteState.of(pair))
-    measured = _measured(pair, suite)
+    measured = _measured(pair, suite, behavior, target)
     return Factor(
         behavior=behavior,
         target=target,
@@ -42,8 +42,12 @@ def _factor(batch: ReplayBatch, behavior: str, target: str) -> Factor:
     )
 
 
-def _measured(pair: PolicyPair, suite: Suite) -> dict[str, MetricValue]:
-    """Measure a pair; nothing where one of the two holds values that no log-prob can have."""
-    if impossible(pair.values.behavior).any() or impossible(pair.values.target).any():
+def _measured(pair: PolicyPair, suite: Suite, behavior: str, target: str) -> dict[str, MetricValue]:
+    """Measure a pair; nothing where one of the two holds values that no log-prob can have, or one
+    number alone.
+    """
+    values = pair.values.behavior, pair.values.target
+    alike = RowCount.of(pair.tokens).constant.intersection((behavior, target))
+    if alike or any(impossible(one).any() for one in values):
         return without_numbers()
     return {name: judged_metric(METRICS[name], suite) for name in ("k3_kl", "ess_seq")}
