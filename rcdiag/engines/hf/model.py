@@ -18,7 +18,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 # Tokens in one forward, padding included. A GPU wants many, to be busy, with activations of a 7 B
 # model still near a GB; a CPU is as quick with few, which stay in its caches and leave a heap in
-# fewer pieces (measured: 40 MB beside a small model where 2,048 tokens took 75).
+# fewer pieces (measured: 50 to 95 MB beside a small model where 2,048 tokens took 120 to 185).
 BATCH_TOKENS = {"cpu": 768, "cuda": 32_768}
 
 
