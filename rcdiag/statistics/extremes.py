@@ -218,12 +218,14 @@ class RowCount:
 
     @classmethod
     def of(cls, batch: TokenBatch) -> RowCount:
-        bad = int((~rows_of_numbers(batch)).sum())
         ranges = {
             policy: (float(values.min()), float(values.max()))
             for policy, values in batch.log_probs.items()
             if len(values)
         }
+        # NaN is the least and the largest of whatever it is in, and in no comparison.
+        fine = all(low > -np.inf and high <= LARGEST_LOG_PROB for low, high in ranges.values())
+        bad = 0 if fine else int((~rows_of_numbers(batch)).sum())
         return cls(len(batch.lengths), int(batch.lengths.sum()), bad, ranges)
 
     def __add__(self, other: RowCount) -> RowCount:
