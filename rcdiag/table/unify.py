@@ -89,7 +89,7 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     tokens = "response_ids" in table.column_names
     for field in schema:
         if field.name in table.column_names:
-            columns.append(table[field.name].cast(field.type))
+            columns.append(cast(table[field.name], field.type))
         elif field.name == "response_mask" and tokens:
             columns.append(_everywhere(1, table["response_ids"], field.type))
         elif tokens and (field.name == "advantages" or ENTROPY.fullmatch(field.name)):
@@ -97,6 +97,14 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
         else:
             columns.append(pa.nulls(table.num_rows, field.type))
     return pa.table(columns, schema=schema)
+
+
+def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return a column in another type; one that has the type is returned as it is.
+
+    Arrow's own cast of lists of nulls to their own type makes lists longer than their values.
+    """
+    return column if column.type.equals(kind) else column.cast(kind)
 
 
 def _everywhere(value: float, response_ids: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:

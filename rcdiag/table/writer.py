@@ -14,6 +14,7 @@ import pyarrow.types as pt
 from rcdiag.files import not_writable
 from rcdiag.table.lists import lengths_of
 from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY, TOKEN_IDS, column_spec
+from rcdiag.table.unify import cast
 
 # Rows are gathered until a row group holds about this many values of its largest column.
 VALUES_PER_ROW_GROUP = 2_000_000
@@ -50,7 +51,8 @@ class TableWriter:
 
     def write(self, table: pa.Table) -> None:
         """Add rows; they reach the disk when a row group is full."""
-        self._pending.append(table.select(self._schema.names).cast(self._schema))
+        columns = [cast(table[field.name], field.type) for field in self._schema]
+        self._pending.append(pa.table(columns, schema=self._schema))
         self._pending_values += _largest_column(table)
         if self._pending_values >= VALUES_PER_ROW_GROUP:
             self._flush()

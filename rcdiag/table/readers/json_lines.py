@@ -179,14 +179,16 @@ def _is_number(value: Any) -> bool:
 
 
 def _plain(values: list[Any]) -> pa.Array:
-    """Return numbers, flags, texts or empty lists as they are, and anything else as JSON text."""
+    """Return numbers, flags, texts, lists of nothing as they are, anything else as JSON text."""
     import pyarrow as pa
 
     try:
         nested = any(
-            isinstance(value, dict) or (value and isinstance(value, list)) for value in values
+            isinstance(value, dict)  # parquet has no object without fields
+            or (isinstance(value, list) and any(each is not None for each in value))
+            for value in values
         )
-        if not nested:  # parquet has no object without fields
+        if not nested:
             return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # two types, or too large
         pass

@@ -189,6 +189,15 @@ def test_other_columns_without_one_type_are_left_out(tmp_path, monkeypatch):
     ]
 
 
+def test_lists_of_nulls_are_lists_of_numbers_to_come(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_lines, "VALUES_AT_A_TIME", 1)
+    rows = [row(sampler=[None, None]), row(rewards=[None]), row(rewards=[0.5])]
+    table = rcdiag.open_table(write(tmp_path / "t.jsonl", rows), columns=OWN)
+    read = [each for batch in table.batches() for each in batch.table.to_pylist()]
+    assert [each["rewards"] for each in read] == [None, [None], [0.5]]
+    assert [each["rollout_log_probs"] for each in read] == [[None, None], *[[-0.5, -1.5]] * 2]
+
+
 def test_types_that_nothing_unites_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(json_lines, "VALUES_AT_A_TIME", 1)
     path = write(tmp_path / "t.jsonl", [row(), row(sampler="none")])
