@@ -35,7 +35,7 @@ class ConfigOption(TyperOption):
 def _take_defaults(context: Any, parameter: Any, value: str | None) -> None:
     """Make the table of this command in the file the defaults of the options that follow."""
     if value is not None:
-        commands = context.parent.command.commands
+        commands = context.parent.command.all_commands(context.parent)
         context.default_map = read_defaults(Path(value), option_names(commands)).get(
             context.info_name, {}
         )

@@ -10,12 +10,12 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 from rcdiag.registry import GROUP
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -14,6 +13,7 @@ from cli.terminal.console import write_out
 from cli.terminal.screen import Screen
 from rcdiag.errors import RcdiagError
 from rcdiag.files import write_text
+from rcdiag.frozen import dataclass
 from rcdiag.results import to_json
 
 if TYPE_CHECKING:

@@ -6,13 +6,14 @@ What a reader decides by, such as a level, stays; the caption names what is left
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
+
+from rcdiag.frozen import dataclass
 
 WIDE = 10_000
 

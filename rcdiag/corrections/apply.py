@@ -7,7 +7,6 @@ single correction does to every token.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +28,7 @@ from rcdiag.corrections.reduced import Column, Reduced
 from rcdiag.corrections.rejections import tokens_kept, within
 from rcdiag.corrections.sequences import Rows
 from rcdiag.corrections.statistics import row_statistic, token_statistic
+from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]

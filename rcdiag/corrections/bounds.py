@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from rcdiag.corrections.correction import PLACES, Correction, Level, Rejection, 
 from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.statistics import STATISTICS
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 
 _PLACES = {
     "seq_sum": "sequence",

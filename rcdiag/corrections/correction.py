@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
 from rcdiag.corrections.guard import UNSAID, Guard
 from rcdiag.corrections.statistics import STATISTICS, Statistic
+from rcdiag.frozen import dataclass
 
 # A segment is a run of neighbouring sampled tokens: one turn of the policy. Its ratio, like that of
 # `geometric`, is exp of a mean of log-ratios.

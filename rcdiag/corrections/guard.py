@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.exponentials import exp
+from rcdiag.frozen import dataclass
 
 T = TypeVar("T", bound=np.floating)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
@@ -14,6 +13,7 @@ from rcdiag.corrections.exponentials import exp
 from rcdiag.corrections.guard import SAFETY_BOUND, UNSAID, Guard, T
 from rcdiag.corrections.rejections import tokens_kept, within
 from rcdiag.corrections.statistics import statistic
+from rcdiag.frozen import dataclass
 
 Outside = Literal["truncate", "clip", "zero", "mask", "floor"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.arithmetic import Array
 from rcdiag.corrections.quantities import Quantity, Reduction
+from rcdiag.frozen import dataclass
 from rcdiag.statistics.packed import PackedColumns
 
 REDUCTIONS: tuple[Reduction, ...] = ("sum", "squares", "max", "min", "values")

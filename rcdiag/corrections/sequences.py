@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from operator import add
 from typing import Any
@@ -26,6 +26,7 @@ from rcdiag.corrections.reduced import (
     joined_reductions,
     taken,
 )
+from rcdiag.frozen import dataclass
 from rcdiag.lazy import lazy
 from rcdiag.statistics.packed import FEWEST_TO_COMPARE, joined_columns, packed_where_many
 from rcdiag.statistics.pair import PolicyPair

@@ -7,12 +7,12 @@ trainer that tests something else adds its own: `STATISTICS.add(Statistic(...))`
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.exponentials import exp, log
+from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 
 

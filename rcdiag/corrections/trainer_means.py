@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Concatenate, ParamSpec
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.reduced import Reduced
 from rcdiag.corrections.sequences import EPSILON, Rows
+from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 P = ParamSpec("P")

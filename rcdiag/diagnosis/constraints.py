@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rcdiag.diagnosis.correction_health import LOST_MASS
 from rcdiag.diagnosis.guides import level
 from rcdiag.diagnosis.rule import Rule
+from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.results.sweep import SweepRow

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rcdiag.corrections.apply import Outcome
 from rcdiag.corrections.correction import Correction
 from rcdiag.diagnosis.guides import worst
 from rcdiag.diagnosis.rule import Rule
+from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 from rcdiag.results.guide import PROPOSAL, Guide
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.signs.places import trend
+from rcdiag.frozen import dataclass
 from rcdiag.results.diagnosis import MovedNumber, OverSteps
 from rcdiag.statistics.ratios import TokenValues, outside
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from rcdiag.diagnosis.guides import level
+from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue
 from rcdiag.results.guide import Guide
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from rcdiag.diagnosis.guides import judged_metric
+from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue
 from rcdiag.results.compare import NOT_GIVEN, SAMPLED, WEIGHTED
 from rcdiag.statistics.metrics import METRICS, SEQUENCES_SAMPLED, Metric

@@ -6,11 +6,12 @@ The verdict is the worst rule; where what decides is missing it is "cannot judge
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rcdiag.diagnosis.guides import worst
 from rcdiag.diagnosis.rule import Rule
 from rcdiag.errors import setting
+from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 from rcdiag.results import AfterStep, Factor, GradientReport, Health, Shares
 from rcdiag.results import Rule as JudgedRule

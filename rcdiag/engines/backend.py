@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rcdiag.engines.spec import PolicySpec
+from rcdiag.frozen import dataclass
 
 if TYPE_CHECKING:
     from rcdiag.table.trajectories import Scores, Trajectories

@@ -6,12 +6,13 @@ Changes are plain data; `rcdiag.engines.hf.changed` puts them on a loaded model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rcdiag.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rcdiag.engines.schedule import EngineLostError, OnTokens, Part
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 
 OnTokens = Callable[[int], None]  # called with the number of tokens that have just been scored
 # A part that ends so many engines is not tried again, nor an engine that dies so often in a row.

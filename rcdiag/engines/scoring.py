@@ -10,7 +10,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +22,7 @@ from rcdiag.engines.scored_by import RATES, facts_of, rate_of, unlike
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import not_writable
+from rcdiag.frozen import dataclass
 from rcdiag.table.decode import columns_needed
 from rcdiag.table.opening import open_table
 from rcdiag.table.parts import about_part, read_part, score_columns

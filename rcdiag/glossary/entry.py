@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
+
+from rcdiag.frozen import dataclass
 
 LOG_RATIO = "log_ratio = target - behavior, in nats; tokens are sampled by the behavior policy"
 

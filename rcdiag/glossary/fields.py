@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from rcdiag.frozen import dataclass
 from rcdiag.glossary.entry import Entry, Kind, first_clause, folded, with_headings
 from rcdiag.glossary.guides import range_of
 from rcdiag.glossary.kinds import PLACES, kind_at

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rcdiag.engines.hf.head import rows_at_once
+from rcdiag.frozen import dataclass
 from rcdiag.learning.families import Family
 from rcdiag.learning.micro_batches import MicroBatch
 from rcdiag.learning.policy import Policy

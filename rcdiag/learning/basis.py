@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 
 # Relative to a vector's own norm: float32 gradients know nothing this far down.
 TOLERANCE = 1e-9

@@ -8,11 +8,11 @@ body serves all such vectors, and each has only its own products of inputs and o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.learning.basis import TOLERANCE
 from rcdiag.table.segments import segment_sum
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rcdiag.engines.hf import head as scoring_head
+from rcdiag.frozen import dataclass
 from rcdiag.learning.policy import Policy
 from rcdiag.table.trajectories import Ragged, Trajectories
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from rcdiag.engines.hf import head as scoring_head
 from rcdiag.engines.hf.model import choose_device
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 from rcdiag.learning.policy import add_adapter
 from rcdiag.learning.training_settings import MICRO_BATCH_TOKENS, LoraSettings
 from rcdiag.table import free_memory as of_machine

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from rcdiag.engines.padded_batches import length_buckets, padded, whole_sequences
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rcdiag.frozen import dataclass
 from rcdiag.learning.gradient import Gradient
 from rcdiag.learning.training_settings import OptimizerSettings
 

@@ -7,7 +7,6 @@ import functools
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.extras import saying_what_to_install
 from rcdiag.files import not_writable
+from rcdiag.frozen import dataclass
 from rcdiag.learning.micro_batches import MicroBatch
 from rcdiag.learning.training_settings import LoraSettings
 

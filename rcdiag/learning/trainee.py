@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from rcdiag.engines.hf.head import scores_in_chunks
 from rcdiag.engines.hf.model import context_of
 from rcdiag.engines.spec import PolicySpec
+from rcdiag.frozen import dataclass
 from rcdiag.learning.backward import Summed, accumulate
 from rcdiag.learning.basis import Basis, basis_of
 from rcdiag.learning.families import Family, alone, families_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from rcdiag.frozen import dataclass
 
 # Tokens in one micro-batch, padding included: more than of a forward alone, since every one has as
 # many backwards as there are families of presets.

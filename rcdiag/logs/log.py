@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 
 # Keys under which loggers write the training step. A run's own counter comes before `_step`, with
 # which W&B counts its rows. Upper case makes no difference.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 
 HEAD = 4096  # bytes that formats are told by
 

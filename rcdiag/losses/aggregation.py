@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 from rcdiag.losses.batch import EPSILON, LossBatch
 from rcdiag.losses.settings import Denominator, LossSetting, LossSettings
 from rcdiag.losses.tensor import Tensor

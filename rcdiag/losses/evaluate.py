@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.losses.aggregation import ROW_MEAN, Aggregation
 from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
 from rcdiag.losses.clipped import geometric_row_weights

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from rcdiag.errors import RcdiagError, did_you_mean
+from rcdiag.frozen import dataclass
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.settings import LossSetting, LossSettings, Value
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rcdiag.errors import RcdiagError, did_you_mean
+from rcdiag.frozen import dataclass
 from rcdiag.losses import LOSSES, SHIPPED
 from rcdiag.losses.aggregation import Aggregation
 from rcdiag.losses.batch import LossBatch, TokenLosses

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Literal
 
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 
 # kept: rejected tokens, and rows without any other, are left out. all: they are counted.
 # constant: a number that is given, of what the aggregation counts.

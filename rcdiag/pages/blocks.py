@@ -6,10 +6,11 @@ The modules of `tabs` fill them from results; the one template writes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isclose, isnan
 from typing import Any, ClassVar
 
+from rcdiag.frozen import dataclass
 from rcdiag.pages.formats import interval, number, percentage
 from rcdiag.results import MetricValue
 

@@ -8,9 +8,11 @@ is shown on demand and copied.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isfinite
 from typing import Any, Literal
+
+from rcdiag.frozen import dataclass
 
 Form = Literal["curves", "bars", "scatter", "dots", "triangle", "lanes"]
 Scale = Literal["linear", "log", "symlog"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rcdiag.frozen import dataclass
 from rcdiag.pages.charts import Chart
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from rcdiag.frozen import dataclass
 from rcdiag.pages.blocks import Gauge
 from rcdiag.pages.formats import effective, number, percentage
 from rcdiag.results import MetricValue

@@ -6,11 +6,11 @@ Terminal and page share it, so that they say the same.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
+from rcdiag.frozen import dataclass
 from rcdiag.pages.formats import number
 from rcdiag.results import SEVERITIES, Action, Finding, NamedCause
 

@@ -8,7 +8,7 @@ import importlib.resources
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from itertools import groupby
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause_words import cause_words
+from rcdiag.frozen import dataclass
 from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Lines, Part, Tab, Table, Terms, Words
 from rcdiag.pages.drawn import static_svg
 from rcdiag.pages.headline import LEVELS, NOT_JUDGED, Headline

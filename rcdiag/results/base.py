@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, TypedDict
 
 from rcdiag.errors import setting
+from rcdiag.frozen import dataclass
 from rcdiag.results.doc import Doc
 
 # 1: the first. 2: other names for some fields (`results/older.py`).

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
 from typing import Annotated, Any
 
+from rcdiag.frozen import dataclass
 from rcdiag.results.base import (
     FORMAT_VERSION,
     Finding,

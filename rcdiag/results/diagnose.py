@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, TypedDict
 
+from rcdiag.frozen import dataclass
 from rcdiag.results.base import (
     FORMAT_VERSION,
     Findings,

@@ -5,9 +5,10 @@ Every command carries the same block for the same table.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any
 
+from rcdiag.frozen import dataclass
 from rcdiag.results.base import ADDED
 from rcdiag.results.doc import Doc
 

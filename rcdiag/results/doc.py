@@ -8,9 +8,11 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from functools import cache
 from typing import Any
+
+from rcdiag.frozen import dataclass
 
 
 @dataclass(frozen=True)

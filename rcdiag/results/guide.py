@@ -5,7 +5,7 @@ Guides are data: nothing is judged here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from rcdiag.frozen import dataclass
 
 PROPOSAL = "rcdiag's proposal"
 

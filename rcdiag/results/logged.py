@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
+from rcdiag.frozen import dataclass
 from rcdiag.results.doc import Doc
 
 EXAMPLE = "rcdiag score rollouts.parquet --logged metrics.jsonl"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, TypedDict
 
 from rcdiag.errors import setting
+from rcdiag.frozen import dataclass
 from rcdiag.results.base import (
     ADDED,
     ESS_SEQ_APPLIED,

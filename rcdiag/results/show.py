@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rcdiag.files import write_text
+from rcdiag.frozen import dataclass
 from rcdiag.results.base import Finding, MetricValue, written_interval
 
 if TYPE_CHECKING:

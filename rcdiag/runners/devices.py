@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
 
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.frozen import dataclass
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.frozen import dataclass
 from rcdiag.runners.devices import VISIBLE, Devices, cores_here, gpus_here
 from rcdiag.runners.runner import Made, Part, RunnerKind
 

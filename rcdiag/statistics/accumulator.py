@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.statistics import binned
 from rcdiag.statistics.categories import Categories
 from rcdiag.statistics.examples import BY_SIZE, SHOWN, Examples, sort

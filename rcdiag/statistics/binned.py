@@ -7,11 +7,12 @@ are added up as a whole; only where single tokens are told apart is each of them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.statistics import clusters
 from rcdiag.statistics.clusters import Grouping, grouping
 from rcdiag.statistics.largest import largest_of_bins

@@ -6,12 +6,13 @@ To add one: a function in `CATEGORIES`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.results import Profile
 from rcdiag.statistics.binned import BY_SEQUENCE, SUMS, BatchBins, SortedBlock, batch_bins
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums

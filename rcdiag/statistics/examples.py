@@ -7,12 +7,13 @@ States add up by `+`: the examples of two shards are those of their union.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.results import BinExamples
 from rcdiag.statistics import profiles
 from rcdiag.statistics.binned import BatchBins, BinNumbers, Places, Runs, SortedBlock, batch_bins

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from rcdiag.frozen import dataclass
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array, k3
 

@@ -5,10 +5,9 @@ All log-probs are held as differences from the first policy's, so that nothing l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.intervals import ratio_interval

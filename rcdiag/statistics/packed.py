@@ -9,13 +9,14 @@ computed in float64, and rows of one prompt follow each other.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.uint64]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.lazy import lazy
 from rcdiag.statistics.ratios import TokenValues
 from rcdiag.table.token_batch import Array, Flags, TokenBatch, sampled_tokens

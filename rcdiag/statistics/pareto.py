@@ -7,11 +7,11 @@ fit needs only the tail, which a stream can hold. Tests compare with arviz-stats
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import log10, sqrt
 
 import numpy as np
 
+from rcdiag.frozen import dataclass
 from rcdiag.statistics.ratios import Array
 
 # Enough for the tail of a hundred million ratios; beyond, the tail is cut shorter.

@@ -6,12 +6,13 @@ To add a profile: one entry in `PROFILES`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue, Profile, ProfileBin
 from rcdiag.statistics.binned import (
     BY_SEQUENCE,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.statistics.intervals import NONE, Interval, jackknife_interval
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array

@@ -9,12 +9,12 @@ What is summed over tokens stands in `TOKEN_SUMS`; a metric can bring sums of it
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.lazy import lazy
 from rcdiag.registry import Registry
 

@@ -6,13 +6,14 @@ States of two batches add up to the state of all their rows, whatever the order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail, k_hat

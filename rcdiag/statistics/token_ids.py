@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue, TokenProfile
 from rcdiag.statistics.intervals import ratio_interval
 from rcdiag.statistics.pair import PolicyPair

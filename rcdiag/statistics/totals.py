@@ -6,12 +6,12 @@ Totals are made of the table as it is, and of those with one cluster left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 from rcdiag.statistics.clusters import ClusterSums, grouping
 from rcdiag.statistics.packed import joined_columns, packed_where_many

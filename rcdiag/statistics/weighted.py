@@ -9,12 +9,13 @@ product of its tokens' weights. Source: Owen, Monte Carlo theory, methods and ex
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import TOKEN_SUMS, Array

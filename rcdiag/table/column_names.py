@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import re
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 
+from rcdiag.frozen import dataclass
 from rcdiag.table.schema import column_spec
 
 NAMES = Path(__file__).with_name("names.toml")

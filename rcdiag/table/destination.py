@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rcdiag.errors import RcdiagError, setting, without_secrets
+from rcdiag.frozen import dataclass
 from rcdiag.table.remote import is_url, local_path, system_of
 
 # Storages in which a file appears when it was uploaded whole; in others it is renamed at the end.

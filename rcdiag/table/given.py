@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
+from rcdiag.frozen import dataclass
 from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.lists import lengths_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.files import not_writable
+from rcdiag.frozen import dataclass
 from rcdiag.results import JoinReport
 from rcdiag.table.match import matched_rows
 from rcdiag.table.opening import open_table

@@ -8,13 +8,14 @@ doubt is kept, for the error or finding that names the column.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.column_names import (
     LOOKS_LIKE_LOG_PROBS,

@@ -8,12 +8,12 @@ tokens without a mismatch, and halves every mean.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 from rcdiag.table.schema import column_setting
 
 # Rows that are looked at.

@@ -6,13 +6,13 @@ legal token.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.table.readers.list_columns import ragged
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from rcdiag.errors import RcdiagError, mapping_setting, nearest
+from rcdiag.frozen import dataclass
 from rcdiag.table.trajectories import POLICY_NAME
 
 METADATA_KEY = b"rcdiag"

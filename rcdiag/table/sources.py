@@ -6,10 +6,10 @@ import fnmatch
 import glob
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rcdiag.errors import RcdiagError, setting, without_secrets
+from rcdiag.frozen import dataclass
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.footer import MAGIC
 from rcdiag.table.readers.parquet import PARQUET

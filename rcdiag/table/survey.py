@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 from rcdiag.table.batches import Batch
 from rcdiag.table.decode import columns_needed, decode
 from rcdiag.table.stream import RowRange, UniqueSampleIds

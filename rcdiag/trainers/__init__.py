@@ -2,56 +2,57 @@
 
 A folder holds all that a trainer is: `Trainer` definitions, one for each generation, with presets,
 metrics under the trainer's own keys, losses, config in and config out, and the words on keys and
-settings as TOML. To add a trainer: a folder, and `TRAINERS.add(...)` for each of its generations.
+settings as TOML. To add a trainer: a folder, whose name
+stands in FOLDERS; a package of somebody else calls `TRAINERS.add(...)` for each generation.
 """
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterable
+
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.registry import Registry
-from rcdiag.trainers import (
-    areal,
-    axolotl,
-    miles,
-    ms_swift,
-    nemo_rl,
-    open_instruct,
-    openrlhf,
-    prime_rl,
-    roll,
-    skyrl,
-    slime,
-    trl,
-    verl,
-)
 from rcdiag.trainers.trainer import Trainer
 
-# The oldest generation of each trainer comes first.
-TRAINERS: Registry[Trainer] = Registry(
-    "trainer",
-    (
-        *verl.GENERATIONS,
-        *slime.GENERATIONS,
-        *trl.GENERATIONS,
-        *axolotl.GENERATIONS,
-        *openrlhf.GENERATIONS,
-        *skyrl.GENERATIONS,
-        *nemo_rl.GENERATIONS,
-        *areal.GENERATIONS,
-        *prime_rl.GENERATIONS,
-        *roll.GENERATIONS,
-        *open_instruct.GENERATIONS,
-        *miles.GENERATIONS,
-        *ms_swift.GENERATIONS,
-    ),
+# The folders of this package, each of which lists its `GENERATIONS`, the oldest first. Their
+# names begin with the folder's, in which `_` stands for `-`.
+FOLDERS = (
+    "verl",
+    "slime",
+    "trl",
+    "axolotl",
+    "openrlhf",
+    "skyrl",
+    "nemo_rl",
+    "areal",
+    "prime_rl",
+    "roll",
+    "open_instruct",
+    "miles",
+    "ms_swift",
 )
-DEFAULT = verl.FAMILY
+DEFAULT = "verl"
+
+
+def _generations(folder: str) -> tuple[Trainer, ...]:
+    generations: tuple[Trainer, ...] = importlib.import_module(f"{__name__}.{folder}").GENERATIONS
+    return generations
+
+
+TRAINERS: Registry[Trainer] = Registry(
+    "trainer", lambda: (each for folder in FOLDERS for each in _generations(folder))
+)
 
 
 def families() -> dict[str, Trainer]:
     """Return the newest generation of each trainer, by the trainer's name."""
+    return _newest(TRAINERS.values())
+
+
+def _newest(trainers: Iterable[Trainer]) -> dict[str, Trainer]:
     newest: dict[str, Trainer] = {}
-    for trainer in TRAINERS.values():
+    for trainer in trainers:
         chosen = newest.get(trainer.family)
         if chosen is None or not chosen.newest:
             newest[trainer.family] = trainer
@@ -60,6 +61,8 @@ def families() -> dict[str, Trainer]:
 
 def find_trainer(name: str) -> Trainer:
     """Find the generation of that name; a trainer's name means its newest generation."""
+    if (shipped := _shipped(name)) is not None:
+        return shipped
     names = trainer_names()
     if name not in names:
         raise RcdiagError(
@@ -67,6 +70,17 @@ def find_trainer(name: str) -> Trainer:
             hint=f"{did_you_mean(name, names)}known: {', '.join(names)}",
         )
     return families().get(name) or TRAINERS[name]
+
+
+def _shipped(name: str) -> Trainer | None:
+    """Find a generation that ships with rcdiag, and import no other trainer's folder for it."""
+    for folder in FOLDERS:
+        if f"{name}-".startswith(f"{folder.replace('_', '-')}-"):
+            generations = _generations(folder)
+            by_name = {trainer.name: trainer for trainer in generations} | _newest(generations)
+            if name in by_name:
+                return by_name[name]
+    return None
 
 
 def spoken_name(trainer: Trainer) -> str:

@@ -7,11 +7,12 @@ said. A change that gives nothing else up than what it says is a line there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.errors import RcdiagError, did_you_mean
+from rcdiag.frozen import dataclass
 from rcdiag.trainers import families, find_trainer
 from rcdiag.trainers.emit import Emitted, emitted
 from rcdiag.trainers.settings_text import Inexpressible

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 
 from rcdiag.corrections.bounds import equivalent
 from rcdiag.corrections.correction import Correction
 from rcdiag.errors import RcdiagError, did_you_mean
+from rcdiag.frozen import dataclass
 from rcdiag.trainers import TRAINERS, families, find_trainer, spoken_name
 from rcdiag.trainers.settings_text import Inexpressible, Value, Written, overrides, text_of
 from rcdiag.trainers.trainer import Refused, Trainer

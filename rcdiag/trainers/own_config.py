@@ -6,11 +6,12 @@ Files are YAML, JSON, TOML or a shell script with flags; see `rcdiag.trainers.se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from rcdiag.errors import RcdiagError, nearest, setting
+from rcdiag.frozen import dataclass
 from rcdiag.results import Finding
 from rcdiag.trainers import TRAINERS, families, find_trainer
 from rcdiag.trainers.settings_document import MISSING, Document

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from rcdiag.corrections.correction import Correction, in_float32
 from rcdiag.errors import RcdiagError, did_you_mean, nearest, setting
+from rcdiag.frozen import dataclass
 from rcdiag.results import Finding
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Config, NotComputed, Refused, Trainer

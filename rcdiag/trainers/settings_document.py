@@ -12,11 +12,12 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 from rcdiag.trainers.shell_variables import with_values
 from rcdiag.trainers.yaml_text import DEEPEST, LONGEST, read_yaml
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 
 Value = str | float | bool | None | Sequence[Any]
 # Flags have a value each; switches have dashes, and no value where they are true.

@@ -42,13 +42,14 @@ from __future__ import annotations
 import importlib
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from types import ModuleType
 from typing import Any
 
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.errors import RcdiagError, did_you_mean
+from rcdiag.frozen import dataclass
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.results import Finding
 from rcdiag.trainers.loss_choice import ReadLoss, nothing

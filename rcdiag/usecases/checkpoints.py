@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rcdiag.engines.checkpoint import check_checkpoint, text_config, weight_files
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.frozen import dataclass
 
 STEP = "{step}"
 MOST_CHECKPOINTS = 12  # of a folder, those nearest to the trainer's first

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rcdiag.errors import setting
+from rcdiag.frozen import dataclass
 
 BEHAVIOR, TARGET = "rollout", "old"  # by default
 

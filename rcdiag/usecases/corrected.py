@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from rcdiag.corrections.quantities import EveryLogProb, InFloat32, Quantity, und
 from rcdiag.corrections.sequences import Rows, joined_rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.correction_health import correction_level
+from rcdiag.frozen import dataclass
 from rcdiag.results import CorrectionResult, Finding
 from rcdiag.statistics.accumulator import Step, added_by_key
 from rcdiag.statistics.pair import PolicyPair

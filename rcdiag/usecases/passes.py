@@ -6,12 +6,13 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any, Generic, TypeVar
 
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 from rcdiag.runners import Runner
 from rcdiag.table.batches import RowRange
 from rcdiag.table.copies import marks_of, sees, without_what_stays

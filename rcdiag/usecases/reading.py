@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import TokenEffects, token_effects
 from rcdiag.corrections.arithmetic import Tokens
+from rcdiag.frozen import dataclass
 from rcdiag.results import (
     BinExamples,
     SequenceContext,

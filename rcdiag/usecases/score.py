@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import add, iadd
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +15,7 @@ from rcdiag.corrections.quantities import Quantity
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, with_premises, without_numbers
 from rcdiag.errors import RcdiagError, did_you_mean, setting
+from rcdiag.frozen import dataclass
 from rcdiag.results import (
     CorrectionResult,
     Diagnosis,

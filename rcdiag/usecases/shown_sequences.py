@@ -9,12 +9,14 @@ import json
 import math
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.frozen import dataclass
 from rcdiag.results import BinExamples, SequenceTokens
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 from rcdiag.table.table import Table
@@ -116,32 +118,40 @@ def size(parts: Sequence[Any]) -> int:
     """
     columns: dict[str, list[str]] = {}
     for part in parts:
-        for name, text in _columns(part, ""):
-            columns.setdefault(name, []).append(text)
+        _gather(part, "", columns)
     text = "\n".join("\n".join(column) for column in columns.values())
     return round(LETTERS * len(zlib.compress(text.encode(), 6))) if text else 0
 
 
-def _columns(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the plain values within a part of a result as text, each with the name above it."""
-    if is_dataclass(value):
-        for item in fields(value):
-            yield from _columns(getattr(value, item.name), item.name)
-    elif isinstance(value, dict):
+def _gather(value: Any, name: str, columns: dict[str, list[str]]) -> None:
+    """Add the plain values within a part of a result as text, each to the name above it."""
+    kind: Any = type(value)
+    if (inner := _field_names(kind)) is not None:
+        for field in inner:
+            _gather(getattr(value, field), field, columns)
+    elif kind is dict:
         for key, item in value.items():
-            yield from _columns(item, key)
-    elif isinstance(value, list) and any(map(_holds_values, {type(one) for one in value})):
+            _gather(item, key, columns)
+    elif kind is list and any(map(_holds_values, set(map(type, value)))):
         for item in value:
-            yield from _columns(item, name)
-    elif isinstance(value, list):
-        yield name, json.dumps(value, separators=("\n", ":"))
+            _gather(item, name, columns)
     else:
-        yield name, json.dumps(value)
+        columns.setdefault(name, []).append(_text_of(value))
+
+
+# `json.dumps` would make an encoder for each of many thousand values.
+_text_of = json.JSONEncoder(separators=("\n", ":")).encode
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...] | None:
+    """Return the names of a dataclass's fields; None of other types."""
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
 
 
 def _holds_values(kind: type) -> bool:
     """Tell whether values of a type have plain values within them."""
-    return issubclass(kind, (list, dict)) or is_dataclass(kind)
+    return kind in (list, dict) or _field_names(kind) is not None
 
 
 def _within(

@@ -174,12 +174,9 @@ def test_a_dry_run_says_the_same(rcdiag, table, command):
 
 @pytest.mark.parametrize("command", ["score", "compare", "diagnose", "sweep", "replay"])
 def test_options_are_keywords_with_the_same_defaults(command):
-    (result,) = [item for item in app.registered_commands if item.name == command]
     options = {
         RENAMED.get(str(item.name), str(item.name)): item.default
-        for item in typer.main.get_command_from_info(
-            result, pretty_exceptions_short=False, rich_markup_mode="markdown"
-        ).params
+        for item in typer.main.get_command(app).get_command(None, command).params
         if item.name not in OF_THE_COMMAND
     }
     if command == "compare":

@@ -57,6 +57,8 @@ def test_score_loads_nothing_of_other_commands_and_of_other_formats():
         "rcdiag.engines.scoring",
         "rcdiag.engines.process",
         "rcdiag.pages.charts",
+        "rcdiag.trainers.slime",
+        "cli.sweep",
     )
     assert loaded_by([("score", "sample_data/stale.parquet", "-q")], others) == "[]\n"
 

@@ -11,10 +11,10 @@ import sys
 
 import pytest
 
-from cli.app import app
+from cli.app import NAMES
 from cli.main import main
 
-COMMANDS = sorted(str(command.name) for command in app.registered_commands)
+COMMANDS = sorted(NAMES)
 
 
 def in_a_process(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

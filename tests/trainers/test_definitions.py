@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import pytest
 
+from rcdiag import trainers
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.glossary import explain
 from rcdiag.trainers import TRAINERS, families, find_trainer, spoken_name
@@ -94,3 +98,16 @@ def test_rules_name_losses_and_aggregations_that_are_there(name: str) -> None:
     assert all(aggregation == item.name for aggregation, item in rules.aggregations.items())
     assert set(rules.fixed.values()) <= set(rules.aggregations)
     assert rules.defaults.aggregation in rules.aggregations
+
+
+def test_names_lead_to_the_folder_alone():
+    """What finds a trainer without importing the others' folders rests on it."""
+    for folder in trainers.FOLDERS:
+        family = folder.replace("_", "-")
+        for trainer in importlib.import_module(f"rcdiag.trainers.{folder}").GENERATIONS:
+            assert trainer.family == family
+            assert f"{trainer.name}-".startswith(f"{family}-")
+            assert find_trainer(trainer.name) is TRAINERS[trainer.name]
+        assert find_trainer(family) is families()[family]
+    folders = Path(trainers.__file__).parent.glob("*/__init__.py")
+    assert {each.parent.name for each in folders} == set(trainers.FOLDERS)

@@ -7,12 +7,12 @@ and `rcdiag explain` read the definition.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause_words import CauseWords, cause_words
 from rcdiag.diagnosis.signs import Signs
+from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 
 # What must be settled before what: later stages judge what earlier ones have mended. In the last

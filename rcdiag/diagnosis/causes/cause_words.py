@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from rcdiag.frozen import dataclass
 
 # Families in the order of pages and lists, with their headings.
 FAMILIES: Mapping[str, str] = {

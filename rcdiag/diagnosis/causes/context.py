@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import exp, lgamma
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Cause, Suspicion, fact, shipped
 from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
+from rcdiag.frozen import dataclass
 
 Flags = NDArray[np.bool_]
 

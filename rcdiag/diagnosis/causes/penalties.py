@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, VISIBLE, usable
 from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
+from rcdiag.frozen import dataclass
 
 # Repeated tokens are compared with new ones of the same id that are about as likely.
 LIKE = (-16.0, -2.0, -0.5, -0.05)

@@ -7,9 +7,10 @@ stage, and screens, pages and `rcdiag explain` read the definition.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 from rcdiag.results import Finding, MetricValue, by_severity
 from rcdiag.results.diagnosis import NOTHING_WRONG

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from rcdiag.diagnosis.experiments.fit import Left, margin, unexplained
 from rcdiag.diagnosis.experiments.scene import Scene, Side
 from rcdiag.diagnosis.experiments.trainer_law import Law
 from rcdiag.engines.changes import Change, Forward, Passage
+from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from rcdiag.diagnosis.experiments.weights_by_row import (
 )
 from rcdiag.diagnosis.signs.declared import Declared
 from rcdiag.engines.changes import Forward
+from rcdiag.frozen import dataclass
 
 Suspicions = list[tuple[str, Suspicion]]
 

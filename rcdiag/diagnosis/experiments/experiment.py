@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from rcdiag.diagnosis.experiments.bench import Bench, Trial
+from rcdiag.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

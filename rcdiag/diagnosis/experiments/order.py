@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from rcdiag.diagnosis.experiments.bench import Bench, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import margin, unexplained
 from rcdiag.diagnosis.experiments.sides import FEW_OFF
+from rcdiag.frozen import dataclass
 
 CHEAP = 1.0  # passes below which an experiment runs before all that takes a pass
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.experiments.bench import Bench
 from rcdiag.diagnosis.experiments.scene import Scene, Side
+from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 

@@ -6,7 +6,6 @@ Experiments compare what one side recorded with what a cause would have made it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +15,7 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.experiments.fit import FLOAT32, Left, unexplained
 from rcdiag.diagnosis.experiments.trainer_law import Law
 from rcdiag.engines.changes import Forward, LowPrecision, Passage, Reading
+from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]

@@ -7,13 +7,12 @@ them, surprisal - log p is the entropy H on average.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.experiments.fit import Estimate, golden
 from rcdiag.diagnosis.experiments.trainer_law import Law, Ranked, log_prob_variance, scaled
+from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]

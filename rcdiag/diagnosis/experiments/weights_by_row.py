@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from rcdiag.diagnosis.experiments.fit import residual
 from rcdiag.diagnosis.experiments.scene import Scene, Side
 from rcdiag.engines.changes import Change, Forward, Moved
+from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -15,6 +15,7 @@ from rcdiag.diagnosis.signs.law import HONEST, LOUD, Law
 from rcdiag.diagnosis.signs.places import Onset, Places
 from rcdiag.diagnosis.signs.storage import StoredColumn, stored_column
 from rcdiag.diagnosis.signs.tempered import SurePower, sure_power
+from rcdiag.frozen import dataclass
 
 __all__ = [
     "HONEST",

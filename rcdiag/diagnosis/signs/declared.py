@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.frozen import dataclass
 
 QUANTISED = ("fp8", "float8", "int8", "int4", "awq", "gptq", "nf4", "bitsandbytes", "w8a8", "w4a16")
 

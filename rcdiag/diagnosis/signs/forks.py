@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.frozen import dataclass
 from rcdiag.table.hashing import mixed
 
 Array = NDArray[np.float64]

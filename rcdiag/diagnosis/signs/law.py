@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import PairTokens
+from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]

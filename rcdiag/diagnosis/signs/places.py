@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.signs.law import HONEST, LOUD, Law
+from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.frozen import dataclass
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
 Array = NDArray[np.float64]

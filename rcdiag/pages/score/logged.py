@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from rcdiag.frozen import dataclass
 from rcdiag.results import LogComparison, LoggedKey
 
 AGREES, UNEXPLAINED = "agrees", "not explained"

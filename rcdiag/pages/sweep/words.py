@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from rcdiag.frozen import dataclass
 from rcdiag.results import SweepResult
 from rcdiag.results.sweep import WORTH, Candidate, Forecast, Recommendation
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
+from rcdiag.frozen import dataclass
 from rcdiag.pages.answers import answer
 from rcdiag.pages.blocks import (
     Block,

@@ -7,11 +7,10 @@ whole sequences (variance as T^2, not T) hardly shows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import HeldOutBin
 from rcdiag.statistics.clusters import cluster_sums

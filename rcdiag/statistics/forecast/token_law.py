@@ -9,10 +9,9 @@ between sequences, as a lognormal number, is rcdiag's proposal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from rcdiag.frozen import dataclass
 from rcdiag.statistics.ratios import Array
 
 # Nodes of a normal variable. Evenly spaced: exact to rounding for smooth functions, and half a step

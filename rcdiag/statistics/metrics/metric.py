@@ -7,10 +7,11 @@ screens, pages, `rcdiag explain` and the JSON Schema read the definition.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 from rcdiag.results import MetricValue
 from rcdiag.results.guide import Guide

@@ -12,9 +12,9 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from rcdiag.frozen import dataclass
 from rcdiag.table.remote_file import AnyFile
 
 MAGIC = b"PAR1"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import zipfile
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 from rcdiag.table.readers.footer import MAGIC, FooterError, read_footer
 from rcdiag.table.schema import METADATA_KEY
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rcdiag.frozen import dataclass
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.remote_file import AnyFile
 

@@ -6,13 +6,13 @@ https://github.com/THUDM/slime/blob/main/slime/utils/types.py
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
+from rcdiag.frozen import dataclass
 from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.given import REWARD_KEY
 from rcdiag.table.readers.parquet import read_whole

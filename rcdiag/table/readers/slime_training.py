@@ -8,7 +8,7 @@ https://github.com/radixark/miles/blob/main/miles/backends/training_utils/cp_uti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 from rcdiag.table.readers.reader import Notes
 from rcdiag.table.readers.safe import Tensor, load_torch
 from rcdiag.table.readers.samples import Fields, prompt_and_response

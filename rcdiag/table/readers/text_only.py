@@ -8,7 +8,7 @@ log-prob is written, because none belongs to these tokens for sure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.extras import saying_what_to_install
+from rcdiag.frozen import dataclass
 from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.list_columns import IDS
 from rcdiag.table.readers.reader import Dump, Notes, Rows

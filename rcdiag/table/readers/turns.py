@@ -7,11 +7,13 @@ of tools and templates, which nobody sampled.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rcdiag.frozen import dataclass
 
 Tokens = NDArray[np.int32]
 

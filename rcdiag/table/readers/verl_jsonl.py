@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from rcdiag.frozen import dataclass
 from rcdiag.table.readers.jsonl import Int, records_with_rest
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.text_only import TextRow, encoded

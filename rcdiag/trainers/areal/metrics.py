@@ -6,7 +6,6 @@ areal/utils/functional/functional.py and areal/utils/stats_tracker.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from rcdiag.corrections.quantities import SUM, Quantity, Reduction, Within
 from rcdiag.corrections.reduced import Reduced
 from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.frozen import dataclass
 
 Metrics = dict[str, float]
 PREFIX = "ppo_actor/update/"

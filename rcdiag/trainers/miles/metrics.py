@@ -7,7 +7,6 @@ corrections.py and math_utils.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.frozen import dataclass
 from rcdiag.trainers.slime import mis
 from rcdiag.trainers.slime.built_in import mean_of, ratio_metrics, ratio_quantities
 from rcdiag.trainers.slime.chosen_by_flags import logged_of

@@ -6,7 +6,6 @@ and `_compute_is_correction_metrics`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -27,6 +26,7 @@ from rcdiag.corrections.quantities import (
 )
 from rcdiag.corrections.reduced import Column
 from rcdiag.corrections.trainer_means import EPSILON, Batch
+from rcdiag.frozen import dataclass
 
 Metrics = dict[str, float]
 PREFIX = "rollout_correction/"

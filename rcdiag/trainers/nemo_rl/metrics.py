@@ -6,7 +6,6 @@ nemo_rl/algorithms/utils.py (`calculate_kl`, `masked_mean`) and nemo_rl/algorith
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -28,6 +27,7 @@ from rcdiag.corrections.quantities import (
 )
 from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.frozen import dataclass
 from rcdiag.trainers.nemo_rl.correction import EPSILON
 
 Metrics = dict[str, float]

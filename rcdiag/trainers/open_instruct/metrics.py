@@ -7,7 +7,6 @@ e6c3044a, open_instruct/grpo_utils.py (`compute_vllm_local_debug_metrics`,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.exponentials import exp
 from rcdiag.corrections.quantities import SUM, Quantity, Ratio, Reduction, Within, bounded
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.frozen import dataclass
 
 Metrics = dict[str, float]
 _RHO = ("drop_frac", "drop_low_frac", "drop_high_frac", "weight", "clipfrac")

@@ -7,7 +7,7 @@ openrlhf/cli/train_ppo_ray.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.quantities import SUM, LogRatio, Quantity, Reduction
 from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.frozen import dataclass
 from rcdiag.results import Finding
 from rcdiag.trainers.openrlhf.emit import gated, typed
 from rcdiag.trainers.openrlhf.loss_in_config import loss_in

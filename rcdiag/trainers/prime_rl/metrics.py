@@ -6,7 +6,6 @@ and `_safe_mean`), train.py, and `Tensors` in src/prime_rl/trainer/utils.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction, UnclampedK3, Within
 from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.frozen import dataclass
 
 Metrics = dict[str, float]
 

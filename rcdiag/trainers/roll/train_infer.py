@@ -7,7 +7,6 @@ Sources: ROLL commit 8eb27cc2 (2026-08-19), roll/configs/base_config.py
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.guard import Guard
 from rcdiag.errors import did_you_mean
+from rcdiag.frozen import dataclass
 from rcdiag.results import Finding
 from rcdiag.trainers.roll.emit import block
 from rcdiag.trainers.roll.loss_in_config import loss_in

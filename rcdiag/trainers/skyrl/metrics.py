@@ -6,7 +6,6 @@ skyrl/train/trainer.py for the distances.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -25,6 +24,7 @@ from rcdiag.corrections.quantities import (
     Within,
 )
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.frozen import dataclass
 
 Metrics = dict[str, float]
 CORRECTION, DISTANCE = "policy/loss_metrics/", "policy/rollout_train_logprobs_abs_diff_"

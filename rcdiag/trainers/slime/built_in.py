@@ -7,7 +7,6 @@ Means are over sequences, or over tokens with --calculate-per-token-loss. Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import SUM, K, Kept, Quantity, Ratio, Reduction
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.frozen import dataclass
 from rcdiag.trainers.slime import mis
 from rcdiag.trainers.slime.chosen_by_flags import logged_of
 from rcdiag.trainers.trainer import Metrics

@@ -9,13 +9,14 @@ miles/backends/training_utils/loss_hub/corrections.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.guard import Guard
+from rcdiag.frozen import dataclass
 from rcdiag.results import Finding
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.slime import mis

@@ -5,7 +5,6 @@ Source: trl 1.16.0, trl/trainer/grpo_trainer.py, `_generate_and_score_completion
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +15,7 @@ from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction, bounded
 from rcdiag.corrections.sequences import Rows
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.frozen import dataclass
 
 Metrics = dict[str, float]
 

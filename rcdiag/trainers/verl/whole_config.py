@@ -9,9 +9,9 @@ issues of github.com/verl-project/verl whose numbers the checks name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from rcdiag.frozen import dataclass
 from rcdiag.results import Finding
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Config

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.results import PairFigure
 from rcdiag.statistics.histograms import LOG_PROB_EDGES, log_prob_counts
 from rcdiag.statistics.moments import Moments, moments_of

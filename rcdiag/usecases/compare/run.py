@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -12,6 +12,7 @@ from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import with_premises, without_numbers
 from rcdiag.diagnosis.sampling_law import SamplingLaw, judged_pair, sampling_law
 from rcdiag.diagnosis.triangulation import at_floor, noise_floor, triangulate
+from rcdiag.frozen import dataclass
 from rcdiag.results import (
     CompareResult,
     JoinReport,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.frozen import dataclass
 from rcdiag.logs import Log
 from rcdiag.trainers import families
 from rcdiag.trainers.toml_words import KeyWords, read_keys

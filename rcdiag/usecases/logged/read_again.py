@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from rcdiag.corrections.apply import token_effects
 from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.frozen import dataclass
 from rcdiag.statistics.accumulator import Step, added_by_key
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.metrics import METRICS

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from rcdiag.corrections.sequences import Rows
+from rcdiag.frozen import dataclass
 from rcdiag.logs import LoggedNumber
 from rcdiag.statistics.accumulator import Step
 from rcdiag.table.table import Table

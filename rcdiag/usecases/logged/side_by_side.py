@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from rcdiag.errors import RcdiagError, mapping_setting
+from rcdiag.frozen import dataclass
 from rcdiag.logs import Log, LoggedNumber
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
 from rcdiag.statistics.accumulator import Step

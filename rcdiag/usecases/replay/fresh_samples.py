@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.frozen import dataclass
 from rcdiag.learning.fresh_responses import SamplingSettings
 from rcdiag.learning.learner import Fresh
 from rcdiag.learning.trainee import Trainee

@@ -8,11 +8,11 @@ are unbiased.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.learning.learner import Fresh, Gradient
 from rcdiag.results import GradientReport, MetricValue
 from rcdiag.table.segments import segment_sum

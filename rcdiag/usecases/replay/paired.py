@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.losses.evaluate import LossResult
 from rcdiag.results import MetricValue, PairedDifference
 from rcdiag.statistics.clusters import cluster_sums

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.frozen import dataclass
 from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.evaluate import LossResult, evaluate
 from rcdiag.losses.policy_loss import PolicyLoss

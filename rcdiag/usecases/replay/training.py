@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, one_of, setting
+from rcdiag.frozen import dataclass
 from rcdiag.learning.training_settings import LoraSettings, OptimizerSettings, SketchSettings
 
 if TYPE_CHECKING:  # it loads transformers, which an update without a model does not need

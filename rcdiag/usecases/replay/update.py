@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast, get_args
 
 from rcdiag.errors import RcdiagError, one_of, setting
+from rcdiag.frozen import dataclass
 from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, Denominator, LossSettings
 from rcdiag.results import Finding

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from rcdiag.corrections.correction import Correction
 from rcdiag.errors import RcdiagError, did_you_mean, setting
+from rcdiag.frozen import dataclass
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
+
+from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.trainer_means import EPSILON
+from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.intervals import t_quantile

@@ -7,13 +7,13 @@ add a family: one entry in FAMILIES.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
 import numpy as np
 
 from rcdiag.corrections.correction import Correction, Level, Rejection, Weighting
+from rcdiag.frozen import dataclass
 
 Bounds = dict[str, float]
 

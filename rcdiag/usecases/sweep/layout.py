@@ -7,12 +7,13 @@ upper bounds of weights, makes the columns of the sums, each of which many setti
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from rcdiag.corrections.apply import Settings, ratio, statistic_of_rows
 from rcdiag.corrections.correction import Rejection, Weighting
+from rcdiag.frozen import dataclass
 from rcdiag.usecases.sweep.by_cluster import Array, Index
 from rcdiag.usecases.sweep.thresholds import Chunk, Window, inside
 

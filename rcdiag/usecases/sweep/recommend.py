@@ -9,7 +9,7 @@ least, within one standard error and what is not worth a correction.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from rcdiag.diagnosis.constraints import (
     holds,
     refused,
 )
+from rcdiag.frozen import dataclass
 from rcdiag.results import Diagnosis, MetricValue
 from rcdiag.results.sweep import Candidate, Recommendation
 from rcdiag.usecases.sweep import sentences as reasons

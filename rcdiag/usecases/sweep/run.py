@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, with_premises
+from rcdiag.frozen import dataclass
 from rcdiag.results import SweepResult
 from rcdiag.results.sweep import SweepFamily
 from rcdiag.runners import Runner

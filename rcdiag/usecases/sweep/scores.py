@@ -11,10 +11,10 @@ are the noise alone. Choosing by them is rcdiag's proposal.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
+from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import WORTH
 from rcdiag.statistics.intervals import t_quantile

@@ -12,7 +12,7 @@ stands in for them; without rewards every sequence has the advantage 1.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import K, LogRatio, Quantity
 from rcdiag.corrections.sequences import rows_of
+from rcdiag.frozen import dataclass
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
 from rcdiag.table.segments import segment_sum

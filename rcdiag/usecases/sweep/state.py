@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from rcdiag.corrections.apply import Settings, log_ratio
 from rcdiag.corrections.correction import Correction
+from rcdiag.frozen import dataclass
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail

@@ -6,7 +6,7 @@ is known from two bits per group and setting.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rcdiag.corrections.apply import Effect, apply, log_ratio
 from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.quantities import TrueRatio, Unsafe
+from rcdiag.frozen import dataclass
 from rcdiag.usecases.sweep.by_cluster import Array, Index, Places, SumsByCluster
 from rcdiag.usecases.sweep.layout import Layout, SequenceBins
 from rcdiag.usecases.sweep.thresholds import Chunk

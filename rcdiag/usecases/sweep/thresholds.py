@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from threading import Lock
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.quantities import K, LogRatio, Quantity, Ratio, TrueRatio, Unsafe
 from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.statistics import statistic
+from rcdiag.frozen import dataclass
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.segments import segment_max
 from rcdiag.usecases.sweep.edges import Edges

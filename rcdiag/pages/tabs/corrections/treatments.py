@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from rcdiag.frozen import dataclass
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.sweep.words import as_good
 from rcdiag.results import CorrectionResult, ScoreResult, SweepResult, SweepRow

@@ -5,10 +5,10 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from rcdiag.errors import RcdiagError
+from rcdiag.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

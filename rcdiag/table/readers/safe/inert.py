@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from rcdiag.frozen import dataclass
 
 # Module and name, as a pickle gives them.
 Pair = tuple[str, str]

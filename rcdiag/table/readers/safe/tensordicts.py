@@ -7,9 +7,9 @@ https://github.com/pytorch/tensordict/blob/v0.10.0/tensordict/_reductions.py
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
+from rcdiag.frozen import dataclass
 from rcdiag.table.readers.safe.arrays import shape_of
 from rcdiag.table.readers.safe.inert import Foreign, Name, Pair, Unfinished, names_of
 from rcdiag.table.readers.safe.views import Jagged, Tensor, jagged, view_bytes

@@ -8,13 +8,13 @@ https://github.com/pytorch/pytorch/blob/v2.8.0/torch/nested/_internal/nested_ten
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from rcdiag.frozen import dataclass
 from rcdiag.table.readers.safe.arrays import shape_of
 from rcdiag.table.readers.safe.inert import Foreign, Name, Pair, foreign, names_of
 
