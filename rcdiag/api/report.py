@@ -194,11 +194,12 @@ def _loaded(results: Results) -> list[Result]:
 
 def explanation(name: str) -> dict[str, str] | None:
     """Return what `rcdiag explain` says of a name, part by part; None for a name it has not."""
-    from rcdiag.glossary import explain
+    from rcdiag.glossary import find
 
-    try:
-        entry = explain(name)
-    except RcdiagError:
+    if name.startswith("rcdiag "):  # a command line, no name
+        return None
+    entry = find(name)
+    if entry is None:
         return None
     parts = {
         "what": entry.what,
