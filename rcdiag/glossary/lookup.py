@@ -22,18 +22,21 @@ def headings() -> dict[str, str]:
 
 
 def explain(name: str) -> Entry:
-    """Return the entry of a name, or refuse it with those that look like it."""
+    """Return the entry of a name with what trainers call it; refuse a name that nothing has."""
     entry = find(name)
     if entry is None:
         raise _unknown(name)
-    return entry
+    return _with_terms(entry) if folded(name) in listed() else entry
 
 
 def find(name: str) -> Entry | None:
-    """Find the entry of a name; upper case, spaces, `-` and `_` make no difference."""
+    """Find the entry of a name, without what trainers call it, for which all are imported.
+
+    Upper case, spaces, `-` and `_` make no difference.
+    """
     if folded(name) in listed():
         place, own_name = listed()[folded(name)]
-        return _with_other_meanings(_with_terms(kind_at(place).entry(own_name)), name.strip())
+        return _with_other_meanings(kind_at(place).entry(own_name), name.strip())
     for kind in kinds():
         if (other := kind.find(name.strip())) is not None:
             return kind.entry(other)

@@ -11,7 +11,7 @@ import base64
 import gzip
 import json
 from collections.abc import Iterator, Sequence
-from json.encoder import encode_basestring_ascii
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 FEWEST_ROWS = 8  # of a table: fewer stay as they are
@@ -27,10 +27,10 @@ def packed(text: str) -> str:
     return base64.b85encode(gzip.compress(text.encode(), LEVEL, mtime=0)).decode().translate(SAFE)
 
 
-def packed_document(text: str) -> str:
-    """Return a document of JSON packed in pieces; numbers keep every digit."""
+def packed_document(document: Any) -> str:
+    """Return plain data, as JSON has it, packed in pieces; numbers keep every digit."""
     pieces: list[Any] = []
-    for piece in _pieces(json.loads(text)):
+    for piece in _pieces(document):
         if pieces and isinstance(piece, str) and isinstance(pieces[-1], str):
             pieces[-1] += piece
         else:
@@ -77,7 +77,7 @@ def _pieces(value: Any, key: str = "") -> Iterator[Any]:
         return
     yield ends[0]
     for place, (name, item) in enumerate(_items(value)):
-        yield ("," if place else "") + ("" if name is None else f"{encode_basestring_ascii(name)}:")
+        yield ("," if place else "") + ("" if name is None else f"{quoted(name)}:")
         yield from _pieces(item, name or key)
     yield ends[1]
 
@@ -101,7 +101,7 @@ def _written(value: Any) -> str:
     """Write a text, a number, a flag or null; the encoder takes ten times as long for a number."""
     kind = type(value)
     if kind is str:
-        return encode_basestring_ascii(value)
+        return quoted(value)
     return repr(value) if kind is int or kind is float else WRITTEN(value)
 
 
@@ -118,7 +118,7 @@ def _tokens(item: tuple[str | None, Any]) -> list[str]:
         if isinstance(value, (dict, list)):
             tokens[-1] += "{" if isinstance(value, dict) else "["
             for place, (name, part) in enumerate(_items(value)):
-                tokens[-1] += ("," if place else "") + ("" if name is None else f"{encode_basestring_ascii(name)}:")
+                tokens[-1] += ("," if place else "") + ("" if name is None else f"{quoted(name)}:")
                 add(part)
             tokens[-1] += "}" if isinstance(value, dict) else "]"
         else:
@@ -126,6 +126,6 @@ def _tokens(item: tuple[str | None, Any]) -> list[str]:
 
     name, value = item
     if name is not None:
-        tokens.extend((encode_basestring_ascii(name), ":"))
+        tokens.extend((quoted(name), ":"))
     add(value)
     return tokens

@@ -26,7 +26,7 @@ from rcdiag.pages.merge import DumpResults, merged
 from rcdiag.pages.packing import packed, packed_document
 from rcdiag.pages.score.words import holds_text
 from rcdiag.pages.tabs import about, change, corrections, diagnosis, ladder, tokens, update
-from rcdiag.results import SEVERITIES, Action, Finding, Result, to_json
+from rcdiag.results import SEVERITIES, Action, Finding, Result, unstructured
 from rcdiag.results.base import LEVELS as METRIC_LEVELS
 
 # What a name means, as the popovers of the page show it; None for a name without an explanation.
@@ -288,7 +288,7 @@ def _documents(dumps: Sequence[DumpResults]) -> dict[str, str]:
     """Pack every result document with all its digits, for the script and for saving."""
     sides = ("",) if len(dumps) == 1 else ("before-", "after-")
     return {
-        f"{side}{result.kind}": packed_document(to_json(result))
+        f"{side}{result.kind}": packed_document(unstructured(result))
         for side, dump in zip(sides, dumps, strict=True)
         for result in dump.results
     }

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
     from rcdiag.results.document import KINDS, Document, Result, from_json
     from rcdiag.results.logged import LogComparison, LoggedKey
-    from rcdiag.results.plain import to_json
+    from rcdiag.results.plain import to_json, unstructured
     from rcdiag.results.replay import (
         AfterStep,
         Coefficients,
@@ -125,6 +125,7 @@ __all__ = [
     "by_severity",
     "from_json",
     "to_json",
+    "unstructured",
     "worst_severity",
 ]
 
@@ -163,7 +164,7 @@ _HOMES = {
         "LogComparison",
         "LoggedKey",
     ),
-    "rcdiag.results.plain": ("to_json",),
+    "rcdiag.results.plain": ("to_json", "unstructured"),
     "rcdiag.results.replay": (
         "AfterStep",
         "Coefficients",

@@ -11,7 +11,7 @@ import pytest
 import rcdiag
 from rcdiag.errors import RcdiagError
 from rcdiag.pages.packing import packed_document
-from rcdiag.results import ScoreResult, to_json
+from rcdiag.results import ScoreResult, unstructured
 from rcdiag.usecases.shown_sequences import BYTES, size
 from tests.builders import write_table
 
@@ -127,7 +127,7 @@ def test_of_drawn_rows_only_those_drawn_can_be_asked_for_by_their_own_numbers(ta
 
 def test_the_size_is_about_that_on_a_page(result):
     def letters(some: ScoreResult) -> int:
-        return len(packed_document(to_json(some)))
+        return len(packed_document(unstructured(some)))
 
     bare = letters(replace(result, worst_sequences=[], drawn_sequences=[]))
     held = letters(result) - bare
