@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -93,19 +92,20 @@ def _places() -> dict[type, tuple[str, str]]:
     """Return, by type of a part, a command that makes one and its path in the document."""
     places: dict[type, tuple[str, str]] = {}
     for kind, owner in KINDS.items():
-        command = f"rcdiag {kind} {_TABLES.get(kind, 'rollouts.parquet')}"
-        for part, place in _below(owner, command, ""):
-            places.setdefault(part, place)
+        _place(owner, f"rcdiag {kind} {_TABLES.get(kind, 'rollouts.parquet')}", "", places)
     return places
 
 
-def _below(owner: type, command: str, path: str) -> Iterator[tuple[type, tuple[str, str]]]:
-    yield owner, (command, path)
+def _place(owner: type, command: str, path: str, places: dict[type, tuple[str, str]]) -> None:
+    """Add the first place of a part, and of the parts below it."""
+    if owner in places:
+        return
+    places[owner] = command, path
     for field in documented_fields(owner):
         needs = f" {field.doc.needs}" if field.doc.needs else ""
         where = f"{path}.{field.name}{_items(field.type)}"
         for part in described_types(field.doc.keys or field.type):
-            yield from _below(part, command + needs, where)
+            _place(part, command + needs, where, places)
 
 
 def _items(kind: Any) -> str:

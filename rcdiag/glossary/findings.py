@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rcdiag.diagnosis.checks import all_checks
+from rcdiag.diagnosis.checks import all_checks, find_check
 from rcdiag.glossary.entry import Entry, Kind
 
 
 def entry(slug: str) -> Entry:
-    check = all_checks()[slug]
+    check = find_check(slug)
     source = f" Source: {check.source}." if check.source else ""
     where = ", ".join(
         "settings of a trainer" if stage == "config" else f"`rcdiag {stage}`"
@@ -27,6 +27,6 @@ KIND: Kind = Kind(
     title="finding",
     plural="Findings",
     names=all_checks,
-    line=lambda slug: all_checks()[slug].asks,
+    line=lambda slug: find_check(slug).asks,
     entry=entry,
 )

@@ -22,7 +22,16 @@ from rcdiag.diagnosis.checks.trainer_config import TRAINER_CONFIG_CHECKS, traine
 from rcdiag.diagnosis.checks.updates import UPDATE_CHECKS
 from rcdiag.results import Finding
 
-__all__ = ["CHECKS", "STAGES", "Check", "CheckInput", "Observation", "all_checks", "findings"]
+__all__ = [
+    "CHECKS",
+    "STAGES",
+    "Check",
+    "CheckInput",
+    "Observation",
+    "all_checks",
+    "find_check",
+    "findings",
+]
 
 CHECKS.ship(
     (
@@ -39,9 +48,18 @@ CHECKS.ship(
 
 
 def all_checks() -> dict[str, Check]:
-    """Return every check by its slug: one for each family of metrics, and the registered ones."""
-    every = (*family_checks(), *CHECKS.values(), *trainer_checks())
-    return {check.slug: check for check in every}
+    """Return every check by its slug: those of results, then what trainers ask of settings."""
+    return {check.slug: check for check in (*_of_results(), *trainer_checks())}
+
+
+def find_check(slug: str) -> Check:
+    """Find a check by its slug; trainers are imported only for what they ask of settings."""
+    return next((each for each in _of_results() if each.slug == slug), None) or all_checks()[slug]
+
+
+def _of_results() -> tuple[Check, ...]:
+    """Return one check for each family of metrics, and the registered ones."""
+    return (*family_checks(), *CHECKS.values())
 
 
 def findings(given: CheckInput) -> list[Finding]:
@@ -49,4 +67,4 @@ def findings(given: CheckInput) -> list[Finding]:
 
     Trainers' own checks find nothing in a result: their code asks when it reads settings.
     """
-    return findings_of((*family_checks(), *CHECKS.values()), given)
+    return findings_of(_of_results(), given)
