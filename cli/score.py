@@ -69,6 +69,8 @@ def score(
     check_apart([result, csv, html, plots, output], [*dump, trainer_config, logged])
     check_outputs([result, csv, html, plots], force=force)
     drawing = Drawing.of(plots, figure, width)
+    # The screen shows none of the sequences that a result holds for readers.
+    kept = json or any((result, html, plots, sequence))
     with screen.progress() as progress:
         document = chosen(rcdiag.score, dry_run)(
             dump,
@@ -93,7 +95,7 @@ def score(
             carry=carry,
             logged=logged,
             include_text=include_text,
-            sequences=sequence or [],
+            sequences=(sequence or []) if kept else None,
             rows=rows,
             seed=seed,
             force=force,

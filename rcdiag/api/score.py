@@ -58,7 +58,7 @@ def score(
     carry: str | None = None,
     logged: str | Path | None = None,
     include_text: bool | None = None,
-    sequences: Sequence[int] = (),
+    sequences: Sequence[int] | None = (),
     rows: int | None = None,
     seed: int = 0,
     on: str = "local",
@@ -103,7 +103,8 @@ def score(
             where the table has columns of text; True refuses a table without a tokenizer, False
             keeps all text out.
         sequences: numbers of rows, from 0, that result and page are to hold whole, beside those
-            with the largest sums and some drawn at random.
+            with the largest sums and some drawn at random. With None the result holds none
+            for readers, and the table is read once.
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
         seed: seed of the drawing of `rows`.
@@ -175,7 +176,7 @@ def score(
         return score_of_one(table, only, seed=seed)
     pair = choose_pair(table.policies, scored_names, behavior, target)
     check_pair(table, pair.behavior, pair.target, [spec.name for spec in specs])
-    rows_named(table, sequences)
+    rows_named(table, sequences or ())
     if pair.reason:
         progress.say(pair.reason)
     plan = planned(table, specs, written, force=force)

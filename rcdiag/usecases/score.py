@@ -73,22 +73,22 @@ def score(
     plan: Plan | None = None,
     pair_reason: str | None = None,
     log: Log | None = None,
-    sequences: Sequence[int] = (),
+    sequences: Sequence[int] | None = (),
     runner: Runner | None = None,
 ) -> ScoreResult:
     """Mismatch of two recorded policies over all steps and per step, and corrections of it.
 
     `pair_reason` says why it is these two, where the user named none. `log` is the trainer's own,
     which is set beside what the plan computes. `sequences` are numbers of rows that the result is
-    to hold whole. `runner` says where the pass over the table is done: here, unless it has other
-    processes.
+    to hold whole; with None it holds none for readers, and the table is read once. `runner` says
+    where the pass over the table is done: here, unless it has other processes.
     `origin` is the table that the user gave, where `dump` is its scored copy. With `decode` the
     result holds the text of the tokens that it names; without it, and with `text`, the worst
     sequences have the text that columns of the table hold.
     """
     check_pair(dump, behavior, target)
     check_rows_fit(dump)
-    asked = rows_named(origin or dump, sequences)
+    asked = rows_named(origin or dump, sequences or ())
     plan = None if plan is None else answerable(plan, dump)
     rows_read = rows_to_judge(dump, (behavior, target)) if reads_here(runner) else None
     reading = _read(dump, behavior, target, plan, runner, rows_read)
@@ -130,23 +130,24 @@ def score(
     )
     if text and decode is not None:
         result = _with_text(result, decode)
-    reader = Reader(
-        table=dump,
-        behavior=behavior,
-        target=target,
-        plan=plan,
-        decode_ids=decode if text else None,
-        text=text,
-    )
-    shown = shown_sequences(
-        result.worst_sequences, result.examples, reader, origin or dump, named=asked, seed=seed
-    )
-    result = replace(
-        result,
-        worst_sequences=shown.worst,
-        named_sequences=shown.named,
-        drawn_sequences=shown.drawn,
-    )
+    if sequences is not None:
+        reader = Reader(
+            table=dump,
+            behavior=behavior,
+            target=target,
+            plan=plan,
+            decode_ids=decode if text else None,
+            text=text,
+        )
+        shown = shown_sequences(
+            result.worst_sequences, result.examples, reader, origin or dump, named=asked, seed=seed
+        )
+        result = replace(
+            result,
+            worst_sequences=shown.worst,
+            named_sequences=shown.named,
+            drawn_sequences=shown.drawn,
+        )
     if origin is not None and origin.drawn_from is not None:
         result = _with_numbers_of(result, origin)
     if log is not None and plan is not None:

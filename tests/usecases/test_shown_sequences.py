@@ -57,6 +57,15 @@ def test_short_sequences_are_whole_and_others_are_drawn_beside_them(result):
     assert not {7, 9} & {*drawn}
 
 
+def test_a_result_without_readers_is_else_the_same(table, result):
+    alone = rcdiag.score(table, sequences=None)
+    assert alone.drawn_sequences == []
+    assert {one.context for one in alone.worst_sequences} == {None}
+    assert rows(alone.worst_sequences) == rows(result.worst_sequences)
+    for part in ("mismatch", "corrections", "diagnosis", "findings", "worst_tokens", "examples"):
+        assert unstructured(getattr(alone, part)) == unstructured(getattr(result, part))
+
+
 def test_a_drawn_sequence_is_that_of_its_row(table, result):
     stored = pl.read_parquet(table)
     for one in result.drawn_sequences:
