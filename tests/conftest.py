@@ -35,6 +35,17 @@ LONGEST = (
 
 
 @pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch computes with one thread, as long as a test runs."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def memory() -> Iterator[Any]:
     """The files behind `memory://`, all gone after the test."""
     import fsspec

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from rcdiag.api.diagnose import diagnose
 from tests.cli.conftest import rcdiag  # noqa: F401
@@ -27,12 +25,7 @@ PLACES = {
 SEED, TABLES = 23, 12
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def advised(diagnosis: Any) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -26,12 +25,7 @@ HONEST = [item for item in FAULTS if FAMILY[item.slug] == "nothing wrong"]
 STORED = [item for item in FAULTS if FAMILY[item.slug] in ("storage", "alignment", "recording")]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def drafted(fault: Fault, seed: int = 0) -> Draft:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from rcdiag.pages.blocks import Figure, Gauge, Lines, Tab, Words
 from rcdiag.pages.formats import effective, fraction, number, percentage
 from rcdiag.pages.headline import Headline
-from rcdiag.pages.merge import merged
+from rcdiag.pages.merge import DumpResults, merged
 from rcdiag.pages.page import _parts, _tabs
 from rcdiag.results import to_json
 from tests.pages.makers import FIRST, MAKERS, OTHERS, PAGES
@@ -77,19 +77,28 @@ def sentences(part: Any) -> list[str]:
     return [item for item in part.items if isinstance(item, str)] if isinstance(part, Lines) else []
 
 
+def of_page(name: str) -> tuple[DumpResults, list[Any]]:
+    """Return the results that a page is made of, and their documents."""
+    made = MAKERS[name]()
+    dump = merged(made if isinstance(made, list) else [made])
+    return dump, [json.loads(to_json(result)) for result in dump.results]
+
+
+def forms_of(numbers: list[Any], forms: Iterable[Callable[[Any], str]]) -> set[str]:
+    """Return all ways in which a sentence may write these numbers."""
+    written = {form(leaf) for leaf in numbers for form in forms}
+    return written | {f"{leaf:,}" for leaf in numbers} | {f"{abs(leaf):g}" for leaf in numbers}
+
+
 # Hostile documents hold numbers that belong to none of their tables.
 TRUE = [FIRST, *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS if "hostile" not in n)]
 
 
 @pytest.mark.parametrize("name", TRUE)
 def test_numbers_of_sentences_stand_in_the_documents_or_count_what_does(name):
-    made = MAKERS[name]()
-    dump = merged(made if isinstance(made, list) else [made])
-    documents = [json.loads(to_json(result)) for result in dump.results]
+    dump, documents = of_page(name)
     numbers = [leaf for document in documents for leaf in leaves(document)]
-    forms = (number, percentage, fraction)
-    written = {form(leaf) for leaf in numbers for form in forms}
-    written |= {f"{leaf:,}" for leaf in numbers} | {f"{abs(leaf):g}" for leaf in numbers}
+    written = forms_of(numbers, (number, percentage, fraction))
     for document in documents:
         level = counts(document.get("presets", {}))
         written |= {f"{many:,}" for many in (*level.values(), *sizes(document))}
@@ -107,12 +116,9 @@ def test_numbers_of_sentences_stand_in_the_documents_or_count_what_does(name):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_numbers_of_captions_stand_in_the_documents(name):
-    made = MAKERS[name]()
-    dump = merged(made if isinstance(made, list) else [made])
-    documents = [json.loads(to_json(result)) for result in dump.results]
+    dump, documents = of_page(name)
     numbers = [leaf for document in documents for leaf in leaves(document)]
-    written = {form(leaf) for leaf in numbers for form in (number, percentage)}
-    written |= {f"{leaf:,}" for leaf in numbers} | {f"{abs(leaf):g}" for leaf in numbers}
+    written = forms_of(numbers, (number, percentage))
     spoken = " ".join(text for document in documents for text in texts(document))
     figures = [part for part in _parts(_tabs(dump)) if isinstance(part, Figure)]
     for figure in figures:
