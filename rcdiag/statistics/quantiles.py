@@ -170,28 +170,42 @@ class Ordered:
         return float(part + squares[first + 1 :].sum()) / total
 
 
-def quantile_interval(ordered: Ordered, clusters: ClusterSums, share: float) -> Interval:
+@dataclass(frozen=True, slots=True)
+class SharesBelow:
+    """The shares of tokens below the coarse bin edges at which clusters differ, ascending."""
+
+    reached: Array  # [edges]
+    influence: Array  # of each cluster on each share, [clusters, edges]
+    number: NDArray[np.int64]  # of clusters behind each share, [edges]
+
+    @classmethod
+    def of(cls, clusters: ClusterSums) -> SharesBelow:
+        """Read them off the counts of clusters in coarse bins; no edge of fewer than two."""
+        counts = clusters.sums
+        if len(counts) < 2:
+            return cls(np.zeros(0), np.zeros((0, 0)), np.zeros(0, np.int64))
+        of_clusters = counts.sum(axis=1, keepdims=True)
+        below = np.cumsum(counts, axis=1)
+        reached = below.sum(axis=0) / of_clusters.sum()
+        influence, number = influences(below, np.broadcast_to(of_clusters, below.shape))
+        told = (reached > 0.0) & (reached < 1.0) & (np.ptp(influence, axis=0) > 0.0)
+        return cls(reached[told], influence[:, told], number[told])
+
+
+def quantile_interval(ordered: Ordered, below: SharesBelow, share: float) -> Interval:
     """Return the quantiles at both ends of the 95% interval of the share that is below.
 
     How far that interval reaches down and up is known at the coarse bin edges; its log is
     interpolated over the logit of the share. None where no edge tells the clusters apart. Source:
     Woodruff 1952, JASA 47.
     """
-    counts = clusters.sums
-    if len(counts) < 2:
+    if not len(below.reached):
         return NONE
-    of_clusters = counts.sum(axis=1, keepdims=True)
-    below = np.cumsum(counts, axis=1)
-    reached = below.sum(axis=0) / of_clusters.sum()
-    influence, number = influences(below, np.broadcast_to(of_clusters, below.shape))
-    inside = np.flatnonzero((reached > 0.0) & (reached < 1.0) & (np.ptp(influence, axis=0) > 0.0))
-    if not len(inside):
-        return NONE
-    above = int(np.searchsorted(reached[inside], share))
-    inside = inside[max(above - 1, 0) : above + 1]  # the nearest on either side
-    error, down, up = errors_and_reaches(influence[:, inside], number[inside])
+    above = int(np.searchsorted(below.reached, share))
+    nearest = slice(max(above - 1, 0), above + 1)  # on either side
+    error, down, up = errors_and_reaches(below.influence[:, nearest], below.number[nearest])
     reach = [
-        np.exp(np.interp(_logit(share), _logit(reached[inside]), np.log(reaches * error)))
+        np.exp(np.interp(_logit(share), _logit(below.reached[nearest]), np.log(reaches * error)))
         for reaches in (down, up)
     ]
     low, high = np.clip([share - reach[0], share + reach[1]], 0.0, 1.0)

@@ -20,6 +20,7 @@ from rcdiag.statistics.pareto import UpperTail, k_hat
 from rcdiag.statistics.quantiles import (
     Magnitudes,
     Ordered,
+    SharesBelow,
     Sketch,
     bounded_sketches,
     coarse_counts,
@@ -182,6 +183,10 @@ class Suite:
     @cached_property
     def ordered(self) -> Ordered:
         return Ordered.of(self.state.magnitudes.sketch)
+
+    @cached_property
+    def shares_below(self) -> SharesBelow:
+        return SharesBelow.of(self.state.magnitudes.clusters)
 
     @cached_property
     def k_hat_token(self) -> tuple[float, int]:

@@ -51,7 +51,7 @@ def _quantile(name: str, share: float, example: str) -> Metric:
         example=RATIOS_OF_EXAMPLE + example,
         from_suite=lambda s: (
             s.ordered.quantile(share),
-            quantile_interval(s.ordered, s.state.magnitudes.clusters, share),
+            quantile_interval(s.ordered, s.shares_below, share),
         ),
     )
 
