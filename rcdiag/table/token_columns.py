@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -162,11 +162,12 @@ def _packed(rows: Sequence[Any], of_floats: bool) -> NDArray[Any] | None:
     """Return lists of Python numbers as one array, quickly; None where they are something else."""
     if of_floats and any(type(row[0]) is not float for row in rows if len(row)):
         return None
+    code, kind = ("d", np.float64) if of_floats else ("q", np.int64)
     try:
-        parts = [np.asarray(array("d" if of_floats else "q", row)) for row in rows]
-    except (TypeError, OverflowError):
+        packed = b"".join([struct.pack(f"{len(row)}{code}", *row) for row in rows])
+    except (struct.error, TypeError, OverflowError):
         return None
-    return np.concatenate(parts) if parts else None
+    return np.frombuffer(packed, kind) if rows else None
 
 
 def _check_flat(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> None:
