@@ -162,12 +162,18 @@ def _packed(rows: Sequence[Any], of_floats: bool) -> NDArray[Any] | None:
     """Return lists of Python numbers as one array, quickly; None where they are something else."""
     if of_floats and any(type(row[0]) is not float for row in rows if len(row)):
         return None
-    code, kind = ("d", np.float64) if of_floats else ("q", np.int64)
+    if not rows:
+        return None
+    code = "d" if of_floats else "q"
+    flat = np.empty(sum(map(len, rows)), code)
+    at = 0
     try:
-        packed = b"".join([struct.pack(f"{len(row)}{code}", *row) for row in rows])
+        for row in rows:
+            struct.pack_into(f"{len(row)}{code}", flat.data, at, *row)
+            at += len(row) * flat.itemsize
     except (struct.error, TypeError, OverflowError):
         return None
-    return np.frombuffer(packed, kind) if rows else None
+    return flat
 
 
 def _check_flat(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> None:
