@@ -1,11 +1,12 @@
 """`rcdiag convert` on dumps of JSON lines and of tensors: tokens a second, and peak memory.
 
-`python benchmarks/convert.py` (or `make bench`) writes dumps as open-instruct (JSON lines) and a
-hook in verl (a torch file for each step) write them, converts each in a process of its own, prints
-a table and stores it in `benchmarks/results/convert.json`. Seconds are those of the whole command,
-start-up included, with modules that are compiled, as pip leaves them; memory is its peak resident
-set. That it does not grow with the dump is what the
-sizes show. Tokens are those of responses; the prompts that come with them are read and written too.
+`python benchmarks/convert.py` (or `make bench`) writes dumps as open-instruct (JSON lines), a hook
+in verl (padded matrices in a torch file for each step) and slime (lists of Python numbers, or six
+tensors for each response, in a torch file for each step) write them, converts each in a process of
+its own, prints a table and stores it in `benchmarks/results/convert.json`. Seconds are those of the
+whole command, start-up included, with modules that are compiled, as pip leaves them; memory is its
+peak resident set. That it does not grow with the dump is what the sizes show. Tokens are those of
+responses; the prompts that come with them are read and written too.
 """
 
 from __future__ import annotations
@@ -92,10 +93,56 @@ def tensors(folder: Path, step: int, values: dict[str, np.ndarray]) -> None:
     torch.save(made, folder / f"step_{step}.pt")
 
 
+def slime_lists(folder: Path, step: int, values: dict[str, np.ndarray]) -> None:
+    """Write a file of slime's --save-debug-rollout-data: lists of Python numbers."""
+    import torch
+
+    samples = [
+        {
+            "index": step * ROWS_PER_FILE + row,
+            "group_index": (step * ROWS_PER_FILE + row) // GROUP,
+            "tokens": [*values["prompts"][row].tolist(), *values["responses"][row].tolist()],
+            "response_length": RESPONSE,
+            "loss_mask": [1] * RESPONSE,
+            "rollout_log_probs": values["rollout_log_probs"][row].tolist(),
+            "reward": 1.0,
+            "status": "completed",
+        }
+        for row in range(len(values["responses"]))
+    ]
+    torch.save({"rollout_id": step, "samples": samples}, folder / f"rollout_{step}.pt")
+
+
+def slime_tensors(folder: Path, step: int, values: dict[str, np.ndarray]) -> None:
+    """Write a file of slime's --save-debug-train-data: tensors of one response each."""
+    import torch
+
+    samples = [
+        {
+            "tokens": torch.from_numpy(
+                np.concatenate([values["prompts"][row], values["responses"][row]])
+            ),
+            "response_lengths": RESPONSE,
+            "sample_index": step * ROWS_PER_FILE + row,
+            "rollout_position": row,
+            "loss_masks": torch.ones(RESPONSE, dtype=torch.int32),
+            "rollout_log_probs": torch.from_numpy(values["rollout_log_probs"][row].copy()),
+            "log_probs": torch.from_numpy(values["old_log_probs"][row].copy()),
+            "advantages": torch.full((RESPONSE,), 0.5),
+            "returns": torch.full((RESPONSE,), 0.5),
+        }
+        for row in range(len(values["responses"]))
+    ]
+    made = {"rollout_id": step, "format_version": 2, "samples": samples}
+    torch.save(made | {"raw_reward": [1.0] * len(samples)}, folder / f"{step}.pt")
+
+
 Write = Callable[[Path, int, dict[str, np.ndarray]], None]
 FORMATS: dict[str, tuple[Write, tuple[int, ...]]] = {
     "JSON lines (open-instruct)": (json_lines, (SMALL, LARGE)),
     "tensors (a hook in verl)": (tensors, (SMALL, LARGE, LARGEST)),
+    "tensors by row (slime)": (slime_tensors, (SMALL, LARGE)),
+    "lists in pickles (slime)": (slime_lists, (SMALL, LARGE)),
 }
 
 

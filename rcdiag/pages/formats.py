@@ -9,6 +9,8 @@ from rcdiag.results.base import written_interval
 
 # What is nearer to 1 is written as 1: log-probs of 32 bits do not tell ratios so near.
 NEAREST = 1e-9
+# Digits of a power of ten -> raised letters, which any font and any terminal has.
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number(value: float | None) -> str:

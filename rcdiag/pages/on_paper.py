@@ -16,6 +16,7 @@ from matplotlib.ticker import (
     SymmetricalLogLocator,
 )
 
+from rcdiag.pages.formats import RAISED
 from rcdiag.pages.style import NARROW
 from rcdiag.pages.svg import rendered
 
@@ -26,7 +27,6 @@ COLUMN_TICKS = 4
 
 # A power as matplotlib writes it for its setter of formulas, and its letters in plain text.
 POWER = re.compile(r"\$\\mathdefault\{([-\d.]*)(\\times)?(\d*)\^\{(-?\d+)\}\}\$")
-RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class PlainPowers(Formatter):

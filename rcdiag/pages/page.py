@@ -50,6 +50,7 @@ QUOTED = re.compile(r"`([^`]+)`")
 SEAMS = re.compile(r"(?<=\w[_/])(?=[\w{])|(?<=[a-z][.])(?=[a-z])|(?<=\d)(?=[+][a-z])", re.I)
 SCRIPTS = (
     "base.js",
+    "scales.js",
     "charts.js",
     "lanes.js",
     "tables.js",

@@ -72,7 +72,7 @@ class Recorder:
         self._begin()
         self._open()
         _recorders.add(self)
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
 
     def _begin(self) -> None:
         """Set out with no row and a name for files that no other process has."""
@@ -88,6 +88,7 @@ class Recorder:
         self._parts = 0
         self._taken = 0
         self._written = 0
+        self._told = 0  # rows that were added when the loop last had an error of writing
         self._closed = False
 
     def _open(self) -> Ledger:
@@ -196,7 +197,11 @@ class Recorder:
             if self._schema is None or self._ledger is None or not self._pending:
                 return
             rows = pa.concat_tables([conformed(part, self._schema) for part in self._pending])
-            self._write(rows)
+            try:
+                self._write(rows)
+            except RcdiagError:
+                self._told = self._taken
+                raise
             self._parts += 1
             self._written += rows.num_rows
             self._pending, self._tokens = [], 0
@@ -206,10 +211,11 @@ class Recorder:
         """Flush from the timer's thread; an error comes again from the next flush or close."""
         with self._lock:
             self._timer = None
+            told = self._told
             try:
                 self.flush()
             except RcdiagError:
-                return
+                self._told = told
 
     def _write(self, rows: pa.Table) -> None:
         import pyarrow.compute as pc
@@ -239,7 +245,16 @@ class Recorder:
             if self._ledger is not None:
                 self._ledger.remove()
                 self._ledger = None
-            atexit.unregister(self.close)
+            atexit.unregister(self._close_at_exit)
+
+    def _close_at_exit(self) -> None:
+        """Close with the process; an error that the loop had for the same rows is not repeated."""
+        told = self._told
+        try:
+            self.close()
+        except RcdiagError:
+            if told < self._taken:
+                raise
 
     def __enter__(self) -> Recorder:
         return self

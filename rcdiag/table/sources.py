@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rcdiag.errors import RcdiagError, setting, without_secrets
 from rcdiag.frozen import dataclass
+from rcdiag.table.packed import seen_through, unpacked_name
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.footer import MAGIC
 from rcdiag.table.readers.parquet import PARQUET
@@ -62,7 +63,7 @@ def find_files(source: str, format: str | None = None) -> SourceFiles:
         readers = _asked(chosen)
         copies, folder = copy_files(
             source,
-            lambda name: _fits(name, readers) or _says_more(name, readers),
+            lambda name: _fits(unpacked_name(name), readers) or _says_more(name, readers),
             scratch.path,
             lambda name: [more for each in readers if _fits(name, [each]) for more in each.beside],
         )
@@ -70,6 +71,7 @@ def find_files(source: str, format: str | None = None) -> SourceFiles:
     else:
         named, folder = _named(local_path(source))
         urls = dict.fromkeys(named, "")
+    urls = {seen_through(path): url for path, url in urls.items()}
     pick = _of_folder if folder else _of_names
     reader, paths = pick(source, list(urls), chosen, urls)
     files = tuple(SourceFile(path, urls[path]) for path in sorted(paths, key=reader.order))

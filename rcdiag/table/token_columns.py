@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -162,11 +162,18 @@ def _packed(rows: Sequence[Any], of_floats: bool) -> NDArray[Any] | None:
     """Return lists of Python numbers as one array, quickly; None where they are something else."""
     if of_floats and any(type(row[0]) is not float for row in rows if len(row)):
         return None
-    try:
-        parts = [np.asarray(array("d" if of_floats else "q", row)) for row in rows]
-    except (TypeError, OverflowError):
+    if not rows:
         return None
-    return np.concatenate(parts) if parts else None
+    code = "d" if of_floats else "q"
+    flat = np.empty(sum(map(len, rows)), code)
+    at = 0
+    try:
+        for row in rows:
+            struct.pack_into(f"{len(row)}{code}", flat.data, at, *row)
+            at += len(row) * flat.itemsize
+    except (struct.error, TypeError, OverflowError):
+        return None
+    return flat
 
 
 def _check_flat(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> None:

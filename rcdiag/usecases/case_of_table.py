@@ -31,12 +31,24 @@ def pair_of_table(
     if not names:
         raise RcdiagError(
             f"{table.name}: no column of log-probs",
-            hint="a diagnosis needs `rollout_log_probs`, and tells more with `old_log_probs`",
+            hint="a diagnosis needs `rollout_log_probs`, and tells more with `old_log_probs`: "
+            + _way_out(table),
         )
     by_preference = sorted(names, key=lambda name: (name != SAMPLER, name == TRAINER))
     first = sampler or by_preference[0]
     others = sorted((name for name in names if name != first), key=lambda name: name != TRAINER)
     return first, trainer or next(iter(others), None)
+
+
+def _way_out(table: Table) -> str:
+    """Return what gives a table its log-probs; engines need the prompts for them."""
+    if "prompt_ids" not in table.columns:
+        return "dump them with the tokens; without `prompt_ids` no engine can compute them"
+    return (
+        "dump them with the tokens, or compute both: "
+        f"rcdiag score {table.on_command_line} --model CKPT --policy rollout=vllm:bfloat16 "
+        "--policy old=hf:float32 -o scored.parquet, then rcdiag diagnose scored.parquet"
+    )
 
 
 def read_case(

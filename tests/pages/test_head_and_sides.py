@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import rcdiag
+from rcdiag.api.report import explanation
 from rcdiag.pages.blocks import Table, Words
 from rcdiag.pages.figures import FIGURES
 from rcdiag.pages.gauges import gauges
@@ -19,7 +20,7 @@ from rcdiag.pages.tabs.diagnosis import _told_apart
 from rcdiag.results import MetricValue, from_json
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
-from tests.pages.makers import MAKERS, SAMPLES
+from tests.pages.makers import MAKERS, SAMPLES, scored
 from tests.results.stored import stored
 
 
@@ -107,3 +108,13 @@ def test_regions_of_a_page_of_two_dumps_have_names_of_their_own(stale):
     names = re.findall(r'role="region" aria-label="([^"]+)"', text)
     assert len(names) > 4
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("verdict", ["correct", "fix"])
+def test_red_gauges_below_the_verdict_correct_say_why(verdict):
+    result = scored("stale.parquet")
+    assert result.mismatch["k3_kl"].level == "error"
+    assert result.diagnosis.verdict == "correct"
+    judged = replace(result, diagnosis=replace(result.diagnosis, verdict=verdict))
+    text = page(judged, explain=explanation)
+    assert ("it measures how large the mismatch is" in text) == (verdict == "correct")

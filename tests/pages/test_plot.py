@@ -16,16 +16,20 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import rcdiag
+from rcdiag.api.report import explanation
 from rcdiag.errors import RcdiagError
+from rcdiag.pages.compare.policies import triangle_chart, waterfall_chart
 from rcdiag.pages.drawn import drawing
 from rcdiag.pages.figures import FIGURES, applying
 from rcdiag.pages.numbers import drawn_numbers
+from rcdiag.pages.page import page
 from rcdiag.pages.save import save_figures
 from rcdiag.pages.score.sequences import paths_chart, running
 from rcdiag.pages.sweep.families import family_figure
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
+from tests.pages.browser import visit
 from tests.pages.makers import MAKERS, SAMPLES, replayed_with_model, swept
 from tests.usecases.compare.tables import about, base_log_probs, shifted, write_policies
 
@@ -90,6 +94,80 @@ def test_steps_of_a_ladder_that_are_decades_apart_are_all_told_from_0_on_paper(t
     outside = legend.get_window_extent()
     assert outside.x0 >= 0
     assert outside.x1 <= figure.bbox.x1
+
+
+def test_one_tiny_step_does_not_take_the_room_of_the_others(tmp_path):
+    """A step of rounding alone is next to 0 on a scale that tells the others apart."""
+    base = base_log_probs(40)
+    policies = {"rollout": base, "same": shifted(base, 1e-8, 1), "old": shifted(base, 0.3, 2)}
+    compared = compare(open_table(write_policies(tmp_path / "a.parquet", policies)))
+    figure = compared.plot("mismatch-by-rung")
+    threshold = figure.axes[0].xaxis.get_transform().linthresh
+    largest = max(rung.k2.value for rung in compared.ladder.rungs)
+    assert min(rung.k2.value for rung in compared.ladder.rungs) < 1e-14
+    assert 1e-10 < threshold < largest
+    assert waterfall_chart(compared).x.threshold == threshold
+
+
+@pytest.fixture(scope="module")
+def ten_policies(tmp_path_factory):
+    base = base_log_probs(24)
+    names = ["rollout", *(f"a_policy_{number}" for number in range(8)), "old"]
+    policies = {name: shifted(base, 2.0**-place, place) for place, name in enumerate(names)}
+    path = write_policies(tmp_path_factory.mktemp("ten") / "a.parquet", policies)
+    return compare(open_table(path))
+
+
+def test_every_cell_of_ten_policies_has_its_number_in_a_column_of_a_paper(ten_policies):
+    figure = ten_policies.plot("pair-distances", width=3.3)
+    figure.canvas = FigureCanvasAgg(figure)
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    assert len(axes.texts) == 45
+    cell = axes.get_window_extent().width / 10
+    for text in axes.texts:
+        assert text.get_window_extent().width <= cell
+        assert text.get_fontsize() >= 4.5
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_cell_of_ten_policies_has_its_number_on_a_page(
+    ten_policies, width, browser, tmp_path
+):
+    file = tmp_path / "page.html"
+    file.write_text(page(ten_policies, explain=explanation))
+    seen = visit(browser, file, viewport={"width": width, "height": 900})
+    seen.go("ladder")
+    for paper in (False, True):
+        if paper:
+            seen.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        cells = seen.page.evaluate(CELLS)
+        assert len(cells) == 45
+        shown = {tuple(row[:2]): row[2] for row in triangle_chart(ten_policies).rows}
+        for pair, lines, fits in cells:
+            assert fits, pair
+            digits, *power = "".join(lines).translate(PLAIN).split("·10")
+            size = float(digits) * 10.0 ** int(power[0] if power else 0)
+            assert size == pytest.approx(shown[tuple(pair.split("->"))], rel=0.06)
+    seen.page.context.close()
+
+
+# The cells of the triangle with the lines of text in them, and whether those are inside.
+CELLS = """() => [...document.querySelectorAll("[data-figure] rect.cell")].map(cell => {
+    const box = cell.getBoundingClientRect()
+    const texts = [...cell.parentElement.querySelectorAll("text:not(.strong)")]
+    const mine = texts.filter(text => {
+        const { left, right, top, bottom } = text.getBoundingClientRect()
+        const [x, y] = [(left + right) / 2, (top + bottom) / 2]
+        return x > box.left && x < box.right && y > box.top && y < box.bottom
+    })
+    const fits = mine.every(text => text.getBoundingClientRect().width <= box.width + 2)
+    return [cell.dataset.row, mine.map(text => text.textContent), fits && mine.length > 0]
+})"""
+
+
+PLAIN = str.maketrans("⁻−⁰¹²³⁴⁵⁶⁷⁸⁹", "--0123456789")
 
 
 def test_a_wrong_name_lists_the_right_ones(result):

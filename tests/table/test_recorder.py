@@ -401,6 +401,31 @@ def test_a_full_disk_loses_nothing_that_it_can_take_later(tmp_path):
         assert recorder.lost_rows == 4
 
 
+@pytest.mark.parametrize(
+    ("loop", "errors"),
+    [
+        ("recorder.close()", 1),  # the loop's own error, that of nobody else
+        ("recorder.add(response_ids=[[1]], step=0, temperature=-1)", 2),  # another one
+        ("recorder._flush_in_time()", 1),  # the timer has nobody to tell
+        ("with contextlib.suppress(RcdiagError): recorder.flush()", 0),  # it was heard
+        ("with contextlib.suppress(RcdiagError): recorder.flush()\n        add(recorder, 1, 2)", 1),
+    ],
+)
+def test_an_error_of_a_full_disk_is_told_once(loop, errors, tmp_path):
+    code = f"""
+        import contextlib, resource
+        from rcdiag.errors import RcdiagError
+        recorder = Recorder(sys.argv[1], flush_seconds=1e6)
+        add(recorder, 2, 1)
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+        {loop}
+    """
+    process = child(code, tmp_path)
+    said = process.communicate(timeout=60)[1]
+    assert said.count("RcdiagError:") == errors, said
+
+
 def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RcdiagError, match="cannot be written") as caught:

@@ -35,6 +35,21 @@ def test_the_old_checkpoint_beside_the_trainers_is_named(stale):
     assert sum(row["row_explained"] for row in stale.weights) >= 0.9 * stale.rows_read
 
 
+def test_a_table_without_log_probs_is_refused_with_the_commands_that_give_it_some(tmp_path):
+    table = write_table(tmp_path / "a dump.parquet", response_ids=[[1, 2]], prompt_ids=[[3]])
+    with pytest.raises(RcdiagError, match="no column of log-probs") as caught:
+        rcdiag.diagnose(table)
+    command = (
+        f"rcdiag score '{table}' --model CKPT --policy rollout=vllm:bfloat16 "
+        "--policy old=hf:float32 -o scored.parquet, then rcdiag diagnose scored.parquet"
+    )
+    assert command in caught.value.hint
+    without_prompts = write_table(tmp_path / "b.parquet", response_ids=[[1, 2]])
+    with pytest.raises(RcdiagError, match="no column of log-probs") as caught:
+        rcdiag.diagnose(without_prompts)
+    assert "without `prompt_ids` no engine" in caught.value.hint
+
+
 @pytest.mark.engine
 def test_without_time_the_likeliest_is_tried_first_on_few_rows():
     """The file says that both sides' weights differ, which outweighs every other experiment."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
+from rcdiag.pages.formats import RAISED
 from rcdiag.pages.shapes import heights, name_ticks, shades, signed_decades, whole_numbers
 from rcdiag.pages.style import FIRST, INK, NARROW, SECOND, short
 from rcdiag.results import CompareResult, MetricValue
@@ -29,7 +30,7 @@ def distances(result: CompareResult) -> dict[tuple[str, str], MetricValue]:
     }
 
 
-LEAST_LETTERS = 5.0  # points: smaller numbers in cells are left out
+LEAST_LETTERS = 5.0  # points: numbers in cells that would be smaller stand in two lines
 
 
 def triangle(result: CompareResult, figure: Figure) -> None:
@@ -47,16 +48,25 @@ def triangle(result: CompareResult, figure: Figure) -> None:
         axes.imshow(shown, cmap=colours, norm="log", vmin=least, vmax=most, aspect="auto")
     # Two thirds of the width are cells, and a number has six letters.
     letters = min(8.0, figure.get_figwidth() * 72.0 * 0.66 / len(names) / (6 * 0.6))
+    stacked = letters < LEAST_LETTERS
+    if stacked:  # three letters above a power of ten
+        letters = min(letters * 6 / 4, LEAST_LETTERS)
     for row, column in zip(*np.nonzero(~np.isnan(values)), strict=True):
-        text = f"{values[row, column]:.2g}" if values[row, column] else "0"
-        if letters >= LEAST_LETTERS:
-            axes.text(column, row, text, ha="center", va="center", color=INK, fontsize=letters)
+        size = float(values[row, column])
+        text = "0" if not size else _in_two_lines(size) if stacked else f"{size:.2g}"
+        axes.text(column, row, text, ha="center", va="center", color=INK, fontsize=letters)
     labels = [short(name) for name in names]
     name_ticks(axes, labels)
     axes.set_yticks(range(len(names)), labels)
     axes.grid(False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
+
+
+def _in_two_lines(value: float) -> str:
+    """Write a number as wide as three letters, with its power of ten below."""
+    digits, power = f"{value:.1e}".split("e")
+    return f"{digits}\n·10{str(int(power)).translate(RAISED)}" if int(power) else digits
 
 
 def triangle_chart(result: CompareResult) -> Chart:
@@ -154,12 +164,21 @@ def _floor(result: CompareResult) -> float | None:
     return None if floor is None else (floor.value if floor.high is None else floor.high)
 
 
+# Sizes of the steps that a logarithmic scale tells apart; one smaller still is next to nothing.
+DECADES = 7
+
+
 def _least(result: CompareResult) -> float:
-    """Return the size below which the scale of steps is linear: a decade below the smallest."""
+    """Return the size below which the scale of steps is linear: a decade below the smallest.
+
+    One tiny step does not take the room of the others: it is DECADES below the largest at most.
+    """
     parts = [abs(rung.contribution.value or 0.0) for rung in result.ladder.rungs]
-    sizes = [*parts, _floor(result) or 0.0]
-    least = min((size for size in sizes if size > 0 and math.isfinite(size)), default=1e-6)
-    return 10.0 ** math.floor(math.log10(least / 3.0))
+    known = [size for size in (*parts, _floor(result) or 0.0) if size > 0 and math.isfinite(size)]
+    if not known:
+        return 1e-7
+    below, largest = math.log10(min(known) / 3.0), math.log10(max(known))
+    return 10.0 ** max(math.floor(below), math.floor(largest) - DECADES)
 
 
 def waterfall_chart(result: CompareResult) -> Chart:

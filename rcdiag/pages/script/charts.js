@@ -1,5 +1,4 @@
 // Six forms of charts, each drawn from its own table: curves, bars, scatter, dots, triangle, lanes.
-const TEXT = 6.6; // width of a letter
 const TONES = { first: "first", second: "second", ink: "tone-ink", soft: "tone-soft" };
 const tip = document.getElementById("tip");
 
@@ -8,134 +7,6 @@ const LANE = 14; // height of a line of names of marks
 function columnOf(chart, name) {
   const place = chart.columns.indexOf(name);
   return chart.rows.map((row) => row[place]);
-}
-
-function known(values) {
-  return values.filter((value) => typeof value === "number" && Number.isFinite(value));
-}
-
-// A scale gives places between 0 and 1, and ticks with their texts.
-function makeScale(axis, values, most = 4) {
-  const some = known(values);
-  if (axis.scale === "log") return logScale(axis, some.filter((value) => value > 0));
-  if (axis.scale === "symlog") return symlogScale(axis, some);
-  return linearScale(axis, some, most);
-}
-
-function written(axis, value) {
-  return axis.percent ? percent(value) : number(value);
-}
-
-function linearScale(axis, values, most) {
-  let low = axis.start ?? Math.min(...values, Infinity);
-  let high = axis.end ?? Math.max(...values, -Infinity);
-  if (!(high > low)) [low, high] = Number.isFinite(low) ? [low - (low ? Math.abs(low) / 2 : 0.5), low + (low ? Math.abs(low) / 2 : 0.5)] : [0, 1];
-  const pad = (high - low) * 0.04;
-  if (axis.start === undefined) low -= pad;
-  if (axis.end === undefined) high += pad;
-  const rough = (high - low) / most;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((times) => times * power).find((each) => each >= rough);
-  const ticks = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) {
-    ticks.push(Number(at.toPrecision(10)));
-  }
-  return { place: (value) => (value - low) / (high - low), ticks, text: (value) => written(axis, value) };
-}
-
-function logScale(axis, values) {
-  let low = Math.log10(values.length ? Math.min(...values) : 0.1);
-  let high = Math.log10(values.length ? Math.max(...values) : 1);
-  if (high - low < 0.3) [low, high] = [low - 0.3, high + 0.3];
-  const pad = (high - low) * 0.03;
-  [low, high] = [low - pad, high + pad];
-  const whole = [];
-  for (let power = Math.ceil(low); power <= high; power += 1) whole.push(power);
-  let ticks = whole.map((power) => 10 ** power);
-  if (whole.length > 7) ticks = ticks.filter((_, place) => place % 2 === (ticks.length + 1) % 2);
-  if (whole.length < 3) {
-    const powers = [];
-    for (let power = Math.floor(low); power <= high; power += 1) powers.push(10 ** power);
-    const within = (steps) => powers.flatMap((power) => steps.map((times) => times * power)).filter((value) => Math.log10(value) >= low && Math.log10(value) <= high);
-    ticks = within([1, 2, 5]);
-    if (ticks.length < 3) ticks = within([1, 1.5, 2, 3, 5, 7]);
-  }
-  return {
-    place: (value) => (value > 0 ? (Math.log10(value) - low) / (high - low) : 0),
-    ticks: ticks.map((value) => Number(value.toPrecision(6))),
-    text: (value) => written(axis, value),
-  };
-}
-
-function symlogScale(axis, values) {
-  const least = axis.threshold || 1e-6;
-  const move = (value) => Math.sign(value) * Math.log10(1 + Math.abs(value) / least);
-  let low = Math.min(0, ...values.map(move));
-  let high = Math.max(0, ...values.map(move));
-  if (high === low) high = 1;
-  const pad = (high - low) * 0.06;
-  [low, high] = [low - pad, high + pad];
-  const ticks = [0];
-  for (const sign of [1, -1]) {
-    const most = sign > 0 ? high : -low;
-    for (let power = Math.ceil(Math.log10(least)); move(10 ** power) <= most; power += 1) {
-      ticks.push(sign * 10 ** power);
-    }
-  }
-  const crowded = ticks.length > 9;
-  // One way of writing for all ticks: 0.001 or, where the smallest is smaller, 10⁻⁴.
-  const power = (value) => `10${String(Math.round(Math.log10(Math.abs(value)))).replace(/./g, (digit) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(digit)])}`;
-  const tick = (value) => (value && least < 1e-4 ? `${value < 0 ? "−" : ""}${power(value)}` : written(axis, value));
-  return {
-    place: (value) => (move(value) - low) / (high - low),
-    ticks: crowded ? ticks.filter((value) => value === 0 || Math.round(Math.log10(Math.abs(value))) % 2 === 0) : ticks,
-    text: (value) => (value > 0 && low < -pad ? "+" : "") + tick(value),
-  };
-}
-
-// The frame of a chart: rules, ticks and labels; gives the functions that place numbers in it.
-function frame(root, box, x, y, xAxis, yAxis, titleAt = box.top - 12) {
-  const at = (value) => box.left + x.place(value) * box.width;
-  const up = (value) => box.top + (1 - y.place(value)) * box.height;
-  const bottom = box.top + box.height;
-  const axes = svg("g", { class: "axis" });
-  let taken = -Infinity;
-  for (const tick of [...x.ticks].sort((a, b) => a - b)) {
-    const text = x.text(tick);
-    const half = (text.length * TEXT) / 2;
-    const place = at(tick);
-    if (place < box.left - 1 || place > box.left + box.width + 1) continue;
-    axes.append(svg("line", { class: "rule", x1: place, x2: place, y1: box.top, y2: bottom }));
-    const middle = Math.min(Math.max(place, half), box.left + box.width + box.right - half);
-    if (middle - half < taken + 6) continue;
-    taken = middle + half;
-    axes.append(svg("text", { x: middle, y: bottom + 16, "text-anchor": "middle" }, text));
-  }
-  axes.append(svg("text", { x: box.left + box.width / 2, y: bottom + 33, "text-anchor": "middle" }, fitted(xAxis.label, box.width + box.left)));
-  for (const tick of y.ticks) {
-    const place = up(tick);
-    if (place < box.top - 1 || place > bottom + 1) continue;
-    axes.append(svg("line", { class: "rule", x1: box.left, x2: box.left + box.width, y1: place, y2: place }));
-    axes.append(svg("text", { x: box.left - 6, y: place + 4, "text-anchor": "end" }, y.text(tick)));
-  }
-  axes.append(svg("text", { x: 0, y: titleAt }, fitted(yAxis.label, box.left + box.width)));
-  root.append(axes);
-  return { at, up };
-}
-
-function fitted(text, width) {
-  const most = Math.max(Math.floor(width / TEXT), 4);
-  // What is cut may hold wide letters.
-  return text.length <= most ? text : `${text.slice(0, Math.max(Math.floor(width / 8), 4))}…`;
-}
-
-function widest(scale) {
-  return Math.max(...scale.ticks.map((tick) => extent(scale.text(tick))), 2 * TEXT) + 10;
-}
-
-// How wide a text is; a sign of per cent is wider than a digit.
-function extent(text) {
-  return text.length * TEXT + (text.endsWith("%") ? 4 : 0);
 }
 
 function linesOf(chart) {
@@ -336,11 +207,23 @@ function drawDots(chart, root, width, dense) {
   return { height: box.top + box.height + 40, spots };
 }
 
+// Three letters of a number above its power of ten, for cells that are too narrow for all of it.
+function inTwoLines(value) {
+  if (!value || typeof value !== "number") return [value === 0 ? "0" : MISSING, ""];
+  const [digits, power] = value.toExponential(1).split("e");
+  return [digits.replace("-", "−"), Number(power) ? `·10${raised(Number(power))}` : ""];
+}
+
 function drawTriangle(chart, root, width) {
   const names = chart.names;
   const last = Math.min(names.at(-1).length * TEXT + 10, width * 0.4);
-  const size = Math.max(Math.min((width - last) / Math.max(names.length - 1, 1), 78), 26);
-  const line = Math.min(Math.max(size * 0.6, 26), 38);
+  const room = Math.min((width - last) / Math.max(names.length - 1, 1), 78);
+  const texts = chart.rows.map((row) => (row[2] === null ? MISSING : short(row[2], 2)));
+  // Of very many policies the cells on a telephone are too small for numbers: those are below.
+  const stacked = Math.max(...texts.map((text) => text.length)) * TEXT > room - 2;
+  const size = Math.max(room, stacked ? 8 : 26);
+  const written = !stacked || size >= 5 * TEXT - 4;
+  const line = stacked ? (written ? 34 : 16) : Math.min(Math.max(size * 0.6, 26), 38);
   const values = known(columnOf(chart, "k2")).filter((value) => value > 0);
   const scale = logScale({ scale: "log" }, values);
   const spots = [];
@@ -356,8 +239,8 @@ function drawTriangle(chart, root, width) {
     const cell = svg("rect", { class: chart.opens ? "opens cell" : "cell", x: x + 1, y: y + 1, width: size - 2, height: line - 2, rx: 3, "data-row": `${first}->${second}` });
     cell.style.fill = `color-mix(in srgb, var(--first) ${share.toFixed(0)}%, var(--paper))`;
     root.append(cell);
-    const text = value === null ? MISSING : short(value, 2);
-    if (text.length * TEXT < size) root.append(svg("text", { x: x + size / 2, y: y + line / 2 + 4, "text-anchor": "middle", "pointer-events": "none" }, text));
+    const lines = !written ? [] : stacked ? inTwoLines(value).filter(Boolean) : [texts[chart.rows.indexOf(row)]];
+    lines.forEach((text, at) => root.append(svg("text", { x: x + size / 2, y: y + line / 2 + 4 + 13 * (at - (lines.length - 1) / 2), "text-anchor": "middle", "pointer-events": "none" }, text)));
     spots.push({ x: x + size / 2, y: y + line / 2, row, head: `${first} and ${second}`, opens: chart.opens, near: Math.max(size, line) });
   }
   return { height: line * names.length + 6, spots };

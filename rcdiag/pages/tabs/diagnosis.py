@@ -116,6 +116,14 @@ def mismatch_of(results: DumpResults) -> Mapping[str, MetricValue]:
     return {}
 
 
+# Why numbers may be red below a verdict that is not.
+LARGE_AND_VALID = (
+    "A gauge that says error has reached the bound of its guide: it measures how large the "
+    "mismatch is. The verdict `correct` says what helps: the recorded policy is the one that "
+    "sampled, so importance weights can correct for it until its cause is gone."
+)
+
+
 def _verdict(results: DumpResults) -> Section:
     line = headline_of(results)
     left: list[Block] = [Part(name="verdict", data=line)]
@@ -128,7 +136,11 @@ def _gauges(results: DumpResults) -> Section | None:
     made = gauges(mismatch, results.largest.num_sequences) if mismatch else []
     if not made:
         return None
-    return Section(title="The numbers that decide", blocks=[Gauges(items=made)])
+    blocks: list[Block] = [Gauges(items=made)]
+    verdict = headline_of(results).verdict
+    if verdict == "correct" and any(gauge.level == "error" for gauge in made):
+        blocks.append(Words(text=LARGE_AND_VALID, soft=True))
+    return Section(title="The numbers that decide", blocks=blocks)
 
 
 def scoring_of(results: DumpResults) -> Mapping[str, Mapping[str, Any]]:

@@ -102,7 +102,9 @@ class Peek:
     def _whole(self) -> bytes:
         if self.path.stat().st_size > LONGEST_RECORD:
             return b""
-        return self.path.read_bytes()
+        with self.path.open("rb") as stream:  # a packed file may hold more than its own size
+            whole = stream.read(LONGEST_RECORD + 1)
+        return whole if len(whole) <= LONGEST_RECORD else b""
 
     @cached_property
     def keys(self) -> frozenset[str]:

@@ -141,6 +141,11 @@ class _Lines(Store):
         self._scopes: dict[Scope, int] = {}
         self._scope_of, self._starts, self._numbers = array("q"), array("q"), array("q")
         self._stream = open_file(file)
+        if not self._stream.seekable():
+            raise RcdiagError(
+                f"{file}: a packed file of calls, which are not read in the order of its lines",
+                hint="unpack it, by gunzip -k or unzstd",
+            )
         try:
             self._find()
         except BaseException:

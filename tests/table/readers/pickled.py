@@ -99,12 +99,14 @@ def consolidated(tensors: dict[str, torch.Tensor]) -> Built:
     return Built(rebuild, (metadata, storage))
 
 
+def non_tensor(value: Any) -> Built:
+    """Return a NonTensorData, which holds one value, or an array of one for each row."""
+    state = {"tensordict": tensordict({}), "non_tensordict": {"data": value}}
+    return Built(Named("tensordict.tensorclass", "NonTensorData"), (), state)
+
+
 def stacked(values: list[Any]) -> Built:
     """Return a NonTensorStack, which holds one value for each row."""
-    inner = Named("tensordict.tensorclass", "NonTensorData")
-    items = [
-        Built(inner, (), {"tensordict": tensordict({}), "non_tensordict": {"data": v}})
-        for v in values
-    ]
+    items = [non_tensor(value) for value in values]
     state = {"stack_dim": 0, "tensordicts": items, "_batch_size": torch.Size([len(values)])}
     return Built(Named("tensordict.tensorclass", "NonTensorStack"), (), state)

@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 import fsspec
+import pyarrow as pa
 import pytest
 import torch
 
@@ -137,7 +138,7 @@ def test_json_that_is_no_dump_is_refused_with_what_it_holds(tmp_path):
 @pytest.mark.parametrize(
     ("name", "pack", "message", "hint"),
     [
-        ("a.toyjsonl.gz", gzip.compress, "a packed file", "gunzip -k a.toyjsonl.gz"),
+        ("a.toyjsonl", gzip.compress, "a packed file", "gunzip -k a.toyjsonl"),
         ("a.toyjsonl.xz", lzma.compress, "a packed file", "unxz -k a.toyjsonl.xz"),
         ("a.toyjsonl.bz2", bz2.compress, "a packed file", "bunzip2 -k a.toyjsonl.bz2"),
         ("a.txt", lambda text: text.decode().encode("utf-16"), "UTF-16", "iconv -f UTF-16"),
@@ -154,6 +155,79 @@ def test_a_packed_file_is_refused_with_what_unpacks_it(tmp_path, name, pack, mes
         return
     with pytest.raises(RcdiagError, match=message):  # a part of the dump would be left out
         find_files(str(tmp_path))
+
+
+def column_of(source: Path, name: str) -> list[object]:
+    batches = open_table(source).batches([name])
+    return [value for batch in batches for value in batch.table[name].to_pylist()]
+
+
+def by_zstd(content: bytes) -> bytes:
+    return pa.compress(content, "zstd").to_pybytes()
+
+
+PACKERS = pytest.mark.parametrize(
+    ("end", "pack"), [(".gz", gzip.compress), (".zst", by_zstd)], ids=["gzip", "zstd"]
+)
+
+
+@PACKERS
+def test_packed_json_lines_are_read_as_they_are_unpacked(tmp_path, end, pack):
+    """A folder may hold packed files beside others, and files of several packed parts."""
+    rows = [{**ROW, "sample_id": str(number)} for number in range(30)]
+    for step in range(3):
+        write_toy(tmp_path / "plain" / f"{step}.toyjsonl", rows[10 * step : 10 * step + 10])
+    whole = column_of(tmp_path / "plain", "sample_id")
+    for step in range(1, 3):
+        path = tmp_path / "plain" / f"{step}.toyjsonl"
+        content = path.read_bytes()
+        path.with_name(f"{step}.toyjsonl{end}").write_bytes(
+            pack(content[:200]) + pack(content[200:])
+        )
+        path.unlink()
+    assert column_of(tmp_path / "plain", "sample_id") == whole
+    assert whole == [row["sample_id"] for row in rows]
+    last = tmp_path / "plain" / f"2.toyjsonl{end}"
+    assert open_table(tmp_path / "plain").where(29) == f"{last}, row 9"
+
+
+@PACKERS
+def test_a_packed_file_of_tensors_has_to_be_unpacked(tmp_path, end, pack):
+    path = tmp_path / f"step_1.pt{end}"
+    path.write_bytes(pack(torch_bytes({"responses": torch.ones(2, 3)})))
+    with pytest.raises(RcdiagError, match="a packed file") as caught:
+        open_table(path)
+    assert "unpack it" in caught.value.hint
+
+
+@PACKERS
+def test_names_of_packed_files_tell_what_those_of_others_do(tmp_path, end, pack):
+    """NeMo-RL's step stands in the name; a file of one's own names is known by its own end."""
+    record = {
+        "token_ids": [[5, 6, 7]],
+        "token_loss_mask": [[0, 1, 1]],
+        "generation_logprobs": [[0.0, -0.5, -1.0]],
+        "prev_logprobs": [[0.0, -0.5, -1.5]],
+    }
+    path = tmp_path / f"train_data_step12.jsonl{end}"
+    path.write_bytes(pack(json.dumps(record).encode() + b"\n"))
+    assert column_of(path, "step") == [12]
+    own = tmp_path / f"mine.jsonl{end}"
+    own.write_bytes(pack(b'{"response_ids": [5, 6], "rollout_log_probs": [-0.5, -1.0]}\n'))
+    assert find_files(str(own)).reader.name == "json-lines"
+    assert open_table(own).num_rows == 1
+
+
+@PACKERS
+def test_a_packed_file_that_breaks_off_is_refused(tmp_path, end, pack):
+    write_toy(tmp_path / "a.toyjsonl", [{**ROW, "sample_id": str(hash(i))} for i in range(9999)])
+    content = pack((tmp_path / "a.toyjsonl").read_bytes())
+    path = tmp_path / f"b.toyjsonl{end}"
+    for kept in (len(content) // 2, len(content) - 3):
+        path.write_bytes(content[:kept])
+        with pytest.raises(RcdiagError, match=r"b.toyjsonl.*breaks off or is damaged") as caught:
+            open_table(path)
+        assert "copy" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """tinker-cookbook's captures: turns joined into trajectories, in SQLite and as JSON lines."""
 
+import gzip
 import json
 import shutil
 import sqlite3
@@ -7,6 +8,7 @@ import sqlite3
 import pytest
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.opening import open_table
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump
 from rcdiag.table.readers.tinker import TINKER
@@ -365,3 +367,12 @@ def test_a_last_line_that_is_cut_off(tmp_path):
     file = write_jsonl(tmp_path, [call([1], ([2], [-0.5])), call([1], ([2], [-0.5]))])
     file.write_text(file.read_text()[:-20])
     assert "line 2: the last line is cut off" in refusal(TINKER, file)
+
+
+def test_a_packed_file_of_calls_has_to_be_unpacked(tmp_path):
+    file = write_jsonl(tmp_path, [call([1], ([2], [-0.5]))])
+    file.with_name("sample.jsonl.gz").write_bytes(gzip.compress(file.read_bytes()))
+    file.unlink()
+    with pytest.raises(RcdiagError, match="a packed file of calls") as caught:
+        open_table(tmp_path)
+    assert "unpack it" in caught.value.hint

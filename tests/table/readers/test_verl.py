@@ -15,6 +15,7 @@ from rcdiag.table.sources import find_files
 from tests.table.readers.pickled import (
     Built,
     Named,
+    non_tensor,
     pickled,
     stacked,
     tensordict,
@@ -82,6 +83,25 @@ def test_objects_beside_the_tensors_are_left_alone(tmp_path):
     path = write(tmp_path / "a.dp", pickled(data_proto(None, values)))
     with pytest.raises(RcdiagError, match=r"a\.dp: the file needs my\.package\.Config to load"):
         read(path)
+
+
+@pytest.mark.parametrize("hold", ["an array", "a list", "a stack"])
+def test_ids_of_groups_inside_of_a_tensordict_are_groups(hold, tmp_path):
+    """A TensorDict keeps what is no tensor as NonTensorData, one value or one for each row."""
+    batch = rollouts(8)
+    ids = batch.column("group_id")
+    array = np.array(ids, object)
+    held = {"an array": non_tensor(array), "a list": non_tensor(ids), "a stack": stacked(ids)}
+    columns = {**tensors_of(batch), "uid": held[hold], "note": non_tensor("a fact of all rows")}
+    rows, table = read(write(tmp_path / "a.pt", torch_bytes(tensordict(columns))))
+    assert_rows(rows, only(batch.rows, "group_id", *TOKENS))
+    assert "verl's uid" in changes(table)
+    columns["uid"] = non_tensor("one")
+    rows, _ = read(write(tmp_path / "a.pt", torch_bytes(tensordict(columns))))
+    assert {row["group_id"] for row in rows} == {"one"}
+    columns["uid"] = non_tensor(ids[:-1])  # no list of one for each row
+    rows, table = read(write(tmp_path / "a.pt", torch_bytes(tensordict(columns))))
+    assert "equal prompts" in changes(table)
 
 
 @pytest.mark.parametrize("form", FORMS)

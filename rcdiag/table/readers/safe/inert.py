@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -36,15 +35,18 @@ class Foreign:
     state: Any = None
 
 
-class Unfinished(ABC):
-    """A value that a pickle builds in two steps: first it exists, then it gets its state."""
+class Unfinished:
+    """A value that a pickle builds in two steps: first it exists, then it gets its state.
+
+    It is no abstract base class: the machine asks for every value whether it is unfinished.
+    """
 
     def __init__(self) -> None:
         self.memo_keys: list[int] = []  # where the machine's memo holds it
 
-    @abstractmethod
     def finish(self, state: Any) -> Any:
         """Return the value itself, which takes the place of the unfinished one."""
+        raise NotImplementedError
 
 
 def names_of(calls: Iterable[tuple[Pair, Call]]) -> dict[Pair, Name]:

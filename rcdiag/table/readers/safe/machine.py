@@ -14,13 +14,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.safe.allowed import NAMES
 from rcdiag.table.readers.safe.content import Content, damaged, open_content
 from rcdiag.table.readers.safe.inert import Foreign, Name, Pair, Unfinished, hashable
+from rcdiag.table.readers.safe.usual import MARK, long_list, tensor_call
 
 # Numbers, True, False and None one after the other: instructions that only push a constant.
-CONSTANTS = re.compile(rb"(?:K.|M.{2}|J.{4}|G.{8}|[N\x88\x89])++", re.DOTALL)
+CONSTANTS = re.compile(
+    rb"(?:(?:M..)++|(?:K.)++|(?:G........)++|(?:J....)++|[N\x88\x89]++)++", re.DOTALL
+)
 SHORTEST, RUNS = ord("K"), frozenset(b"KMJGN\x88\x89")  # of a byte; those that begin a run
 BEFORE_CONSTANTS, AFTER_CONSTANTS = b"\x80\x02](", b"e."
 
@@ -41,15 +46,22 @@ def load_pickle(source: Path | Content, names: Mapping[Pair, Name] | None = None
 
 
 def run(
-    content: Content, names: Mapping[Pair, Name], load_storage: Callable[[Any], Any] | None = None
+    content: Content,
+    names: Mapping[Pair, Name],
+    load_storage: Callable[[Any], Any] | None = None,
+    *,
+    arrays: bool = False,
 ) -> Any:
     """Run a pickle that ends where its content ends.
 
-    `load_storage` returns what a persistent id stands for: the storage of a torch file.
+    `load_storage` returns what a persistent id stands for: the storage of a torch file. With
+    `arrays`, long lists of nothing but whole numbers, or of nothing but floats, are arrays.
     """
-    machine = _Machine(content, names, load_storage)
+    machine = _Machine(content, names, load_storage, arrays)
     try:
         return machine.run()
+    except _GrownArray:
+        return run(content, names, load_storage)
     except (
         ArithmeticError,
         AttributeError,
@@ -64,6 +76,10 @@ def run(
         ) from (error)
 
 
+class _GrownArray(Exception):
+    """A list that was taken for one of nothing but numbers goes on behind them."""
+
+
 class _Machine:
     """The machine's state: a place in the pickle, a stack, marks on it, and a memo."""
 
@@ -72,17 +88,20 @@ class _Machine:
         content: Content,
         names: Mapping[Pair, Name],
         load_storage: Callable[[Any], Any] | None,
+        arrays: bool,
     ) -> None:
         self.content = content
         self.data = content.view
         self.names = names
         self.load_storage = load_storage
+        self.arrays = arrays
         self.at = 0
         self.stack: list[Any] = []
         self.below: list[list[Any]] = []  # stacks under the marks
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
+        """Do one instruction after the other; returns what is left on the stack."""
         data, instructions = self.data, INSTRUCTIONS
         while True:
             code = data[self.at]
@@ -123,8 +142,11 @@ class _Machine:
     # Constants
 
     def protocol(self) -> None:
-        if self.at != 1 or not 2 <= self.number(1) <= 5:
+        number = self.number(1)
+        if self.at != 2 or not 2 <= number <= 5:
             raise ValueError("a protocol that is none of 2 to 5")
+        # From protocol 4 on lists are cut by frames; torch.save writes protocol 2.
+        self.arrays = self.arrays and number < 4
 
     def frame(self) -> None:
         self.take(8)
@@ -158,6 +180,8 @@ class _Machine:
     # Containers
 
     def mark(self) -> None:
+        if self.data[self.at] == MARK and self.tensor():
+            return
         self.below.append(self.stack)
         self.stack = []
 
@@ -176,6 +200,17 @@ class _Machine:
 
     def empty(self, kind: type) -> None:
         self.stack.append(kind())
+
+    def empty_list(self) -> None:
+        """Push a list, or an array in place of the list of numbers that begins here."""
+        found = long_list(self.data, self.at) if self.arrays else None
+        if found is None:
+            self.stack.append([])
+            return
+        self.stack.append(found.values)
+        if found.key is not None:
+            self.memo[len(self.memo) if found.key < 0 else found.key] = found.values
+        self.at = found.end
 
     def marked_tuple(self) -> None:
         items = self.pop_mark()
@@ -200,6 +235,8 @@ class _Machine:
         target = self.stack[-1]
         if isinstance(target, list):
             target += items
+        elif isinstance(target, np.ndarray):
+            raise _GrownArray
         elif not isinstance(target, Foreign):
             raise TypeError("items for something that is no list")
 
@@ -227,8 +264,12 @@ class _Machine:
 
     # Memo
 
-    def put(self, size: int) -> None:
-        self.remember(self.number(size))
+    def put(self) -> None:
+        self.remember(self.data[self.at])
+        self.at += 1
+
+    def put_long(self) -> None:
+        self.remember(self.number(4))
 
     def memoize(self) -> None:
         self.remember(len(self.memo))
@@ -239,8 +280,12 @@ class _Machine:
         if isinstance(value, Unfinished):
             value.memo_keys.append(key)
 
-    def get(self, size: int) -> None:
-        self.stack.append(self.memo[self.number(size)])
+    def get(self) -> None:
+        self.stack.append(self.memo[self.data[self.at]])
+        self.at += 1
+
+    def get_long(self) -> None:
+        self.stack.append(self.memo[self.number(4)])
 
     # Names and what is built by them
 
@@ -263,9 +308,9 @@ class _Machine:
     def build(self) -> None:
         """Build what a name and its arguments stand for; rcdiag's own code does."""
         arguments, name = self.stack.pop(), self.stack.pop()
-        if not isinstance(name, Name) or not isinstance(arguments, tuple):
-            raise TypeError("a call of something that is no name")
-        self.stack.append(name.build(*arguments))
+        if not isinstance(arguments, tuple):
+            raise TypeError("a call without arguments")
+        self.stack.append(_built(name, arguments))
 
     def build_with_keywords(self) -> None:
         keywords = self.stack.pop()
@@ -287,9 +332,34 @@ class _Machine:
         self.stack.append(value)
 
     def persistent(self) -> None:
+        self.stack.append(self.stored(self.stack.pop()))
+
+    def stored(self, reference: Any) -> Any:
         if self.load_storage is None:
             raise ValueError("a reference to another file")
-        self.stack.append(self.load_storage(self.stack.pop()))
+        return self.load_storage(reference)
+
+    def tensor(self) -> bool:
+        """Do all instructions that make a tensor of one dimension; False where they are others."""
+        found = tensor_call(self.data, self.at - 1)
+        if found is None:
+            return False
+        memo = self.memo
+        if found.key is not None:
+            memo[found.key_at] = found.key
+        key = memo[found.key_at]
+        reference = (memo[found.word], memo[found.kind], key, memo[found.location], found.elements)
+        memo[found.reference_at] = reference
+        storage = self.stored(reference)
+        size, stride = (found.size,), (1,)
+        memo[found.size_at], memo[found.stride_at] = size, stride
+        hooks = memo[found.hooks_at] = _built(memo[found.hooks], ())
+        arguments = (storage, found.offset, size, stride, found.grad, hooks)
+        memo[found.arguments_at] = arguments
+        self.stack[-1] = _built(self.stack[-1], arguments)
+        self.at = found.end
+        self.remember(found.tensor_at)
+        return True
 
     def unknown(self) -> None:
         raise ValueError("an instruction of an old or unknown protocol")
@@ -302,6 +372,13 @@ def refused(content: Content, name: str) -> RcdiagError:
         hint="save arrays, tensors, text and numbers only, without objects of other classes; a "
         "file from an unknown source may be hostile",
     )
+
+
+def _built(name: Any, arguments: tuple[Any, ...]) -> Any:
+    """Return what rcdiag's own code builds for a name that a pickle calls."""
+    if not isinstance(name, Name):
+        raise TypeError("a call of something that is no name")
+    return name.build(*arguments)
 
 
 def _with(method: Callable[..., None], *arguments: Any) -> Callable[[_Machine], None]:
@@ -326,7 +403,7 @@ for _codes, _instruction in (
     (b"0", _Machine.pop),
     (b"1", _Machine.pop_mark),
     (b"2", _Machine.duplicate),
-    (b"]", _with(_Machine.empty, list)),
+    (b"]", _Machine.empty_list),
     (b"}", _with(_Machine.empty, dict)),
     (b")", _with(_Machine.empty, tuple)),
     (b"\x8f", _with(_Machine.empty, set)),
@@ -340,11 +417,11 @@ for _codes, _instruction in (
     (b"s", _Machine.set_item),
     (b"u", _Machine.set_items),
     (b"\x90", _Machine.add_items),
-    (b"q", _with(_Machine.put, 1)),
-    (b"r", _with(_Machine.put, 4)),
+    (b"q", _Machine.put),
+    (b"r", _Machine.put_long),
     (b"\x94", _Machine.memoize),
-    (b"h", _with(_Machine.get, 1)),
-    (b"j", _with(_Machine.get, 4)),
+    (b"h", _Machine.get),
+    (b"j", _Machine.get_long),
     (b"c", _Machine.name),
     (b"\x93", _Machine.stack_name),
     (b"R\x81", _Machine.build),

@@ -7,6 +7,7 @@ archive is not unpacked: storages are views of the file.
 from __future__ import annotations
 
 import io
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -22,7 +23,9 @@ from rcdiag.table.readers.safe.views import KINDS, STORAGES, UNTYPED, Storage
 
 ZIP = b"PK\x03\x04"
 SUMMED_AT_ONCE = 1 << 24  # bytes
-LOCAL_HEADER = 30  # bytes before the member's name
+# Before a member's name: the mark of a member, and the lengths of its name and of what follows it.
+MEMBER = struct.Struct("<4s22xHH")
+LOCAL_HEADER = MEMBER.size  # bytes
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number of files before torch 1.6
 
 
@@ -31,10 +34,13 @@ def is_torch_file(head: bytes | memoryview) -> bool:
     return bytes(head[:4]) == ZIP
 
 
-def load_torch(source: Path | Content, names: Mapping[Pair, Name] | None = None) -> Any:
+def load_torch(
+    source: Path | Content, names: Mapping[Pair, Name] | None = None, *, arrays: bool = False
+) -> Any:
     """Return what torch.save wrote: plain containers with `Tensor`s that are views of the file.
 
-    `names` are stand-ins for the classes of a trainer, beside those that every file may use.
+    `names` are stand-ins for the classes of a trainer, beside those that every file may use. With
+    `arrays`, long lists of nothing but whole numbers, or of nothing but floats, are arrays.
     """
     content = open_content(source)
     if bytes(content.view[: len(LEGACY)]) == LEGACY:
@@ -47,6 +53,7 @@ def load_torch(source: Path | Content, names: Mapping[Pair, Name] | None = None)
         content.inner(archive.member("data.pkl"), "data.pkl"),
         NAMES | dict(names or {}),
         archive.storage,
+        arrays=arrays,
     )
 
 
@@ -113,14 +120,10 @@ class _Archive:
         view, header = self.content.view, info.header_offset
         if info.compress_type != zipfile.ZIP_STORED or not 0 <= header <= len(view) - LOCAL_HEADER:
             raise damaged(self.content, f"{name} is not stored as torch.save does")
-        lengths = view[header + 26 : header + LOCAL_HEADER]
-        start = (
-            header
-            + LOCAL_HEADER
-            + sum(int.from_bytes(lengths[at : at + 2], "little") for at in (0, 2))
-        )
+        mark, length_of_name, length_of_extra = MEMBER.unpack_from(view, header)
+        start = header + LOCAL_HEADER + length_of_name + length_of_extra
         end = start + info.file_size
-        if bytes(view[header : header + 4]) != ZIP or end > len(view):
+        if mark != ZIP or end > len(view):
             raise damaged(self.content, f"{name} breaks off")
         part = view[start:end]
         # Without a sum: torch.serialization.set_crc32_options(False).
@@ -129,11 +132,12 @@ class _Archive:
         return part
 
     def _sum(self, part: memoryview) -> int:
+        if len(part) <= SUMMED_AT_ONCE:
+            return zlib.crc32(part)
         total = 0
         for start in range(0, len(part), SUMMED_AT_ONCE):
             total = zlib.crc32(part[start : start + SUMMED_AT_ONCE], total)
-            if len(part) > SUMMED_AT_ONCE:
-                self.content.release()
+            self.content.release()
         return total
 
     def storage(self, reference: Any) -> Storage:
@@ -149,4 +153,4 @@ class _Archive:
         itemsize = int(KINDS[kind][1:])
         if type(count) is not int or count * itemsize != len(stored.view):
             raise ValueError("a storage of another size than the file says")
-        return Storage(kind, stored.view, self.order)
+        return stored if stored.kind == kind else Storage(kind, stored.view, self.order)

@@ -38,6 +38,7 @@ KINDS = {
     "float8_e4m3fnuz": "u1",
     "float8_e5m2fnuz": "u1",
 }
+_LAYOUTS = {(order, kind): np.dtype(order + KINDS[kind]) for order in "<>" for kind in KINDS}
 STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -133,9 +134,10 @@ class Jagged:
 
 def view_bytes(view: memoryview, kind: str, order: str = "<") -> NDArray[Any]:
     """Return the elements that bytes hold, [elements]."""
-    if kind not in KINDS:
+    layout = _LAYOUTS.get((order, kind))
+    if layout is None:
         raise ValueError(f"elements of an unknown kind {kind[:40]!r}")
-    return np.frombuffer(view, np.dtype(order + KINDS[kind]))
+    return np.frombuffer(view, layout)
 
 
 def tensor_of_bytes(content: Any, kind: str, size: Any) -> Tensor:
@@ -162,6 +164,8 @@ def storage_tensor(
     shape, steps = shape_of(size), shape_of(stride)
     if len(shape) != len(steps) or type(offset) is not int or offset < 0:
         raise ValueError("a tensor whose shape, strides or offset make no sense")
+    if steps == (1,) and offset + shape[0] <= len(flat):  # one dimension without gaps
+        return Tensor(flat[offset : offset + shape[0]], kind)
     count = math.prod(shape)
     if count == 0:
         return Tensor(np.empty(shape, flat.dtype), kind)

@@ -47,6 +47,7 @@ class Batch:
     keys: list[str] = field(default_factory=list)  # of TransferQueue, by row
     tags: list[dict[str, Any]] = field(default_factory=list)  # of TransferQueue, by row
     others: list[str] = field(default_factory=list)  # columns of kinds that no row of a table has
+    shared: dict[str, Any] = field(default_factory=dict)  # what TensorDicts hold as NonTensorData
 
     def add(self, columns: Any) -> None:
         """Sort the columns of a dict into tensors, values by row, and facts."""
@@ -58,13 +59,27 @@ class Batch:
             if isinstance(column, Jagged) or (isinstance(column, Tensor) and column.shape):
                 self.tensors[name] = column
             elif isinstance(column, Same):
-                self.meta[name] = column.value
+                self.shared[name] = column.value
             elif isinstance(column, (list, np.ndarray)):
                 self.values[name] = column
             elif isinstance(column, (int, float, str)):
                 self.meta[name] = column
             elif column is not None:
                 self.others.append(str(name))
+
+    def settle(self) -> None:
+        """Tell facts that all rows share from lists of one value for each row, by their length.
+
+        A prompt group is a value of each row, also where one is that of all.
+        """
+        count = len(self.tensors.get("responses", ()))
+        for name, value in self.shared.items():
+            if _length(value) == count:
+                self.values[name] = value
+            elif name == "uid" and isinstance(value, (str, int)):
+                self.values[name] = [value] * count
+            else:
+                self.meta[name] = value
 
 
 def open_batch(content: Content) -> Batch:
@@ -90,7 +105,15 @@ def open_batch(content: Content) -> Batch:
             batch.add(loaded)
         else:
             raise TypeError("neither a DataProto nor a dict of tensors")
+        batch.settle()
         return batch
+
+
+def _length(values: Any) -> int | None:
+    """Return how many values a list or an array has; None where it is neither."""
+    if isinstance(values, np.ndarray):
+        return len(values) if values.ndim else None
+    return len(values) if isinstance(values, list) else None
 
 
 def _tensors(stored: Any, content: Content) -> Any:
