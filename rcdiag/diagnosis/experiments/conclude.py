@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Suspicion
-from rcdiag.diagnosis.experiments.bench import Bench, Counts, Trial
+from rcdiag.diagnosis.experiments.bench import Bench, Trial
 from rcdiag.diagnosis.experiments.ends import told_by_ends
 from rcdiag.diagnosis.experiments.fit import Estimate
 from rcdiag.diagnosis.experiments.order import (
@@ -24,9 +23,11 @@ from rcdiag.diagnosis.experiments.order import (
     ranked,
 )
 from rcdiag.diagnosis.experiments.patterns import Pattern, pattern_of, retokenised
+from rcdiag.diagnosis.experiments.rows_read import rows_in_time
 from rcdiag.diagnosis.experiments.sampled_law import told, told_by_law
-from rcdiag.diagnosis.experiments.scene import Scene, Side, passage_of, scene_of
+from rcdiag.diagnosis.experiments.scene import Scene, Side, scene_of
 from rcdiag.diagnosis.experiments.sides import at_temperature, side_of
+from rcdiag.diagnosis.experiments.some_rows import apart
 from rcdiag.diagnosis.experiments.told_by_weights import by_rows, by_weights, one_other
 from rcdiag.diagnosis.experiments.weights_by_row import (
     WeightsByRow,
@@ -37,8 +38,6 @@ from rcdiag.engines.changes import Forward
 
 Suspicions = list[tuple[str, Suspicion]]
 
-FEWEST_ROWS = 16  # that are read, however short the time
-TIMED = 4  # rows by which the time of the others is told
 EXACT = 3e-5  # scale of the noise of two float32 passes
 EVEN = 0.1  # share of a row's tokens: other contexts put off more, coarse rounding fewer
 ALIKE = 0.4  # rms of the columns' difference over that of their distance from the model
@@ -89,7 +88,11 @@ class Given:
 def experimental(case: Case, forward: Forward, given: Given | None = None) -> Outcome:
     """Run the experiments that tell the causes of a case's mismatch apart."""
     given = given or Given()
-    scene = scene_of(case, _rows_in_time(case, forward, given), forward)
+    scene = scene_of(
+        case,
+        rows_in_time(case, forward, given.rows, given.deadline, len(given.checkpoints)),
+        forward,
+    )
     if not len(scene) or not scene.usable.any():
         return Outcome(scene, [])
     names = [("sampler", case.sampler)] + ([("trainer", case.trainer)] if case.trainer else [])
@@ -200,34 +203,6 @@ def _both(outcome: Outcome, forward: Forward, given: Given) -> None:
     ]
 
 
-def chosen_rows(case: Case, most: int) -> Counts:
-    """Choose rows spread over a case, at most so many, in runs of neighbours."""
-    count = len(case.lengths)
-    if count <= most:
-        return np.arange(count)
-    starts = np.linspace(0, count - 16, max(most // 16, 1)).astype(np.int64)
-    return np.unique((starts[:, None] + np.arange(16)).ravel())
-
-
-def _rows_in_time(case: Case, forward: Forward, given: Given) -> Counts:
-    """Choose the rows that are read: fewer where the budget leaves no time for all.
-
-    The model's own pass, its noise and every checkpoint read them, which half of the time is for.
-    """
-    rows = chosen_rows(case, given.rows)
-    if given.deadline is None or len(rows) <= FEWEST_ROWS:
-        return rows
-    assert case.prompt_ids is not None
-    first = [row for row in rows if len(case.prompt_ids.row(row)) and case.lengths[row]][:TIMED]
-    began = time.monotonic()
-    forward.log_probs([passage_of(case, int(row)) for row in first])
-    now = time.monotonic()
-    of_row = (now - began) / max(len(first), 1)
-    left = 0.5 * (given.deadline - now) / (2 + len(given.checkpoints))
-    most = max(int(left / max(of_row, 1e-9)), FEWEST_ROWS)
-    return rows if most >= len(rows) else chosen_rows(case, most)
-
-
 def _noise(scene: Scene, sides: Sequence[Side]) -> tuple[str, Suspicion]:
     """Name what is left where both columns are the model's own."""
     exact = all(side.left.scale <= EXACT for side in sides)
@@ -293,24 +268,55 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
             outcome.suspicions.append(named)
             return
     pattern: Pattern | None = None
+    by_chance: tuple[str, Suspicion] | None = None
     if not found:
+        of_some = _in_some_rows(outcome, bench)
+        if of_some is not None:
+            outcome.suspicions.append(of_some)
+            return
         pattern = pattern_of(bench)
         by_chance = _by_chance(bench, pattern)
-        if by_chance is not None:
-            outcome.suspicions.append(by_chance)
-            return
-        ran: Ran = pass_trials(bench, given.progress)
+        ran: Ran = pass_trials(bench, given.progress, of_batch=by_chance is not None)
         trials += ran.trials
         outcome.trials += ran.trials
         outcome.open += ran.open
         found = [trial for trial in trials if explains(trial, bench.scene.noise)]
     order = ranked(found or [trial for trial in trials if trial.tells])
+    if not found and by_chance is not None and not (order and order[0].explained > PARTLY):
+        outcome.suspicions.append(by_chance)
+        return
     if found or (order and order[0].explained > PARTLY):
         other_weights = order[0].slug == "stale-weights"
         of_rows = by_rows(bench, order[0]) if other_weights else None
         outcome.suspicions.append(of_rows or _named(order, bench))
         return
     outcome.suspicions.append(_left_over(bench, pattern or pattern_of(bench), order))
+
+
+def _in_some_rows(outcome: Outcome, bench: Bench) -> tuple[str, Suspicion] | None:
+    """Name the law that the rows are of which alone are off; None where none explains them."""
+    part = apart(bench.scene, bench.side)
+    if part is None:
+        return None
+    share = len(part.rows) / len(bench.scene.rows)
+    sides = [side_of(part, side.name, side.policy) for side in outcome.sides]
+    mine = next(side for side in sides if side.name == bench.side.name)
+    if mine.explained:
+        _, named = told_by_law(part, sides)
+    else:
+        # They are held against the temperature of the other rows.
+        mine = at_temperature(part, mine, bench.side.temperature)
+        few = replace(bench, scene=part, side=mine)
+        found = [trial for trial in quick_trials(few).trials if explains(trial, part.noise)]
+        named = _named(ranked(found), few) if found else None
+    if named is None:
+        return None
+    slug, suspicion = named
+    return slug, replace(
+        suspicion,
+        message=f"In {share:.0%} of the rows, which alone are off: {suspicion.message}",
+        share_of_rows=share,
+    )
 
 
 def _try_checkpoints(outcome: Outcome, bench: Bench, given: Given) -> tuple[str, Suspicion] | None:
@@ -456,6 +462,8 @@ def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
         return "context-differs", 0.6, "rows are off from a token of their own on"
     if not sampler and abs(pattern.reward) > 3.0:
         return "old-after-update", 0.7, "tokens moved with their advantage"
+    if not sampler and pattern.by_prompt:
+        return "weights-differ", 0.6, "few tokens are off, in all rows of a prompt or in none"
     if sampler and pattern.law_of_recorded < -6.0:
         return "draft-recorded", 0.5, "the tokens are of the trainer's law, not of the recorded"
     if sampler:
