@@ -12,7 +12,7 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import Cause, Suspicion
 from rcdiag.diagnosis.causes.cause_words import cause_words
-from rcdiag.diagnosis.judge import SILENT, SURE, TAKES_RARE, WIDEST, diagnosis_of, suspicions
+from rcdiag.diagnosis.judge import SILENT, SURE, WIDEST, diagnosis_of, suspicions
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SETTLED = ("storage", "recording", "alignment")
 LAW = 0.75  # confidence from which on a narrow cause is kept where experiments are quiet
 SURER_THAN_A_GUESS = 0.65  # confidence below which experiments name what they cannot explain
+WITH_TOOLS = "mask-includes-tool"
 FEW_MOVED = 0.6  # share of rows
 RULED_OUT = 12
 
@@ -47,8 +48,8 @@ def verdict_with_experiments(
     tried = [(cause_of(slug), told) for slug, told in outcome.suspicions]
     tried = _since_when(tried, table)
     tried = _law_of_a_part(tried, table)
-    if any(cause.name in TAKES_RARE for cause, _ in settled):
-        # Without the rare tokens, which were masked out, any law looks sharper than it is.
+    if any(cause.name == WITH_TOOLS for cause, _ in settled):
+        # With tokens of tools, of which some may be left in the mask, any law looks flatter.
         tried = [entry for entry in tried if entry[0].name not in SILENT]
     named = _joined(settled, tried)
     if all(cause.name in NOTHING_WRONG for cause, _ in tried):
