@@ -26,7 +26,7 @@ from rcdiag.diagnosis.experiments.patterns import Pattern, pattern_of, retokenis
 from rcdiag.diagnosis.experiments.rows_read import rows_in_time
 from rcdiag.diagnosis.experiments.sampled_law import told, told_by_law
 from rcdiag.diagnosis.experiments.scene import Scene, Side, scene_of
-from rcdiag.diagnosis.experiments.sides import at_temperature, side_of
+from rcdiag.diagnosis.experiments.sides import EXACT, at_temperature, side_of
 from rcdiag.diagnosis.experiments.some_rows import apart
 from rcdiag.diagnosis.experiments.told_by_weights import by_rows, by_weights, one_other
 from rcdiag.diagnosis.experiments.weights_by_row import (
@@ -38,7 +38,6 @@ from rcdiag.engines.changes import Forward
 
 Suspicions = list[tuple[str, Suspicion]]
 
-EXACT = 3e-5  # scale of the noise of two float32 passes
 EVEN = 0.1  # share of a row's tokens: other contexts put off more, coarse rounding fewer
 ALIKE = 0.4  # rms of the columns' difference over that of their distance from the model
 WHOLE = 0.8  # confidence of an experiment that explains a column, or of a clear pattern
@@ -241,7 +240,7 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
     stated = Declared.of(outcome.scene.case).weights_differ and not side.explained
     if stated and given.checkpoints:
         # Fingerprints of two weights outweigh what any other experiment is likely to tell.
-        named = _try_checkpoints(outcome, bench, given)
+        named = _try_checkpoints(outcome, bench, given, stated=True)
         if named is not None:
             outcome.trials += quick_trials(bench).trials
             outcome.suspicions.append(named)
@@ -319,16 +318,27 @@ def _in_some_rows(outcome: Outcome, bench: Bench) -> tuple[str, Suspicion] | Non
     )
 
 
-def _try_checkpoints(outcome: Outcome, bench: Bench, given: Given) -> tuple[str, Suspicion] | None:
-    """Score the rows with all checkpoints, and name whose weights made a column; None for none."""
+def _try_checkpoints(
+    outcome: Outcome, bench: Bench, given: Given, *, stated: bool = False
+) -> tuple[str, Suspicion] | None:
+    """Score the rows with all checkpoints, and name whose weights made a column; None for none.
+
+    Where metadata do not state other weights, rows that fail most are scored first: if no
+    checkpoint explains one of these, none made the column.
+    """
     given.progress(f"weights of {len(given.checkpoints)} checkpoints")
-    weights = weights_by_row(outcome.scene, bench.side, bench.forward, given.checkpoints)
+    scene = outcome.scene
+    some = None if stated or len(scene.rows) < 2 * len(bench.confirm) else bench.confirm
+    weights = weights_by_row(scene, bench.side, bench.forward, given.checkpoints, some)
+    if some is not None and weights.told_apart.any():
+        weights = weights_by_row(scene, bench.side, bench.forward, given.checkpoints)
     outcome.weights[bench.side.name] = weights
-    every = np.arange(len(outcome.scene))
+    scored = np.flatnonzero(np.isin(scene.owner, weights.rows))
     for name, column in list(zip(weights.names, weights.columns, strict=True))[1:]:
-        trial = bench.trial("checkpoints", "stale-weights", f"weights of {name}", column, every)
+        words = f"weights of {name}"
+        trial = bench.trial("checkpoints", "stale-weights", words, column[scored], scored)
         outcome.trials.append(replace(trial, slug=_slug(trial, bench)))
-    return by_weights(bench, weights)
+    return by_weights(bench, weights) if len(weights.rows) == len(scene.rows) else None
 
 
 def _named(order: Sequence[Trial], bench: Bench) -> tuple[str, Suspicion]:
@@ -411,6 +421,7 @@ def _left_over(bench: Bench, pattern: Pattern, order: Sequence[Trial]) -> tuple[
     # The trainer's own column is not its model's, whatever the reason: no weights mend that.
     noisy = bench.side.left.scale < FEW_TIMES * bench.scene.noise
     wrong = slug == "forwards-differ" and not noisy
+    unsettled = slug == "weights-differ" and bench.side.name == "trainer"
     message = (
         f"No experiment explains {bench.side.policy}_log_probs (rms {bench.side.left.rms:.2g} nats "
         f"from the checkpoint's); {words}."
@@ -430,7 +441,7 @@ def _left_over(bench: Bench, pattern: Pattern, order: Sequence[Trial]) -> tuple[
         side=bench.side.name,
         share_of_rows=max(pattern.rows_off, 0.01),
         also_possible=list(dict.fromkeys(one for one in close if one != slug)) or None,
-        verdict="fix" if wrong else None,
+        verdict="fix" if wrong else "cannot-tell" if unsettled else None,
     )
 
 
@@ -462,8 +473,9 @@ def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
         return "context-differs", 0.6, "rows are off from a token of their own on"
     if not sampler and abs(pattern.reward) > 3.0:
         return "old-after-update", 0.7, "tokens moved with their advantage"
-    if not sampler and pattern.by_prompt:
-        return "weights-differ", 0.6, "few tokens are off, in all rows of a prompt or in none"
+    if not sampler and not experts and side.left.scale < FEW_TIMES * noise:
+        words = "few contexts are off by much and all others to rounding, as by other weights"
+        return "weights-differ", 0.6, words
     if sampler and pattern.law_of_recorded < -6.0:
         return "draft-recorded", 0.5, "the tokens are of the trainer's law, not of the recorded"
     if sampler:

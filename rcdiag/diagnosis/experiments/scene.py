@@ -42,6 +42,7 @@ class Scene:
     law_at: Counts  # [law tokens] index among all sampled tokens: unsure contexts, of all rows
     law: Law
     noise: float  # scale of the logit noise of an engine in bfloat16
+    experts: bool = False  # the model routes tokens: noise that exchanges experts moves few by much
 
     def __len__(self) -> int:
         return len(self.place)
@@ -157,6 +158,7 @@ def scene_of(case: Case, rows: Counts, forward: Forward) -> Scene:
         law_at=chosen,
         law=law,
         noise=_engine_noise(case, rows, forward, reading),
+        experts=bool(forward.tensors.experts),
     )
 
 

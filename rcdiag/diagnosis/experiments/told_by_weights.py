@@ -8,13 +8,16 @@ from rcdiag.diagnosis.causes.cause import Suspicion
 from rcdiag.diagnosis.experiments.bench import Bench, Trial
 from rcdiag.diagnosis.experiments.patterns import pattern_of
 from rcdiag.diagnosis.experiments.sampled_law import told
-from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow, rows_of_changes
+from rcdiag.diagnosis.experiments.weights_by_row import (
+    TELLS_WEIGHTS,
+    WeightsByRow,
+    rows_of_changes,
+)
 from rcdiag.engines.changes import Moved
 
 MOST_OF_STEP = 0.7  # share of a step's rows
 SOME = 0.25  # share of such steps' rows that other weights must explain
 MOST = 0.9  # share of rows that is all of them, but for chance
-TELLS_WEIGHTS = 4.0  # nats by which one checkpoint's weights must explain a row better
 
 
 def by_rows(bench: Bench, trial: Trial) -> tuple[str, Suspicion] | None:
