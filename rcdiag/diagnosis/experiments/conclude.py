@@ -11,6 +11,7 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Suspicion
+from rcdiag.diagnosis.estimates import share_of
 from rcdiag.diagnosis.experiments.bench import Bench, Trial
 from rcdiag.diagnosis.experiments.ends import told_by_ends
 from rcdiag.diagnosis.experiments.fit import Estimate
@@ -313,7 +314,7 @@ def _in_some_rows(outcome: Outcome, bench: Bench) -> tuple[str, Suspicion] | Non
     slug, suspicion = named
     return slug, replace(
         suspicion,
-        message=f"In {share:.0%} of the rows, which alone are off: {suspicion.message}",
+        message=f"In {share_of(share)}, which alone are off: {suspicion.message}",
         share_of_rows=share,
     )
 
@@ -404,8 +405,9 @@ def _by_chance(bench: Bench, pattern: Pattern) -> tuple[str, Suspicion] | None:
         return None
     return "dropout-in-trainer", told(
         0.85,
-        f"In {share:.0%} of the contexts that occur more than once, {bench.side.policy}_log_probs "
-        "differ from each other: they were made by chance, not by another model.",
+        f"In {share_of(share, 'contexts that occur more than once')}, "
+        f"{bench.side.policy}_log_probs differ from each other: they were made by chance, not by "
+        "another model.",
         [{"name": "same context, other value", "value": share, "reads": "made by chance"}],
         side="trainer",
     )
@@ -464,7 +466,7 @@ def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
     if sampler and pattern.by_engine:
         return "replica-unsynced", 0.85, "rows are off by the engine that made them"
     if 0.03 < pattern.rows_off < 0.8 and pattern.rows_even > 0.08 and sampler:
-        return "replica-unsynced", 0.55, f"{pattern.rows_off:.0%} of the rows are off"
+        return "replica-unsynced", 0.55, f"{share_of(pattern.rows_off)} are off"
     if sampler and experts and side.left.scale < 8.0 * noise:
         return "moe-routing", 0.6, "few tokens are off by much, as other experts make them"
     if sampler and side.left.scale < 5.0 * noise:

@@ -84,6 +84,22 @@ def test_which_of_two_temperatures_sampled_is_no_surer_than_the_tokens():
     assert first[0] == "trainer-without-temperature"
 
 
+def test_a_few_contexts_of_the_trainer_that_are_far_off_are_no_rounding():
+    """Rounding moves all contexts alike; one small update moves few by much."""
+    rng = np.random.default_rng(1)
+    case, model = made_up(noise=0.006)
+    model.noise = 0.006
+    old = case.log_probs["old"]
+    rounded = old + rng.normal(0, 0.004, len(old))
+    few = rng.random(len(old)) < 0.002
+    moved = rounded + np.where(few, rng.choice([-0.7, 0.7], len(old)), 0.0)
+    for stored, slug in ((rounded, "engine-noise"), (moved, "weights-differ")):
+        one = case.with_log_probs("old", np.minimum(stored, 0.0))
+        diagnosis, _ = verdict_with_experiments(one, lambda mended: experimental(mended, model))
+        assert diagnosis.causes[0].slug == slug
+    assert diagnosis.verdict == "cannot-tell"
+
+
 class Packed(TableOfLogits):
     """A model whose logits depend on what stands before a row's own prompt."""
 
