@@ -13,6 +13,7 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.experiments.conclude import experimental
 from rcdiag.diagnosis.experiments.contexts import run_packing
 from rcdiag.diagnosis.experiments.order import pass_trials
+from rcdiag.diagnosis.experiments.sampled_law import told
 from rcdiag.diagnosis.experiments.trainer_law import Law
 from rcdiag.diagnosis.verdict import verdict_with_experiments
 from rcdiag.engines.changes import Change, Passage
@@ -149,3 +150,39 @@ def test_what_stands_beside_a_row_is_tried_before_chance():
     ran = pass_trials(bench, of_batch=True)
     assert {trial.experiment for trial in ran.trials} <= {"positions", "padding", "packing"}
     assert {"positions", "padding"} <= {trial.experiment for trial in ran.trials}
+
+
+@pytest.mark.parametrize(("guess", "with_law"), [(0.6, True), (0.9, False)])
+def test_a_law_that_no_experiment_explains_alone_is_named_with_the_rest(guess, with_law):
+    """Every law was tried alone: one that leaves more than noise has something else beside it."""
+    case, model = made_up(lambda logits, prompt, response: of_likeliest(logits))
+    found = experimental(case, model)
+    other = told(guess, "No experiment explains rollout_log_probs.", [{"name": "rms", "value": 1}])
+    outcome = replace(found, suspicions=[("weights-differ", other)])
+    table, _ = verdict_with_experiments(case, None)
+    assert table.causes[0].slug == "truncated-law"
+    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    named = {cause.slug for cause in diagnosis.causes}
+    assert named == {"weights-differ"} | ({"truncated-law"} if with_law else set())
+
+
+@pytest.mark.parametrize(
+    "refuted", [(), ("top-p-renormalised", "top-k-renormalised", "min-p-renormalised")]
+)
+def test_a_kept_set_of_the_table_stands_until_experiments_refute_all(refuted):
+    case, model = made_up(lambda logits, prompt, response: of_likeliest(logits))
+    table, _ = verdict_with_experiments(case, None)
+    assert table.causes[0].slug == "truncated-law"
+    quiet = told(0.95, "The checkpoint explains every column.", [], side="none")
+    outcome = replace(
+        experimental(case, model), suspicions=[("engine-noise", quiet)], ruled_out=list(refuted)
+    )
+    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    assert diagnosis.causes[0].slug == ("engine-noise" if refuted else "truncated-law")
+
+
+def of_likeliest(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Keep the likeliest eight of a context."""
+    made = logits.copy()
+    made[np.argsort(-logits)[8:]] = np.float32(-1e9)
+    return made
