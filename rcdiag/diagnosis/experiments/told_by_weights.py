@@ -100,8 +100,8 @@ def by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | N
     share = float((other & tells).sum() / max(((own | other) & tells).sum(), 1))
     names = ", ".join(weights.names[index] for index in np.unique(best[other]))
     message = (
-        f"{bench.side.policy}_log_probs are in {share_of(share)} of {names}, not of the trainer's "
-        "weights."
+        f"In {share_of(share)} {bench.side.policy}_log_probs are those of {names}, not of the "
+        "trainer's weights."
     )
     if not sampler:
         return "reference-as-old", told(0.9, message, evidence, side="trainer", share_of_rows=share)
