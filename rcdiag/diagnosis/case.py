@@ -75,6 +75,8 @@ class Case:
     rows_in_table: int = 0  # of which `row` may be a sample
     # The table's own mask, where tokens were masked out since; None: `mask` is the table's.
     own_mask: Flags | None = None
+    # Tokens that were masked out since because a column holds no log-prob there; None: none were.
+    broken: Flags | None = None
     # Policy -> how many sampled tokens of the whole table have no number, and the first such row.
     not_numbers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -118,6 +120,18 @@ class Case:
         judged[self.owner[self.mask]] = True
         return bool(np.any(self.own_mask & ~self.mask & judged[self.owner]))
 
+    @cached_property
+    def sampled(self) -> Flags:
+        """Flag the tokens that the policy sampled, whatever columns hold, [response tokens].
+
+        Tokens without a log-prob are often the rare ones: the law that sampled is that of all.
+        """
+        if self.broken is None:
+            return self.mask
+        judged = np.zeros(len(self.lengths), np.bool_)
+        judged[self.owner[self.mask]] = True
+        return self.mask | (self.broken & judged[self.owner])
+
     def take(self, rows: Flags) -> Case:
         """Return some rows of the case as a case; `rows` [rows]."""
         if rows.all():
@@ -140,6 +154,7 @@ class Case:
             token_id=self.token_id[tokens],
             mask=self.mask[tokens],
             own_mask=None if self.own_mask is None else self.own_mask[tokens],
+            broken=None if self.broken is None else self.broken[tokens],
             log_probs={name: values[tokens] for name, values in self.log_probs.items()},
             entropy={name: values[tokens] for name, values in self.entropy.items()},
             prompt_ids=None if self.prompt_ids is None else _take_lists(self.prompt_ids, rows),
@@ -160,6 +175,14 @@ class Case:
         """Return the case with some response tokens masked out; `tokens` [response tokens]."""
         own = self.mask if self.own_mask is None else self.own_mask
         return replace(self, mask=self.mask & ~tokens, own_mask=own)
+
+    def without_values(self, tokens: Flags) -> Case:
+        """Return the case with sampled tokens masked out whose values are none, [response tokens].
+
+        They count among those that the policy sampled.
+        """
+        broken = tokens if self.broken is None else self.broken | tokens
+        return replace(self.without_tokens(tokens), broken=broken)
 
     def without_rows(self, rows: Flags) -> Case:
         """Return the case with all tokens of some rows masked out; `rows` [rows]."""

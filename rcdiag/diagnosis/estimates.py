@@ -28,3 +28,10 @@ def mean_ratio(value: float) -> str:
         return f"{value:.3f}"
     decimals = 4 if distance == 0.0 else max(4, 1 - floor(log10(distance)))
     return f"{value:.{min(decimals, 9)}f}"
+
+
+def share_of(share: float, what: str = "rows") -> str:
+    """Write a share of things: `all rows`, `27% of the rows`, `under 1% of the rows`."""
+    if share >= 0.995:
+        return f"all {what}"
+    return f"{share:.0%} of the {what}" if share >= 0.005 else f"under 1% of the {what}"

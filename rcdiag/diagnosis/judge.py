@@ -29,8 +29,8 @@ ENOUGH = 200
 # variation is then at most 0.1, by Pinsker's inequality.
 COSTS_NOTHING = 0.02
 # Share of rows that agree to rounding once rows were put back where they belong, from which on the
-# others were not; and confidence in an umbrella beside what was mended.
-PUT_BACK, BESIDE_MENDED = 0.8, 0.7
+# others were not; and confidence that what is left differs for a reason of its own.
+PUT_BACK, REST_OF_MENDED = 0.8, 0.55
 # Causes that say no more than that the two sides differ.
 LAST = "forwards-differ"
 WIDEST = (LAST, "context-differs")
@@ -39,7 +39,8 @@ SURE = 0.9  # confidence from which on a cause is not overruled
 # What these mend takes rare tokens out, by which the law that sampled is told.
 TAKES_RARE = ("floor-clip", "mask-includes-tool")
 SILENT = ("temperature-silent", "top-p-silent")
-# Which of two laws sampled is told by their rare tokens.
+# Which of two laws sampled is told by their rare tokens: confidence where these were taken out.
+BESIDE_MENDED = 0.7
 OF_TWO_LAWS = (
     "temperature-raw-recorded",
     "trainer-without-temperature",
@@ -136,7 +137,7 @@ def _beside_mended(signs: Signs, here: Named, named: Named) -> list[tuple[Cause,
         if (back and doubtful) or (by_turn and cause.name == "context-stripped"):
             continue
         if doubtful:
-            told = replace(told, confidence=min(told.confidence, BESIDE_MENDED))
+            told = replace(told, confidence=min(told.confidence, REST_OF_MENDED))
         left.append((cause, told))
     return left
 

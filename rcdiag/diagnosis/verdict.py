@@ -12,7 +12,7 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import Cause, Suspicion
 from rcdiag.diagnosis.causes.cause_words import cause_words
-from rcdiag.diagnosis.judge import SILENT, SURE, TAKES_RARE, WIDEST, diagnosis_of, suspicions
+from rcdiag.diagnosis.judge import SILENT, SURE, WIDEST, diagnosis_of, suspicions
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 SETTLED = ("storage", "recording", "alignment")
 LAW = 0.75  # confidence from which on a narrow cause is kept where experiments are quiet
 SURER_THAN_A_GUESS = 0.65  # confidence below which experiments name what they cannot explain
+TRUNCATED = "truncated-law"
+KEPT_SETS = {"top-p-renormalised", "top-k-renormalised", "min-p-renormalised"}
+WITH_TOOLS = "mask-includes-tool"
 FEW_MOVED = 0.6  # share of rows
 RULED_OUT = 12
 
@@ -47,14 +50,18 @@ def verdict_with_experiments(
     tried = [(cause_of(slug), told) for slug, told in outcome.suspicions]
     tried = _since_when(tried, table)
     tried = _law_of_a_part(tried, table)
-    if any(cause.name in TAKES_RARE for cause, _ in settled):
-        # Without the rare tokens, which were masked out, any law looks sharper than it is.
+    if any(cause.name == WITH_TOOLS for cause, _ in settled):
+        # With tokens of tools, of which some may be left in the mask, any law looks flatter.
         tried = [entry for entry in tried if entry[0].name not in SILENT]
     named = _joined(settled, tried)
     if all(cause.name in NOTHING_WRONG for cause, _ in tried):
         # A model that explains nearly all tokens does not overrule what the table shows of the law,
         # or of a difference by token, row or step.
-        shown = [entry for entry in table if _outlasts_noise(*entry)]
+        shown = [
+            entry
+            for entry in table
+            if _outlasts_noise(*entry) and not _refuted(entry[0], outcome.ruled_out)
+        ]
         named = [*settled, *shown] if shown else named
     else:
         # No experiment explains the columns: what the table tells as surely is no worse a guess.
@@ -125,6 +132,14 @@ def _outlasts_noise(cause: Cause, told: Suspicion) -> bool:
     wide = cause.words.family == "umbrellas"
     least = {"law": LAW, "difference": SURE if wide else LAW}.get(cause.stage)
     return least is not None and cause.name not in NOTHING_WRONG and told.confidence >= least
+
+
+def _refuted(cause: Cause, ruled_out: Sequence[str]) -> bool:
+    """Tell whether experiments tried a cause, or all that it stands for, and it explains less than
+    the model as it is.
+    """
+    stands_for = KEPT_SETS if cause.name == TRUNCATED else {cause.name}
+    return stands_for <= set(ruled_out)
 
 
 def _is_surer(cause: Cause, told: Suspicion, guess: float) -> bool:

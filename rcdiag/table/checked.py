@@ -34,6 +34,7 @@ def typed(table: pa.Table, rows: Rows) -> pa.Table:
             f"{rows.file}: no column `response_ids`; there are {', '.join(table.column_names)}",
             hint=columns.column_setting({"response_ids": "NAME"}),
         )
+    table = columns.with_steps_as_numbers(table, rows.where)
     known = [field for field in table.schema if not pt.is_null(field.type)]
     columns.check_types(pa.schema(known), str(rows.file))
     schema = pa.schema([(f.name, table_type(f.name, f.type)) for f in table.schema])

@@ -204,12 +204,59 @@ VERSION = "policy_version"
 WHOLE_NUMBER = r"^\s*[+-]?\d{1,18}\s*$"
 
 
+STEP = "step"
+# A number, or a number behind the word for a step: `12`, `12.0`, `step_12`, `global_step_12`.
+STEP_TEXT = (
+    r"(?i)^\s*(?:(?:global|train|training)?[ _-]?(?:step|iter|iteration)[ _:=-]?)?"
+    r"(\d{1,18})(?:\.0*)?\s*$"
+)
+
+
 def versions_are_numbers(schema: pa.Schema) -> pa.Schema:
-    """Return a table's schema with versions of weights as numbers where files hold text."""
-    index = schema.get_field_index(VERSION)
-    if index < 0 or not _is_text(schema.field(index).type):
-        return schema
-    return schema.set(index, pa.field(VERSION, pa.int64()))
+    """Return a table's schema with versions of weights as numbers where files hold text, and steps
+    where they hold text or floats.
+    """
+    for name, others in ((VERSION, _is_text), (STEP, _is_step_of_other_type)):
+        index = schema.get_field_index(name)
+        if index >= 0 and others(schema.field(index).type):
+            schema = schema.set(index, pa.field(name, pa.int64()))
+    return schema
+
+
+def _is_step_of_other_type(kind: pa.DataType) -> bool:
+    return _is_text(kind) or pt.is_floating(kind)
+
+
+def with_steps_as_numbers(table: pa.Table, where: Callable[[int], str]) -> pa.Table:
+    """Return training steps as int64, from whole floats or text with one number; others are
+    refused, `where` the row is.
+
+    Columns of whole numbers with nulls are floats in pandas; folders of checkpoints are names.
+    """
+    index = table.column_names.index(STEP) if STEP in table.column_names else -1
+    if index < 0 or not _is_step_of_other_type(table.schema.field(index).type):
+        return table
+    import pyarrow.compute as pc
+
+    own = table.column(index).combine_chunks()
+    if pt.is_floating(own.type):
+        numbers = own.cast(pa.float64())
+        fits = pc.and_(pc.equal(pc.floor(numbers), numbers), pc.less(pc.abs(numbers), 2.0**53))
+        steps = pc.if_else(fits, numbers, None)
+    else:
+        text = own.cast(pa.string())
+        fits = pc.match_substring_regex(text, STEP_TEXT)
+        steps = pc.if_else(fits, pc.replace_substring_regex(text, STEP_TEXT, r"\1"), None)
+    others = pc.indices_nonzero(pc.invert(pc.fill_null(fits, True)))
+    if len(others):
+        row = others[0].as_py()
+        value = own[row].as_py()
+        raise RcdiagError(
+            f"{where(row)}: column `{STEP}` holds {value!r}, which is no training step",
+            hint="steps are whole numbers, or text with one (`step_12`); is it another column? "
+            f"{column_setting({STEP: 'OTHER_COLUMN'})}",
+        )
+    return table.set_column(index, STEP, steps.cast(pa.int64()))
 
 
 def with_versions_as_numbers(table: pa.Table) -> pa.Table:

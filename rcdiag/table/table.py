@@ -333,7 +333,8 @@ class Table:
         table = table.rename_columns([back.get(name, name) for name in table.column_names])
         if self.given:
             table = given_values.filled(table, self.given, numbers)
-        return columns.with_versions_as_numbers(table.select(names))
+        table = columns.with_versions_as_numbers(table.select(names))
+        return columns.with_steps_as_numbers(table, lambda row: self.where(int(numbers[row])))
 
 
 def _groups_with(file: TableFile, first: int, end: int) -> range:

@@ -38,5 +38,13 @@ def recorded_constants(count: RowCount, table: Table) -> set[str]:
 
     An engine may score so: a uniform law gives every token the same.
     """
+    return count.constant - scored_policies(table)
+
+
+def scored_policies(table: Table) -> set[str]:
+    """Return the policies that an engine scored from the stored tokens, as their metadata tell.
+
+    What recorded a column may name its backend; the options of a run are noted by scoring alone.
+    """
     about = table.metadata.get("policies", {})
-    return {name for name in count.constant if "backend" not in about.get(name, {})}
+    return {name for name, facts in about.items() if {"backend", "options"} <= facts.keys()}

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rcdiag.diagnosis.estimates import mean_ratio, rough
+from rcdiag.diagnosis.estimates import mean_ratio, rough, share_of
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
 
@@ -46,6 +46,15 @@ def test_estimates_have_two_digits(value, words):
 )
 def test_mean_ratios_say_how_far_from_1_they_are(value, words):
     assert mean_ratio(value) == words
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [(1.0, "all rows"), (0.996, "all rows"), (0.994, "99% of the rows"), (0.27, "27% of the rows"),
+     (0.004, "under 1% of the rows")],
+)  # fmt: skip
+def test_a_share_is_written_as_what_it_is_of(share, words):
+    assert share_of(share) == words
 
 
 def test_a_collapse_at_the_last_step_is_told_in_words(tmp_path):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.columns import known_steps
 from rcdiag.table.opening import open_table
 from tests.builders import write_table
 
@@ -74,7 +76,7 @@ def test_a_column_with_another_meaning_is_never_offered_as_the_near_name(
         ("old_entropy", pa.array([["-1.0"]])),
         ("sample_id", pa.array([1.5])),
         ("group_id", pa.array([[1]])),
-        ("step", pa.array(["1"])),
+        ("step", pa.array([True])),
         ("temperature", pa.array(["1.0"])),
         ("reward", pa.array(["1.0"])),
         ("policy_version", pa.array([1.5])),
@@ -90,6 +92,43 @@ def test_a_wrong_type_is_refused_with_the_column_and_the_wanted_type(tmp_path, c
     error = refused(path)
     assert f"`{column}` is {pq.read_schema(path).field(column).type}, wanted" in error.message
     assert f"--column {column}=" in error.hint
+
+
+@pytest.mark.parametrize(
+    "values", [[12.0, 13.0], ["12", "13"], ["step_12", "step_13"], ["global_step12", " 13.0"]]
+)
+@pytest.mark.parametrize("form", ["parquet", "jsonl", "renamed", "beside others"])
+def test_steps_that_are_whole_floats_or_named_are_numbers(tmp_path, values, form):
+    name = "at" if form == "renamed" else "step"
+    rows = {"response_ids": [[1], [2]], "rollout_log_probs": [[-1.0], [-1.0]], name: values}
+    paths = [tmp_path / ("a.jsonl" if form == "jsonl" else "a.parquet")]
+    if form == "jsonl":
+        pl.DataFrame(rows).write_ndjson(paths[0])
+    else:
+        write_table(paths[0], **rows)
+    if form == "beside others":
+        paths.append(tmp_path / "b.parquet")
+        write_table(paths[1], **{**rows, "step": [12, 13]})
+    table = open_table(paths, {"step": "at"} if form == "renamed" else {})
+    assert known_steps(table) == [12, 13]
+    assert table.schema.field("step").type == pa.int64()
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+@pytest.mark.parametrize("value", [12.5, "epoch_1_step_2", "late"])
+def test_a_step_that_is_no_whole_number_is_refused_with_its_row(tmp_path, form, value):
+    fine = 12.0 if isinstance(value, float) else "12"
+    rows = {"response_ids": [[1], [2]], "old_log_probs": [[-1.0], [-1.0]], "step": [fine, value]}
+    path = tmp_path / f"a.{form}"
+    if form == "jsonl":
+        pl.DataFrame(rows).write_ndjson(path)
+    else:
+        write_table(path, **rows)
+    with pytest.raises(RcdiagError, match=r"no training step") as caught:
+        known_steps(open_table(path))
+    assert repr(value) in caught.value.message
+    place = {"parquet": "row 1", "jsonl": "line 2"}[form]
+    assert caught.value.message.startswith(f"{path}, {place}: column `step`")
 
 
 def test_a_mapping_to_a_column_that_is_not_there_is_refused(tmp_path):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from math import inf, nan
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import rcdiag
 from rcdiag.results import CompareResult, Finding, ScoreResult, from_json, to_json
-from tests.builders import Lists, ids_like, write_table
+from tests.builders import Lists, arrow_table, ids_like, write_table
 
 
 def draws(count: int) -> tuple[Lists, Lists]:
@@ -82,6 +84,39 @@ def test_a_column_of_one_value_has_no_numbers(tmp_path, value):
     one_other = [*constant[:-1], [*constant[-1][:-1], value - 0.5]]
     result = rcdiag.score(table_of(tmp_path / "b.parquet", behavior, one_other))
     assert result.mismatch["k3_kl"].value is not None
+
+
+BACKENDS = [  # what the metadata say of the column, and whether its numbers count
+    ({}, False),
+    ({"name": "old", "backend": "vllm", "engine_options": {"logprobs_mode": "x"}}, False),
+    ({"name": "old", "backend": "acme", "dtype": "float32", "options": {}}, True),
+]
+
+
+@pytest.mark.parametrize(("about", "counts"), BACKENDS)
+def test_one_number_is_a_law_only_where_an_engine_scored_it(tmp_path, about, counts):
+    """`score`, `compare` and `replay` agree on it."""
+    behavior, _ = draws(40)
+    table = tmp_path / "a.parquet"
+    columns = arrow_table(
+        response_ids=ids_like(behavior),
+        rollout_log_probs=behavior,
+        old_log_probs=[[-2.0] * 4 for _ in behavior],
+        advantage=[1.0, -1.0] * 20,
+    )
+    noted = json.dumps({"policies": {"old": about}})
+    pq.write_table(columns.replace_schema_metadata({"rcdiag": noted}), table)
+    (pair,) = (each for each in rcdiag.compare(table).pairs.values() if each.target == "old")
+    replayed = rcdiag.replay(table).factors
+    numbers = {
+        "score": rcdiag.score(table).mismatch["k3_kl"].value,
+        "compare": pair.mismatch["k3_kl"].value,
+        "mismatch of replay": replayed["mismatch"].k3_kl.value,
+        "product of replay": replayed["product"].k3_kl.value,
+    }
+    assert {name: number is not None for name, number in numbers.items()} == dict.fromkeys(
+        numbers, counts
+    )
 
 
 def test_a_few_tokens_may_be_alike_by_chance(tmp_path):

@@ -12,7 +12,7 @@ import numpy as np
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.noise import BROKEN, NOISE, noisy, not_sampled_from
 from rcdiag.diagnosis.causes.other_weights import OTHER_WEIGHTS, by_weights, older_trainer
-from rcdiag.diagnosis.estimates import mean_ratio
+from rcdiag.diagnosis.estimates import mean_ratio, share_of
 from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
 
 COARSE = 0.1  # nats, rms: quantised weights differ by less
@@ -28,7 +28,7 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
     quiet = _share_of_quiet_rows(signs)
     if quiet is not None:
         where = (
-            f" in some rows, while {quiet:.0%} of the rows agree to rounding: another replica, "
+            f" in some rows, while {share_of(quiet)} agree to rounding: another replica, "
             "packing, padding, a cache, or text that was encoded again; nothing in the table tells "
             "which"
         )

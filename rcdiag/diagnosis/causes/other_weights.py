@@ -9,6 +9,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Counts, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.noise import BROKEN, noisy, not_sampled_from
+from rcdiag.diagnosis.estimates import share_of
 from rcdiag.diagnosis.signs import HONEST, Law, Signs
 from rcdiag.diagnosis.signs.places import trend
 
@@ -234,7 +235,7 @@ def _in_flight(signs: Signs) -> Suspicion | None:
         return None
     return Suspicion(
         confidence=0.9,
-        message=f"In {rows:.0%} of the rows weights changed while they were sampled: tokens of "
+        message=f"In {share_of(rows)} weights changed while they were sampled: tokens of "
         f"older versions differ by {before:.2g} nats rms, the others by {after:.2g}.",
         evidence=[
             fact(

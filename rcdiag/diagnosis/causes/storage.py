@@ -46,10 +46,10 @@ def _mended(case: Case, policy: str, change: Callable[[Array], Array]) -> Case:
 
 
 def _without(case: Case, tokens: Flags) -> Case:
-    """Return the case without some of its sampled tokens; `tokens` [sampled tokens]."""
+    """Return the case without the values of some of its sampled tokens; [sampled tokens]."""
     flags = np.zeros(len(case.mask), np.bool_)
     flags[np.flatnonzero(case.mask)[tokens]] = True
-    return case.without_tokens(flags)
+    return case.without_values(flags)
 
 
 def _rows_with(column: StoredColumn, tokens: Flags) -> float:

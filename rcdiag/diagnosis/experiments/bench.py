@@ -196,7 +196,7 @@ class Bench:
         chosen, passages = [], []
         for row in rows:
             made = self.passage(int(row)) if edit is None else edit(int(row))
-            if made is not None and self._fits(made):
+            if made is not None and self.fits(made):
                 chosen.append(int(row))
                 passages.append(made)
         if not passages:
@@ -213,6 +213,7 @@ class Bench:
             seconds=time.monotonic() - began,
         )
 
-    def _fits(self, passage: Passage) -> bool:
+    def fits(self, passage: Passage) -> bool:
+        """Tell whether a passage is not much longer than the model's context."""
         context = self.forward.tensors.context
         return context is None or len(passage.ids) <= 2 * context

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -12,7 +11,8 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Suspicion
-from rcdiag.diagnosis.experiments.bench import Bench, Counts, Trial
+from rcdiag.diagnosis.estimates import share_of
+from rcdiag.diagnosis.experiments.bench import Bench, Trial
 from rcdiag.diagnosis.experiments.ends import told_by_ends
 from rcdiag.diagnosis.experiments.fit import Estimate
 from rcdiag.diagnosis.experiments.order import (
@@ -24,9 +24,11 @@ from rcdiag.diagnosis.experiments.order import (
     ranked,
 )
 from rcdiag.diagnosis.experiments.patterns import Pattern, pattern_of, retokenised
+from rcdiag.diagnosis.experiments.rows_read import rows_in_time
 from rcdiag.diagnosis.experiments.sampled_law import told, told_by_law
-from rcdiag.diagnosis.experiments.scene import Scene, Side, passage_of, scene_of
-from rcdiag.diagnosis.experiments.sides import at_temperature, side_of
+from rcdiag.diagnosis.experiments.scene import Scene, Side, scene_of
+from rcdiag.diagnosis.experiments.sides import EXACT, at_temperature, side_of
+from rcdiag.diagnosis.experiments.some_rows import apart
 from rcdiag.diagnosis.experiments.told_by_weights import by_rows, by_weights, one_other
 from rcdiag.diagnosis.experiments.weights_by_row import (
     WeightsByRow,
@@ -38,9 +40,6 @@ from rcdiag.frozen import dataclass
 
 Suspicions = list[tuple[str, Suspicion]]
 
-FEWEST_ROWS = 16  # that are read, however short the time
-TIMED = 4  # rows by which the time of the others is told
-EXACT = 3e-5  # scale of the noise of two float32 passes
 EVEN = 0.1  # share of a row's tokens: other contexts put off more, coarse rounding fewer
 ALIKE = 0.4  # rms of the columns' difference over that of their distance from the model
 WHOLE = 0.8  # confidence of an experiment that explains a column, or of a clear pattern
@@ -90,7 +89,11 @@ class Given:
 def experimental(case: Case, forward: Forward, given: Given | None = None) -> Outcome:
     """Run the experiments that tell the causes of a case's mismatch apart."""
     given = given or Given()
-    scene = scene_of(case, _rows_in_time(case, forward, given), forward)
+    scene = scene_of(
+        case,
+        rows_in_time(case, forward, given.rows, given.deadline, len(given.checkpoints)),
+        forward,
+    )
     if not len(scene) or not scene.usable.any():
         return Outcome(scene, [])
     names = [("sampler", case.sampler)] + ([("trainer", case.trainer)] if case.trainer else [])
@@ -201,34 +204,6 @@ def _both(outcome: Outcome, forward: Forward, given: Given) -> None:
     ]
 
 
-def chosen_rows(case: Case, most: int) -> Counts:
-    """Choose rows spread over a case, at most so many, in runs of neighbours."""
-    count = len(case.lengths)
-    if count <= most:
-        return np.arange(count)
-    starts = np.linspace(0, count - 16, max(most // 16, 1)).astype(np.int64)
-    return np.unique((starts[:, None] + np.arange(16)).ravel())
-
-
-def _rows_in_time(case: Case, forward: Forward, given: Given) -> Counts:
-    """Choose the rows that are read: fewer where the budget leaves no time for all.
-
-    The model's own pass, its noise and every checkpoint read them, which half of the time is for.
-    """
-    rows = chosen_rows(case, given.rows)
-    if given.deadline is None or len(rows) <= FEWEST_ROWS:
-        return rows
-    assert case.prompt_ids is not None
-    first = [row for row in rows if len(case.prompt_ids.row(row)) and case.lengths[row]][:TIMED]
-    began = time.monotonic()
-    forward.log_probs([passage_of(case, int(row)) for row in first])
-    now = time.monotonic()
-    of_row = (now - began) / max(len(first), 1)
-    left = 0.5 * (given.deadline - now) / (2 + len(given.checkpoints))
-    most = max(int(left / max(of_row, 1e-9)), FEWEST_ROWS)
-    return rows if most >= len(rows) else chosen_rows(case, most)
-
-
 def _noise(scene: Scene, sides: Sequence[Side]) -> tuple[str, Suspicion]:
     """Name what is left where both columns are the model's own."""
     exact = all(side.left.scale <= EXACT for side in sides)
@@ -267,7 +242,7 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
     stated = Declared.of(outcome.scene.case).weights_differ and not side.explained
     if stated and given.checkpoints:
         # Fingerprints of two weights outweigh what any other experiment is likely to tell.
-        named = _try_checkpoints(outcome, bench, given)
+        named = _try_checkpoints(outcome, bench, given, stated=True)
         if named is not None:
             outcome.trials += quick_trials(bench).trials
             outcome.suspicions.append(named)
@@ -294,18 +269,23 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
             outcome.suspicions.append(named)
             return
     pattern: Pattern | None = None
+    by_chance: tuple[str, Suspicion] | None = None
     if not found:
+        of_some = _in_some_rows(outcome, bench)
+        if of_some is not None:
+            outcome.suspicions.append(of_some)
+            return
         pattern = pattern_of(bench)
         by_chance = _by_chance(bench, pattern)
-        if by_chance is not None:
-            outcome.suspicions.append(by_chance)
-            return
-        ran: Ran = pass_trials(bench, given.progress)
+        ran: Ran = pass_trials(bench, given.progress, of_batch=by_chance is not None)
         trials += ran.trials
         outcome.trials += ran.trials
         outcome.open += ran.open
         found = [trial for trial in trials if explains(trial, bench.scene.noise)]
     order = ranked(found or [trial for trial in trials if trial.tells])
+    if not found and by_chance is not None and not (order and order[0].explained > PARTLY):
+        outcome.suspicions.append(by_chance)
+        return
     if found or (order and order[0].explained > PARTLY):
         other_weights = order[0].slug == "stale-weights"
         of_rows = by_rows(bench, order[0]) if other_weights else None
@@ -314,16 +294,53 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
     outcome.suspicions.append(_left_over(bench, pattern or pattern_of(bench), order))
 
 
-def _try_checkpoints(outcome: Outcome, bench: Bench, given: Given) -> tuple[str, Suspicion] | None:
-    """Score the rows with all checkpoints, and name whose weights made a column; None for none."""
+def _in_some_rows(outcome: Outcome, bench: Bench) -> tuple[str, Suspicion] | None:
+    """Name the law that the rows are of which alone are off; None where none explains them."""
+    part = apart(bench.scene, bench.side)
+    if part is None:
+        return None
+    share = len(part.rows) / len(bench.scene.rows)
+    sides = [side_of(part, side.name, side.policy) for side in outcome.sides]
+    mine = next(side for side in sides if side.name == bench.side.name)
+    if mine.explained:
+        _, named = told_by_law(part, sides)
+    else:
+        # They are held against the temperature of the other rows.
+        mine = at_temperature(part, mine, bench.side.temperature)
+        few = replace(bench, scene=part, side=mine)
+        found = [trial for trial in quick_trials(few).trials if explains(trial, part.noise)]
+        named = _named(ranked(found), few) if found else None
+    if named is None:
+        return None
+    slug, suspicion = named
+    return slug, replace(
+        suspicion,
+        message=f"In {share_of(share)}, which alone are off: {suspicion.message}",
+        share_of_rows=share,
+    )
+
+
+def _try_checkpoints(
+    outcome: Outcome, bench: Bench, given: Given, *, stated: bool = False
+) -> tuple[str, Suspicion] | None:
+    """Score the rows with all checkpoints, and name whose weights made a column; None for none.
+
+    Where metadata do not state other weights, rows that fail most are scored first: if no
+    checkpoint explains one of these, none made the column.
+    """
     given.progress(f"weights of {len(given.checkpoints)} checkpoints")
-    weights = weights_by_row(outcome.scene, bench.side, bench.forward, given.checkpoints)
+    scene = outcome.scene
+    some = None if stated or len(scene.rows) < 2 * len(bench.confirm) else bench.confirm
+    weights = weights_by_row(scene, bench.side, bench.forward, given.checkpoints, some)
+    if some is not None and weights.told_apart.any():
+        weights = weights_by_row(scene, bench.side, bench.forward, given.checkpoints)
     outcome.weights[bench.side.name] = weights
-    every = np.arange(len(outcome.scene))
+    scored = np.flatnonzero(np.isin(scene.owner, weights.rows))
     for name, column in list(zip(weights.names, weights.columns, strict=True))[1:]:
-        trial = bench.trial("checkpoints", "stale-weights", f"weights of {name}", column, every)
+        words = f"weights of {name}"
+        trial = bench.trial("checkpoints", "stale-weights", words, column[scored], scored)
         outcome.trials.append(replace(trial, slug=_slug(trial, bench)))
-    return by_weights(bench, weights)
+    return by_weights(bench, weights) if len(weights.rows) == len(scene.rows) else None
 
 
 def _named(order: Sequence[Trial], bench: Bench) -> tuple[str, Suspicion]:
@@ -389,8 +406,9 @@ def _by_chance(bench: Bench, pattern: Pattern) -> tuple[str, Suspicion] | None:
         return None
     return "dropout-in-trainer", told(
         0.85,
-        f"In {share:.0%} of the contexts that occur more than once, {bench.side.policy}_log_probs "
-        "differ from each other: they were made by chance, not by another model.",
+        f"In {share_of(share, 'contexts that occur more than once')}, "
+        f"{bench.side.policy}_log_probs differ from each other: they were made by chance, not by "
+        "another model.",
         [{"name": "same context, other value", "value": share, "reads": "made by chance"}],
         side="trainer",
     )
@@ -406,6 +424,7 @@ def _left_over(bench: Bench, pattern: Pattern, order: Sequence[Trial]) -> tuple[
     # The trainer's own column is not its model's, whatever the reason: no weights mend that.
     noisy = bench.side.left.scale < FEW_TIMES * bench.scene.noise
     wrong = slug == "forwards-differ" and not noisy
+    unsettled = slug == "weights-differ" and bench.side.name == "trainer"
     message = (
         f"No experiment explains {bench.side.policy}_log_probs (rms {bench.side.left.rms:.2g} nats "
         f"from the checkpoint's); {words}."
@@ -425,7 +444,7 @@ def _left_over(bench: Bench, pattern: Pattern, order: Sequence[Trial]) -> tuple[
         side=bench.side.name,
         share_of_rows=max(pattern.rows_off, 0.01),
         also_possible=list(dict.fromkeys(one for one in close if one != slug)) or None,
-        verdict="fix" if wrong else None,
+        verdict="fix" if wrong else "cannot-tell" if unsettled else None,
     )
 
 
@@ -448,7 +467,7 @@ def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
     if sampler and pattern.by_engine:
         return "replica-unsynced", 0.85, "rows are off by the engine that made them"
     if 0.03 < pattern.rows_off < 0.8 and pattern.rows_even > 0.08 and sampler:
-        return "replica-unsynced", 0.55, f"{pattern.rows_off:.0%} of the rows are off"
+        return "replica-unsynced", 0.55, f"{share_of(pattern.rows_off)} are off"
     if sampler and experts and side.left.scale < 8.0 * noise:
         return "moe-routing", 0.6, "few tokens are off by much, as other experts make them"
     if sampler and side.left.scale < 5.0 * noise:
@@ -457,6 +476,9 @@ def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
         return "context-differs", 0.6, "rows are off from a token of their own on"
     if not sampler and abs(pattern.reward) > 3.0:
         return "old-after-update", 0.7, "tokens moved with their advantage"
+    if not sampler and not experts and side.left.scale < FEW_TIMES * noise:
+        words = "few contexts are off by much and all others to rounding, as by other weights"
+        return "weights-differ", 0.6, words
     if sampler and pattern.law_of_recorded < -6.0:
         return "draft-recorded", 0.5, "the tokens are of the trainer's law, not of the recorded"
     if sampler:

@@ -9,8 +9,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.experiments.bench import GAIN, Bench, Trial
+from rcdiag.diagnosis.experiments.bench import GAIN, Bench, Counts, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
+from rcdiag.diagnosis.experiments.fit import Left
 from rcdiag.engines.changes import Passage
 
 Ids = NDArray[np.int32]
@@ -252,62 +253,74 @@ def _widths(bench: Bench) -> Iterator[tuple[int | None, dict[int, int]]]:
 
 def run_packing(bench: Bench) -> Iterator[Trial]:
     """Try rows that see the rows before them in a pack, whose positions go on or begin anew."""
-    case = bench.scene.case
     for anew in (False, True):
-
-        def packed(row: int, before: int, anew: bool = anew) -> Passage | None:
-            if row - before < 0:
-                return None
-            parts = [
-                np.concatenate([bench.scene.prompt(one), bench.scene.response(one)])
-                for one in range(row - before, row + 1)
-            ]
-            ids = np.concatenate(parts).astype(np.int32)
-            own = len(ids) - case.lengths[row]
-            positions = np.concatenate([np.arange(len(part)) for part in parts]) if anew else None
-            places = np.arange(own, len(ids))
-            return Passage(ids, places, row, positions, 0, bench.temperature_of(row))
-
-        # One row may have any number of rows before it: each row takes the number that suits it.
-        rows = bench.screen
-        best: dict[int, tuple[float, int, Trial]] = {}
-        for before in range(1, MOST_PACKED + 1):
-            for row in rows:
-                trial = bench.pass_trial(
-                    "packing",
-                    "packing-leak",
-                    "",
-                    [int(row)],
-                    edit=partial(_packed_after, packed, before),
-                )
-                if trial is not None and (
-                    int(row) not in best or trial.left.nats < best[int(row)][0]
-                ):
-                    best[int(row)] = (trial.left.nats, before, trial)
-            if before == 2 and not any(trial.gain > GAIN for _, _, trial in best.values()):
-                break
-            if bench.out_of_time:
-                break
-        if not best:
-            continue
-        at = np.concatenate([trial.at for _, _, trial in best.values()])
-        predicted = np.concatenate([trial.predicted for _, _, trial in best.values()])
-        words = "begin anew in each" if anew else "go on"
-        yield bench.trial(
-            "packing",
-            "packing-leak",
-            f"rows see the rows packed before them; positions {words}",
-            predicted,
-            at,
-            values={"rows_before": float(np.median([before for _, before, _ in best.values()]))},
-        )
+        trial = _packed_trial(bench, bench.screen, anew)
+        if trial is not None and trial.gain > GAIN:
+            trial = _packed_trial(bench, bench.confirm[::2], anew) or trial
+        if trial is not None:
+            yield trial
+            if trial.left.within(bench.scene.noise):
+                return
 
 
-def _packed_after(
-    packed: Callable[[int, int], Passage | None], before: int, row: int
-) -> Passage | None:
-    """Put a row after so many rows of its pack."""
-    return packed(row, before)
+def _packed_trial(bench: Bench, rows: Counts, anew: bool) -> Trial | None:
+    """Try packs in which each row has so many rows before it as suit it, or none as the first."""
+    spans = {int(row): bench.scene.tokens_of([int(row)]) for row in rows}
+    columns = {row: bench.side.honest[span] for row, span in spans.items()}
+    left = {row: _left_in(bench, columns[row], span) for row, span in spans.items()}
+    before_of = dict.fromkeys(spans, 0)
+    for before in range(1, MOST_PACKED + 1):
+        open_rows = [row for row in spans if not left[row].within(bench.scene.noise)]
+        better = False
+        for row, column in _packed_columns(bench, open_rows, before, anew).items():
+            found = _left_in(bench, column, spans[row])
+            if found.nats < left[row].nats - GAIN:
+                left[row], columns[row], before_of[row] = found, column, before
+                better = True
+        if bench.out_of_time or (before > 1 and not better):
+            break
+    if not any(before_of.values()):
+        return None
+    words = "begin anew in each" if anew else "go on"
+    return bench.trial(
+        "packing",
+        "packing-leak",
+        f"rows see the rows packed before them; positions {words}",
+        np.concatenate(list(columns.values())),
+        np.concatenate(list(spans.values())),
+        values={"rows_before": float(np.median(list(before_of.values())))},
+    )
+
+
+def _left_in(bench: Bench, column: NDArray[np.float64], span: Counts) -> Left:
+    """Measure what a prediction leaves of one row's recorded numbers."""
+    known = bench.side.known[span]
+    return bench.left(column[known], span[known])
+
+
+def _packed_columns(
+    bench: Bench, rows: Sequence[int], before: int, anew: bool
+) -> dict[int, NDArray[np.float64]]:
+    """Return the log-probs of rows that have so many rows before them in their pack, by row."""
+    passages = [_packed(bench, row, before, anew) for row in rows if row >= before]
+    passages = [one for one in passages if bench.fits(one)]
+    if not passages:
+        return {}
+    ends = np.cumsum([len(one.places) for one in passages])[:-1]
+    columns = np.split(bench.forward.log_probs(passages), ends)
+    return {one.row: column for one, column in zip(passages, columns, strict=True)}
+
+
+def _packed(bench: Bench, row: int, before: int, anew: bool) -> Passage:
+    """Return a row after so many rows of its pack."""
+    parts = [
+        np.concatenate([bench.scene.prompt(one), bench.scene.response(one)])
+        for one in range(row - before, row + 1)
+    ]
+    ids = np.concatenate(parts).astype(np.int32)
+    places = np.arange(len(ids) - bench.scene.case.lengths[row], len(ids))
+    positions = np.concatenate([np.arange(len(part)) for part in parts]) if anew else None
+    return Passage(ids, places, row, positions, 0, bench.temperature_of(row))
 
 
 def turns(bench: Bench, row: int) -> list[tuple[int, int, bool]]:
@@ -469,6 +482,7 @@ POSITIONS = Experiment(
     slugs=("position-ids",),
     asks="Do the positions of the response not follow those of the prompt?",
     run=run_positions,
+    of_batch=True,
     passes=lambda bench: 6.0,
 )
 PADDING = Experiment(
@@ -476,6 +490,7 @@ PADDING = Experiment(
     slugs=("attention-to-padding",),
     asks="Is padding attended to?",
     run=run_padding,
+    of_batch=True,
     passes=lambda bench: 18.0,
     worth=_batched,
 )
@@ -484,6 +499,7 @@ PACKING = Experiment(
     slugs=("packing-leak",),
     asks="Do packed rows see each other?",
     run=run_packing,
+    of_batch=True,
     passes=lambda bench: 8.0,
     worth=_batched,
 )

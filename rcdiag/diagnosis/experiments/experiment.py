@@ -23,3 +23,4 @@ class Experiment:
     passes: Callable[[Bench], float] = lambda bench: 0.1
     worth: Callable[[Bench], float] = lambda bench: 1.0
     sides: tuple[str, ...] = ("sampler", "trainer")
+    of_batch: bool = False  # what stands beside a row decides, so that one context has many values

@@ -25,6 +25,7 @@ Counts = NDArray[np.int64]
 # Float32 sums of a few hundred terms are right to about so many nats: the finest grain.
 FLOAT32 = 2e-6
 SCALES = np.geomspace(1e-5, 10.0, 25)  # of logit noise
+UNSURE = 0.02  # reach from which on noise of the logits shows in a token
 OUTLYING = 10.0  # a residual of so many scales is no noise
 LARGEST = 1e4  # nats: beyond it a residual counts as this
 
@@ -51,6 +52,19 @@ class Left:
             return 0.0
         far = OUTLYING * noise * self.reach + self.grain + 9.0 * FLOAT32
         return float((np.abs(self.residual) > far).mean())
+
+    @property
+    def tail(self) -> float:
+        """Return the rms of unsure tokens' residuals in units of the scale that suits most of them.
+
+        It is 2 to 5 where low precision moved all logits a little, and larger where few contexts
+        moved by much, as other weights move them.
+        """
+        unsure = self.reach > UNSURE
+        if not unsure.any():
+            return 0.0
+        width = self.scale * self.reach[unsure] + self.grain[unsure]
+        return float(np.sqrt(np.mean((self.residual[unsure] / width) ** 2)))
 
     def within(self, noise: float, outlying: float = 0.05) -> bool:
         """Tell whether what is left is an engine's noise, but for a share of the tokens."""

@@ -41,13 +41,20 @@ def quick_trials(bench: Bench) -> Ran:
     return Ran(tuple(trials), (), time.monotonic() - began)
 
 
-def pass_trials(bench: Bench, progress: Callable[[str], None] = lambda name: None) -> Ran:
+def pass_trials(
+    bench: Bench,
+    progress: Callable[[str], None] = lambda name: None,
+    *,
+    of_batch: bool = False,
+) -> Ran:
     """Run the experiments that take forward passes until one explains the column.
 
     Those run first that can tell most per pass; what is left when the time is spent stays open.
+    With `of_batch` those alone run that give one context several values.
     """
     began = time.monotonic()
     wanted = [one for one in EXPERIMENTS.values() if bench.side.name in one.sides]
+    wanted = [one for one in wanted if one.of_batch or not of_batch]
     rest = [one for one in wanted if one.passes(bench) >= CHEAP and one.worth(bench) > 0.0]
     order = sorted(rest, key=lambda one: -one.worth(bench) / one.passes(bench))
     trials: list[Trial] = []

@@ -11,6 +11,7 @@ from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 
+ROW_OFF = 0.03  # share of a row's tokens from which on it is off
 REPEATED = 12  # pairs of tokens with one context from which on they tell
 
 
@@ -36,13 +37,11 @@ def pattern_of(bench: Bench) -> Pattern:
     scene, side = bench.scene, bench.side
     at = side.known_at
     left = side.left.residual
-    reach = side.reach[at]
-    off = np.abs(left) > 10.0 * scene.noise * reach + side.grain[at] + 1e-4
+    off = _tokens_off(scene, side)
     row = np.searchsorted(scene.rows, scene.owner[at])
     count = len(scene.rows)
-    tokens = np.maximum(np.bincount(row, minlength=count), 1)
-    share = np.bincount(row, off, minlength=count) / tokens
-    bad = share > 0.03
+    share = _share_off(scene, side)
+    bad = share > ROW_OFF
     position = scene.position[at]
     early, late = left[position < 8], left[position >= 24]
     ratio = _rms(early) / max(_rms(late), 1e-9) if len(early) and len(late) else 1.0
@@ -61,6 +60,25 @@ def pattern_of(bench: Bench) -> Pattern:
         by_engine=_by_engine(scene, bad),
         by_prompt=_by_prompt(scene, bad),
     )
+
+
+def rows_off(scene: Scene, side: Side) -> NDArray[np.bool_]:
+    """Flag the rows of a scene in which more than a few tokens are off, [rows]."""
+    return _share_off(scene, side) > ROW_OFF
+
+
+def _tokens_off(scene: Scene, side: Side) -> NDArray[np.bool_]:
+    """Flag tokens that are off by more than an engine's noise, [known tokens]."""
+    at = side.known_at
+    return np.abs(side.left.residual) > 10.0 * scene.noise * side.reach[at] + side.grain[at] + 1e-4
+
+
+def _share_off(scene: Scene, side: Side) -> Array:
+    """Return the share of each row's tokens that are off, [rows]."""
+    row = np.searchsorted(scene.rows, scene.owner[side.known_at])
+    count = len(scene.rows)
+    off = np.bincount(row, _tokens_off(scene, side), minlength=count)
+    return off / np.maximum(np.bincount(row, minlength=count), 1)
 
 
 def _rms(values: Array) -> float:

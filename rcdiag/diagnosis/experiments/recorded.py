@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rcdiag.diagnosis.estimates import share_of
 from rcdiag.diagnosis.experiments.bench import GAIN, Array, Bench, Counts, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import residual
@@ -110,7 +111,7 @@ def run_shifted(bench: Bench) -> Iterator[Trial]:
             yield bench.trial(
                 "shifts",
                 "shift-some-rows",
-                f"{words} in {better.mean():.0%} of the rows",
+                f"{words} in {share_of(float(better.mean()))}",
                 mixed,
                 at,
                 values={"share_of_rows": float(better.mean())},

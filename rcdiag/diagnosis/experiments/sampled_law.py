@@ -20,6 +20,8 @@ Named = tuple[str, Suspicion]  # slug of a cause, and what speaks for it
 
 FEWEST = 100  # tokens in unsure contexts that tell of a temperature
 UNSURE_OF_TEMPERATURE = 0.03
+SURE_OF_TWO, OF_NEITHER = 0.97, 0.75  # confidence at most, and where tokens are of neither law
+OFF_ERRORS = 4.0  # standard errors from a temperature that are no chance
 SPANS_EXPLAIN = 0.3  # distance in temperature that is left without spans of foreign tokens
 
 
@@ -62,7 +64,7 @@ def told_by_law(scene: Scene, sides: Sequence[Side]) -> tuple[Estimate | None, N
         },
     ]
     if trained is not None and abs(np.log(trained / recorded)) > 0.02:
-        return tokens, _columns_differ(tokens, recorded, trained, evidence)
+        return tokens, _columns_differ(scene, tokens, recorded, trained, evidence)
     return tokens, _columns_agree(scene, tokens, recorded, evidence)
 
 
@@ -71,12 +73,24 @@ def _written(tokens: Estimate) -> str:
 
 
 def _columns_differ(
-    tokens: Estimate, recorded: float, trained: float, evidence: Sequence[dict[str, Any]]
+    scene: Scene,
+    tokens: Estimate,
+    recorded: float,
+    trained: float,
+    evidence: Sequence[dict[str, Any]],
 ) -> Named:
-    """Name the cause where sampler's and trainer's columns are of two temperatures."""
+    """Name the cause where sampler's and trainer's columns are of two temperatures.
+
+    It is as sure as the odds of the two laws, given the tokens; less so where they are of neither.
+    """
     at = _written(tokens)
-    near_trained = abs(np.log(tokens.value / trained)) < abs(np.log(tokens.value / recorded))
-    if near_trained:
+    likelier = float((scene.law.at(trained) - scene.law.at(recorded)).sum())
+    sure = min(1.0 / (1.0 + np.exp(-abs(likelier))), SURE_OF_TWO)
+    nearer = trained if likelier > 0 else recorded
+    off = abs(tokens.value - nearer) - OFF_ERRORS * (tokens.high - tokens.value) / 1.96
+    if off > UNSURE_OF_TEMPERATURE:
+        sure = min(sure, OF_NEITHER)
+    if likelier > 0:
         slug = "temperature-raw-recorded"
         words = f"Tokens were sampled at {at}; the recorded log-probs are of T = {recorded:.2f}"
     elif abs(recorded - 1.0) < 0.02:
@@ -91,7 +105,7 @@ def _columns_differ(
             f"Tokens were sampled at {at} and recorded so; the trainer's log-probs are of "
             f"T = {trained:.2f}"
         )
-    return slug, told(0.97, f"{words}.", evidence)
+    return slug, told(sure, f"{words}.", evidence)
 
 
 def _columns_agree(

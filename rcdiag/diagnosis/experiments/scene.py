@@ -37,11 +37,12 @@ class Scene:
     owner: Counts  # [tokens] index in the case of each token's row
     position: Counts  # [tokens] in the response
     token: Counts  # [tokens]
-    usable: Flags  # [tokens] sampled by the policy
+    usable: Flags  # [tokens] sampled by the policy, and no column is broken there
     reading: Reading  # [tokens]
-    law_at: Counts  # [law tokens] index among the tokens: unsure contexts, spread over the rows
+    law_at: Counts  # [law tokens] index among all sampled tokens: unsure contexts, of all rows
     law: Law
     noise: float  # scale of the logit noise of an engine in bfloat16
+    experts: bool = False  # the model routes tokens: noise that exchanges experts moves few by much
 
     def __len__(self) -> int:
         return len(self.place)
@@ -143,7 +144,7 @@ def scene_of(case: Case, rows: Counts, forward: Forward) -> Scene:
     reading = forward.read([passage_of(case, int(row)) for row in rows])
     owner, position = case.owner[place], case.position[place]
     token, usable = case.token_id[place].astype(np.int64), case.mask[place]
-    chosen = _law_tokens(reading, usable, vocabulary)
+    chosen = _law_tokens(reading, case.sampled[place], vocabulary)
     law = Law(reading.logits_at(chosen), token[chosen], owner[chosen], position[chosen])
     return Scene(
         case=case,
@@ -157,6 +158,7 @@ def scene_of(case: Case, rows: Counts, forward: Forward) -> Scene:
         law_at=chosen,
         law=law,
         noise=_engine_noise(case, rows, forward, reading),
+        experts=bool(forward.tensors.experts),
     )
 
 
@@ -167,9 +169,9 @@ def _largest_id(case: Case, row: int) -> int:
     return int(max(case.prompt_ids.row(row).max(initial=0), response.max(initial=0)))
 
 
-def _law_tokens(reading: Reading, usable: Flags, vocabulary: int) -> Counts:
+def _law_tokens(reading: Reading, sampled: Flags, vocabulary: int) -> Counts:
     """Choose tokens whose contexts are unsure, whatever was sampled there."""
-    unsure = np.flatnonzero(usable & (-np.expm1(reading.top) > UNSURE))
+    unsure = np.flatnonzero(sampled & (-np.expm1(reading.top) > UNSURE))
     most = max(min(LAW_TOKENS, LAW_VALUES // vocabulary), 64)
     if len(unsure) <= most:
         return unsure

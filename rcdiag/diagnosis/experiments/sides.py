@@ -12,6 +12,8 @@ from rcdiag.diagnosis.signs.storage import StoredColumn
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.8, 2.2, 3.0)
 # Share of tokens that an honest engine leaves far off: more are a fault of few tokens.
 FEW_OFF = 0.004
+EXACT = 3e-5  # scale of the noise of two float32 passes
+UNEVEN = 10.0  # tail from which on a dense trainer's column is not its own model's but for rounding
 SCANNED = 1_500  # law tokens on which temperatures are searched
 
 
@@ -46,6 +48,7 @@ def _side(
     reach = scene.reach_at(honest)
     grain = _grain(scene, recorded, known)
     left = unexplained(recorded[known], honest[known], reach[known], grain[known])
+    uneven = name == "trainer" and not scene.experts and left.scale > EXACT and left.tail > UNEVEN
     return Side(
         name=name,
         policy=policy,
@@ -56,7 +59,9 @@ def _side(
         reach=reach,
         grain=grain,
         left=left,
-        explained=left.within(scene.noise) and left.outlying(2.5 * scene.noise) < FEW_OFF,
+        explained=(
+            left.within(scene.noise) and left.outlying(2.5 * scene.noise) < FEW_OFF and not uneven
+        ),
     )
 
 

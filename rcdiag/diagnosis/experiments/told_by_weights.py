@@ -5,16 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion
+from rcdiag.diagnosis.estimates import share_of
 from rcdiag.diagnosis.experiments.bench import Bench, Trial
 from rcdiag.diagnosis.experiments.patterns import pattern_of
 from rcdiag.diagnosis.experiments.sampled_law import told
-from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow, rows_of_changes
+from rcdiag.diagnosis.experiments.weights_by_row import (
+    TELLS_WEIGHTS,
+    WeightsByRow,
+    rows_of_changes,
+)
 from rcdiag.engines.changes import Moved
 
 MOST_OF_STEP = 0.7  # share of a step's rows
 SOME = 0.25  # share of such steps' rows that other weights must explain
 MOST = 0.9  # share of rows that is all of them, but for chance
-TELLS_WEIGHTS = 4.0  # nats by which one checkpoint's weights must explain a row better
 
 
 def by_rows(bench: Bench, trial: Trial) -> tuple[str, Suspicion] | None:
@@ -75,7 +79,7 @@ def by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | N
     if sampler and switched.mean() > 0.15 and own.mean() + other.mean() + switched.mean() > 0.7:
         return "in-flight-update", told(
             0.93,
-            f"In {switched.mean():.0%} of the rows the first tokens are of other weights than the "
+            f"In {share_of(float(switched.mean()))} the first tokens are of other weights than the "
             "last ones.",
             evidence,
             share_of_rows=float(switched.mean()),
@@ -83,7 +87,7 @@ def by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | N
     if sampler and weights.mixed > 0.3 and pattern_of(bench).law_of_recorded < -4.0:
         return "draft-recorded", told(
             0.75,
-            f"In {weights.mixed:.0%} of the rows some recorded log-probs are of other weights, "
+            f"In {share_of(weights.mixed)} some recorded log-probs are of other weights, "
             "token by token: those of a draft model.",
             evidence,
             side="recorder",
@@ -96,8 +100,8 @@ def by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | N
     share = float((other & tells).sum() / max(((own | other) & tells).sum(), 1))
     names = ", ".join(weights.names[index] for index in np.unique(best[other]))
     message = (
-        f"{share:.0%} of the rows of {bench.side.policy}_log_probs are of {names}, not of "
-        "the trainer's weights."
+        f"In {share_of(share)} {bench.side.policy}_log_probs are those of {names}, not of the "
+        "trainer's weights."
     )
     if not sampler:
         return "reference-as-old", told(0.9, message, evidence, side="trainer", share_of_rows=share)

@@ -19,6 +19,7 @@ Counts = NDArray[np.int64]
 
 SWITCHED = 12.0  # nats by which two checkpoints must explain a row better than one
 EXPLAINED = 1.0  # mean loss of a row's tokens below which an engine's noise is all that is left
+TELLS_WEIGHTS = 4.0  # nats by which one checkpoint's weights must explain a row better
 LEAST_PART = 4  # tokens on either side of a switch
 
 
@@ -27,7 +28,7 @@ class WeightsByRow:
     """How well every candidate's weights explain every row of one side's column."""
 
     names: list[str]  # the trainer's own weights first, then checkpoints
-    columns: list[Array]  # [candidates][tokens of the scene] log-probs, nats
+    columns: list[Array]  # [candidates][tokens of the scene] nats, NaN in rows not scored
     rows: Counts  # [rows] index in the case
     losses: Array  # [candidates, rows] summed over tokens
     by_token: Array  # [rows] where every token takes the candidate that suits it best
@@ -55,6 +56,13 @@ class WeightsByRow:
         return self.losses.min(axis=0) < EXPLAINED * np.maximum(self.tokens, 1)
 
     @property
+    def told_apart(self) -> NDArray[np.bool_]:
+        """Tell which rows other weights than the trainer's explain, in part at least, [rows]."""
+        better = self.losses[0] - self.losses[1:].min(axis=0) > TELLS_WEIGHTS
+        of_tokens = self.by_token < EXPLAINED * np.maximum(self.tokens, 1)
+        return (better & of_tokens) | (self.switch >= 0)
+
+    @property
     def mixed(self) -> float:
         """Return the share of rows that only candidates mixed token by token explain."""
         mixed = self.by_token < EXPLAINED * np.maximum(self.tokens, 1)
@@ -62,35 +70,48 @@ class WeightsByRow:
 
 
 def weights_by_row(
-    scene: Scene, side: Side, forward: Forward, checkpoints: Sequence[Path]
+    scene: Scene,
+    side: Side,
+    forward: Forward,
+    checkpoints: Sequence[Path],
+    rows: Counts | None = None,
 ) -> WeightsByRow:
-    """Score all rows with every checkpoint, and hold the side's column against each."""
+    """Score rows with every checkpoint, and hold the side's column against each; None for all."""
     moved = {checkpoint.name: Moved(checkpoint) for checkpoint in checkpoints}
-    return rows_of_changes(scene, side, forward, moved)
+    return rows_of_changes(scene, side, forward, moved, rows)
 
 
 def rows_of_changes(
-    scene: Scene, side: Side, forward: Forward, changes: Mapping[str, Change]
+    scene: Scene,
+    side: Side,
+    forward: Forward,
+    changes: Mapping[str, Change],
+    rows: Counts | None = None,
 ) -> WeightsByRow:
-    """Score all rows under every change of the weights, and hold the column against each."""
+    """Score rows under every change of the weights, and hold the column against each."""
+    rows = scene.rows if rows is None else rows
     temperature = {int(row): float(t) for row, t in zip(scene.owner, side.temperature, strict=True)}
-    passages = [scene.passage(int(row), temperature[int(row)]) for row in scene.rows]
-    columns = [side.honest, *(forward.log_probs(passages, one) for one in changes.values())]
-    at = side.known_at
+    passages = [scene.passage(int(row), temperature[int(row)]) for row in rows]
+    columns = [side.honest]
+    for change in changes.values():
+        column = np.full(len(scene), np.nan)
+        column[scene.tokens_of(rows)] = forward.log_probs(passages, change)
+        columns.append(column)
+    at = side.known_at[np.isin(scene.owner[side.known_at], rows)]
     reach = side.reach[at]
     width = scene.noise * reach + side.grain[at]
     losses = np.stack(
         [np.log1p((residual(side.recorded[at], column[at]) / width) ** 2) for column in columns]
     )
-    row = np.searchsorted(scene.rows, scene.owner[at])
-    count = len(scene.rows)
+    row = np.searchsorted(rows, scene.owner[at])
+    count = len(rows)
     summed = np.stack([_by_row(row, loss, count) for loss in losses])
     tokens = np.bincount(row, minlength=count)
     switch, before, after = _switches(losses, row, count)
     return WeightsByRow(
         names=["the trainer's", *changes],
         columns=columns,
-        rows=scene.rows,
+        rows=rows,
         losses=summed,
         by_token=_by_row(row, losses.min(axis=0), count),
         tokens=tokens,

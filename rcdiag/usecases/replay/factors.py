@@ -28,7 +28,8 @@ def factors(batch: ReplayBatch) -> dict[str, Factor]:
 def _factor(batch: ReplayBatch, behavior: str, target: str) -> Factor:
     pair = batch.pair(behavior, target)
     suite = Suite(SuiteState.of(pair))
-    measured = _measured(pair, suite, behavior, target)
+    constant = RowCount.of(pair.tokens).constant - batch.scored_roles
+    measured = _measured(pair, suite, broken=bool(constant & {behavior, target}))
     return Factor(
         behavior=behavior,
         target=target,
@@ -42,12 +43,11 @@ def _factor(batch: ReplayBatch, behavior: str, target: str) -> Factor:
     )
 
 
-def _measured(pair: PolicyPair, suite: Suite, behavior: str, target: str) -> dict[str, MetricValue]:
-    """Measure a pair; nothing where one of the two holds values that no log-prob can have, or one
-    number alone.
+def _measured(pair: PolicyPair, suite: Suite, *, broken: bool) -> dict[str, MetricValue]:
+    """Measure a pair; nothing where one of the two holds values that no log-prob can have, or is
+    `broken` otherwise: recorded, and one number alone.
     """
     values = pair.values.behavior, pair.values.target
-    alike = RowCount.of(pair.tokens).constant.intersection((behavior, target))
-    if alike or any(impossible(one).any() for one in values):
+    if broken or any(impossible(one).any() for one in values):
         return without_numbers()
     return {name: judged_metric(METRICS[name], suite) for name in ("k3_kl", "ess_seq")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -21,6 +21,7 @@ from rcdiag.table.stream import read_trajectories
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
+from rcdiag.usecases.diagnosed import scored_policies
 from rcdiag.usecases.passes import no_tokens
 from rcdiag.usecases.replay.token_advantages import token_advantages
 
@@ -55,6 +56,7 @@ class ReplayBatch:
     tokens: TokenBatch
     parts: Parts  # the rows as a model reads them; tokens of other rows are masked
     non_finite: NonFinite  # under the names that the policies have in the table
+    scored_roles: frozenset[str] = frozenset()  # those whose log-probs an engine computed
 
     @property
     def rollout(self) -> Array:
@@ -105,12 +107,20 @@ class ReplayBatch:
         """The batch before the first step of a model that gives these log-probs and entropies."""
         entropy = {} if scores.entropy is None else {"old": scores.entropy}
         log_probs = {"rollout": self.rollout, "old": scores.log_probs, "current": scores.log_probs}
-        return replace(self, tokens=replace(self.tokens, log_probs=log_probs, entropy=entropy))
+        return replace(
+            self,
+            tokens=replace(self.tokens, log_probs=log_probs, entropy=entropy),
+            scored_roles=self.scored_roles | {"old", "current"},
+        )
 
     def with_current(self, log_probs: Array) -> ReplayBatch:
         """The batch in the middle of an update, under other current log-probs [tokens]."""
         policies = {**self.tokens.log_probs, "current": log_probs}
-        return replace(self, tokens=replace(self.tokens, log_probs=policies))
+        return replace(
+            self,
+            tokens=replace(self.tokens, log_probs=policies),
+            scored_roles=self.scored_roles | {"current"},
+        )
 
     def with_advantages(self, advantages: Array) -> ReplayBatch:
         """The batch with other advantages [tokens]."""
@@ -154,19 +164,24 @@ def read_batch(
             f"{dump.name}: no unmasked response token to learn from",
             hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
         )
-    return replay_batch(parts, roles, advantage, chosen)
+    return replay_batch(parts, roles, advantage, chosen, scored_policies(dump))
 
 
 def replay_batch(
-    parts: Sequence[Trajectories], roles: Roles, advantage: str, step: int | None = None
+    parts: Sequence[Trajectories],
+    roles: Roles,
+    advantage: str,
+    step: int | None = None,
+    scored: Collection[str] = (),
 ) -> ReplayBatch:
     """The batch of the rows of `step`; the tokens of all other rows are masked already.
 
     Current log-probs that are not recorded are those of the old policy: the first mini-batch.
+    `scored` are the policies whose log-probs an engine computed.
     """
     names = tuple(dict.fromkeys(roles.names))
     tokens = reduce(add, (sampled_tokens(part, names) for part in parts))
-    by_role = zip(("rollout", "old", "current"), roles.names, strict=True)
+    by_role = tuple(zip(("rollout", "old", "current"), roles.names, strict=True))
     empty: Mapping[int | None, int] = tokens.empty
     if step is not None:
         empty = {step: tokens.empty.get(step, 0)}
@@ -183,6 +198,7 @@ def replay_batch(
         ),
         parts=parts,
         non_finite=NonFinite.of(tokens),
+        scored_roles=frozenset(role for role, name in by_role if name in scored),
     )
 
 

@@ -60,7 +60,8 @@ class TableOfLogits:
         return Law(moved.astype(np.float32), token, token, token).at(1.0)
 
     def after(self, passages: Sequence[Passage]) -> NDArray[np.float64]:
-        raise NotImplementedError
+        logits, token = self._of(passages)
+        return Law(np.roll(logits, -1, axis=0), token, token, token).at(1.0)
 
     def after_other_prefix(self, passages: Sequence[Passage], folder: Path) -> NDArray[np.float64]:
         raise NotImplementedError

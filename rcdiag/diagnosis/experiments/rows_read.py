@@ -1,0 +1,45 @@
+"""Which rows of a case the model reads: spread over it, and fewer where time is short."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.experiments.bench import Counts
+from rcdiag.diagnosis.experiments.scene import passage_of
+from rcdiag.engines.changes import Forward
+
+FEWEST_ROWS = 16  # that are read, however short the time
+TIMED = 4  # rows by which the time of the others is told
+
+
+def chosen_rows(case: Case, most: int) -> Counts:
+    """Choose rows spread over a case, at most so many, in runs of neighbours."""
+    count = len(case.lengths)
+    if count <= most:
+        return np.arange(count)
+    starts = np.linspace(0, count - 16, max(most // 16, 1)).astype(np.int64)
+    return np.unique((starts[:, None] + np.arange(16)).ravel())
+
+
+def rows_in_time(
+    case: Case, forward: Forward, most: int, deadline: float | None, checkpoints: int
+) -> Counts:
+    """Choose at most so many rows: fewer where the time to a deadline does not do for all.
+
+    The model's own pass, its noise and every checkpoint read them, which half of the time is for.
+    """
+    rows = chosen_rows(case, most)
+    if deadline is None or len(rows) <= FEWEST_ROWS:
+        return rows
+    assert case.prompt_ids is not None
+    first = [row for row in rows if len(case.prompt_ids.row(row)) and case.lengths[row]][:TIMED]
+    began = time.monotonic()
+    forward.log_probs([passage_of(case, int(row)) for row in first])
+    now = time.monotonic()
+    of_row = (now - began) / max(len(first), 1)
+    left = 0.5 * (deadline - now) / (2 + checkpoints)
+    in_time = max(int(left / max(of_row, 1e-9)), FEWEST_ROWS)
+    return rows if in_time >= len(rows) else chosen_rows(case, in_time)

@@ -1,0 +1,188 @@
+"""What experiments conclude of a column: whose law, in which rows, and who saw other rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.experiments.conclude import experimental
+from rcdiag.diagnosis.experiments.contexts import run_packing
+from rcdiag.diagnosis.experiments.order import pass_trials
+from rcdiag.diagnosis.experiments.sampled_law import told
+from rcdiag.diagnosis.experiments.trainer_law import Law
+from rcdiag.diagnosis.verdict import verdict_with_experiments
+from rcdiag.engines.changes import Change, Passage
+from tests.diagnosis.experiments.scenes import (
+    LENGTH,
+    ROWS,
+    VOCABULARY,
+    TableOfLogits,
+    bench_of,
+    made_up,
+)
+
+T = 0.6
+
+
+def of_temperature(case: Case, model: TableOfLogits, temperature: float) -> NDArray[np.float64]:
+    """Return the model's log-probs of the case's tokens at a temperature."""
+    logits = model.logits.reshape(-1, VOCABULARY)
+    token = case.token_id.astype(np.int64)
+    return Law(logits, token, token, token).at(temperature)
+
+
+@pytest.mark.parametrize("broken", ["sentinel", "floor-clip"])
+def test_tokens_without_values_count_in_the_law_that_sampled(broken):
+    """They are the rare ones: without them the tokens look as of a sharper law."""
+    case, model = made_up(lambda logits, prompt, response: logits / np.float32(1.25))
+    whole = experimental(case, model).temperature
+    old = case.log_probs["old"]
+    least = np.quantile(old, 0.1)
+    case = case.with_log_probs(
+        "old", np.where(old < least, -9999.0 if broken == "sentinel" else least, old)
+    )
+    diagnosis, outcome = verdict_with_experiments(case, lambda one: experimental(one, model))
+    named = {cause.slug: cause for cause in diagnosis.causes}
+    assert {broken, "trainer-without-temperature"} <= named.keys()
+    assert outcome is not None
+    assert outcome.temperature == whole
+
+
+@pytest.mark.parametrize("share", [0.15, 0.4])
+def test_a_law_of_some_rows_is_found_in_these(share):
+    """One engine of several returns log-probs from before the temperature."""
+    case, model = made_up(
+        lambda logits, prompt, response: logits / np.float32(T), temperature=T, noise=0.002
+    )
+    raw = np.random.default_rng(5).random(ROWS) < share
+    processed = case.log_probs["rollout"]
+    stored = np.where(np.repeat(raw, LENGTH), of_temperature(case, model, 1.0), processed)
+    case = replace(case, log_probs={"rollout": stored, "old": of_temperature(case, model, T)})
+    (first, *_) = experimental(case, model).suspicions
+    assert first[0] == "temperature-raw-recorded"
+    assert first[1].share_of_rows == pytest.approx(raw.mean(), abs=0.02)
+
+
+def test_which_of_two_temperatures_sampled_is_no_surer_than_the_tokens():
+    """Few tokens of two laws that are near to each other may be of either."""
+    case, model = made_up(
+        lambda logits, prompt, response: logits / np.float32(0.95), temperature=0.95, noise=0.0005
+    )
+    rows = np.arange(ROWS) < 6
+    case = case.with_log_probs("old", of_temperature(case, model, 1.0))
+    likelier = of_temperature(case, model, 0.95) - of_temperature(case, model, 1.0)
+    odds = abs(likelier[np.repeat(rows, LENGTH)].sum())
+    assert odds < 3.0
+    model.noise = 0.0005
+    (first, *_) = experimental(case.take(rows), model).suspicions
+    assert first[1].confidence == pytest.approx(1.0 / (1.0 + np.exp(-odds)), abs=0.02)
+    (first, *_) = experimental(case, model).suspicions
+    assert first[0] == "trainer-without-temperature"
+
+
+def test_a_few_contexts_of_the_trainer_that_are_far_off_are_no_rounding():
+    """Rounding moves all contexts alike; one small update moves few by much."""
+    rng = np.random.default_rng(1)
+    case, model = made_up(noise=0.006)
+    model.noise = 0.006
+    old = case.log_probs["old"]
+    rounded = old + rng.normal(0, 0.004, len(old))
+    few = rng.random(len(old)) < 0.002
+    moved = rounded + np.where(few, rng.choice([-0.7, 0.7], len(old)), 0.0)
+    for stored, slug in ((rounded, "engine-noise"), (moved, "weights-differ")):
+        one = case.with_log_probs("old", np.minimum(stored, 0.0))
+        diagnosis, _ = verdict_with_experiments(one, lambda mended: experimental(mended, model))
+        assert diagnosis.causes[0].slug == slug
+    assert diagnosis.verdict == "cannot-tell"
+
+
+class Packed(TableOfLogits):
+    """A model whose logits depend on what stands before a row's own prompt."""
+
+    def log_probs(
+        self, passages: Sequence[Passage], change: Change | None = None
+    ) -> NDArray[np.float64]:
+        logits, token = self._of(passages)
+        moved = [self.pulled(one) for one in passages]
+        return Law(logits + np.concatenate(moved), token, token, token).at(1.0)
+
+    def pulled(self, passage: Passage) -> NDArray[np.float32]:
+        own = LENGTH + 6
+        before = passage.ids[:-own]
+        shape = (len(passage.places), VOCABULARY)
+        if not len(before):
+            return np.random.default_rng(3).normal(0, self.noise, shape).astype(np.float32)
+        seed = int(before.sum()) % 2**31
+        return np.random.default_rng(seed).normal(0, 0.7, shape).astype(np.float32)
+
+
+def test_packs_are_found_though_each_row_has_its_own_place_in_one():
+    case, table = made_up()
+    model = Packed(table.logits)
+    starts = np.arange(ROWS) // 3 * 3
+    ids = [
+        np.concatenate([case.prompt_ids.row(row), case.token_id.reshape(ROWS, -1)[row]])
+        for row in range(ROWS)
+    ]
+    passages = []
+    for row, first in enumerate(starts):
+        whole = np.concatenate(ids[first : row + 1]).astype(np.int32)
+        passages.append(Passage(whole, np.arange(len(whole) - LENGTH, len(whole)), row, None, 0))
+    case = case.with_log_probs("old", model.log_probs(passages))
+    bench = bench_of(case, model, "trainer")
+    best = min(run_packing(bench), key=lambda trial: trial.left.nats)
+    assert best.slug == "packing-leak"
+    assert best.left.within(bench.scene.noise)
+    assert best.z > 6.0
+    assert best.values["rows_before"] in (1.0, 1.5, 2.0)
+
+
+def test_what_stands_beside_a_row_is_tried_before_chance():
+    """Where one context has several values, no other experiment can explain them."""
+    case, model = made_up()
+    stored = case.log_probs["old"] + np.random.default_rng(0).normal(0, 0.5, len(case.token_id))
+    bench = bench_of(case.with_log_probs("old", stored), model, "trainer")
+    ran = pass_trials(bench, of_batch=True)
+    assert {trial.experiment for trial in ran.trials} <= {"positions", "padding", "packing"}
+    assert {"positions", "padding"} <= {trial.experiment for trial in ran.trials}
+
+
+@pytest.mark.parametrize(("guess", "with_law"), [(0.6, True), (0.9, False)])
+def test_a_law_that_no_experiment_explains_alone_is_named_with_the_rest(guess, with_law):
+    """Every law was tried alone: one that leaves more than noise has something else beside it."""
+    case, model = made_up(lambda logits, prompt, response: of_likeliest(logits))
+    found = experimental(case, model)
+    other = told(guess, "No experiment explains rollout_log_probs.", [{"name": "rms", "value": 1}])
+    outcome = replace(found, suspicions=[("weights-differ", other)])
+    table, _ = verdict_with_experiments(case, None)
+    assert table.causes[0].slug == "truncated-law"
+    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    named = {cause.slug for cause in diagnosis.causes}
+    assert named == {"weights-differ"} | ({"truncated-law"} if with_law else set())
+
+
+@pytest.mark.parametrize(
+    "refuted", [(), ("top-p-renormalised", "top-k-renormalised", "min-p-renormalised")]
+)
+def test_a_kept_set_of_the_table_stands_until_experiments_refute_all(refuted):
+    case, model = made_up(lambda logits, prompt, response: of_likeliest(logits))
+    table, _ = verdict_with_experiments(case, None)
+    assert table.causes[0].slug == "truncated-law"
+    quiet = told(0.95, "The checkpoint explains every column.", [], side="none")
+    outcome = replace(
+        experimental(case, model), suspicions=[("engine-noise", quiet)], ruled_out=list(refuted)
+    )
+    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    assert diagnosis.causes[0].slug == ("engine-noise" if refuted else "truncated-law")
+
+
+def of_likeliest(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Keep the likeliest eight of a context."""
+    made = logits.copy()
+    made[np.argsort(-logits)[8:]] = np.float32(-1e9)
+    return made
