@@ -69,8 +69,9 @@ def score(
     check_apart([result, csv, html, plots, output], [*dump, trainer_config, logged])
     check_outputs([result, csv, html, plots], force=force)
     drawing = Drawing.of(plots, figure, width)
-    # The screen shows none of the sequences that a result holds for readers.
+    # The screen shows none of the sequences and texts that a result holds for readers.
     kept = json or any((result, html, plots, sequence))
+    text = include_text if kept or include_text else False
     with screen.progress() as progress:
         document = chosen(rcdiag.score, dry_run)(
             dump,
@@ -94,7 +95,7 @@ def score(
             arithmetic=arithmetic.value,
             carry=carry,
             logged=logged,
-            include_text=include_text,
+            include_text=text,
             sequences=(sequence or []) if kept else None,
             rows=rows,
             seed=seed,

@@ -11,7 +11,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import Cause, Suspicion
-from rcdiag.diagnosis.causes.cause_words import cause_words
+from rcdiag.diagnosis.causes.cause_words import words_of
 from rcdiag.diagnosis.judge import SILENT, SURE, WIDEST, diagnosis_of, suspicions
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
@@ -152,7 +152,7 @@ def cause_of(slug: str) -> Cause:
     """Return the cause of a slug; one that no table alone can tell has its words only."""
     if slug in CAUSES:
         return CAUSES[slug]
-    return Cause(words=cause_words()[slug], stage="difference", weigh=lambda signs: None)
+    return Cause(words=words_of(slug), stage="difference", weigh=lambda signs: None)
 
 
 def _joined(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.causes.cause_words import CauseWords, cause_words
+from rcdiag.diagnosis.causes.cause_words import CauseWords, words_of
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
@@ -58,7 +58,7 @@ def shipped(
     slug: str, stage: str, weigh: Callable[[Signs], Suspicion | None], *, needs_two: bool = True
 ) -> Cause:
     """Make a cause whose words stand in one of the files in `words/`."""
-    return Cause(words=cause_words()[slug], stage=stage, weigh=weigh, needs_two=needs_two)
+    return Cause(words=words_of(slug), stage=stage, weigh=weigh, needs_two=needs_two)
 
 
 def fact(name: str, reads: str, /, **values: Any) -> dict[str, Any]:
