@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import rcdiag
-from cli.freed_memory import resume_collection
+from cli.freed_memory import hold_collection, resume_collection
 from cli.options import FailOn
 from cli.terminal.console import write_out
 from cli.terminal.screen import Screen
@@ -85,6 +85,8 @@ def finish(
     if csv is not None:
         write_text(csv, document.frame().write_csv())
         paths.append(csv)
+    if html is not None and drawing is None:
+        hold_collection()  # figures in files leave much behind, a page does not
     if html is not None or drawing is not None:
         paths += rcdiag.report(
             document,

@@ -32,7 +32,7 @@ from rcdiag.results.base import LEVELS as METRIC_LEVELS
 # What a name means, as the popovers of the page show it; None for a name without an explanation.
 Explain = Callable[[str], Mapping[str, str] | None]
 
-# The figures that stand in a page without a script as drawings: the first two that apply.
+# The figures that stand in a page without a script as drawings: the first three that apply.
 LEADING = (
     "tokens-beyond-ratio",
     "mismatch-by-probability",
@@ -42,7 +42,7 @@ LEADING = (
     "gradient-shares",
     "unexplained-by-experiment",
 )
-MOST_LEADING = 2
+MOST_LEADING = 3
 WORST_TOKENS, PRINTED = "worst-tokens", 10  # rows of this table on paper: page.css leaves the rest
 QUOTED = re.compile(r"`([^`]+)`")
 # Where a long name may break: `sample_data/`, `versions.`, `2.13.0+`; never within a number.
