@@ -12,7 +12,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Suspicion
 from rcdiag.diagnosis.estimates import share_of
-from rcdiag.diagnosis.experiments.bench import Bench, Trial
+from rcdiag.diagnosis.experiments.bench import Bench, Coders, Trial, no_coders
 from rcdiag.diagnosis.experiments.ends import told_by_ends
 from rcdiag.diagnosis.experiments.fit import Estimate
 from rcdiag.diagnosis.experiments.order import (
@@ -82,8 +82,7 @@ class Given:
     """What a user gives beside the table and the trainer's model."""
 
     checkpoints: Sequence[Path] = ()
-    encode: Callable[[str], list[int]] | None = None
-    decode: Callable[[Sequence[int]], str] | None = None
+    coders: Coders = no_coders  # of the checkpoint's tokenizer
     rows: int = 256
     deadline: float | None = None  # time.monotonic()
     progress: Callable[[str], None] = lambda text: None
@@ -259,8 +258,7 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
         forward,
         other=other,
         checkpoints=given.checkpoints,
-        encode=given.encode,
-        decode=given.decode,
+        coders=given.coders,
         deadline=given.deadline,
     )
     stated = Declared.of(outcome.scene.case).weights_differ and not side.explained
