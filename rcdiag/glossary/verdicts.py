@@ -11,7 +11,8 @@ VERDICTS: dict[str, str] = {
     "fix": "A fault that no weights mend: the recorded law did not sample, columns do not belong "
     "together, the two sides saw other contexts, the trainer's own column is wrong, or the data "
     "are broken. `sweep` ranks nothing.",
-    "cannot-tell": "Too little data, or evidence that points both ways. `next` names the "
+    "cannot-tell": "Too little data, evidence that points both ways, or a difference that is "
+    "sure and whose cause is open, so that nobody knows whether weights mend it. `next` names the "
     "experiment that would tell.",
 }
 EXAMPLES: dict[str, str] = {

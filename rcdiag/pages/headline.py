@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
 from rcdiag.frozen import dataclass
 from rcdiag.pages.formats import number
-from rcdiag.results import SEVERITIES, Action, Finding, NamedCause
+from rcdiag.results import SEVERITIES, Action, Diagnosis, Finding, NamedCause
 
 if TYPE_CHECKING:
     from rcdiag.results import Result
@@ -35,6 +35,19 @@ MEANINGS = {
     "made from these log-probs.",
     "cannot-tell": "The table does not tell what is wrong, if anything is: the next experiment "
     "below would.",
+}
+# Where a cause is named and the verdict is `cannot-tell`: what is open beside the name, in a few
+# words, and what is known and what is not.
+IDENTICAL = "columns-identical"
+OPEN_CAUSE = "what makes it so"
+OPEN_ORIGIN = "a copy, or one engine for both"
+OPEN_NAME = "too little to act on"
+KNOWN = {
+    OPEN_CAUSE: "That something differs is known; what makes it so is not, and with it whether "
+    "importance weights mend it.",
+    OPEN_ORIGIN: "That the columns are equal is known; whether one engine made both or one was "
+    "copied is not.",
+    OPEN_NAME: "The cause that is named is a guess: too little speaks for it to mend anything.",
 }
 
 
@@ -83,9 +96,9 @@ def headline(result: Result, answer: str) -> Headline:
     return Headline(
         level=LEVELS[diagnosis.verdict],
         verdict=diagnosis.verdict,
-        cause=_names(diagnosis.causes),
+        cause=_names(diagnosis),
         slugs=[cause.slug for cause in diagnosis.causes],
-        means=MEANINGS[diagnosis.verdict],
+        means=_means(diagnosis),
         about=_about(result),
         summary=diagnosis.summary,
         actions=_actions(diagnosis.causes),
@@ -115,13 +128,33 @@ def counted(findings: Sequence[Finding]) -> str:
     return ", ".join(counts) or "no findings"
 
 
-def _names(causes: Sequence[NamedCause]) -> str:
+def _names(diagnosis: Diagnosis) -> str:
     """Name the causes: `stale-weights, 97% sure; and stored-bfloat16`."""
-    if not causes:
+    if not diagnosis.causes:
         return ""
-    first, *others = causes
+    first, *others = diagnosis.causes
+    left = open_beside(diagnosis)
+    known = "" if left is None else f"; open: {left}" if left != OPEN_NAME else f": {left}"
     more = f"; and {', '.join(cause.slug for cause in others)}" if others else ""
-    return f"{first.slug}, {first.confidence:.0%} sure{more}"
+    return f"{first.slug}, {first.confidence:.0%} sure{known}{more}"
+
+
+def open_beside(diagnosis: Diagnosis) -> str | None:
+    """Say what cannot be told although a cause is named; None where a verdict is given."""
+    if diagnosis.verdict != "cannot-tell" or not diagnosis.causes:
+        return None
+    first = diagnosis.causes[0]
+    if first.slug == IDENTICAL:
+        return OPEN_ORIGIN
+    return OPEN_NAME if first.verdict == "fix" else OPEN_CAUSE
+
+
+def _means(diagnosis: Diagnosis) -> str:
+    """Say what the verdict means; where it is none, what is known and what is not."""
+    left = open_beside(diagnosis)
+    if left is None:
+        return MEANINGS[diagnosis.verdict]
+    return f"{KNOWN[left]}{' The next experiment below would tell.' if diagnosis.next else ''}"
 
 
 def _actions(causes: Sequence[NamedCause]) -> list[Action]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,13 +130,11 @@ def _runner(
         def folder_of(row: int) -> Path:
             return folders[None if steps is None else int(steps[row])]
 
-        encode, decode = coders(folder_of(0))
         progress.say(f"scoring rows with {folder_of(0)}")
         given = Given(
             checkpoints=[one for one in checkpoints if one not in folders.values()]
             or list(checkpoints),
-            encode=encode,
-            decode=decode,
+            coders=cache(partial(coders, folder_of(0))),  # both sides' benches ask
             rows=rows,
             deadline=deadline,
             progress=lambda name: progress.say(f"experiment: {name}"),

@@ -9,7 +9,7 @@ import pytest
 from rcdiag.diagnosis.checks import CHECKS, CheckInput
 from rcdiag.pages.headline import counted, headline
 from rcdiag.pages.replay.words import answer
-from rcdiag.results import Finding, Rule
+from rcdiag.results import Action, Finding, NamedCause, Rule
 from tests.usecases.replay.builders import plan_of, replay_of, table_of
 
 CASES = [
@@ -69,3 +69,48 @@ def test_the_headline_has_the_verdict_of_the_table(replayed):
     assert shown.summary == replayed.diagnosis.summary
     older = headline(replace(replayed, diagnosis=None), "")
     assert (older.verdict, older.level) == ("not judged", "unknown")
+
+
+def of_one(result, verdict: str, slug: str, of_cause: str, confidence: float):
+    """Return the headline of a result whose only cause is named as surely as this."""
+    cause = NamedCause(
+        slug=slug,
+        verdict=of_cause,
+        confidence=confidence,
+        side="engine",
+        share_of_rows=1.0,
+        message="",
+        evidence=[],
+        actions=[],
+        also_possible=[],
+        from_step=None,
+    )
+    told = replace(result.diagnosis, verdict=verdict, causes=[cause], next=[Action(text="try")])
+    return headline(replace(result, diagnosis=told), "")
+
+
+@pytest.mark.parametrize(
+    ("slug", "of_cause", "confidence", "line", "known"),
+    [
+        ("forwards-differ", "cannot-tell", 0.92, "92% sure; open: what makes it so", "differs is"),
+        ("weights-differ", "cannot-tell", 0.6, "60% sure; open: what makes it so", "differs is"),
+        ("columns-identical", "cannot-tell", 0.9, "90% sure; open: a copy, or", "are equal is"),
+        ("bos-differs", "fix", 0.55, "55% sure: too little to act on", "is a guess"),
+    ],
+)
+def test_a_cause_beside_no_verdict_says_what_is_open(
+    replayed, slug, of_cause, confidence, line, known
+):
+    """That two forwards differ may be sure where nobody can tell whether weights mend it."""
+    shown = of_one(replayed, "cannot-tell", slug, of_cause, confidence)
+    assert shown.cause.startswith(f"{slug}, {line}")
+    assert known in shown.means
+    assert shown.means.endswith("The next experiment below would tell.")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "slug"), [("fix", "bos-differs"), ("correct", "stale-weights")]
+)
+def test_a_cause_with_a_verdict_leaves_nothing_open(replayed, verdict, slug):
+    shown = of_one(replayed, verdict, slug, verdict, 0.9)
+    assert shown.cause == f"{slug}, 90% sure"

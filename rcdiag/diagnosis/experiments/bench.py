@@ -20,11 +20,20 @@ from rcdiag.frozen import dataclass
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
+Encode = Callable[[str], list[int]]
+Decode = Callable[[Sequence[int]], str]
+Coders = Callable[[], tuple[Encode | None, Decode | None]]
+
 SCREEN_ROWS = 6
 CONFIRM_ROWS = 32
 
 
 GAIN = 0.3  # nats a token from which on a trial of few rows is followed up
+
+
+def no_coders() -> tuple[Encode | None, Decode | None]:
+    """Stand for a checkpoint without a tokenizer."""
+    return None, None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,14 +80,40 @@ class Bench:
     forward: Forward
     other: Side | None = None  # the other side, where it is explained
     checkpoints: Sequence[Path] = ()
-    encode: Callable[[str], list[int]] | None = None  # of the checkpoint's tokenizer
-    decode: Callable[[Sequence[int]], str] | None = None
+    coders: Coders = no_coders  # of the checkpoint's tokenizer, loaded when asked for
     deadline: float | None = None  # time.monotonic() at which no further pass begins
 
     @property
     def out_of_time(self) -> bool:
         """Tell whether the budget is spent."""
         return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def has_time_for(self, passes: float) -> bool:
+        """Tell whether so many passes over a few rows are likely to end before the deadline."""
+        if self.deadline is None:
+            return True
+        return not self.out_of_time and self.deadline - time.monotonic() > passes * self._pass_time
+
+    @cached_property
+    def _pass_time(self) -> float:
+        """Return the seconds that one pass over a few rows takes, measured once."""
+        began = time.monotonic()
+        self.forward.log_probs(self.passages(self.screen))
+        return time.monotonic() - began
+
+    @cached_property
+    def _coders(self) -> tuple[Encode | None, Decode | None]:
+        return self.coders()
+
+    @property
+    def encode(self) -> Encode | None:
+        """Return the function from text to token ids; None without a tokenizer."""
+        return self._coders[0]
+
+    @property
+    def decode(self) -> Decode | None:
+        """Return the function from token ids to text; None without a tokenizer."""
+        return self._coders[1]
 
     @cached_property
     def law_known(self) -> Counts:

@@ -12,7 +12,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Suspicion
 from rcdiag.diagnosis.estimates import share_of
-from rcdiag.diagnosis.experiments.bench import Bench, Trial
+from rcdiag.diagnosis.experiments.bench import Bench, Coders, Trial, no_coders
 from rcdiag.diagnosis.experiments.ends import told_by_ends
 from rcdiag.diagnosis.experiments.fit import Estimate
 from rcdiag.diagnosis.experiments.order import (
@@ -24,6 +24,7 @@ from rcdiag.diagnosis.experiments.order import (
     ranked,
 )
 from rcdiag.diagnosis.experiments.patterns import Pattern, pattern_of, retokenised
+from rcdiag.diagnosis.experiments.rounding import by_token
 from rcdiag.diagnosis.experiments.rows_read import rows_in_time
 from rcdiag.diagnosis.experiments.sampled_law import told, told_by_law
 from rcdiag.diagnosis.experiments.scene import Scene, Side, scene_of
@@ -42,6 +43,7 @@ Suspicions = list[tuple[str, Suspicion]]
 
 EVEN = 0.1  # share of a row's tokens: other contexts put off more, coarse rounding fewer
 ALIKE = 0.4  # rms of the columns' difference over that of their distance from the model
+DOUBTFUL = 0.7  # confidence of rounding where what is left has another shape
 WHOLE = 0.8  # confidence of an experiment that explains a column, or of a clear pattern
 OF_WEIGHTS = {
     "stale-weights",
@@ -53,6 +55,7 @@ OF_WEIGHTS = {
     "weights-differ",
 }
 KEPT_SETS = {"top-p-renormalised", "top-k-renormalised", "min-p-renormalised", "truncated-law"}
+OF_THE_HEAD = 0.6  # share of the squares that follows the token's id, where the head is another
 FEW_TIMES = 3.0  # an engine's noise, up to which a trainer may be off for reasons of rounding
 MATTERS = 1e-3  # nats, rms, by which a trial must move a column that is explained already
 MUCH = 0.5  # nats per token by which a trial beats an honest column that is near already
@@ -79,8 +82,7 @@ class Given:
     """What a user gives beside the table and the trainer's model."""
 
     checkpoints: Sequence[Path] = ()
-    encode: Callable[[str], list[int]] | None = None
-    decode: Callable[[Sequence[int]], str] | None = None
+    coders: Coders = no_coders  # of the checkpoint's tokenizer
     rows: int = 256
     deadline: float | None = None  # time.monotonic()
     progress: Callable[[str], None] = lambda text: None
@@ -209,6 +211,7 @@ def _noise(scene: Scene, sides: Sequence[Side]) -> tuple[str, Suspicion]:
     exact = all(side.left.scale <= EXACT for side in sides)
     largest = max(side.left.rms for side in sides)
     reads = "float32 rounding" if exact else "within the noise of an engine in bfloat16"
+    doubt = next((words for side in sides if (words := doubt_of(scene, side))), None)
     evidence = [
         {
             "name": "rms of recorded - honest log-prob",
@@ -217,7 +220,27 @@ def _noise(scene: Scene, sides: Sequence[Side]) -> tuple[str, Suspicion]:
         }
     ]
     message = f"The checkpoint explains every column to {largest:.2g} nats (rms)."
+    if doubt is not None:
+        return "engine-noise", told(
+            DOUBTFUL,
+            f"{message} That is as much as an engine in bfloat16 rounds, but {doubt}.",
+            evidence,
+            side="none",
+            also_possible=["weights-differ", "context-differs"],
+        )
     return ("healthy" if exact else "engine-noise"), told(0.95, message, evidence, side="none")
+
+
+def doubt_of(scene: Scene, side: Side) -> str | None:
+    """Say in what way a column that rounding may have made differs from rounding; None: in none."""
+    left, rounding = side.left, scene.rounding
+    if left.scale <= EXACT:
+        return None
+    if rounding.is_heavier_in(left):
+        return "few tokens are off by more than rounding puts them off"
+    if rounding.follows_ids_in(left, scene.token[side.known], scene.owner[side.known]):
+        return "more of it follows the token's id than of rounding does"
+    return None
 
 
 # One side.
@@ -235,8 +258,7 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
         forward,
         other=other,
         checkpoints=given.checkpoints,
-        encode=given.encode,
-        decode=given.decode,
+        coders=given.coders,
         deadline=given.deadline,
     )
     stated = Declared.of(outcome.scene.case).weights_differ and not side.explained
@@ -253,13 +275,14 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
     outcome.open += quick.open
     found = [trial for trial in trials if explains(trial, bench.scene.noise)]
     if side.explained:
-        strong = [
-            trial
-            for trial in found
-            if trial.z > 6.0
-            and (trial.explained > 0.7 or trial.gain > MUCH)
-            and _rms(trial.predicted - side.honest[trial.at]) > MATTERS
-        ]
+        strong = _strong(found, side)
+        if not strong and outcome.scene.rounding.is_heavier_in(side.left):
+            # Few tokens are off for a reason of their own: another context moves the first ones.
+            passed = pass_trials(bench, given.progress)
+            outcome.trials += passed.trials
+            outcome.open += passed.open
+            noise = bench.scene.noise
+            strong = _strong([trial for trial in passed.trials if explains(trial, noise)], side)
         if strong:
             outcome.suspicions.append(_named(ranked(strong), bench))
         return
@@ -292,6 +315,17 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
         outcome.suspicions.append(of_rows or _named(order, bench))
         return
     outcome.suspicions.append(_left_over(bench, pattern or pattern_of(bench), order))
+
+
+def _strong(trials: Sequence[Trial], side: Side) -> list[Trial]:
+    """Return the trials that explain what an honest column that is near already leaves."""
+    return [
+        trial
+        for trial in trials
+        if trial.z > 6.0
+        and (trial.explained > 0.7 or trial.gain > MUCH)
+        and _rms(trial.predicted - side.honest[trial.at]) > MATTERS
+    ]
 
 
 def _in_some_rows(outcome: Outcome, bench: Bench) -> tuple[str, Suspicion] | None:
@@ -468,6 +502,10 @@ def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
         return "replica-unsynced", 0.85, "rows are off by the engine that made them"
     if 0.03 < pattern.rows_off < 0.8 and pattern.rows_even > 0.08 and sampler:
         return "replica-unsynced", 0.55, f"{share_of(pattern.rows_off)} are off"
+    of_ids = by_token(side.left, bench.scene.token[side.known], bench.scene.owner[side.known])
+    if sampler and of_ids is not None and of_ids > OF_THE_HEAD:
+        words = "most of it follows the token's id, as the rows of an output head do"
+        return "weights-differ", 0.7, words
     if sampler and experts and side.left.scale < 8.0 * noise:
         return "moe-routing", 0.6, "few tokens are off by much, as other experts make them"
     if sampler and side.left.scale < 5.0 * noise:

@@ -93,9 +93,9 @@ def run_prompts(bench: Bench) -> Iterator[Trial]:
             best, chosen = trial, edited
         if bench.out_of_time:
             break
-        if best is not None and best.left.within(bench.scene.noise):
+        if best is not None and best.tells and best.left.within(bench.scene.noise):
             break
-    if best is not None and best.gain > GAIN:
+    if best is not None and (best.gain > GAIN or best.tells):
         confirmed = bench.pass_trial(
             "prompts",
             best.slug,

@@ -24,7 +24,7 @@ Counts = NDArray[np.int64]
 
 # Float32 sums of a few hundred terms are right to about so many nats: the finest grain.
 FLOAT32 = 2e-6
-SCALES = np.geomspace(1e-5, 10.0, 25)  # of logit noise
+SCALES = np.geomspace(1e-5, 10.0, 13)  # of logit noise, between which the best is searched
 UNSURE = 0.02  # reach from which on noise of the logits shows in a token
 OUTLYING = 10.0  # a residual of so many scales is no noise
 LARGEST = 1e4  # nats: beyond it a residual counts as this
@@ -89,11 +89,16 @@ def unexplained(recorded: Array, predicted: Array, reach: Array, grain: Array) -
     left = residual(recorded, predicted)
     if not len(left):
         return Left(0.0, 0.0, 0.0, np.zeros(0), np.zeros(0), np.zeros(0))
-    means = [float(loss_at(left, reach, scale, grain).mean()) for scale in SCALES]
-    best = int(np.argmin(means))
+    size = float(np.log(reach + FLOAT32).mean())  # what does not depend on the scale
+
+    def loss(log_scale: float) -> float:
+        width = np.exp(log_scale) * reach + grain
+        return float(np.log(width + left**2 / width).mean()) - size
+
+    log_scale, nats = searched(loss, np.log(SCALES).tolist(), steps=5)
     return Left(
-        nats=means[best],
-        scale=float(SCALES[best]),
+        nats=nats,
+        scale=float(np.exp(log_scale)),
         rms=float(np.sqrt(np.mean(left**2))),
         residual=left,
         reach=reach,

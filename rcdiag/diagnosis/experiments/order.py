@@ -49,7 +49,7 @@ def pass_trials(
 ) -> Ran:
     """Run the experiments that take forward passes until one explains the column.
 
-    Those run first that can tell most per pass; what is left when the time is spent stays open.
+    Those run first that can tell most per pass; what takes more time than is left stays open.
     With `of_batch` those alone run that give one context several values.
     """
     began = time.monotonic()
@@ -59,10 +59,10 @@ def pass_trials(
     order = sorted(rest, key=lambda one: -one.worth(bench) / one.passes(bench))
     trials: list[Trial] = []
     left_open: list[str] = []
-    for index, one in enumerate(order):
-        if bench.out_of_time:
-            left_open = [other.name for other in order[index:]]
-            break
+    for one in order:
+        if not bench.has_time_for(one.passes(bench)):
+            left_open.append(one.name)  # a shorter one may still fit
+            continue
         progress(one.name)
         trials += _run(one, bench)
         if any(explains(trial, bench.scene.noise) for trial in trials):

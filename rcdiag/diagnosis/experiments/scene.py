@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.experiments.fit import FLOAT32, Left, unexplained
+from rcdiag.diagnosis.experiments.rounding import Rounding, rounding_of
 from rcdiag.diagnosis.experiments.trainer_law import Law
 from rcdiag.engines.changes import Forward, LowPrecision, Passage, Reading
 from rcdiag.frozen import dataclass
@@ -24,7 +25,7 @@ Flags = NDArray[np.bool_]
 LAW_TOKENS = 6_144  # whose logits are held
 LAW_VALUES = 1 << 26  # logits that are held at most, of any vocabulary
 UNSURE = 1e-3  # a law whose likeliest token lacks so much probability tells of temperatures
-NOISE_ROWS = 8
+NOISE_ROWS = 32  # spread over the scene, on which rounding is measured
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,16 @@ class Scene:
     reading: Reading  # [tokens]
     law_at: Counts  # [law tokens] index among all sampled tokens: unsure contexts, of all rows
     law: Law
-    noise: float  # scale of the logit noise of an engine in bfloat16
+    rounding: Rounding  # what an engine in bfloat16 leaves
     experts: bool = False  # the model routes tokens: noise that exchanges experts moves few by much
 
     def __len__(self) -> int:
         return len(self.place)
+
+    @property
+    def noise(self) -> float:
+        """Return the scale of logit noise up to which a column is an engine's in bfloat16."""
+        return self.rounding.noise
 
     @cached_property
     def temperature(self) -> Array:
@@ -157,7 +163,7 @@ def scene_of(case: Case, rows: Counts, forward: Forward) -> Scene:
         reading=reading,
         law_at=chosen,
         law=law,
-        noise=_engine_noise(case, rows, forward, reading),
+        rounding=_rounding(case, rows, forward, reading),
         experts=bool(forward.tensors.experts),
     )
 
@@ -178,16 +184,23 @@ def _law_tokens(reading: Reading, sampled: Flags, vocabulary: int) -> Counts:
     return unsure[np.linspace(0, len(unsure) - 1, most).astype(np.int64)]
 
 
-def _engine_noise(case: Case, rows: Counts, forward: Forward, reading: Reading) -> float:
-    """Measure the logit noise of the same weights in bfloat16 on a few rows."""
-    some = rows[:NOISE_ROWS]
-    if not len(some):
-        return 1e-2
-    made = forward.log_probs([passage_of(case, int(row)) for row in some], LowPrecision())
-    count = len(made)
-    exact = np.full(count, FLOAT32)
-    left = unexplained(made, reading.log_prob[:count], reading.reach[:count], exact)
-    return float(np.clip(1.8 * left.scale, 1e-3, 0.3))
+def _rounding(case: Case, rows: Counts, forward: Forward, reading: Reading) -> Rounding:
+    """Measure what the same weights in bfloat16 leave on some rows."""
+    few = np.unique(np.linspace(0, len(rows) - 1, min(NOISE_ROWS, len(rows))).astype(np.int64))
+    lengths = case.lengths[rows]
+    ends = np.cumsum(lengths)
+    at = np.concatenate(
+        [np.arange(ends[row] - lengths[row], ends[row]) for row in few] or [np.zeros(0, np.int64)]
+    ).astype(np.int64)
+    passages = [passage_of(case, int(rows[row])) for row in few]
+    made = forward.log_probs(passages, LowPrecision()) if passages else np.zeros(0)
+    exact = np.full(len(at), FLOAT32)
+    left = unexplained(made, reading.log_prob[at], reading.reach[at], exact)
+    places = np.concatenate(
+        [np.arange(case.start[rows[row]], case.start[rows[row]] + lengths[row]) for row in few]
+        or [np.zeros(0, np.int64)]
+    ).astype(np.int64)
+    return rounding_of(left, case.token_id[places].astype(np.int64), case.owner[places])
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,10 @@ def _side(
         grain=grain,
         left=left,
         explained=(
-            left.within(scene.noise) and left.outlying(2.5 * scene.noise) < FEW_OFF and not uneven
+            left.scale <= scene.noise
+            and left.within(scene.noise)
+            and left.outlying(2.5 * scene.noise) < FEW_OFF
+            and not uneven
         ),
     )
 

@@ -37,6 +37,7 @@ PARTS: dict[str, str] = {
 }
 WORDS = {"all": "all tensors", "head": "the output head", "mlp": "the MLPs"}
 STEP_ALONG = 0.25  # fraction of the way at which the direction of a checkpoint is measured
+ALONG = 0.03  # share of the residuals along a direction, below which no fraction of it explains
 MOST_LAYERS = 4
 
 
@@ -66,7 +67,7 @@ def run_fractions(bench: Bench) -> Iterator[Trial]:
     is where the recorded column lies along it.
     """
     found = _along(bench, list(PARTS))
-    if not found:
+    if not found or found[0][0] < ALONG:
         return
     best = _best_fraction(bench, found[:3])
     if best is None or not (best.left.within(bench.scene.noise) and best.tells):
@@ -232,10 +233,15 @@ def run_shards(bench: Bench) -> Iterator[Trial]:
 def _best_of(bench: Bench, name: str, slug: str, changes: Sequence[tuple[str, Change]]):
     """Try changes one by one until one explains all; yield the best, tried on more rows."""
     best: tuple[Trial, Change] | None = None
+    few = bench.screen[::2]
     for words, change in changes:
         if bench.out_of_time:
             break
-        trial = bench.pass_trial(name, slug, words, bench.screen[::2], change)
+        # What happened makes every row better; nearly all changes are out after the first one.
+        first = bench.pass_trial(name, slug, words, few[:1], change)
+        if best is not None and (first is None or first.gain < 0.0):
+            continue
+        trial = bench.pass_trial(name, slug, words, few, change)
         if trial is not None and (best is None or trial.left.nats < best[0].left.nats):
             best = trial, change
             if trial.left.within(bench.scene.noise) and trial.gain > 1.0:

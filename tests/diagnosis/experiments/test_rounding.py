@@ -1,0 +1,129 @@
+"""What an engine rounds is held against the model's own pass in bfloat16: size, tail, by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.experiments.conclude import experimental
+from rcdiag.diagnosis.experiments.fit import FLOAT32, unexplained
+from rcdiag.diagnosis.experiments.rounding import by_token
+from rcdiag.diagnosis.experiments.trainer_law import Law
+from rcdiag.engines.changes import Change, LowPrecision, Passage
+from tests.diagnosis.experiments.scenes import (
+    LENGTH,
+    PROMPT,
+    ROWS,
+    VOCABULARY,
+    TableOfLogits,
+    made_up,
+)
+
+ROUNDED = 0.01  # noise of logits in the model's own pass
+TOKENS = 4_000
+
+
+def first_of(case, model: TableOfLogits):
+    model.noise = ROUNDED
+    slug, suspicion = experimental(case, model).suspicions[0]
+    return slug, suspicion
+
+
+@pytest.mark.parametrize(("times", "rounding"), [(0.7, True), (1.2, True), (2.2, False)])
+def test_more_noise_than_the_model_makes_in_bfloat16_is_no_rounding(times, rounding):
+    slug, suspicion = first_of(*made_up(noise=times * ROUNDED))
+    assert (slug == "engine-noise") == rounding
+    assert (suspicion.confidence > 0.9) == rounding
+
+
+def test_few_tokens_that_rounding_does_not_put_off_leave_doubt():
+    """Most of a column is rounding, and the first tokens of responses are off by ten times that."""
+    case, model = made_up(noise=0.8 * ROUNDED)
+    first = case.position < 1
+    rng = np.random.default_rng(0)
+    moved = np.where(first, rng.choice([-1.0, 1.0], len(first)) * 9.0 * ROUNDED, 0.0)
+    case = case.with_log_probs("rollout", np.minimum(case.log_probs["rollout"] + moved, 0.0))
+    slug, suspicion = first_of(case, model)
+    assert slug == "engine-noise"
+    assert suspicion.confidence == pytest.approx(0.7)
+    assert "few tokens" in suspicion.message
+    assert set(suspicion.also_possible or ()) == {"weights-differ", "context-differs"}
+
+
+class FirstTokensByPrompt(TableOfLogits):
+    """A model whose first logits of a response are others where its prompt is longer."""
+
+    def log_probs(
+        self, passages: Sequence[Passage], change: Change | None = None
+    ) -> NDArray[np.float64]:
+        logits, token = self._of(passages)
+        size = self.noise if isinstance(change, LowPrecision) else 0.0
+        moved = logits + np.random.default_rng(3).normal(0, size, logits.shape)
+        longer = np.repeat([one.places[0] > PROMPT for one in passages], LENGTH)
+        first = np.tile(np.arange(LENGTH) < 2, len(passages))
+        other = np.random.default_rng(4).normal(0, 9.0 * ROUNDED, VOCABULARY)
+        moved[longer & first] += other
+        return Law(moved.astype(np.float32), token, token, token).at(1.0)
+
+
+def test_few_tokens_that_another_prompt_puts_off_are_explained_by_it():
+    case, made = made_up(noise=0.5 * ROUNDED)
+    model = FirstTokensByPrompt(made.logits)
+    prompts = [case.prompt_ids.row(row) for row in range(ROWS)]
+    passages = [
+        Passage(
+            np.concatenate([prompt[:1], prompt, tokens]),
+            np.arange(PROMPT + 1, PROMPT + 1 + LENGTH),
+            row,
+        )
+        for row, (prompt, tokens) in enumerate(
+            zip(prompts, case.token_id.reshape(ROWS, LENGTH), strict=True)
+        )
+    ]
+    made_so = model.log_probs(passages)
+    rounded = np.random.default_rng(5).normal(0, 0.5 * ROUNDED, ROWS * LENGTH)
+    stored = np.minimum(made_so - rounded * np.expm1(made_so), 0.0)
+    slug, _ = first_of(case.with_log_probs("rollout", stored), model)
+    assert slug == "bos-differs"
+
+
+@pytest.mark.parametrize(("size", "slug"), [(1.2, "engine-noise"), (3.0, "weights-differ")])
+def test_what_follows_the_tokens_id_is_of_the_head(size, slug):
+    """Rows of another output head move the same ids by the same amount in every row."""
+    case, model = made_up(noise=0.3 * ROUNDED)
+    head = np.random.default_rng(1).normal(0, size * ROUNDED, VOCABULARY)
+    moved = np.minimum(case.log_probs["rollout"] + head[case.token_id], 0.0)
+    named, suspicion = first_of(case.with_log_probs("rollout", moved), model)
+    assert named == slug
+    assert suspicion.confidence == pytest.approx(0.7)
+    assert "token's id" in suspicion.message
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.9])
+def test_the_share_that_follows_an_id_is_recovered(share):
+    rng = np.random.default_rng(2)
+    token = rng.integers(0, 30, TOKENS)
+    owner = np.repeat(np.arange(ROWS), TOKENS // ROWS + 1)[:TOKENS]
+    of_id = rng.normal(0, np.sqrt(share), 30)[token]
+    left = of_id + rng.normal(0, np.sqrt(1.0 - share), TOKENS)
+    reach, grain = np.ones(TOKENS), np.full(TOKENS, FLOAT32)
+    found = by_token(unexplained(0.01 * left, np.zeros(TOKENS), reach, grain), token, owner)
+    assert found == pytest.approx(share, abs=0.12)
+    few = replace(unexplained(left, np.zeros(TOKENS), reach, grain), reach=0.001 * reach)
+    assert by_token(few, token, owner) is None
+
+
+@pytest.mark.parametrize("scale", [0.0031, 0.01, 0.047])
+def test_the_scale_of_noise_is_found_between_the_points_of_the_grid(scale):
+    rng = np.random.default_rng(3)
+    left = unexplained(
+        scale * rng.standard_cauchy(20_000),
+        np.zeros(20_000),
+        np.ones(20_000),
+        np.full(20_000, FLOAT32),
+    )
+    assert left.scale == pytest.approx(scale, rel=0.06)

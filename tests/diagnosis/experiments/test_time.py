@@ -1,0 +1,74 @@
+"""A budget: what takes longer than is left is not begun, and nothing is loaded before its use."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from rcdiag.diagnosis.experiments.all_experiments import EXPERIMENTS
+from rcdiag.diagnosis.experiments.conclude import Given, experimental
+from rcdiag.diagnosis.experiments.order import pass_trials
+from tests.diagnosis.experiments.scenes import TableOfLogits, bench_of, made_up
+
+PASS = 0.05  # seconds
+
+
+class Slow(TableOfLogits):
+    """A model that takes a while for every pass, and counts them."""
+
+    passes = 0
+
+    def log_probs(self, passages, change=None):
+        self.passes += 1
+        time.sleep(PASS)
+        return super().log_probs(passages, change)
+
+
+def unexplained_bench():
+    case, table = made_up()
+    stored = case.log_probs["rollout"] + np.random.default_rng(0).normal(0, 1, len(case.token_id))
+    model = Slow(table.logits)
+    return bench_of(case.with_log_probs("rollout", stored), model), model
+
+
+def test_what_takes_longer_than_is_left_is_not_begun_and_what_is_shorter_is():
+    bench, model = unexplained_bench()
+    sizes = {name: one.passes(bench) for name, one in EXPERIMENTS.items()}
+    model.passes = 0
+    hurried = replace(bench, deadline=time.monotonic() + 12.0 * PASS)
+    ran = pass_trials(hurried)
+    begun = {trial.experiment for trial in ran.trials}
+    assert "rotary" in ran.open
+    assert sizes["rotary"] > 12.0
+    assert begun
+    assert not begun & set(ran.open)
+    assert all(sizes[name] < 12.0 for name in begun)
+    # The first pass alone is measured; no experiment takes several times its estimate.
+    assert model.passes < 40
+
+
+def test_without_a_deadline_no_pass_is_spent_on_measuring_time():
+    bench, model = unexplained_bench()
+    model.passes = 0
+    assert bench.has_time_for(1e9)
+    assert model.passes == 0
+
+
+def test_the_tokenizer_is_loaded_once_and_only_where_text_is_asked_for():
+    asked: list[int] = []
+
+    def coders():
+        asked.append(1)
+        return None, None
+
+    case, model = made_up()
+    outcome = experimental(case, model, Given(coders=coders))
+    assert all(side.explained for side in outcome.sides)
+    assert asked == []
+    bench, _ = unexplained_bench()
+    bench.coders = coders
+    assert bench.encode is None
+    assert bench.decode is None
+    assert asked == [1]
