@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, log
+from typing import ClassVar
 from weakref import WeakSet
 
 import pytest
@@ -61,7 +62,7 @@ def test_no_state_is_copied_for_each_that_follows(count):
 class Large:
     """A state that takes memory; `alive` has all that are not gone."""
 
-    alive: WeakSet[Large] = WeakSet()
+    alive: ClassVar[WeakSet[Large]] = WeakSet()
 
     def __init__(self) -> None:
         self.alive.add(self)
