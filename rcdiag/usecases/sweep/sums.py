@@ -16,7 +16,7 @@ from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.quantities import TrueRatio, Unsafe
 from rcdiag.frozen import dataclass
 from rcdiag.usecases.sweep.by_cluster import Array, Index, Places, SumsByCluster
-from rcdiag.usecases.sweep.layout import Layout, SequenceBins
+from rcdiag.usecases.sweep.layout import UNKNOWN, Layout, SequenceBins
 from rcdiag.usecases.sweep.thresholds import Chunk
 
 Bits = NDArray[np.uint8]
@@ -247,7 +247,7 @@ class FamilyEffect:
     @property
     def _of_lives(self) -> set[str]:
         """Quantities that depend on which sequences keep a token, and on nothing else."""
-        return {"alive", *self.parts.signals, *(f"{name}_count" for name in self.parts.signals)}
+        return {"alive", *self.parts.signals, *(f"{name}{UNKNOWN}" for name in self.parts.signals)}
 
     @property
     def _lengths(self) -> Array:
@@ -295,7 +295,8 @@ class FamilyEffect:
         for name, values in parts.signals.items():
             finite = ~np.isnan(values)
             columns[name] = np.where(lives & finite[:, None], values[:, None], 0.0)
-            columns[f"{name}_count"] = finite[:, None] * alive
+            if not finite.all():
+                columns[f"{name}{UNKNOWN}"] = np.where(finite[:, None], 0.0, alive)
         return columns, totals
 
 
