@@ -236,7 +236,7 @@ def by_quartile(state: SweepState, family: str) -> Array:
     sequences, tokens = state.lengths
     quartile = np.searchsorted(cuts(sequences), np.append(LENGTHS, LENGTHS[-1] + 1))
     of_all = np.bincount(quartile, tokens, 4)[:, None]
-    sums = np.stack([kept[quartile == number].sum(axis=0) for number in range(4)])
+    sums = np.stack([kept[quartile == each].sum(axis=0, dtype=np.float64) for each in range(4)])
     return state.plan.layouts[family].read("kept", sums) / of_all
 
 

@@ -132,6 +132,7 @@ class FamilySums:
     Sums are by bin and column of the family's layout.
     """
 
+    counts: type[np.number] = np.float64  # in which kept tokens are counted
     totals: Sums = field(default_factory=dict)  # name -> [bins, columns]
     lengths: Array | None = None  # [LENGTHS + 1, bins, columns] kept tokens
     # Share of tokens kept of the sequence where it is least and most, of what the layout leaves of
@@ -157,7 +158,7 @@ class FamilySums:
     def of_lengths(self, shape: tuple[int, ...]) -> Array:
         """Return the kept tokens by length, bin and column to be added to."""
         if self.lengths is None:
-            self.lengths = np.zeros((len(LENGTHS) + 1, *shape))
+            self.lengths = np.zeros((len(LENGTHS) + 1, *shape), self.counts)
         return self.lengths
 
     def extremes(self, least: Array, most: Array) -> None:
@@ -169,7 +170,7 @@ class FamilySums:
         """Copy the sums into memory of their own."""
         totals = {name: values.copy() for name, values in self.totals.items()}
         lengths = None if self.lengths is None else self.lengths.copy()
-        return FamilySums(totals, lengths, self.least.copy(), self.most.copy())
+        return FamilySums(self.counts, totals, lengths, self.least.copy(), self.most.copy())
 
 
 @dataclass(frozen=True, slots=True)
