@@ -43,7 +43,7 @@ class Vocabulary:
         group = np.repeat((pair.tokens.cluster % np.uint64(GROUPS)).astype(np.uint8), pair.lengths)
         for first in range(0, len(token_id), AT_ONCE):
             here = slice(first, first + AT_ONCE)
-            own = token_id[here]
+            own: NDArray[np.integer] = token_id[here]
             if numbers is not None:
                 own = numbers[own]
             elif len(ids) <= ids[-1]:
