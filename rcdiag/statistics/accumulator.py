@@ -61,19 +61,33 @@ class PairState:
         )
 
     def __add__(self, other: PairState) -> PairState:
-        return self._with(other, self.vocabulary + other.vocabulary)
+        suites = added_by_key(self.suites, other.suites)
+        vocabulary = self.vocabulary + other.vocabulary
+        return self._with(other, suites, self.profiles + other.profiles, vocabulary)
 
     def __iadd__(self, other: PairState) -> PairState:
-        """Add, and use the memory of this one's sums by token id again, which are many."""
-        vocabulary = self.vocabulary
+        """Add, and use the memory of this one's sums again, by cluster and by token id."""
+        suites, profiles, vocabulary = dict(self.suites), self.profiles, self.vocabulary
+        for step, suite in other.suites.items():
+            if step in suites:
+                suites[step] += suite
+            else:
+                suites[step] = suite
+        profiles += other.profiles
         vocabulary += other.vocabulary
-        return self._with(other, vocabulary)
+        return self._with(other, suites, profiles, vocabulary)
 
-    def _with(self, other: PairState, vocabulary: Vocabulary) -> PairState:
-        """Add the states of both but for their token ids."""
+    def _with(
+        self,
+        other: PairState,
+        suites: Mapping[Step, SuiteState],
+        profiles: Profiles,
+        vocabulary: Vocabulary,
+    ) -> PairState:
+        """Add the states of both but for those that are given."""
         return PairState(
-            bounded(added_by_key(self.suites, other.suites)),
-            self.profiles + other.profiles,
+            bounded(suites),
+            profiles,
             vocabulary,
             self.figures + other.figures,
             self.worst_tokens + other.worst_tokens,

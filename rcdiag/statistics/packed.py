@@ -22,8 +22,9 @@ Array = NDArray[np.float64]
 Bits = NDArray[np.uint64]
 K = TypeVar("K", bound=Hashable)
 
-# Pieces with fewer rows are joined with their neighbours, so that a piece costs little by itself.
-ROWS_OF_PIECE = 8_192
+# Pieces with fewer rows wait as they are for those that follow, so that rows are packed once, and a
+# piece costs little by itself.
+ROWS_OF_PIECE = 2_048
 # Fewer rows are not worth a comparison of their columns.
 FEWEST_TO_COMPARE = 512
 # A row in which a column differs from another takes 4 bytes for its place and 8 for its number; a
@@ -125,6 +126,10 @@ class Piece:
             others[own.base] = self.columns[own.base].unpacked({})
         return own.unpacked(others)
 
+    def unpacked(self) -> list[Array]:
+        """Return the numbers of all columns."""
+        return [self.column(place) for place in range(len(self.columns))]
+
 
 @dataclass(frozen=True, slots=True)
 class PackedColumns(Mapping[K, Array]):
@@ -137,14 +142,19 @@ class PackedColumns(Mapping[K, Array]):
     def of(cls, columns: Mapping[K, Array], rows: int) -> PackedColumns[K]:
         """Pack columns; those with as many as `rows` numbers are compared with each other."""
         places = {name: place for place, name in enumerate(columns)}
-        return cls(places, (_piece(columns.values(), rows),))
+        of_rows = _waiting if rows < ROWS_OF_PIECE else _piece
+        return cls(places, (of_rows(columns.values(), rows),))
 
     def __add__(self, other: PackedColumns[K]) -> PackedColumns[K]:
         """Join the rows of both, in order."""
         pieces = list(self.pieces)
         for piece in other.pieces:
-            if pieces and pieces[-1].rows + piece.rows <= ROWS_OF_PIECE:
-                piece = _joined(pieces.pop(), piece)
+            if pieces and pieces[-1].rows < ROWS_OF_PIECE:
+                last = pieces.pop()
+                if piece.rows < ROWS_OF_PIECE:
+                    piece = _joined(last, piece)
+                else:  # it waits no longer
+                    pieces.append(_piece(last.unpacked(), last.rows))
             pieces.append(piece)
         return PackedColumns(self.places, tuple(pieces))
 
@@ -187,9 +197,15 @@ def joined_columns(shards: Sequence[tuple[Mapping[K, Array], int]]) -> Mapping[K
 
 
 def _joined(one: Piece, other: Piece) -> Piece:
-    places = range(len(one.columns))
-    columns = [np.concatenate([one.column(place), other.column(place)]) for place in places]
-    return _piece(columns, one.rows + other.rows)
+    columns = [np.concatenate(both) for both in zip(one.unpacked(), other.unpacked(), strict=True)]
+    rows = one.rows + other.rows
+    return (_waiting if rows < ROWS_OF_PIECE else _piece)(columns, rows)
+
+
+def _waiting(columns: Iterable[Array], rows: int) -> Piece:
+    """Return columns of few rows as they are; none is part of a larger array."""
+    own = (column if column.base is None else column.copy() for column in columns)
+    return Piece(rows, tuple(Plain(column) for column in own))
 
 
 class _Kept:

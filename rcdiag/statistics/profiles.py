@@ -204,14 +204,19 @@ class Profiles:
 
     def __add__(self, other: Profiles) -> Profiles:
         """Return the sums of both; an axis that one lacks has no tokens there."""
-        one, two = self.sums, other.sums
-        return Profiles(
-            {
-                name: one[name] + two[name] if name in one and name in two else (one | two)[name]
-                for name in PROFILES
-                if name in one or name in two
-            }
-        )
+        both = Profiles({name: sums.copy() for name, sums in self.sums.items()})
+        both += other
+        return both
+
+    def __iadd__(self, other: Profiles) -> Profiles:
+        """Add, and use the memory of these sums again where they have room."""
+        added = dict(self.sums)
+        for name, sums in other.sums.items():
+            if name in added:
+                added[name] += sums
+            else:
+                added[name] = sums
+        return Profiles({name: added[name] for name in PROFILES if name in added})
 
 
 def sort(block: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> SortedBlock:

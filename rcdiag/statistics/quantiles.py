@@ -90,6 +90,12 @@ class Magnitudes:
     def __add__(self, other: Magnitudes) -> Magnitudes:
         return Magnitudes(self.sketch + other.sketch, self.clusters + other.clusters)
 
+    def __iadd__(self, other: Magnitudes) -> Magnitudes:
+        """Add, and use the memory of this one's sums by cluster again."""
+        clusters = self.clusters
+        clusters += other.clusters
+        return Magnitudes(self.sketch + other.sketch, clusters)
+
 
 def coarse_counts(size: Array, lengths: NDArray[np.int64]) -> NDArray[np.float32]:
     """Count the |log_ratio| of each sequence in coarse bins, [sequences, COARSE_BINS]."""

@@ -125,12 +125,23 @@ class SuiteState:
         return bounded({None: state})[None]
 
     def __add__(self, other: SuiteState) -> SuiteState:
+        return self._with(other, self.tokens + other.tokens, self.magnitudes + other.magnitudes)
+
+    def __iadd__(self, other: SuiteState) -> SuiteState:
+        """Add, and use the memory of this one's sums by cluster again."""
+        tokens, magnitudes = self.tokens, self.magnitudes
+        tokens += other.tokens
+        magnitudes += other.magnitudes
+        return self._with(other, tokens, magnitudes)
+
+    def _with(self, other: SuiteState, tokens: ClusterSums, magnitudes: Magnitudes) -> SuiteState:
+        """Add the states of both but for their sums by cluster."""
         both = SuiteState(
             self.table + other.table,
             {name: _larger(self.maxima[name], other.maxima[name]) for name in self.maxima},
-            self.tokens + other.tokens,
+            tokens,
             self.tail + other.tail,
-            self.magnitudes + other.magnitudes,
+            magnitudes,
             self.ranks + other.ranks,
         )
         return bounded({None: both})[None]

@@ -29,49 +29,87 @@ class Vocabulary:
     """Tokens, log_ratio and log_ratio^2 by group of clusters and token id."""
 
     ids: NDArray[np.int64]  # ascending, [ids]
-    sums: Array  # [3, GROUPS, ids]
+    sums: list[Array]  # of tokens, log_ratio and log_ratio^2, each [GROUPS, ids]
 
     @classmethod
     def of(cls, pair: PolicyPair) -> Vocabulary:
         token_id = pair.tokens.token_id
-        size = int(token_id.max(initial=-1)) + 1
-        ids = np.arange(size) if size <= DENSE else np.unique(token_id.astype(np.int64))
-        sums = np.zeros((3, GROUPS, len(ids)))
+        ids = _ids_to_keep(token_id)
+        numbers = None
+        if len(ids) and len(ids) <= ids[-1] < DENSE:  # some are left out
+            numbers = np.zeros(int(ids[-1]) + 1, np.int32)
+            numbers[ids] = np.arange(len(ids), dtype=np.int32)
+        sums = [np.zeros((GROUPS, len(ids))) for _ in range(3)]
         group = np.repeat((pair.tokens.cluster % np.uint64(GROUPS)).astype(np.uint8), pair.lengths)
         for first in range(0, len(token_id), AT_ONCE):
             here = slice(first, first + AT_ONCE)
-            own = token_id[here] if size <= DENSE else np.searchsorted(ids, token_id[here])
+            own: NDArray[np.integer] = token_id[here]
+            if numbers is not None:
+                own = numbers[own]
+            elif len(ids) <= ids[-1]:
+                own = np.searchsorted(ids, own)
             _add_up(sums, group[here], own, pair, first)
         return cls(ids, sums)
 
     def __add__(self, other: Vocabulary) -> Vocabulary:
-        both = Vocabulary(self.ids, self.sums.copy())
+        both = Vocabulary(self.ids, [sums.copy() for sums in self.sums])
         both += other
         return both
 
     def __iadd__(self, other: Vocabulary) -> Vocabulary:
-        """Add in place where these are all ids of the other one, which stays as it is."""
-        one = self
-        place: slice | NDArray[np.int64] = slice(len(other.ids))
-        if not np.array_equal(one.ids[place], other.ids):
-            ids = np.union1d(one.ids, other.ids)
-            sums = np.zeros((*one.sums.shape[:2], len(ids)))
-            sums[:, :, np.searchsorted(ids, one.ids)] = one.sums
-            one, place = Vocabulary(ids, sums), np.searchsorted(ids, other.ids)
-        with np.errstate(over="ignore", invalid="ignore"):
-            one.sums[:, :, place] += other.sums
-        return one
+        """Add in place; the other one stays as it is, and this one is not to be read any more."""
+        ids, count = self.ids, len(other.ids)
+        if np.array_equal(ids[:count], other.ids):
+            for own, more in zip(self.sums, other.sums, strict=True):
+                _add_at(slice(count), own, more)
+            return self
+        if len(every := np.union1d(ids, other.ids)) > len(ids):
+            places = np.searchsorted(every, ids)
+            for number, sums in enumerate(self.sums):  # not all three at once
+                self.sums[number] = np.zeros((GROUPS, len(every)))
+                _add_at(places, self.sums[number], sums)
+            ids = every
+        places = np.searchsorted(ids, other.ids)
+        for own, more in zip(self.sums, other.sums, strict=True):
+            _add_at(places, own, more)
+        return Vocabulary(ids, self.sums)
+
+
+def _add_at(places: slice | NDArray[np.int64], sums: Array, more: Array) -> None:
+    """Add [GROUPS, places] in place to the sums [GROUPS, ids] of ids at some places."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        for own, row in zip(sums, more, strict=True):
+            own[places] += row
+
+
+def _ids_to_keep(token_id: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return the ids for which sums are kept, ascending.
+
+    That is all from 0 where most of them occur, else those alone that do: half a million tokens of
+    a language have a fifth of a large vocabulary.
+    """
+    size = int(token_id.max(initial=-1)) + 1
+    if size > DENSE:
+        return np.unique(token_id.astype(np.int64))
+    seen = np.zeros(size, np.bool_)
+    seen[token_id] = True
+    ids = np.flatnonzero(seen)
+    return np.arange(size) if 2 * len(ids) > size else ids
 
 
 def _add_up(
-    sums: Array, group: NDArray[np.uint8], own: NDArray[np.integer], pair: PolicyPair, first: int
+    sums: list[Array],
+    group: NDArray[np.uint8],
+    own: NDArray[np.integer],
+    pair: PolicyPair,
+    first: int,
 ) -> None:
-    """Add tokens to `sums` [3, GROUPS, ids] by their group and the place of their id, [tokens].
+    """Add tokens to the sums, each [GROUPS, ids], by their group and the place of their id.
 
-    They begin with token `first` of the pair. Those of one group are added up together: their sums
-    stay in the processor's cache, which those of all groups are too large for.
+    `group` and `own` are [tokens], from token `first` of the pair on. Those of one group are added
+    up together: their sums stay in the processor's cache, for which those of all are too large.
     """
-    ids, order = sums.shape[2], np.argsort(group, kind="stable")
+    ids, order = sums[0].shape[1], np.argsort(group, kind="stable")
     own, log_ratio = own.take(order), pair.log_ratio_at(slice(first, first + len(own))).take(order)
     edges = np.cumsum(np.bincount(group, minlength=GROUPS)).tolist()
     for number, (start, end) in enumerate(pairwise([0, *edges])):
@@ -79,9 +117,9 @@ def _add_up(
             continue
         cells, values = own[start:end].astype(np.intp), log_ratio[start:end]
         with np.errstate(over="ignore", invalid="ignore"):
-            sums[0, number] += np.bincount(cells, minlength=ids)
-            sums[1, number] += np.bincount(cells, values, ids)
-            sums[2, number] += np.bincount(cells, np.square(values), ids)
+            sums[0][number] += np.bincount(cells, minlength=ids)
+            sums[1][number] += np.bincount(cells, values, ids)
+            sums[2][number] += np.bincount(cells, np.square(values), ids)
 
 
 def worst_ids(vocabulary: Vocabulary) -> list[TokenProfile]:

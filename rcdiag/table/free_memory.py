@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,3 +47,13 @@ def check_rows_fit(table: Table) -> None:
         hint="draw whole prompt groups (--rows N), give a part of the files, or take a machine "
         "with more memory",
     )
+
+
+def hand_back_freed_memory() -> None:
+    """Hand the memory that a pass over a table has freed back to the system, where glibc holds it.
+
+    What comes after the pass, such as a result and its JSON, is many small objects, which Python
+    keeps elsewhere: they would come on top of what the pass took.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)

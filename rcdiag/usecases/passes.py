@@ -16,6 +16,7 @@ from rcdiag.frozen import dataclass
 from rcdiag.runners import Runner
 from rcdiag.table.batches import RowRange
 from rcdiag.table.copies import marks_of, sees, without_what_stays
+from rcdiag.table.free_memory import hand_back_freed_memory
 from rcdiag.table.observed import unobserved
 from rcdiag.table.stream import columns_read, read_arrow, read_trajectories, trajectories_of
 from rcdiag.table.table import Table
@@ -94,6 +95,7 @@ def _here(dump: Table, walk: Walk[S], parts: Sequence[Part], case: CaseRows | No
             state = walk.state_of((batch for _, batch in of_part), executor)
             if state is not None:
                 yield state
+    hand_back_freed_memory()
 
 
 def _elsewhere(dump: Table, walk: Walk[S], parts: Sequence[Part], runner: Runner) -> Iterator[S]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, log
+from typing import ClassVar
+from weakref import WeakSet
 
 import pytest
 
-from rcdiag.statistics.adding import RunningSum
+from rcdiag.statistics.adding import TOGETHER, RunningSum
 
 
 @dataclass(frozen=True)
@@ -52,4 +55,30 @@ def test_no_state_is_copied_for_each_that_follows(count):
         states.add(Rows((number,)))
     total = states.total()
     assert total is not None
-    assert total.copies <= 2 * count.bit_length()
+    levels = ceil(log(count, TOGETHER))
+    assert total.copies <= TOGETHER * levels + levels
+
+
+class Large:
+    """A state that takes memory; `alive` has all that are not gone."""
+
+    alive: ClassVar[WeakSet[Large]] = WeakSet()
+
+    def __init__(self) -> None:
+        self.alive.add(self)
+
+    def __iadd__(self, other: Large) -> Large:
+        return self
+
+    def __add__(self, other: Large) -> Large:
+        return Large()
+
+
+def test_few_states_are_in_memory_at_any_time():
+    """Of 63 states one of eight and one of seven, where a binary counter would keep six."""
+    states: RunningSum[Large] = RunningSum()
+    for _ in range(TOGETHER**2 - 1):
+        states.add(Large())
+        assert len(Large.alive) <= 2
+    states.total()
+    assert len(Large.alive) == 1

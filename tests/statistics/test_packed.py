@@ -44,7 +44,7 @@ def assert_same_bits(result: PackedColumns[str], expected: dict[str, np.ndarray]
         assert np.array_equal(unpacked.view(np.uint64), column.view(np.uint64)), name
 
 
-@pytest.mark.parametrize("rows", [1, 7, packed.FEWEST_TO_COMPARE, ROWS])
+@pytest.mark.parametrize("rows", [1, 7, packed.FEWEST_TO_COMPARE, packed.ROWS_OF_PIECE, ROWS])
 @pytest.mark.parametrize("seed", range(5))
 def test_every_bit_comes_back(rows, seed):
     columns = columns_of(rows, seed)
@@ -99,12 +99,16 @@ def test_shards_add_up_to_the_whole_in_any_order_of_adding(cuts, monkeypatch):
         assert_same_bits(result, columns)
         # Pieces of few rows do not stay by themselves.
         sizes = [piece.rows for piece in result.pieces]
-        assert all(one + other > 1_000 for one, other in pairwise(sizes))
+        assert all(one + other >= 1_000 for one, other in pairwise(sizes))
+        # All rows but those that wait at the end are packed.
+        for piece in result.pieces[:-1]:
+            assert any(not isinstance(column, packed.Plain) for column in piece.columns)
 
 
-def test_what_is_packed_keeps_no_larger_array_alive():
+@pytest.mark.parametrize("rows", [7, ROWS])
+def test_what_is_packed_keeps_no_larger_array_alive(rows):
     whole = np.random.default_rng(0).normal(size=10_000)
-    result = PackedColumns.of({"part": whole[:ROWS]}, ROWS)
+    result = PackedColumns.of({"part": whole[:rows]}, rows)
     (column,) = result.pieces[0].columns
     assert column.values.base is None
 

@@ -69,7 +69,9 @@ def test_sums_are_those_of_single_tokens_however_many_are_added_at_once(
         for group in range(GROUPS):
             own = of_groups.get(group, [])
             expected = [len(own), sum(own), sum(value**2 for value in own)]
-            assert np.allclose(found.sums[:, group, place], expected, rtol=1e-12, atol=1e-14)
+            assert np.allclose(
+                [sums[group, place] for sums in found.sums], expected, rtol=1e-12, atol=1e-14
+            )
 
 
 def test_worst_ids_are_those_with_the_most_squares_among_the_frequent():
@@ -128,3 +130,17 @@ def test_no_mismatch_and_no_number_have_no_worst_ids():
     assert worst_ids(vocabulary_of({"behavior": rows, "target": rows})) == []
     dirty = [[nan], *[[-1.5]] * 29]
     assert worst_ids(vocabulary_of({"behavior": rows, "target": dirty})) == []
+
+
+def test_a_large_vocabulary_of_which_few_ids_occur_takes_room_for_these_alone():
+    """Batches of a language have a fifth of the ids: sums of all would be a hundred MB each."""
+    columns = columns_of(40, ids=500)
+    ids = [[300 * token for token in row] for row in columns["token_ids"]]
+    near, spread = vocabulary_of(columns), vocabulary_of({**columns, "token_ids": ids})
+    assert spread.ids.max() > 100_000
+    assert len(spread.ids) == len({token for row in ids for token in row})
+    kept = np.isin(near.ids, spread.ids // 300)
+    for dense, sparse in zip(near.sums, spread.sums, strict=True):
+        assert sparse.shape == (dense.shape[0], len(spread.ids))
+        assert np.array_equal(dense[:, kept], sparse)
+        assert not dense[:, ~kept].any()

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 # Rows are read in batches of about this many response tokens: a few dozen MB with all columns.
 TOKENS_PER_BATCH = 500_000
 MAX_ROWS_PER_BATCH = 16_384
+# Bytes of each column that are read from a disk at a time. Else all of a column's bytes in a row
+# group stand in memory while it is read, and a file may be one row group. Of object storage they
+# are read at once, since every request takes its time.
+READ_AT_ONCE = 1 << 18
 
 
 def _is_parquet(peek: Peek) -> bool:
@@ -55,10 +59,14 @@ def open_parquet(path: AnyFile) -> pq.ParquetFile:
                 f"{path}: not a parquet file (it does not begin with PAR1)",
                 hint="write the dump as parquet, for example polars.read_ndjson(...).write_parquet",
             )
-        # Pre-buffering holds on to all that was read; a memory map counts as resident all it read.
         read_footer(path)
-        source = path.open() if isinstance(path, RemoteFile) else path
-        file = pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
+        # Pre-buffering holds on to all that was read; a memory map counts as resident all it read.
+        file = pq.ParquetFile(
+            path.open() if isinstance(path, RemoteFile) else path,
+            buffer_size=0 if isinstance(path, RemoteFile) else READ_AT_ONCE,
+            pre_buffer=False,
+            page_checksum_verification=True,
+        )
         names = file.schema_arrow.names
     except EncryptedError as error:
         raise RcdiagError(

@@ -15,6 +15,9 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Name = tuple[str, str]  # family or candidate ("" for what no setting changes), and the quantity
 
+# Quantities that count tokens or sequences.
+COUNTED = ("kept", "alive")
+
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
@@ -40,16 +43,18 @@ class Places:
     def add(self, sums: Array, values: Array) -> None:
         """Add `values` [sequences, columns] in place to `sums`, [size, columns] and contiguous.
 
-        One column of values is added to all columns of the sums.
+        One column of values is added to all columns of the sums. Values are whole numbers where
+        the sums are.
         """
         if sums.shape[1] == 1:
-            np.add.at(sums.reshape(-1), self.rows, values[:, 0])
+            np.add.at(sums.reshape(-1), self.rows, values[:, 0].astype(sums.dtype, copy=False))
             return
         used, at = self._used
         if values.shape[1] == 1:
-            sums[used] += np.bincount(at, values[:, 0], len(used))[:, None]
+            more = np.bincount(at, values[:, 0], len(used))[:, None]
         else:
-            sums[used] += self._matrix @ values
+            more = self._matrix @ values
+        sums[used] += more.astype(sums.dtype, copy=False)
 
 
 @dataclass
@@ -63,13 +68,14 @@ class SumsByCluster:
     keys: Keys = field(default_factory=lambda: np.empty(0, np.uint64))  # in order of appearance
     folded: bool = False  # keys are those of the clusters modulo `most`
     tables: dict[Name, Array] = field(default_factory=dict)  # [most, ...], beyond the keys 0
+    counts: type[np.number] = np.float64  # in which whole numbers are kept, those of COUNTED
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def __getitem__(self, name: Name) -> Array:
-        """Return the sums of a quantity, [clusters, ...]."""
-        return self.tables[name][: len(self)]
+        """Return the sums of a quantity in float64, [clusters, ...]."""
+        return self.tables[name][: len(self)].astype(np.float64, copy=False)
 
     def __contains__(self, name: Name) -> bool:
         return name in self.tables
@@ -88,7 +94,8 @@ class SumsByCluster:
     def table(self, name: Name, shape: tuple[int, ...]) -> Array:
         """Return the sums of a quantity to be added to; `shape` is that of a row."""
         if name not in self.tables:
-            self.tables[name] = np.zeros((self.most, *shape))
+            kind = self.counts if name[1] in COUNTED else np.float64
+            self.tables[name] = np.zeros((self.most, *shape), kind)
         return self.tables[name]
 
     def scale(self, names: tuple[str, ...], factor: float) -> None:
@@ -100,7 +107,7 @@ class SumsByCluster:
     def copy(self) -> SumsByCluster:
         """Copy the sums into memory of their own."""
         tables = {name: sums.copy() for name, sums in self.tables.items()}
-        return SumsByCluster(self.most, self.keys, self.folded, tables)
+        return SumsByCluster(self.most, self.keys, self.folded, tables, self.counts)
 
     def __iadd__(self, other: SumsByCluster) -> SumsByCluster:
         """Add in place; the other one stays as it is."""

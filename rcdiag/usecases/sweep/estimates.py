@@ -14,6 +14,7 @@ from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.intervals import t_quantile
 from rcdiag.statistics.ratios import Array
 from rcdiag.usecases.sweep.estimator_families import Bounds
+from rcdiag.usecases.sweep.layout import UNKNOWN
 from rcdiag.usecases.sweep.state import SweepState
 from rcdiag.usecases.sweep.sums import LENGTHS
 
@@ -168,10 +169,11 @@ class Formulas:
         if not self.state.has(self.family, name):
             nothing = np.full(self.settings.count, np.nan)
             return Estimates(nothing, nothing, nothing)
-        counted = f"{name}_count"
-        sums, counts = self.column(name), self.column(counted)
+        sums, counts = self.column(name), self.column("alive")
+        if self.state.has(self.family, f"{name}{UNKNOWN}"):
+            counts = counts - self.column(f"{name}{UNKNOWN}")
         all_sums = self.state.cluster("", name)[:, None]
-        all_counts = self.state.cluster("", counted)[:, None]
+        all_counts = self.state.cluster("", f"{name}_count")[:, None]
         kept, everyone = sums.sum(axis=0) / counts.sum(axis=0), all_sums.sum() / all_counts.sum()
         influence = (sums - kept * counts) / counts.sum(axis=0)
         influence = influence - (all_sums - everyone * all_counts) / all_counts.sum()
@@ -234,7 +236,7 @@ def by_quartile(state: SweepState, family: str) -> Array:
     sequences, tokens = state.lengths
     quartile = np.searchsorted(cuts(sequences), np.append(LENGTHS, LENGTHS[-1] + 1))
     of_all = np.bincount(quartile, tokens, 4)[:, None]
-    sums = np.stack([kept[quartile == number].sum(axis=0) for number in range(4)])
+    sums = np.stack([kept[quartile == each].sum(axis=0, dtype=np.float64) for each in range(4)])
     return state.plan.layouts[family].read("kept", sums) / of_all
 
 

@@ -21,6 +21,9 @@ from rcdiag.usecases.sweep.thresholds import Chunk, Window, inside
 OF_KEPT = ("kept", "alive", "kept_mass", "mass", "reward", "advantage")
 OF_WEIGHED = ("means", "squared_means", "weights", "squares", "gap", "over", "true")
 LOGGED = ("logged", "logged_squares")
+# Behind the name of a reward or advantage: sequences for which it is not known. These sums are made
+# where there are such sequences, which many tables do not have.
+UNKNOWN = "_unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,7 @@ class Layout:
             return self.zeroed
         if quantity in OF_WEIGHED:
             return self.weighed
-        return self.kept if quantity.removesuffix("_count") in OF_KEPT else None
+        return self.kept if quantity.removesuffix(UNKNOWN) in OF_KEPT else None
 
     def read(self, quantity: str, sums: Array, *, rejected: bool = False) -> Array:
         """Return the sums of every setting, [..., settings], from `sums` [..., bins, columns].

@@ -142,6 +142,7 @@ def sweep_plan(
         grouped="group_id" in names,
         recorded=recorded,
         baseline=None if recorded else Baseline.of(*read_rewards(dump)),
+        tokens=dump.response_tokens,
     )
 
 

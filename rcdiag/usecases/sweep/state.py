@@ -56,6 +56,13 @@ class SweepPlan:
     grouped: bool = False  # whether rows have a prompt group
     recorded: bool = False  # whether rows have an advantage
     baseline: Baseline | None = None  # stands in for advantages that are not recorded
+    tokens: int | None = None  # of the table at most; None where that is not known
+
+    @property
+    def counts(self) -> type[np.number]:
+        """Numbers that hold every count of the table's tokens exactly, in four bytes if they do."""
+        few = self.tokens is not None and self.tokens <= np.iinfo(np.uint32).max
+        return np.uint32 if few else np.float64
 
     @cached_property
     def settings(self) -> dict[str, Settings]:
@@ -130,8 +137,8 @@ class SweepState:
     def __init__(self, plan: SweepPlan, suite: SuiteState) -> None:
         self.plan = plan
         self.suite = suite
-        self.clusters = SumsByCluster(MAX_CLUSTERS)
-        self.families: dict[str, FamilySums] = {name: FamilySums() for name in plan.added_up}
+        self.clusters = SumsByCluster(MAX_CLUSTERS, counts=plan.counts)
+        self.families = {name: FamilySums(plan.counts) for name in plan.added_up}
         self.kept_groups: RunningSum[Groups] = RunningSum()  # of none without prompt groups
         # The largest log-ratio of a sequence; sums of their ratios are held times exp(-it).
         self.shift = -np.inf

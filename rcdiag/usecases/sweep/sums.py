@@ -16,7 +16,7 @@ from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.quantities import TrueRatio, Unsafe
 from rcdiag.frozen import dataclass
 from rcdiag.usecases.sweep.by_cluster import Array, Index, Places, SumsByCluster
-from rcdiag.usecases.sweep.layout import Layout, SequenceBins
+from rcdiag.usecases.sweep.layout import UNKNOWN, Layout, SequenceBins
 from rcdiag.usecases.sweep.thresholds import Chunk
 
 Bits = NDArray[np.uint8]
@@ -132,6 +132,7 @@ class FamilySums:
     Sums are by bin and column of the family's layout.
     """
 
+    counts: type[np.number] = np.float64  # in which kept tokens are counted
     totals: Sums = field(default_factory=dict)  # name -> [bins, columns]
     lengths: Array | None = None  # [LENGTHS + 1, bins, columns] kept tokens
     # Share of tokens kept of the sequence where it is least and most, of what the layout leaves of
@@ -157,7 +158,7 @@ class FamilySums:
     def of_lengths(self, shape: tuple[int, ...]) -> Array:
         """Return the kept tokens by length, bin and column to be added to."""
         if self.lengths is None:
-            self.lengths = np.zeros((len(LENGTHS) + 1, *shape))
+            self.lengths = np.zeros((len(LENGTHS) + 1, *shape), self.counts)
         return self.lengths
 
     def extremes(self, least: Array, most: Array) -> None:
@@ -169,7 +170,7 @@ class FamilySums:
         """Copy the sums into memory of their own."""
         totals = {name: values.copy() for name, values in self.totals.items()}
         lengths = None if self.lengths is None else self.lengths.copy()
-        return FamilySums(totals, lengths, self.least.copy(), self.most.copy())
+        return FamilySums(self.counts, totals, lengths, self.least.copy(), self.most.copy())
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +248,7 @@ class FamilyEffect:
     @property
     def _of_lives(self) -> set[str]:
         """Quantities that depend on which sequences keep a token, and on nothing else."""
-        return {"alive", *self.parts.signals, *(f"{name}_count" for name in self.parts.signals)}
+        return {"alive", *self.parts.signals, *(f"{name}{UNKNOWN}" for name in self.parts.signals)}
 
     @property
     def _lengths(self) -> Array:
@@ -295,7 +296,8 @@ class FamilyEffect:
         for name, values in parts.signals.items():
             finite = ~np.isnan(values)
             columns[name] = np.where(lives & finite[:, None], values[:, None], 0.0)
-            columns[f"{name}_count"] = finite[:, None] * alive
+            if not finite.all():
+                columns[f"{name}{UNKNOWN}"] = np.where(finite[:, None], 0.0, alive)
         return columns, totals
 
 

@@ -35,10 +35,11 @@ def state_of(
     grids: Mapping[str, Sequence[Bounds]],
     pairs: Sequence[PolicyPair],
     executor: Executor | None = None,
+    tokens: int | None = None,
 ) -> SweepState:
-    """The sum of the states of some batches."""
+    """The sum of the states of some batches, of a table of at most so many tokens."""
     corrections = {family: corrections_of(family, grid) for family, grid in grids.items()}
-    plan = SweepPlan(corrections, grouped=True)
+    plan = SweepPlan(corrections, grouped=True, tokens=tokens)
     return summed(SweepState.of(pair, plan, executor) for pair in pairs)
 
 

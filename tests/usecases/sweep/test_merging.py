@@ -56,6 +56,25 @@ def test_any_number_of_threads_gives_the_same_to_the_last_bit(threads):
     assert np.array_equal(together.groups.two, alone.groups.two)
 
 
+@pytest.mark.parametrize(("tokens", "bytes_each"), [(2**32 - 1, 4), (2**32, 8), (None, 8)])
+def test_counts_are_kept_in_as_few_bytes_as_hold_every_count_of_the_table(
+    monkeypatch, tokens, bytes_each
+):
+    monkeypatch.setattr(state, "MAX_CLUSTERS", 6)  # folded on the way
+    pairs = shards(seeded(5, rows=24), 3)
+    whole, few = state_of(GRIDS, pairs), state_of(GRIDS, pairs, tokens=tokens)
+    for (family, name), sums in few.clusters.tables.items():
+        counted = name in ("kept", "alive") and family in GRIDS
+        assert sums.itemsize == (bytes_each if counted else 8), name
+    kept = few.families["token_k3"].lengths
+    assert kept is not None
+    assert kept.itemsize == bytes_each
+    assert kept.sum() > 0
+    expected = numbers(whole)
+    for family, result in numbers(few).items():
+        assert np.array_equal(result, expected[family], equal_nan=True), family
+
+
 @given(seed=st.integers(0, 99), cuts=st.integers(2, 6))
 @settings(max_examples=5)
 def test_shards_and_orders_give_the_same(seed, cuts):
