@@ -32,12 +32,10 @@ def packed_document(document: Any) -> str:
     """Return plain data, as JSON has it, packed in pieces; numbers keep every digit."""
     parts: list[Any] = []
     _add_parts(document, "", parts)
-    pieces = [
-        piece
-        for is_text, run in itertools.groupby(parts, lambda part: type(part) is str)
-        for piece in (["".join(run)] if is_text else run)
-    ]
-    tables = [piece for piece in pieces if type(piece) is not str]
+    pieces: list[Any] = []
+    for is_text, run in itertools.groupby(parts, lambda part: isinstance(part, str)):
+        pieces += ["".join(run)] if is_text else run
+    tables = [piece for piece in pieces if not isinstance(piece, str)]
     keyed = [(key, column) for table in tables for key, column in table["columns"]]
     places: dict[str, int] = {}
     for _, column in sorted(keyed, key=lambda entry: entry[0]):
