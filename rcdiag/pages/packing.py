@@ -34,7 +34,8 @@ def packed_document(document: Any) -> str:
     _add_parts(document, "", parts)
     pieces: list[Any] = []
     for is_text, run in itertools.groupby(parts, lambda part: isinstance(part, str)):
-        pieces += ["".join(run)] if is_text else run
+        members = list(run)
+        pieces += ["".join(members)] if is_text else members
     tables = [piece for piece in pieces if not isinstance(piece, str)]
     keyed = [(key, column) for table in tables for key, column in table["columns"]]
     places: dict[str, int] = {}
