@@ -176,7 +176,10 @@ def _about(result: Result) -> str:
 def fact_text(entry: Mapping[str, Any]) -> str:
     """Write an entry of evidence in a line: `E[ratio]: value 1.02, z 10.3 (not 1)`."""
     values = [
-        f"{name.replace('_', ' ')} {_value(value)}"
+        # A name of the user's that ends in a number would run into its value: `step_4 = 0`.
+        f"{name} = {_value(value)}"
+        if name[-1:].isdigit()
+        else f"{name.replace('_', ' ')} {_value(value)}"
         for name, value in entry.items()
         if name not in ("name", "reads")
     ]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.evidence import ratio_fact
 from rcdiag.diagnosis.causes.noise import BROKEN, NOISE, noisy, not_sampled_from
 from rcdiag.diagnosis.causes.other_weights import OTHER_WEIGHTS, by_weights, older_trainer
 from rcdiag.diagnosis.estimates import mean_ratio, share_of
@@ -50,13 +51,9 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
                 "more than rounding" if law.rms >= HONEST else "that of rounding, but see E[ratio]",
                 rms=law.rms,
             ),
-            fact(
-                "E[ratio]",
-                "not 1: the record may not be the law that sampled"
-                if broken
-                else "the recorded law sampled",
-                value=law.ratio_mean[0],
-                z=law.ratio_mean[1],
+            ratio_fact(
+                law,
+                otherwise="not 1: the record may not be the law that sampled" if broken else "",
             ),
         ],
         side="engine",

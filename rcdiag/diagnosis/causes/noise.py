@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.evidence import ratio_fact
 from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
 
 # Both sides compute in one precision with one kernel.
@@ -66,13 +67,12 @@ def _engine_noise(signs: Signs) -> Suspicion | None:
         "rounding of two engines.",
         evidence=[
             fact("rms log-ratio", "rounding", rms=law.rms),
-            fact(
-                "E[ratio]", "the recorded law sampled", value=law.ratio_mean[0], z=law.ratio_mean[1]
-            ),
+            ratio_fact(law),
             fact(
                 "token ids agree between halves of the rows",
-                "no drift of weights",
+                "too little for a drift of weights",
                 correlation=law.by_token_id.correlation,
+                explained=law.by_token_id.explained,
             ),
         ],
         also_possible=others if quiet else ["moe-routing", "quantised-weights", *others[:2]],
@@ -105,9 +105,7 @@ def _moe_routing(signs: Signs) -> Suspicion | None:
                 "a tail of few tokens",
                 share=law.tail_share,
             ),
-            fact(
-                "E[ratio]", "the recorded law sampled", value=law.ratio_mean[0], z=law.ratio_mean[1]
-            ),
+            ratio_fact(law),
         ],
         also_possible=["engine-noise", "batch-noise", "moe-expert-wrong"],
     )

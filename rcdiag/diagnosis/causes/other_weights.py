@@ -8,6 +8,7 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Counts, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.evidence import ratio_fact
 from rcdiag.diagnosis.causes.noise import BROKEN, noisy, not_sampled_from
 from rcdiag.diagnosis.estimates import share_of
 from rcdiag.diagnosis.signs import HONEST, Law, Signs
@@ -317,9 +318,7 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
                 correlation=law.by_token_id.correlation,
                 explained=law.by_token_id.explained,
             ),
-            fact(
-                "E[ratio]", "the recorded law sampled", value=law.ratio_mean[0], z=law.ratio_mean[1]
-            ),
+            ratio_fact(law),
         ],
         also_possible=[
             "stale-weights",
