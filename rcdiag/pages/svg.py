@@ -38,6 +38,8 @@ def _smaller(svg: str) -> str:
     svg = re.sub(r' transform="rotate\(-?0(?:\.0+)? [^"]*"', "", svg)
     # Only attributes lose digits: texts keep theirs.
     svg = re.sub(r'="[^"]*"', lambda match: re.sub(r"(\d\.\d\d)\d+", r"\1", match[0]), svg)
+    # A tenth of a point is finer than any screen shows of a place.
+    svg = re.sub(r' (?:d|x|y)="[^"]*"', lambda match: re.sub(r"(\d\.\d)\d+", r"\1", match[0]), svg)
     return re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", svg))
 
 
