@@ -12,7 +12,7 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import Cause, Suspicion
 from rcdiag.diagnosis.causes.cause_words import words_of
-from rcdiag.diagnosis.judge import SILENT, SURE, WIDEST, diagnosis_of, suspicions
+from rcdiag.diagnosis.judge import DECIDES, SILENT, SURE, WIDEST, diagnosis_of, suspicions
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
 
@@ -77,6 +77,12 @@ def verdict_with_experiments(
             named = [*_joined(settled, sure), *laws, *rest]
         elif surer and guess < SURER_THAN_A_GUESS:
             named = [*_joined(settled, sure), *surer]
+        elif guess < DECIDES and all(
+            _wide(cause) for cause, _ in tried if cause.stage not in SETTLED
+        ):
+            # The whole table tells an umbrella better than experiments on a part of its rows.
+            whole = [entry for entry in table if _wide(entry[0]) and entry[1].confidence > guess]
+            named = [*_joined(settled, sure), *_tried_as_well(whole, tried)] if whole else named
     diagnosis = diagnosis_of(signs, named or table)
     against = [*outcome.ruled_out, *diagnosis.ruled_out]
     slugs = {cause.slug for cause in diagnosis.causes}
@@ -129,9 +135,24 @@ def _outlasts_noise(cause: Cause, told: Suspicion) -> bool:
     """Tell whether a suspicion of the table stands where the model explains both columns."""
     if cause.name in WIDEST:
         return False
-    wide = cause.words.family == "umbrellas"
-    least = {"law": LAW, "difference": SURE if wide else LAW}.get(cause.stage)
+    least = {"law": LAW, "difference": SURE if _wide(cause) else LAW}.get(cause.stage)
     return least is not None and cause.name not in NOTHING_WRONG and told.confidence >= least
+
+
+def _wide(cause: Cause) -> bool:
+    """Tell whether a cause stands for several."""
+    return cause.words.family == "umbrellas"
+
+
+def _tried_as_well(
+    whole: Sequence[tuple[Cause, Suspicion]], tried: Sequence[tuple[Cause, Suspicion]]
+) -> list[tuple[Cause, Suspicion]]:
+    """Add to what the table tells that experiments do not explain it."""
+    (cause, told), *others = whole
+    words = [one.message for _, one in tried]
+    evidence = [entry for _, one in tried for entry in one.evidence]
+    message = " ".join([told.message, *words])
+    return [(cause, replace(told, message=message, evidence=[*told.evidence, *evidence])), *others]
 
 
 def _refuted(cause: Cause, ruled_out: Sequence[str]) -> bool:
@@ -145,7 +166,7 @@ def _refuted(cause: Cause, ruled_out: Sequence[str]) -> bool:
 def _is_surer(cause: Cause, told: Suspicion, guess: float) -> bool:
     """Tell whether a suspicion of the table is as sure as what no experiment could explain."""
     differs = cause.stage in ("law", "difference") and cause.name not in NOTHING_WRONG
-    return differs and cause.words.family != "umbrellas" and told.confidence >= guess
+    return differs and not _wide(cause) and told.confidence >= guess
 
 
 def cause_of(slug: str) -> Cause:

@@ -25,9 +25,10 @@ from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.rows_of_model import steps_of_model
 
 if TYPE_CHECKING:
+    from rcdiag.diagnosis.experiments.bench import Trial
     from rcdiag.diagnosis.experiments.conclude import Outcome
 
-MOST_EXPERIMENTS = 40  # in a result, of one column
+MOST_TRIALS = 40  # in a result, of one column, beside the best of each experiment
 
 
 def diagnose(
@@ -151,10 +152,7 @@ def _experiments(outcome: Outcome) -> list[ExperimentResult]:
     policies = {side.name: side.policy for side in outcome.sides}
     listed: list[ExperimentResult] = []
     for name, policy in policies.items():
-        trials = sorted(
-            (trial for trial in outcome.trials if trial.side == name), key=lambda one: -one.gain
-        )
-        for trial in trials[:MOST_EXPERIMENTS]:
+        for trial in _most_telling([one for one in outcome.trials if one.side == name]):
             listed.append(
                 ExperimentResult(
                     experiment=trial.experiment,
@@ -172,6 +170,17 @@ def _experiments(outcome: Outcome) -> list[ExperimentResult]:
                 )
             )
     return listed
+
+
+def _most_telling(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the best trial of every experiment and the best of the others, the best first."""
+    order = sorted(trials, key=lambda one: -one.gain)
+    best: dict[str, Trial] = {}
+    for one in order:
+        best.setdefault(one.experiment, one)
+    others = [one for one in order if one is not best[one.experiment]]
+    kept = [*best.values(), *others[: max(MOST_TRIALS - len(best), 0)]]
+    return sorted(kept, key=lambda one: -one.gain)
 
 
 def _weights(outcome: Outcome) -> list[WeightsOfRow]:

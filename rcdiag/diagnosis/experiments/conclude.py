@@ -16,7 +16,6 @@ from rcdiag.diagnosis.experiments.bench import Bench, Coders, Trial, no_coders
 from rcdiag.diagnosis.experiments.ends import told_by_ends
 from rcdiag.diagnosis.experiments.fit import Estimate
 from rcdiag.diagnosis.experiments.order import (
-    Ran,
     common_margin,
     explains,
     pass_trials,
@@ -60,6 +59,8 @@ FEW_TIMES = 3.0  # an engine's noise, up to which a trainer may be off for reaso
 MATTERS = 1e-3  # nats, rms, by which a trial must move a column that is explained already
 MUCH = 0.5  # nats per token by which a trial beats an honest column that is near already
 PARTLY = 0.8  # share of squares from which on a trial explains most
+WORTH_SAYING = 0.1  # share of squares from which on what a trial explains is evidence
+UNFINISHED = 0.5  # confidence of what nothing explains while experiments are left to run
 
 
 @dataclass
@@ -300,10 +301,10 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
             return
         pattern = pattern_of(bench)
         by_chance = _by_chance(bench, pattern)
-        ran: Ran = pass_trials(bench, given.progress, of_batch=by_chance is not None)
-        trials += ran.trials
-        outcome.trials += ran.trials
-        outcome.open += ran.open
+        passed = pass_trials(bench, given.progress, of_batch=by_chance is not None)
+        trials += passed.trials
+        outcome.trials += passed.trials
+        outcome.open += passed.open
         found = [trial for trial in trials if explains(trial, bench.scene.noise)]
     order = ranked(found or [trial for trial in trials if trial.tells])
     if not found and by_chance is not None and not (order and order[0].explained > PARTLY):
@@ -314,7 +315,9 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
         of_rows = by_rows(bench, order[0]) if other_weights else None
         outcome.suspicions.append(of_rows or _named(order, bench))
         return
-    outcome.suspicions.append(_left_over(bench, pattern or pattern_of(bench), order))
+    names = {trial.experiment for trial in outcome.trials if trial.side == side.name}
+    ran = Counted(ran=len(names), left=len(set(outcome.open)))
+    outcome.suspicions.append(_left_over(bench, pattern or pattern_of(bench), order, ran))
 
 
 def _strong(trials: Sequence[Trial], side: Side) -> list[Trial]:
@@ -429,8 +432,17 @@ def _evidence(trial: Trial, bench: Bench) -> dict[str, Any]:
         "rms left": trial.left.rms,
         "z": trial.z,
         **trial.values,
-        "reads": "explained" if explains(trial, bench.scene.noise) else "partly explained",
+        "reads": _reads(trial, bench.scene.noise),
     }
+
+
+def _reads(trial: Trial, noise: float) -> str:
+    """Say how much of a column a trial explains."""
+    if explains(trial, noise):
+        return "explained"
+    if trial.explained > WORTH_SAYING:
+        return f"explains {trial.explained:.0%} of the squares"
+    return "nearer in most tokens, farther off in a few"
 
 
 def _by_chance(bench: Bench, pattern: Pattern) -> tuple[str, Suspicion] | None:
@@ -451,16 +463,38 @@ def _by_chance(bench: Bench, pattern: Pattern) -> tuple[str, Suspicion] | None:
 # What nothing explains.
 
 
-def _left_over(bench: Bench, pattern: Pattern, order: Sequence[Trial]) -> tuple[str, Suspicion]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counted:
+    """How many experiments ran on a column, and for how many no time was left."""
+
+    ran: int
+    left: int
+
+    @property
+    def words(self) -> str:
+        """Say that none of them explains the column."""
+        if not self.left:
+            return "No experiment explains"
+        if not self.ran:
+            return f"No time was left for any of {self.left} experiments on"
+        return f"None of {self.ran} experiments, with {self.left} more to run, explains"
+
+
+def _left_over(
+    bench: Bench, pattern: Pattern, order: Sequence[Trial], count: Counted
+) -> tuple[str, Suspicion]:
     """Name what can be known of a column that no experiment explains."""
     slug, confidence, words = _excluded(bench, pattern)
+    if count.left:
+        confidence = min(confidence, UNFINISHED)
     close = [trial.slug for trial in order[:3]]
     # The trainer's own column is not its model's, whatever the reason: no weights mend that.
     noisy = bench.side.left.scale < FEW_TIMES * bench.scene.noise
     wrong = slug == "forwards-differ" and not noisy
-    unsettled = slug == "weights-differ" and bench.side.name == "trainer"
+    by_trainer = slug == "weights-differ" and bench.side.name == "trainer"
+    unsettled = by_trainer or confidence <= UNFINISHED
     message = (
-        f"No experiment explains {bench.side.policy}_log_probs (rms {bench.side.left.rms:.2g} nats "
+        f"{count.words} {bench.side.policy}_log_probs (rms {bench.side.left.rms:.2g} nats "
         f"from the checkpoint's); {words}."
     )
     evidence = [
@@ -519,8 +553,10 @@ def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
         return "weights-differ", 0.6, words
     if sampler and pattern.law_of_recorded < -6.0:
         return "draft-recorded", 0.5, "the tokens are of the trainer's law, not of the recorded"
-    if sampler:
+    if sampler and pattern.law_of_recorded > 3.0:
         return "weights-differ", 0.6, "the recorded law sampled the tokens"
+    if sampler:
+        return "weights-differ", 0.5, "the tokens do not tell whether the recorded law sampled them"
     return "forwards-differ", 0.65, "the trainer's forward pass was another"
 
 

@@ -13,7 +13,8 @@ def answer(result: DiagnoseResult) -> str:
     if result.trainer_model is None:
         return "told by the table alone; --model runs experiments"
     told = [one for one in result.experiments if one.explained]
-    ran = f"{len(result.experiments)} experiments in {result.duration:.0f} s"
+    count = len({one.experiment for one in result.experiments})
+    ran = f"{count} experiment{'s' * (count != 1)} in {result.duration:.0f} s"
     rows = "" if result.steps_of_model is None else f"; {_steps(result.steps_of_model)}"
     if not told:
         causes = result.diagnosis.causes if result.diagnosis else []

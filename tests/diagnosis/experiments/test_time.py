@@ -10,6 +10,8 @@ import numpy as np
 from rcdiag.diagnosis.experiments.all_experiments import EXPERIMENTS
 from rcdiag.diagnosis.experiments.conclude import Given, experimental
 from rcdiag.diagnosis.experiments.order import pass_trials
+from rcdiag.diagnosis.experiments.rows_read import rows_in_time
+from rcdiag.diagnosis.verdict import verdict_with_experiments
 from tests.diagnosis.experiments.scenes import TableOfLogits, bench_of, made_up
 
 PASS = 0.05  # seconds
@@ -72,3 +74,52 @@ def test_the_tokenizer_is_loaded_once_and_only_where_text_is_asked_for():
     assert bench.encode is None
     assert bench.decode is None
     assert asked == [1]
+
+
+class Loading(Slow):
+    """A slow model whose first pass also loads it."""
+
+    def log_probs(self, passages, change=None):
+        if not self.passes:
+            time.sleep(40.0 * PASS)
+        return super().log_probs(passages, change)
+
+
+def test_the_time_that_loading_takes_is_not_taken_for_that_of_a_row():
+    case, table = made_up()
+    deadline = time.monotonic() + 200.0 * PASS
+    # Of four timed rows a 50th of a second each; with the loading, half a second each.
+    rows = rows_in_time(case, Loading(table.logits), 256, deadline, 0)
+    assert len(rows) == len(case.lengths)
+
+
+def scattered():
+    """Return a case whose recorded log-probs are off by a factor of chance each, and its model."""
+    case, table = made_up()
+    factor = np.exp(np.random.default_rng(0).normal(0, 0.1, len(case.token_id)))
+    return case.with_log_probs("rollout", case.log_probs["rollout"] * factor), table
+
+
+def test_what_no_time_was_left_for_leaves_the_verdict_open():
+    """Experiments that did not run rule nothing out."""
+    case, table = scattered()
+    case = replace(case, trainer=None, log_probs={"rollout": case.log_probs["rollout"]})
+    given = Given(deadline=time.monotonic() - 1.0)
+    diagnosis, outcome = verdict_with_experiments(case, lambda one: experimental(one, table, given))
+    assert outcome is not None
+    left = len(set(outcome.open))
+    assert left > 10
+    assert diagnosis.verdict == "cannot-tell"
+    assert f"No time was left for any of {left} experiments" in diagnosis.summary
+
+
+def test_what_few_rows_cannot_tell_does_not_overrule_the_whole_table():
+    """What the table tells stands, and that no experiment has explained it is said with it."""
+    case, table = scattered()
+    alone, _ = verdict_with_experiments(case, None)
+    given = Given(deadline=time.monotonic() - 1.0)
+    diagnosis, _ = verdict_with_experiments(case, lambda one: experimental(one, table, given))
+    assert diagnosis.causes[0].slug == alone.causes[0].slug
+    assert diagnosis.causes[0].confidence == alone.causes[0].confidence
+    assert diagnosis.summary.startswith(alone.summary)
+    assert "No time was left" in diagnosis.summary
