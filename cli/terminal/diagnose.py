@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.fitted_tables import Column, fitted
-from rcdiag.pages.diagnose.words import posterior_rows
+from rcdiag.pages.diagnose.words import is_nearer, posterior_rows
 from rcdiag.pages.formats import number
 from rcdiag.results import DiagnoseResult
 from rcdiag.results.diagnose import ExperimentResult
 from rcdiag.results.doc import heading_of
 
-SHOWN = 6  # experiments without -v
+SHOWN = 6  # trials without -v, of those that come nearer than the checkpoint as it is
 
 
 def draw_diagnose(out: Console, result: DiagnoseResult, verbose: bool) -> None:
@@ -25,15 +27,22 @@ def draw_diagnose(out: Console, result: DiagnoseResult, verbose: bool) -> None:
         f"{result.rows_read:,} rows scored with {result.trainer_model} in {result.duration:.0f} s"
     )
     out.print(f"[dim]{escape(read)}[/]\n")
-    if result.experiments:
-        out.print(_experiments(out, result, verbose))
+    nearer = [one for one in result.experiments if is_nearer(one)]
+    shown = result.experiments if verbose else nearer[:SHOWN]
+    if shown:
+        out.print(_experiments(out, shown))
+    if more := len(result.experiments) - len(shown):
+        trials = f"{more} more trial{'s' * (more != 1)}" if shown else f"{more} trials"
+        nearer_too = len(nearer) > len(shown)
+        nearest = "" if nearer_too else ", which come no nearer than the checkpoint as it is"
+        out.print(f"[dim]{trials}{nearest} (all: -v)[/]")
     for line in posterior_rows(result):
         out.print(escape(line))
     if result.open:
         out.print(f"[dim]no time left for: {', '.join(result.open)} (--budget)[/]")
 
 
-def _experiments(out: Console, result: DiagnoseResult, verbose: bool) -> Table:
+def _experiments(out: Console, shown: Sequence[ExperimentResult]) -> Table:
     columns = [
         Column(heading="column", align="left", leaves=3),
         Column(heading="supposed", align="left", words=True),
@@ -43,7 +52,6 @@ def _experiments(out: Console, result: DiagnoseResult, verbose: bool) -> Table:
         Column(heading=heading_of(ExperimentResult, "z"), leaves=2),
         Column(heading="", align="left"),
     ]
-    shown = result.experiments if verbose else result.experiments[:SHOWN]
     rows = [
         [
             one.column,

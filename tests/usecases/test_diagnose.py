@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 import rcdiag
+from cli.terminal.diagnose import draw_diagnose
 from rcdiag.errors import RcdiagError
 from rcdiag.results import DiagnoseResult
 from rcdiag.usecases.checkpoints import beside, folders_of
@@ -33,6 +36,31 @@ def test_the_old_checkpoint_beside_the_trainers_is_named(stale):
     by_row = [max(row["probability"], key=row["probability"].get) for row in stale.weights]
     assert by_row == ["step_0"] * stale.rows_read
     assert sum(row["row_explained"] for row in stale.weights) >= 0.9 * stale.rows_read
+
+
+@pytest.mark.engine
+def test_the_evidence_counts_every_row_once(stale):
+    evidence = dict(stale.diagnosis.causes[0].evidence[0])
+    assert evidence.pop("name") == "rows by the weights that explain them"
+    evidence.pop("reads")
+    assert sum(evidence.values()) == stale.rows_read
+    assert all(evidence.values())  # what made no row is not listed
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("verbose", [False, True])
+def test_the_screen_lists_what_comes_nearer_and_counts_the_rest(stale, verbose):
+    out = StringIO()
+    draw_diagnose(Console(file=out, width=200), stale, verbose)
+    lines = [line for line in out.getvalue().splitlines() if line.startswith("rollout  ")]
+    nearer = [one for one in stale.experiments if one.gain > 0 and one.rms_left < one.rms_before]
+    assert "weights of step_0" in lines[0]
+    if verbose:
+        assert len(lines) == len(stale.experiments)
+    else:
+        assert 1 <= len(lines) <= min(len(nearer), 6)
+        rest = len(stale.experiments) - len(lines)
+        assert f"{rest} more trials" in out.getvalue()
 
 
 def test_a_table_without_log_probs_is_refused_with_the_commands_that_give_it_some(tmp_path):

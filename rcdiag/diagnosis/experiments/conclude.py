@@ -440,9 +440,7 @@ def _reads(trial: Trial, noise: float) -> str:
     """Say how much of a column a trial explains."""
     if explains(trial, noise):
         return "explained"
-    if trial.explained > WORTH_SAYING:
-        return f"explains {trial.explained:.0%} of the squares"
-    return "nearer in most tokens, farther off in a few"
+    return f"explains {max(trial.explained, 0.0):.0%} of the squares"
 
 
 def _by_chance(bench: Bench, pattern: Pattern) -> tuple[str, Suspicion] | None:
@@ -503,7 +501,7 @@ def _left_over(
             bench.side.policy: bench.side.left.rms,
             "reads": words,
         },
-        *(_evidence(trial, bench) for trial in order[:2]),
+        *(_evidence(trial, bench) for trial in order[:2] if trial.explained > WORTH_SAYING),
     ]
     return slug, told(
         confidence,

@@ -13,6 +13,7 @@ many that everything explains.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import floor, log10
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,7 +129,12 @@ class Estimate:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g})"
+        """Write value and interval with digits enough for the interval's ends to differ."""
+        width = self.high - self.low
+        if not 0.0 < width < np.inf or self.value == 0.0:
+            return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g})"
+        digits = max(floor(log10(abs(self.value))) - floor(log10(width)) + 2, 3)
+        return f"{self.value:.{digits}g} ({self.low:.{digits}g} to {self.high:.{digits}g})"
 
 
 def golden(

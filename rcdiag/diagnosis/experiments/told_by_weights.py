@@ -62,14 +62,18 @@ def by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | N
     """Name the cause where checkpoints explain the rows of a column."""
     explained, best = weights.explained, weights.best
     switched = weights.switch >= 0
+    counts = {
+        name: int((explained & ~switched & (best == index)).sum())
+        for index, name in enumerate(weights.names)
+    }
+    counts |= {
+        "both, one after the other": int(switched.sum()),
+        "none of them": int((~explained & ~switched).sum()),
+    }
     evidence = [
         {
             "name": "rows by the weights that explain them",
-            **{
-                name: int((explained & ~switched & (best == index)).sum())
-                for index, name in enumerate(weights.names)
-            },
-            "switched within the row": int(switched.sum()),
+            **{name: count for name, count in counts.items() if count},
             "reads": "by the likelihood of the recorded log-probs",
         }
     ]

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from rcdiag.results import DiagnoseResult
+from rcdiag.results.diagnose import ExperimentResult
 from rcdiag.results.diagnosis import NOTHING_WRONG
 
 CLEAR = 3.0  # standard errors from which on an experiment predicts better than the checkpoint
+
+
+def is_nearer(one: ExperimentResult) -> bool:
+    """Tell whether an experiment predicts a column better than the checkpoint as it is."""
+    clearly = one.gain > 0 and one.z > CLEAR and one.rms_left < one.rms_before
+    return one.explained or clearly
 
 
 def answer(result: DiagnoseResult) -> str:
@@ -20,7 +27,7 @@ def answer(result: DiagnoseResult) -> str:
         causes = result.diagnosis.causes if result.diagnosis else []
         if all(cause.slug in NOTHING_WRONG for cause in causes):
             return f"{ran}: nothing beside the noise of an engine is left to explain{rows}"
-        better = any(one.gain > 0 and one.z > CLEAR for one in result.experiments)
+        better = any(is_nearer(one) for one in result.experiments)
         none = (
             "none explains a column down to an engine's noise"
             if better

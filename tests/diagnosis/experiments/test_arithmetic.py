@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rcdiag.diagnosis.experiments.bench import Bench
-from rcdiag.diagnosis.experiments.fit import FLOAT32, golden, margin, unexplained
+from rcdiag.diagnosis.experiments.fit import FLOAT32, Estimate, golden, margin, unexplained
 from rcdiag.diagnosis.experiments.order import explains, quick_trials, ranked
 from rcdiag.diagnosis.experiments.output_layer import bfloat16
 from rcdiag.diagnosis.experiments.silent import (
@@ -222,3 +222,17 @@ def test_a_span_does_not_reach_from_row_to_row():
     own = foreign_tokens(-surprisal, np.zeros(8), owner)
     assert own.tolist() == [*([True] * 4), *([True] * 4)]
     assert not foreign_tokens(-surprisal, np.zeros(8), np.repeat(np.arange(4), 2)).any()
+
+
+@pytest.mark.parametrize(
+    ("estimate", "written"),
+    [
+        (Estimate(1.1702, 1.1691, 1.1713), "1.1702 (1.1691 to 1.1713)"),
+        (Estimate(0.694, 0.665, 0.723), "0.694 (0.665 to 0.723)"),
+        (Estimate(-2.0, -2.5, -1.5), "-2 (-2.5 to -1.5)"),
+        (Estimate(10_000.0, 9_999.0, 10_001.0), "10000 (9999 to 10001)"),
+        (Estimate(0.9, 0.9, 0.9), "0.9 (0.9 to 0.9)"),
+    ],
+)
+def test_the_ends_of_an_interval_are_written_apart(estimate, written):
+    assert str(estimate) == written
