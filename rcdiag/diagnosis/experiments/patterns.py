@@ -12,6 +12,11 @@ from rcdiag.frozen import dataclass
 Array = NDArray[np.float64]
 
 ROW_OFF = 0.03  # share of a row's tokens from which on it is off
+NEAR = 8  # tokens whose positions are alike
+FEW = 0.02  # share of the tokens of a part of a row that may be off where the part is in order
+# Tokens that would be off in such a part, were the row's spread as in all rows: chance spares it in
+# e^-2, a seventh of the rows.
+NOT_CHANCE = 2.0
 REPEATED = 12  # pairs of tokens with one context from which on they tell
 
 
@@ -45,7 +50,7 @@ def pattern_of(bench: Bench) -> Pattern:
     position = scene.position[at]
     early, late = left[position < 8], left[position >= 24]
     ratio = _rms(early) / max(_rms(late), 1e-9) if len(early) and len(late) else 1.0
-    ends, begins = _within_rows(off, row, count)
+    ends, begins = _within_rows(off, row, count, _usual(off, position, bad[row]))
     chosen = np.flatnonzero(bad)
     return Pattern(
         differs_by_chance=_by_chance(scene, side),
@@ -125,30 +130,40 @@ def _by_chance(scene: Scene, side: Side) -> float | None:
     return differ / (differ + same) if differ + same >= REPEATED else None
 
 
-def _within_rows(off: NDArray[np.bool_], row: NDArray, count: int) -> tuple[Array, Array]:
+def _usual(off: NDArray[np.bool_], position: NDArray, counted: NDArray[np.bool_]) -> Array:
+    """Return the share of tokens that are off near each one's position, [known tokens].
+
+    Responses that begin alike are sure of their first tokens, which no other weights move.
+    """
+    near = position // NEAR
+    flagged = np.bincount(near[counted], off[counted], minlength=int(near.max(initial=0)) + 1)
+    tokens = np.bincount(near[counted], minlength=len(flagged))
+    return ((flagged + 0.5 * off.mean()) / (tokens + 0.5))[near]
+
+
+def _within_rows(
+    off: NDArray[np.bool_], row: NDArray, count: int, usual: Array
+) -> tuple[Array, Array]:
     """Tell for every row whether tokens are off only before, or only after, one of its own."""
     ends, begins = np.zeros(count), np.zeros(count)
     borders = np.searchsorted(row, np.arange(count + 1))
     for index in range(count):
-        flags = off[borders[index] : borders[index + 1]].astype(np.float64)
+        inside = slice(borders[index], borders[index + 1])
+        flags = off[inside].astype(np.float64)
         size = len(flags)
         if size < 16 or flags.sum() < 3:
             continue
         sums = np.cumsum(flags)
         places = np.arange(8, size - 7)
-        if not len(places):
-            continue
         first = sums[places - 1] / places
         last = (sums[-1] - sums[places - 1]) / (size - places)
-        best_end = int(np.argmax(first - last))
-        best_begin = int(np.argmax(last - first))
-        rate = flags.mean()
-        ends[index] = float(
-            last[best_end] < 0.02 and sums[-1] * (1 - places[best_end] / size) > 2.0 and rate > 0
-        )
-        begins[index] = float(
-            first[best_begin] < 0.02 and sums[-1] * places[best_begin] / size > 2.0 and rate > 0
-        )
+        # As many as there are in the row, spread as in all rows.
+        expected = np.cumsum(usual[inside]) * sums[-1] / usual[inside].sum()
+        end, begin = np.argmax(first - last), np.argmax(last - first)
+        after = sums[-1] - expected[places[end] - 1]
+        before = expected[places[begin] - 1]
+        ends[index] = last[end] < FEW and after > NOT_CHANCE
+        begins[index] = first[begin] < FEW and before > NOT_CHANCE
     return ends, begins
 
 

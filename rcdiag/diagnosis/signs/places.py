@@ -19,6 +19,8 @@ Counts = NDArray[np.int64]
 
 FEWEST_LOUD = 8  # rows of a second kind
 KINDS_APART = 5.0  # times the rms of the first kind
+# Rows that differ by less are alike, whatever the differences: those of a second kind are loud.
+QUIETEST = LOUD / KINDS_APART  # nats rms
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,9 @@ class Places:
     def _second_kind(self) -> LoudRows | None:
         rms = self.rms_of_rows
         known = np.isfinite(rms)
-        order = np.sort(np.log(np.maximum(rms[known], 1e-9)))
+        sizes = np.sort(rms[known])
+        # Rows of sure tokens alone differ by next to nothing: they are no kind of their own.
+        order = np.log(np.maximum(sizes, QUIETEST))
         if len(order) < 4 * FEWEST_LOUD:
             return None
         # The split by which the two kinds spread least around their own means.
@@ -208,7 +212,7 @@ class Places:
         sums, total = np.cumsum(order)[:-1], order.sum()
         between = (sums - count * total / len(order)) ** 2 / (count * (len(order) - count))
         split = int(np.argmax(between)) + 1
-        below, above = np.exp(order[:split]), np.exp(order[split:])
+        below, above = sizes[:split], sizes[split:]
         quiet, loud = float(np.median(below)), float(np.median(above))
         if min(len(below), len(above)) < FEWEST_LOUD or loud < max(KINDS_APART * quiet, LOUD):
             return None
