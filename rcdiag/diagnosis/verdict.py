@@ -27,6 +27,7 @@ TRUNCATED = "truncated-law"
 KEPT_SETS = {"top-p-renormalised", "top-k-renormalised", "min-p-renormalised"}
 WITH_TOOLS = "mask-includes-tool"
 FEW_MOVED = 0.6  # share of rows
+OPEN = "cannot-tell"
 RULED_OUT = 12
 
 

@@ -60,6 +60,7 @@ MATTERS = 1e-3  # nats, rms, by which a trial must move a column that is explain
 MUCH = 0.5  # nats per token by which a trial beats an honest column that is near already
 PARTLY = 0.8  # share of squares from which on a trial explains most
 WORTH_SAYING = 0.1  # share of squares from which on what a trial explains is evidence
+UNTOLD = "the tokens do not tell whether the recorded law sampled them"
 UNFINISHED = 0.5  # confidence of what nothing explains while experiments are left to run
 
 
@@ -490,7 +491,7 @@ def _left_over(
     noisy = bench.side.left.scale < FEW_TIMES * bench.scene.noise
     wrong = slug == "forwards-differ" and not noisy
     by_trainer = slug == "weights-differ" and bench.side.name == "trainer"
-    unsettled = by_trainer or confidence <= UNFINISHED
+    unsettled = by_trainer or count.left > 0 or words == UNTOLD
     message = (
         f"{count.words} {bench.side.policy}_log_probs (rms {bench.side.left.rms:.2g} nats "
         f"from the checkpoint's); {words}."
@@ -554,7 +555,7 @@ def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
     if sampler and pattern.law_of_recorded > 3.0:
         return "weights-differ", 0.6, "the recorded law sampled the tokens"
     if sampler:
-        return "weights-differ", 0.5, "the tokens do not tell whether the recorded law sampled them"
+        return "weights-differ", 0.5, UNTOLD
     return "forwards-differ", 0.65, "the trainer's forward pass was another"
 
 
