@@ -27,6 +27,7 @@ class Grouping:
         self._size = size
         self._by_order = by_order and size is not None
         self._rows = 0
+        self._told = False  # whether rows came with a group id
         self._numbers: dict[int, int] = {}  # hash of a group's step and prompt -> its number
         self._counts: list[int] = []
         self.rule = ""  # how groups were told, in a sentence; empty where there are none
@@ -37,6 +38,8 @@ class Grouping:
         self._rows += table.num_rows
         if "group_id" in table.column_names:
             self._take(table, rows)
+            return table
+        if self._told:  # ids that are made up here would be those of other groups
             return table
         if self._by_order:
             self.rule = f"group_id: {self._size} consecutive rows are a prompt group, as given"
@@ -56,6 +59,7 @@ class Grouping:
                 f"{rows.where(0)}: has a group id, but rows before it have none",
                 hint="convert files with and without group ids apart",
             )
+        self._told = True
         if self._size is not None:
             self._number([hash(group) for group in table["group_id"].to_pylist()])
 

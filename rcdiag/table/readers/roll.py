@@ -143,8 +143,9 @@ def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, path: Path) -> di
         "response_ids": column("input_ids", response),
     }
     if "response_mask" in tensors:
-        mask = cut_rows(tensors["response_mask"], rows, response, "response_mask", where)
-        columns["response_mask"] = padded.mask_column(mask, response, "response_mask", where)
+        columns["response_mask"] = padded.mask_column(
+            tensors["response_mask"], rows, response, "response_mask", where
+        )
     for source, name in LOG_PROBS.items():
         if source in tensors:
             width = tensors["input_ids"].shape[1]

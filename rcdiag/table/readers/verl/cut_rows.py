@@ -87,11 +87,12 @@ def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]
     """Return the columns that have a value for each token of some rows."""
     prompt, response, columns = _spans(batch, rows, where)
     tensors = batch.tensors
+    responses = tensors["responses"]
     made: dict[str, Any] = {}
 
     def add(name: str, source: str, span: Span, make: MakeColumn = padded.token_column) -> None:
         if span is response:
-            _check_width(tensors[source], tensors["responses"], source, where)
+            _check_width(tensors[source], responses, source, where)
         values = cut_rows(tensors[source], rows, span, source, where)
         made[name] = make(values, span)
 
@@ -101,9 +102,17 @@ def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]
     add("response_ids", "responses", response)
     for source in MASKS:
         if source in tensors and "response_mask" not in made:
-            whole = _spans_prompt(tensors[source], tensors["responses"], columns)
-            bits = partial(padded.mask_column, name=source, where=where)
-            add("response_mask", source, response + columns if whole else response, bits)
+            whole = _spans_prompt(tensors[source], responses, columns)
+            if not whole:
+                _check_width(tensors[source], responses, source, where)
+            made["response_mask"] = padded.mask_column(
+                tensors[source],
+                rows,
+                response + columns if whole else response,
+                source,
+                where,
+                before=columns if whole else 0,
+            )
     for name, sources in FLOATS.items():
         for source in sources:
             if source in tensors and name not in made and not _is_scalar(tensors[source]):
