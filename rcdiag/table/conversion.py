@@ -18,6 +18,7 @@ from rcdiag.frozen import dataclass
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
+from rcdiag.table.as_arrow import from_numpy
 from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.checked import check_values, checked_lengths, typed
 from rcdiag.table.grouping import Grouping
@@ -364,4 +365,4 @@ def _with_values(column: pa.ListArray, numbers: NDArray[np.floating]) -> pa.List
     lengths = lengths_of(column)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     null = column.is_null() if column.null_count else None
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(numbers), mask=null)
+    return pa.ListArray.from_arrays(from_numpy(offsets), from_numpy(numbers), mask=null)
