@@ -18,13 +18,14 @@ from rcdiag.frozen import dataclass
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
+from rcdiag.table.as_arrow import from_numpy
 from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.checked import check_values, checked_lengths, typed
 from rcdiag.table.grouping import Grouping
 from rcdiag.table.growing import GrowingWriter
 from rcdiag.table.lists import lengths_of
 from rcdiag.table.origin import Origin, with_urls
-from rcdiag.table.placeholders import FLOOR, EqualityWatch, LogProbWatch
+from rcdiag.table.placeholders import FEWEST_TOKENS, FLOOR, EqualityWatch, LogProbWatch
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.sources import SourceFile
 
@@ -63,6 +64,7 @@ class _Pass:
     origin: Origin
     tokens: int = 0
     watches: dict[str, LogProbWatch] = field(default_factory=dict)
+    watches_of_files: dict[tuple[Path, str], LogProbWatch] = field(default_factory=dict)
     equals: dict[tuple[str, str], EqualityWatch] = field(default_factory=dict)
     rows_with: dict[str, int] = field(default_factory=dict)  # column -> rows of files that have it
     nulls: dict[str, int] = field(default_factory=dict)  # log-probs -> rows without, in those files
@@ -85,7 +87,7 @@ class _Pass:
                 self._agree(table, rows, name, value)
         fills = {name: value for name, value in given.items() if name != "group_size"}
         table = given_values.filled(table, fills, np.arange(table.num_rows))
-        table = self._watched(table, lengths)
+        table = self._watched(table, lengths, rows.file)
         table = self.grouping.add_to(table, rows)
         self._count_lacking(table, rows)
         self.tokens += int(lengths.sum())
@@ -98,7 +100,7 @@ class _Pass:
         if row is not None:
             raise given_values.refusal(rows.where(row), name, value, table[name][row].as_py())
 
-    def _watched(self, table: pa.Table, lengths: NDArray[np.int64]) -> pa.Table:
+    def _watched(self, table: pa.Table, lengths: NDArray[np.int64], file: Path) -> pa.Table:
         """Return rows with NaN for floored log-probs, having looked at all log-probs."""
         policies = columns.policies_in(table.column_names)
         if not policies:
@@ -120,6 +122,7 @@ class _Pass:
             numbers = as_numpy(flat)
             watch = self.watches.setdefault(name, LogProbWatch())
             watch.add(numbers, counted)
+            self.watches_of_files.setdefault((file, name), LogProbWatch()).add(numbers, counted)
             floored = numbers == FLOOR
             any_floored = bool(floored.any())
             if any_floored:
@@ -165,6 +168,16 @@ class _Pass:
                     hint=NEVER_NULL[name],
                 )
 
+    def _check_placeholders(self, dropped: Mapping[str, str]) -> None:
+        """Refuse a dump of which one file has a placeholder where others have log-probs."""
+        for (file, name), watch in self.watches_of_files.items():
+            if watch.placeholder and watch.tokens >= FEWEST_TOKENS and name not in dropped:
+                raise RcdiagError(
+                    f"{file}: every sampled token has {watch.placeholder} in `{name}`, a "
+                    "placeholder; other files of the dump have log-probs there",
+                    hint="leave this file out, or convert it apart",
+                )
+
     def finished(self, reader: Reader, files: Sequence[SourceFile]) -> dict[str, str]:
         """Note what the whole dump tells; returns the columns to drop with the reason."""
         rows = self.origin.num_rows
@@ -189,6 +202,7 @@ class _Pass:
                     "stands for a log-prob that the writer could not express, as -inf",
                     watch.rows_floored,
                 )
+        self._check_placeholders(dropped)
         for (one, other), pair in self.equals.items():
             names = f"{one}_log_probs", f"{other}_log_probs"
             if pair.equal and pair.tokens and not dropped.keys() & set(names):
@@ -351,4 +365,4 @@ def _with_values(column: pa.ListArray, numbers: NDArray[np.floating]) -> pa.List
     lengths = lengths_of(column)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     null = column.is_null() if column.null_count else None
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(numbers), mask=null)
+    return pa.ListArray.from_arrays(from_numpy(offsets), from_numpy(numbers), mask=null)

@@ -17,6 +17,9 @@ from rcdiag.table.writer import TableWriter
 
 # Rows that are copied at a time where parts are brought to one schema.
 ROWS_PER_COPY = 512
+# Pieces of rows, of a few MB each, that may wait to be encoded. Several of them make a row group,
+# which is encoded when the last has come: with fewer the reader stands still meanwhile.
+MOST_WAITING = 4
 
 
 class GrowingWriter:
@@ -54,7 +57,7 @@ class GrowingWriter:
         assert self._schema is not None
         rows = conformed(table, self._schema)
         self._encoding.append(self._thread.submit(self._writer.write, rows))
-        self._wait(1)
+        self._wait(MOST_WAITING)
 
     def _wait(self, most: int) -> None:
         """Wait until the thread has at most so many pieces of work left; its errors are raised."""

@@ -189,7 +189,11 @@ def match_sentence(report: JoinReport) -> str:
         for table, rows in zip(report.tables, report.table_rows, strict=True)
     )
     words = {"tokens": "step, prompt and response tokens", "row": "their place in the table"}
-    return f"joined by {words.get(report.matched_by, report.matched_by)}: {sides}"
+    sentence = f"joined by {words.get(report.matched_by, report.matched_by)}: {sides}"
+    if report.tokens_differ:
+        first = next((name for name in report.left_out if name.endswith("(other tokens)")), "")
+        sentence += f"; {report.tokens_differ:,} have other tokens there and are left out: {first}"
+    return sentence
 
 
 def _key(dumps: Sequence[Table], of_one_run: bool) -> str:

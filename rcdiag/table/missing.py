@@ -18,6 +18,7 @@ from rcdiag.table.naming import Naming
 from rcdiag.table.schema import COLUMNS, LOG_PROBS, column_setting, column_spec
 
 NEAR = 0.5  # likeness from which on a column is offered
+SAYS_LOG_PROBS = 1.0  # likeness of a column whose name says log-probs, of nobody in particular
 # Words in names of log-probs that say whose they are.
 WORDS_OF_POLICY = {
     "rollout": {"rollout", "inference", "sampler", "sampling", "generation", "behavior", "engine"}
@@ -183,7 +184,7 @@ def _likeness(name: str, wanted: str, own: str) -> float:
     if words & mine:
         return 2.0
     others = set().union(*WORDS_OF_POLICY.values()) - mine
-    return 0.0 if words & others else 1.0
+    return 0.0 if words & others else SAYS_LOG_PROBS
 
 
 def _by_letters(one: str, other: str) -> float:

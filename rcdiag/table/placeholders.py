@@ -13,6 +13,8 @@ PLACEHOLDERS = (0.0, 1.0, -1.0)
 # What vLLM and SkyRL write for a log-prob that JSON or the trainer cannot hold, -inf above all:
 # vllm/entrypoints/openai/chat_completion/serving.py, skyrl/train/dataset/preprocess.py.
 FLOOR = -9999.0
+# A file of fewer sampled tokens may hold one number alone: 0.0 at tokens that are certain.
+FEWEST_TOKENS = 100
 
 
 @dataclass

@@ -114,9 +114,16 @@ def _asked(chosen: Reader | None) -> list[Reader]:
 
 def _named(source: str) -> tuple[list[Path], bool]:
     """Return the files of a path or a glob, and whether they are all files below one folder."""
+    if not source.strip():  # as a path it would be the folder that the command runs in
+        raise RcdiagError("a source without a name", hint="give a file, a folder or a glob")
     path = Path(source)
     if path.is_dir():
         return list(_below(path)), True
+    if path.is_symlink() and not path.exists():
+        raise RcdiagError(
+            f"{source}: a link to {os.readlink(path)}, which is not there",
+            hint="give the file itself",
+        )
     files = [path] if path.exists() else list(map(Path, glob.glob(source, recursive=True)))
     if not files:
         raise RcdiagError(f"{source}: no such file", hint="give a file, a folder or a glob")

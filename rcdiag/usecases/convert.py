@@ -13,6 +13,7 @@ import numpy as np
 from rcdiag.results import ConvertResult
 from rcdiag.table.conversion import convert_files
 from rcdiag.table.decode import token_ids
+from rcdiag.table.missing import SAYS_LOG_PROBS, meant_columns
 from rcdiag.table.opening import open_table as open_files
 from rcdiag.table.readers.parquet import PARQUET
 from rcdiag.table.readers.reader import Dump, Reader, Rows
@@ -118,12 +119,22 @@ def lacking(table: Table, name: str) -> dict[str, str]:
     missing: dict[str, str] = {}
     prompts = "prompt_ids" in table.columns
     recorders = {"rollout": "the sampler", "old": "the trainer before its update"}
-    for policy, backend in (("rollout", "vllm:bfloat16"), ("old", "hf:float32")):
-        if policy not in table.policies:
-            missing[f"{policy}_log_probs"] = (
-                f"rcdiag score {name} --model CKPT --policy {policy}={backend} -o scored.parquet"
-                if prompts
-                else f"record those of {recorders[policy]}"
+    backends = {"rollout": "vllm:bfloat16", "old": "hf:float32"}
+    absent = [policy for policy in backends if policy not in table.policies]
+    wanted = {column: column for column in (f"{policy}_log_probs" for policy in absent)}
+    meant = meant_columns(wanted, table.schema, {}, least=SAYS_LOG_PROBS)
+    for policy in absent:
+        column = f"{policy}_log_probs"
+        missing[column] = (
+            f"rcdiag score {name} --model CKPT --policy {policy}={backends[policy]} "
+            "-o scored.parquet"
+            if prompts
+            else f"record those of {recorders[policy]}"
+        )
+        if own := meant.get(column):
+            missing[column] = (
+                f"--column {column}={own}, if `{own}` holds those of {recorders[policy]}; or "
+                f"{missing[column]}"
             )
     if not prompts:
         missing["prompt_ids"] = "without them no model can score the tokens; record them"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from tests.cli.test_main import in_a_process
+from tests.table.readers.rollouts import rollouts
+from tests.table.readers.verl_batches import FORMS, tensors_of, values_of
 
 
 def loaded_by(commands: Sequence[Sequence[object]], heavy: Sequence[str]) -> str:
@@ -46,6 +49,20 @@ def test_commands_on_a_table_load_nothing_that_takes_longer_than_their_work(doub
     assert loaded_by([("sweep", doubtful, "-q")], (*NEVER, "pyarrow.compute")) == "[]\n"
     # Without a model, whose forward and backward are torch's.
     assert loaded_by([("replay", "sample_data/stale.parquet", "-q")], NEVER) == "[]\n"
+
+
+def test_a_dump_is_converted_without_what_takes_longer_than_a_small_one(tmp_path):
+    lines = tmp_path / "run_rollouts_000000.jsonl"
+    row = {"prompt_tokens": [1], "response_tokens": [2, 3], "logprobs": [-1.0, -0.5], "step": 1}
+    lines.write_text(json.dumps(row | {"prompt_idx": 0, "finish_reason": "stop", "reward": 1}))
+    batch = rollouts()
+    tensors = tmp_path / "gen_batch.dp"
+    tensors.write_bytes(FORMS["consolidated"](tensors_of(batch), values_of(batch)))
+    commands = [
+        ("convert", source, "-o", tmp_path / f"{number}.parquet", "-q")
+        for number, source in enumerate((lines, tensors))
+    ]
+    assert loaded_by(commands, NEVER) == "[]\n[]\n"
 
 
 def test_score_loads_nothing_of_other_commands_and_of_other_formats():

@@ -100,6 +100,18 @@ def test_parquet_in_other_names_is_checked_and_written_in_ours(tmp_path):
     assert pq.read_schema(tmp_path / "out.parquet").names == [*list(names)[:2], "step"]
 
 
+def test_a_column_that_may_be_the_log_probs_that_are_lacking_is_offered(tmp_path):
+    """A name such as `logprobs` does not say whose they are: it is never taken, and is not lost."""
+    columns = {"logprobs": [[-1.0, -0.5], [-2.0]], "old_log_probs": [[-1.5, -0.25], [-1.0]]}
+    source = write_table(tmp_path / "a.parquet", response_ids=[[1, 2], [3]], **columns)
+    lacking = rcdiag.convert(source, tmp_path / "out.parquet").lacking["rollout_log_probs"]
+    assert lacking.startswith("--column rollout_log_probs=logprobs, if `logprobs` holds those of")
+    mapped = rcdiag.convert(
+        source, tmp_path / "b.parquet", columns={"rollout_log_probs": "logprobs"}
+    )
+    assert mapped.policies == ["rollout", "old"]
+
+
 def test_an_output_is_overwritten_with_force_alone(tmp_path):
     source = write_toy(tmp_path / "a.toyjsonl", part(run_rows(), SAMPLER))
     out = tmp_path / "out.parquet"

@@ -119,6 +119,19 @@ def test_ids_tell_rows_where_both_have_them(tmp_path):
     assert table.where(0) == f"{one}, row 4"
 
 
+def test_rows_of_one_id_with_other_tokens_are_said(tmp_path):
+    """Numbers that begin at 0 in every file are ids of other samples there."""
+    rows = run_rows(count=6)
+    one = write(tmp_path / "a.toyjsonl", part(rows, ("sample_id", *SAMPLER)))
+    others = part(rows, ("sample_id", *TRAINER))
+    others[1]["sample_id"], others[4]["sample_id"] = rows[4]["sample_id"], rows[1]["sample_id"]
+    table = rcdiag.open_table([one, write(tmp_path / "b.parquet", others)])
+    (text,) = (text for text in table.metadata["conversion"]["changes"] if "joined by" in text)
+    assert "4 of 6 rows" in text
+    first = rows[1]["sample_id"]
+    assert f"2 have other tokens there and are left out: {first} (other tokens)" in text
+
+
 def test_rows_of_one_side_alone_are_counted_and_named(tmp_path):
     rows = run_rows()
     one = write(tmp_path / "a.toyjsonl", part(rows[:20], SAMPLER))

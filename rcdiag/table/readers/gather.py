@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rcdiag.table.as_arrow import from_python
 from rcdiag.table.readers.list_columns import BITS, FLOATS, IDS, experts, lists
 from rcdiag.table.readers.reader import Rows
 from rcdiag.table.schema import ENTROPY, LOG_PROBS, ROUTED_EXPERTS
@@ -78,8 +79,8 @@ def _column(name: str, values: list[Any]) -> pa.Array:
     if ROUTED_EXPERTS.fullmatch(name):
         return _experts(values)
     if number := NUMBER_KINDS.get(name):
-        return pa.array(values, type=pa.from_numpy_dtype(np.dtype(number)))
-    return pa.array(values)
+        return from_python(values, pa.from_numpy_dtype(np.dtype(number)))
+    return from_python(values)
 
 
 def _experts(values: list[Any]) -> pa.Array:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.table.as_arrow import from_numpy, list_column
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -22,7 +24,7 @@ def ragged(values: NDArray[Any], lengths: NDArray[np.integer]) -> pa.ListArray:
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
     if offsets[-1] != len(values):
         raise ValueError(f"{len(values)} values for lengths that add up to {offsets[-1]}")
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+    return pa.ListArray.from_arrays(from_numpy(offsets), from_numpy(values))
 
 
 def experts(values: NDArray[Any], lengths: NDArray[np.integer]) -> pa.ListArray:
@@ -40,12 +42,9 @@ def experts(values: NDArray[Any], lengths: NDArray[np.integer]) -> pa.ListArray:
     sizes = np.where(recorded, flat.shape[1], 0)
     tokens = ragged(flat[recorded].ravel().astype(np.uint16), sizes)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), tokens)
+    return pa.ListArray.from_arrays(from_numpy(offsets), tokens)
 
 
 def lists(rows: Iterable[Sequence[Any] | NDArray[Any] | None], kind: type) -> pa.ListArray:
     """Return a list column of one sequence for each row; None makes a null."""
-    import pyarrow as pa
-
-    element = pa.from_numpy_dtype(np.dtype(kind))
-    return pa.array(list(rows), type=pa.list_(element))
+    return list_column(list(rows), kind)

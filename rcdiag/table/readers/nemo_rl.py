@@ -6,6 +6,7 @@ the token at place i.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,9 @@ NO_LENGTH = (
     "behind it cannot be told apart"
 )
 REMOVED = "a sample with sample_loss_mask 0 keeps its row; its response_mask is 0"
+WEIGHTED = (
+    "a sample with a sample_loss_mask between 0 and 1 counts in full; its trainer weighs it by that"
+)
 NOT_COMPUTED = (
     "prev_logprobs of a sample are 0.0 at every token of prompt and response: NeMo-RL did not "
     "compute them (force_on_policy_ratio), so that old_log_probs are left out"
@@ -99,7 +103,15 @@ def _row(sample: Sample, where: str, notes: Notes) -> dict[str, Any] | None:
         return None
     start = int(np.argmax(is_sampled))
     response_mask = is_sampled[start:end]
-    if _one(sample.sample_loss_mask, "sample_loss_mask", where) == 0:
+    weight = _one(sample.sample_loss_mask, "sample_loss_mask", where)
+    if weight is not None and not math.isfinite(weight):
+        raise RcdiagError(
+            f"{where}: `sample_loss_mask` is {weight}, which is neither a mask nor a weight",
+            hint="0 leaves a sample out of the loss and 1 keeps it; write the dump again",
+        )
+    if weight not in (None, 0, 1):
+        notes.change(WEIGHTED, 1)
+    if weight == 0:
         notes.change(REMOVED, 1)
         response_mask = np.zeros_like(response_mask)
 

@@ -128,8 +128,29 @@ def token_column(values: NDArray[Any], span: Span) -> pa.ListArray:
     return ragged(values, span.lengths)
 
 
-def mask_column(values: NDArray[Any], span: Span, name: str, where: Where) -> pa.ListArray:
-    """Return a list column of a mask, whatever type its zeros and ones have."""
+def mask_column(
+    tensor: Tensor | Jagged,
+    rows: RowIndex,
+    span: Span,
+    name: str,
+    where: Where,
+    *,
+    before: int = 0,
+) -> pa.ListArray:
+    """Return a list column of a mask in its spans, whatever type its zeros and ones have.
+
+    A mask that is not 0 at padding is refused: its trainer trained on tokens that are not in the
+    row. What stands in the first `before` columns is not looked at.
+    """
+    values = cut_rows(tensor, rows, span, name, where)
+    _check_bits(values, span, name, where)
+    column = token_column(values.astype(BITS), span)
+    if isinstance(tensor, Tensor):
+        _check_padding(rows_of(tensor, rows)[:, before:], values, span, name, where)
+    return column
+
+
+def _check_bits(values: NDArray[Any], span: Span, name: str, where: Where) -> None:
     bad = (values != 0) & (values != 1)
     if bad.any():
         token = int(np.argmax(bad))
@@ -138,7 +159,26 @@ def mask_column(values: NDArray[Any], span: Span, name: str, where: Where) -> pa
             f"{where(row)}: {name} holds {values[token]}, a mask only 0 and 1",
             hint="is it another column, such as weights of tokens?",
         )
-    return token_column(values.astype(BITS), span)
+
+
+def _check_padding(
+    matrix: NDArray[Any], values: NDArray[Any], span: Span, name: str, where: Where
+) -> None:
+    """Refuse a mask, [rows, width], that has more ones than `values`, those of its spans."""
+    if np.count_nonzero(matrix) == np.count_nonzero(values):
+        return
+    flagged = np.count_nonzero(matrix, axis=1)
+    inside = np.add.reduceat(np.append(values != 0, False), _firsts(span), dtype=np.int64)
+    row = int(np.argmax(flagged != np.where(span.lengths > 0, inside, 0)))
+    raise RcdiagError(
+        f"{where(row)}: {name} is not 0 at padding, or at another place outside of the response",
+        hint="a mask and its tokens belong together; write the dump again",
+    )
+
+
+def _firsts(span: Span) -> NDArray[np.int64]:
+    """Return where the values of each row begin among those of all rows."""
+    return np.cumsum(span.lengths) - span.lengths
 
 
 def experts_column(values: NDArray[Any], span: Span) -> pa.ListArray:

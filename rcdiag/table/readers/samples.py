@@ -40,6 +40,13 @@ class Fields:
             raise self.wrong(name, f"is {value}, which 64 bits do not hold")
         return value
 
+    def count(self, name: str) -> int:
+        """Return a whole number that every sample has."""
+        value = self.integer(name)
+        if value is None:
+            raise self.wrong(name, "is not there")
+        return value
+
     def number(self, name: str) -> float | None:
         """Return a number; None where it is not there."""
         value = _plain(self.values.get(name))
@@ -145,9 +152,9 @@ def prompt_and_response(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Cut a sample's tokens in two: the last `length` of them are the response."""
     ids = fields.ids(tokens)
-    size = fields.integer(length)
-    if ids is None or size is None:
-        raise fields.wrong(tokens if ids is None else length, "is not there")
+    size = fields.count(length)
+    if ids is None:
+        raise fields.wrong(tokens, "is not there")
     if not 0 <= size <= len(ids):
         raise fields.wrong(length, f"is {size}, but the sample has {len(ids)} tokens")
     start = len(ids) - size

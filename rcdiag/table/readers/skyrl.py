@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.as_arrow import from_numpy, from_python
 from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Span, cut_rows
 from rcdiag.table.readers.peek import Peek
@@ -126,6 +127,7 @@ def _rows_of(
     if not 0 <= fills <= count:
         raise ValueError(f"{fills} rows of padding in a batch of {count}")
     if fills:
+        _check_fills(tensors, count - fills, path)
         notes.change("rows that SkyRL adds to fill a batch (pad_size) are left out", fills)
     facts = _columns_of_rows(tensors, metadata, path, number, count, notes)
     if "loss_mask" not in tensors:
@@ -135,8 +137,21 @@ def _rows_of(
     for rows in padded.batches_of(np.arange(count - fills), width):
         columns: dict[str, Any] = _token_columns(tensors, rows, path)
         for name, values in facts.items():
-            columns[name] = values.take(pa.array(rows))
+            columns[name] = values.take(from_numpy(rows))
         yield Rows(pa.RecordBatch.from_pydict(columns), path, rows)
+
+
+def _check_fills(tensors: dict[str, Tensor | Jagged], first: int, path: Path) -> None:
+    """Refuse rows that only fill the batch up, from `first` on, and are trained on all the same."""
+    if "loss_mask" not in tensors:
+        return
+    trained = padded.sums(tensors["loss_mask"], np.arange(first, len(tensors["loss_mask"]))) != 0
+    if trained.any():
+        raise RcdiagError(
+            f"{path}, row {first + int(np.argmax(trained))}: a row of padding by pad_size, but its "
+            "loss_mask is not 0",
+            hint="the metadata of the batch are of another one; write the dump again",
+        )
 
 
 def _matrix(tensors: dict[str, Tensor | Jagged], name: str) -> Tensor:
@@ -182,11 +197,10 @@ def _token_columns(
         matrix = _matrix(tensors, source)
         if matrix.shape[1:] != (responses,):
             raise ValueError(f"{source} has the shape {list(matrix.shape)}")
-        values = cut(matrix, span=lengths, name=source)
         columns[name] = (
-            padded.mask_column(values, lengths, source, where)
+            padded.mask_column(matrix, rows, lengths, source, where)
             if source == "loss_mask"
-            else padded.token_column(values, lengths)
+            else padded.token_column(cut(matrix, span=lengths, name=source), lengths)
         )
     experts = tensors.get("rollout_expert_indices")
     if experts is not None:
@@ -217,12 +231,12 @@ def _columns_of_rows(
     groups = _groups(metadata, number, count)
     if groups is not None:
         notes.change("groups are those of SkyRL's policy_prompt_boundaries")
-        made["group_id"] = pa.array(groups, pa.string())
+        made["group_id"] = from_python(groups, pa.string())
     if match := STEP.search(path.name):
         notes.change("steps are those in the names of files", count)
-        made["step"] = pa.array(np.full(count, int(match[1]), np.int64))
+        made["step"] = from_numpy(np.full(count, int(match[1]), np.int64))
     if "rewards" in tensors:
-        made["reward"] = pa.array(padded.sums(tensors["rewards"], np.arange(count)))
+        made["reward"] = from_numpy(padded.sums(tensors["rewards"], np.arange(count)))
     return made
 
 

@@ -164,13 +164,26 @@ def of_miles(peek: Peek) -> bool:
     if not peek.is_torch_file:
         return False
     if _is_train(peek):
-        return "format_version" not in peek.pickle_words
+        return "format_version" not in peek.pickle_words and not _beside_slime(peek)
     if not _is_rollout(peek):
         return False
     texts = peek.pickle_texts
     before = texts[: texts.index("samples")]
     beside = peek.path.parent.parent / "dashboard_columns"
     return "metadata" in before or bool(OF_MILES & peek.pickle_words) or beside.is_dir()
+
+
+def _beside_slime(peek: Peek) -> bool:
+    """Tell whether a rank's file of training lies beside the rollout file that slime wrote of it.
+
+    slime wrote a file for each rank, as miles does, before format_version 2.
+    """
+    number = peek.path.stem.split("_")[0]
+    rollout = peek.path.parent.parent / "rollout_data" / f"{number}.pt"
+    if not rollout.is_file():
+        return False
+    beside = Peek(rollout)
+    return not _is_train(beside) and of_slime(beside)
 
 
 def of_slime(peek: Peek) -> bool:

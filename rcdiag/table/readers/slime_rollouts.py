@@ -80,7 +80,7 @@ def rollout_samples(path: Path, notes: Notes, reward_key: str | None = None) -> 
 
 
 def _row(fields: Fields, notes: Notes, reward_key: str | None) -> Row | None:
-    if not fields.integer("response_length"):
+    if not fields.count("response_length"):
         notes.change(ABORTED, 1)
         return None
     prompt, response = prompt_and_response(fields, "tokens", "response_length")

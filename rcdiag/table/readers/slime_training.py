@@ -103,6 +103,10 @@ def _gathered(path: Path, payload: dict[str, Any], notes: Notes) -> list[TrainSa
         row = _row(fields, {None: fields}, 1, notes)
         if row is None:
             continue
+        total = fields.integer("total_lengths")
+        tokens = len(row["prompt_ids"]) + len(row["response_ids"])
+        if total not in (None, tokens):
+            raise fields.wrong("total_lengths", f"is {total}, but the sample has {tokens} tokens")
         place = fields.integer("rollout_position")
         known = _length(rewards)
         if place is not None and known is not None and not 0 <= place < known:
@@ -192,7 +196,7 @@ def _joined(slices: _Slices, step: int | None, notes: Notes) -> TrainSample | No
 
 def _row(fields: Fields, parts: Mapping[Any, Fields], size: int, notes: Notes) -> Row | None:
     """Make the row of a sample, whose numbers of tokens are whole or cut into several parts."""
-    if not fields.integer("response_lengths"):
+    if not fields.count("response_lengths"):
         notes.change(ABORTED, 1)
         return None
     prompt, response = prompt_and_response(fields, "tokens", "response_lengths")

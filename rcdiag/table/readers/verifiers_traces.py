@@ -22,6 +22,7 @@ from rcdiag.table.readers.reader import Notes
 DECIMALS = 4
 
 UNTRAINED = "a trace of an agent that is not trained, or an abandoned branch of one, is left out"
+EMPTY = "an episode without traces, or a trace without messages, is left out"
 UNSAMPLED = "a branch of a trace without sampled tokens is left out"
 FAILED = "a trace that ended in an error keeps its rows; their response_mask is 0, as in training"
 SHARED = (
@@ -158,6 +159,8 @@ def samples(
     """Yield a row for each branch of each trace that is trained."""
     common = _of_episode(episode, notes)
     traces = [episode] if episode.traces is None else episode.traces
+    if not traces:
+        notes.change(EMPTY, 1)
     for place, trace in enumerate(traces):
         here = where if episode.traces is None else f"{where}, trace {place}"
         if trace.nodes is None:
@@ -197,6 +200,8 @@ def _branches(
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each path of a trace from a root to a leaf that is trained."""
     nodes = trace.nodes or []
+    if not nodes:
+        notes.change(EMPTY, 1)
     masks = [_checked(nodes, place, where) for place in range(len(nodes))]
     for node in nodes:
         rounding.add(node.logprobs or [])

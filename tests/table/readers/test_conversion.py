@@ -168,6 +168,21 @@ def test_a_column_of_placeholders_is_dropped_and_said(tmp_path, value):
     assert table.metadata["policies"] == {"rollout": {"backend": "vllm"}}
 
 
+@pytest.mark.parametrize("value", [0.0, 1.0, -1.0])
+def test_placeholders_in_one_file_of_several_are_refused_with_the_file(tmp_path, value):
+    """A step for which the engine gave none has zeros that are no log-probs."""
+    for number in range(3):
+        constant = {"rollout_log_probs": [value] * 2} if number == 1 else {}
+        rows = [row(1, 2, **constant) for _ in range(50)]
+        write_toy(tmp_path / f"{number}.toyjsonl", rows)
+    match = rf"1\.toyjsonl: every sampled token has {value:g} in `rollout_log_probs`, a placeholder"
+    with pytest.raises(RcdiagError, match=match) as caught:
+        open_table(tmp_path)
+    assert "leave this file out" in caught.value.hint
+    write_toy(tmp_path / "1.toyjsonl", [row(1, 2, rollout_log_probs=[value] * 2)] * 49)
+    assert open_table(tmp_path).num_rows == 149  # few tokens may be certain
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0])
 def test_a_column_with_one_other_value_is_kept(tmp_path, value):
     rows = [row(1, 2, old_log_probs=[value, value]) for _ in range(20)]
@@ -271,11 +286,16 @@ def test_groups_of_a_given_size_are_checked_where_the_format_does_not_order_them
     assert column(opened(tmp_path, own, given={"group_size": 2}), "group_id") == list("aabb")
 
 
-def test_files_with_and_without_group_ids_are_no_one_dump(tmp_path):
-    write_toy(tmp_path / "1.toyjsonl", prompts([1], [2]))
-    write_toy(tmp_path / "2.toyjsonl", prompts([1], [2], group_id=[1, 2]))
-    with pytest.raises(RcdiagError, match=r"2\.toyjsonl, row 0: has a group id, but rows before"):
+@pytest.mark.parametrize("first", [True, False])
+def test_groups_of_ids_and_of_prompts_are_never_mixed(tmp_path, first):
+    """The numbers of groups by prompt would be ids of other groups."""
+    own, without = prompts([1], [2], group_id=[1, 2]), prompts([3], [4])
+    write_toy(tmp_path / "1.toyjsonl", own if first else without)
+    write_toy(tmp_path / "2.toyjsonl", without if first else own)
+    says = "no `group_id`, which other rows have" if first else "has a group id, but rows before"
+    with pytest.raises(RcdiagError, match=rf"2\.toyjsonl, row 0: {says}") as caught:
         open_table(tmp_path)
+    assert "apart" in caught.value.hint
 
 
 def test_a_dump_without_rows_is_refused(tmp_path):

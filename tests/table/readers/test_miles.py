@@ -256,3 +256,22 @@ def test_files_are_told_from_those_of_slime(tmp_path):
     torch.save({"rollout_id": 0, "metadata": {}, "samples": rollouts}, of_miles)
     assert (SLIME.detect(Peek(of_slime)), MILES.detect(Peek(of_slime))) == (True, False)
     assert (SLIME.detect(Peek(of_miles)), MILES.detect(Peek(of_miles))) == (False, True)
+
+
+def test_ranks_beside_a_rollout_file_of_slime_are_slimes(tmp_path):
+    """slime wrote a file for each rank before format_version 2."""
+    rng = np.random.default_rng(4)
+    samples = [drawn(rng, index, 3, 2 + index) for index in range(3)]
+    plain = [
+        sample(index, prompt, response, values["rollout_log_probs"], 4)
+        for index, prompt, response, values in samples
+    ]
+    rollout = save_rollout(tmp_path, 5, plain)
+    ranks = [save_rank(tmp_path, 5, rank, samples) for rank in range(2)]
+    assert all(SLIME.detect(Peek(file)) for file in (rollout, *ranks))
+    assert not any(MILES.detect(Peek(file)) for file in (rollout, *ranks))
+    result = rows_of(SLIME, rollout, *ranks)
+    assert read_cells(result) == cells(samples)
+    assert result.column("group_id") == [4] * 3
+    rollout.write_bytes(ranks[0].read_bytes())  # a file of training under that name
+    assert all(MILES.detect(Peek(file)) for file in (rollout, *ranks))

@@ -109,6 +109,13 @@ def test_removed_samples_keep_their_row(tmp_path, lines):
     assert list(result.changes.values()) == [1]
 
 
+def test_samples_with_a_weight_count_in_full_and_are_said(tmp_path, lines):
+    lines[1]["sample_loss_mask"] = [0.5]
+    result = rows_of(NEMO_RL, write_lines(tmp_path / "a.jsonl", lines))
+    assert result.column("response_mask") == [[1, 1, 1], [1, 0, 0, 1]]
+    assert [count for text, count in result.changes.items() if "between 0 and 1" in text] == [1]
+
+
 def test_a_sample_without_its_length_ends_with_its_last_assistant_token(tmp_path, lines):
     """Padding would else be tokens of the response."""
     del lines[0]["input_lengths"]
@@ -172,6 +179,7 @@ def test_bare_nan_of_python(tmp_path, lines):
         ("input_lengths", [-1], "`input_lengths` is -1"),
         ("input_lengths", [5], "`token_loss_mask[5]` is 1 behind the end of the sequence, 5"),
         ("token_loss_mask", [[0, 0, 1, 0.5, 0, 1, 0, 0, 0]], "`token_loss_mask[3]` is 0.5"),
+        ("sample_loss_mask", [math.nan], "`sample_loss_mask` is nan"),
         ("rewards", ["tensor(0.5)"], "`rewards[0]`: expected float, got str"),
         ("token_ids", [[1], [2]], "`token_ids` holds 2 samples"),
         ("generation_logprobs", [0.0], "`generation_logprobs[0]`: expected array, got float"),

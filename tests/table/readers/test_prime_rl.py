@@ -246,6 +246,13 @@ def test_what_is_not_trained_is_left_out(tmp_path):
     assert result.column("response_mask") == [[1, 1], [0, 0]]
 
 
+def test_episodes_and_traces_that_hold_nothing_are_counted(tmp_path):
+    lines = [episode(trace(SINGLE)), episode(), episode(trace([]), trace(SINGLE))]
+    result = rows_of(PRIME_RL, write_lines(tmp_path / "traces.jsonl", lines))
+    assert result.numbers == [1, 3]
+    assert [rows for text, rows in result.changes.items() if "without traces" in text] == [2]
+
+
 def test_calls_of_other_temperatures_leave_it_unknown(tmp_path):
     nodes = [*SINGLE, node(1, [8], [1], [-0.5])]
     file = write_lines(tmp_path / "traces.jsonl", [trace(nodes, (0.7, 1.0))])

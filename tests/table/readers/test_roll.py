@@ -124,6 +124,8 @@ def test_a_batch_whose_tensors_are_elsewhere_is_refused(tmp_path):
     [
         (lambda t: t["attention_mask"][1].__setitem__(0, 0), "row 1: attention_mask is not one"),
         (lambda t: t["prompt_mask"][1].fill_(1), "row 1: prompt_mask reaches beyond"),
+        (lambda t: t["response_mask"][2].__setitem__(0, 1), "row 2: response_mask is not 0 at"),
+        (lambda t: t["response_mask"][2].__setitem__(-1, 1), "row 2: response_mask is not 0 at"),
         (lambda t: t.update(infer_logprobs=torch.zeros(4, 20)), "one column less"),
         (lambda t: t.update(scores=torch.zeros(3)), "scores has 3 rows"),
         (lambda t: t["prompt_mask"][1].fill_(0), "without a prompt"),

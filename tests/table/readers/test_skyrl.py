@@ -133,6 +133,7 @@ def test_the_floor_of_log_probs_is_no_log_prob(tmp_path):
         (lambda t: t.update(advantages=t["advantages"][:, 1:]), "advantages has the shape"),
         (lambda t: t.update(advantages=t["advantages"][1:]), "advantages has 3 rows"),
         (lambda t: t["loss_mask"][1].__setitem__(-1, 0.5), "row 1: loss_mask holds 0.5"),
+        (lambda t: t["loss_mask"][2].__setitem__(0, 1), "row 2: loss_mask is not 0 at padding"),
         (lambda t: t.pop("sequences"), "not laid out as SkyRL writes it"),
     ],
 )
@@ -169,6 +170,12 @@ def test_rows_outside_of_all_boundaries_have_no_group_and_are_refused(tmp_path):
 def test_metadata_that_lies_is_refused(metadata, tmp_path):
     path = write_batch(tmp_path / name(1), tensors_of(rollouts(4)), metadata)
     with pytest.raises(RcdiagError, match="not laid out as SkyRL"):
+        read(path)
+
+
+def test_rows_that_fill_up_and_are_trained_on_are_refused(tmp_path):
+    path = write_batch(tmp_path / name(1), tensors_of(rollouts(4), 1), {"pad_size": 2})
+    with pytest.raises(RcdiagError, match="row 3: a row of padding by pad_size, but its loss_mask"):
         read(path)
 
 

@@ -269,6 +269,7 @@ def test_files_of_other_runs_are_not_joined(tmp_path, rollouts, training):
         ({"tokens": [1.0, 2.0, 7.0, 8.0]}, "`tokens` is no list of numbers"),
         ({"tokens": None}, "`tokens` is not there"),
         ({"response_length": 5}, "`response_length` is 5, but the sample has 4 tokens"),
+        ({"response_length": None}, "`response_length` is not there"),
         ({"response_length": "2"}, "`response_length` is no whole number but str"),
         ({"reward": "good"}, "`reward` is no number but str"),
     ],
@@ -282,6 +283,12 @@ def test_broken_samples_are_refused(tmp_path, rollouts, fields, message):
 def test_rewards_of_fewer_samples_than_there_are_are_refused(tmp_path, training):
     file = save_train(tmp_path, 7, training, raw_reward=[1.5])
     assert "sample 1: `rollout_position` is 1, but the file has 1 rewards" in refusal(SLIME, file)
+
+
+def test_a_length_that_is_not_that_of_the_tokens_is_refused(tmp_path, training):
+    training[1]["total_lengths"] = 5
+    file = save_train(tmp_path, 7, training)
+    assert "sample 1: `total_lengths` is 5, but the sample has 4 tokens" in refusal(SLIME, file)
 
 
 def test_a_newer_train_file_is_refused(tmp_path, training):

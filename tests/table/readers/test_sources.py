@@ -97,6 +97,21 @@ def test_pipes_and_devices_are_refused_and_not_waited_for(place, tmp_path):
     assert "write it to a file" in caught.value.hint
 
 
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_source_without_a_name_is_not_the_folder_of_the_command(name, tmp_path, monkeypatch):
+    """The shell gives an empty text for a variable that is not set."""
+    monkeypatch.chdir(write_toy(tmp_path / "a.toyjsonl", [{"response_ids": [1]}]).parent)
+    with pytest.raises(RcdiagError, match="a source without a name"):
+        find_files(name)
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path):
+    link = tmp_path / "a.pt"
+    link.symlink_to(tmp_path / "gone.pt")
+    with pytest.raises(RcdiagError, match=r"a\.pt: a link to .*gone\.pt, which is not there"):
+        find_files(str(link))
+
+
 def test_two_formats_in_a_folder_are_refused_with_both_names(tmp_path):
     write_toy(tmp_path / "a.toyjsonl", [ROW])
     write_table(tmp_path / "b.parquet", response_ids=[[1]])

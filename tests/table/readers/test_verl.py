@@ -440,6 +440,7 @@ def test_padding_without_attention_mask_is_refused_with_the_way_out(tmp_path):
         (lambda t: t["responses"][1].__setitem__(4, -1), "row 1: .*token id -1"),
         (lambda t: t["responses"][1].__setitem__(4, 2**40), "row 1"),
         (lambda t: t["response_mask"][1].__setitem__(4, 2), "row 1: .*response_mask"),
+        (lambda t: t["response_mask"][6].__setitem__(-1, 1), "row 6: response_mask is not 0 at pa"),
         (lambda t: t.update(responses=t["responses"].float()), "response_ids"),
         (lambda t: t.update(advantages=torch.ones(8, 12, 2)), "2 dimensions"),
     ],
@@ -453,6 +454,20 @@ def test_a_batch_that_does_not_fit_together_is_refused_with_its_row(change, mess
     with pytest.raises(RcdiagError, match=message) as caught:
         read(path)
     assert "a.dp" in caught.value.message
+
+
+def test_a_mask_over_prompts_too_is_looked_at_in_responses_alone(tmp_path):
+    """Actors cut it to the response, so that a one in the prompt trains nothing."""
+    batch = rollouts()
+    tensors = tensors_of(batch)
+    prompts = torch.ones_like(tensors["prompts"])
+    tensors["loss_mask"] = torch.cat([prompts, tensors.pop("response_mask")], 1)
+    path = write(tmp_path / "a.dp", FORMS["consolidated"](tensors, values_of(batch)))
+    assert_rows(read(path)[0], only(batch.rows, "response_ids", "response_mask"))
+    tensors["loss_mask"][5, -1] = 1
+    write(path, FORMS["consolidated"](tensors, values_of(batch)))
+    with pytest.raises(RcdiagError, match="row 5: loss_mask is not 0 at padding"):
+        read(path)
 
 
 def test_values_of_another_number_of_rows_are_refused(tmp_path):
