@@ -126,11 +126,16 @@ class Law:
 
     @cached_property
     def first_tokens(self) -> float:
-        """Return the rms log-ratio of the first 3 tokens of responses over that of the others."""
+        """Return the rms log-ratio of the first 3 tokens of responses over that of the others.
+
+        One token is no pattern: the largest of the first counts as the second largest.
+        """
         first = self.tokens.position < 3
         if first.sum() < 20 or (~first).sum() < 20:
             return 1.0
-        return _rms(self.log_ratio[first]) / max(_rms(self.log_ratio[~first]), 1e-12)
+        size = np.sort(np.abs(self.log_ratio[first]))
+        size[-1] = size[-2]
+        return _rms(size) / max(_rms(self.log_ratio[~first]), 1e-12)
 
     @cached_property
     def late(self) -> float:
