@@ -25,7 +25,7 @@ LAW = 0.75  # confidence from which on a narrow cause is kept where experiments 
 SURER_THAN_A_GUESS = 0.65  # confidence below which experiments name what they cannot explain
 TRUNCATED = "truncated-law"
 KEPT_SETS = {"top-p-renormalised", "top-k-renormalised", "min-p-renormalised"}
-WITH_TOOLS = "mask-includes-tool"
+WITH_TOOLS, PLACEHOLDER = "mask-includes-tool", "zero-placeholder"
 FEW_MOVED = 0.6  # share of rows
 RULED_OUT = 12
 
@@ -53,6 +53,7 @@ def verdict_with_experiments(
     if any(cause.name == WITH_TOOLS for cause, _ in settled):
         # With tokens of tools, of which some may be left in the mask, any law looks flatter.
         tried = [entry for entry in tried if entry[0].name not in SILENT]
+    settled = _without_kept_ones(settled, tried)
     named = _joined(settled, tried)
     if all(cause.name in NOTHING_WRONG for cause, _ in tried):
         # A model that explains nearly all tokens does not overrule what the table shows of the law,
@@ -75,7 +76,7 @@ def verdict_with_experiments(
             # Every law was tried: one that leaves more than noise has something else beside it.
             rest = [entry for entry in tried if entry[0].stage == "difference"]
             named = [*_joined(settled, sure), *laws, *rest]
-        elif surer and guess < SURER_THAN_A_GUESS:
+        elif surer and (guess < SURER_THAN_A_GUESS or _wide_beside(tried, surer, outcome)):
             named = [*_joined(settled, sure), *surer]
     diagnosis = diagnosis_of(signs, named or table)
     against = [*outcome.ruled_out, *diagnosis.ruled_out]
@@ -95,6 +96,30 @@ def _without_moved(case: Case, mended: Case) -> Case:
         moved |= (values != case.log_probs[policy]) & mended.mask
     rows = np.bincount(case.owner[moved], minlength=len(case.lengths)) > 0
     return mended.without_rows(rows) if 0.0 < rows.mean() <= FEW_MOVED else mended
+
+
+def _without_kept_ones(
+    settled: Sequence[tuple[Cause, Suspicion]], tried: Sequence[tuple[Cause, Suspicion]]
+) -> list[tuple[Cause, Suspicion]]:
+    """Return what is settled without placeholders that are certain tokens: of kept sets of one."""
+    kept = any(cause.name in KEPT_SETS and told.confidence >= SURE for cause, told in tried)
+    return [entry for entry in settled if not (kept and entry[0].name == PLACEHOLDER)]
+
+
+def _wide_beside(
+    tried: Sequence[tuple[Cause, Suspicion]],
+    surer: Sequence[tuple[Cause, Suspicion]],
+    outcome: Outcome,
+) -> bool:
+    """Tell whether experiments leave an umbrella where the table tells a narrow fault as surely.
+
+    That a column follows the token's id, say, does not tell whether the record sampled.
+    """
+    wide = all(
+        cause.words.family == "umbrellas" for cause, _ in tried if cause.stage not in SETTLED
+    )
+    faults = all(cause.words.verdict == "fix" for cause, _ in surer)
+    return wide and faults and not any(_refuted(cause, outcome.ruled_out) for cause, _ in surer)
 
 
 def _since_when(

@@ -172,7 +172,7 @@ def _kept_set_beside(signs: Signs) -> Suspicion | None:
 
 
 def _ends_abruptly(signs: Signs) -> bool:
-    """Tell whether tokens that the record finds likelier stop at some ratio, as at a kept set's end.
+    """Tell whether tokens that the record finds likelier stop at some ratio, as a kept set ends.
 
     At a low temperature rare tokens are so much rarer that hardly one comes, and E[1 / ratio] lacks
     what the record gives them. Their number then falls from one doubling of 1 / ratio to the next

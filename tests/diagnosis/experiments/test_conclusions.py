@@ -181,6 +181,37 @@ def test_a_kept_set_of_the_table_stands_until_experiments_refute_all(refuted):
     assert diagnosis.causes[0].slug == ("engine-noise" if refuted else "truncated-law")
 
 
+@pytest.mark.parametrize(("sure", "with_zeros"), [(0.97, False), (0.6, True)])
+def test_certain_tokens_of_kept_sets_of_one_are_no_placeholders(sure, with_zeros):
+    case, model = made_up()
+    rollout = case.log_probs["rollout"]
+    case = case.with_log_probs("rollout", np.where(np.arange(len(rollout)) % 5, rollout, 0.0))
+    table, _ = verdict_with_experiments(case, None)
+    assert table.causes[0].slug == "zero-placeholder"
+    kept = told(sure, "Top-p 0.9 explains rollout_log_probs.", [{"name": "top-p", "value": 0.9}])
+    outcome = replace(experimental(case, model), suspicions=[("top-p-renormalised", kept)])
+    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    slugs = {cause.slug for cause in diagnosis.causes}
+    assert slugs == {"top-p-renormalised"} | ({"zero-placeholder"} if with_zeros else set())
+
+
+@pytest.mark.parametrize("refuted", [(), ("draft-recorded",)])
+def test_an_umbrella_does_not_hide_that_the_record_did_not_sample(refuted):
+    case, model = made_up()
+    drift = np.random.default_rng(1).normal(0, 0.6, (len(case.token_id), VOCABULARY))
+    draft = model.logits.reshape(-1, VOCABULARY) + drift.astype(np.float32)
+    token = case.token_id.astype(np.int64)
+    case = case.with_log_probs("rollout", Law(draft, token, token, token).at(1.0))
+    table, _ = verdict_with_experiments(case, None)
+    assert (table.causes[0].slug, table.verdict) == ("draft-recorded", "fix")
+    wide = told(0.7, "No experiment explains rollout_log_probs.", [{"name": "rms", "value": 1}])
+    outcome = replace(
+        experimental(case, model), suspicions=[("weights-differ", wide)], ruled_out=list(refuted)
+    )
+    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    assert diagnosis.causes[0].slug == ("weights-differ" if refuted else "draft-recorded")
+
+
 def of_likeliest(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     """Keep the likeliest eight of a context."""
     made = logits.copy()
