@@ -181,6 +181,24 @@ def test_a_kept_set_of_the_table_stands_until_experiments_refute_all(refuted):
     assert diagnosis.causes[0].slug == ("engine-noise" if refuted else "truncated-law")
 
 
+@pytest.mark.parametrize(("left", "with_rest"), [(0.02, False), (0.9, True)])
+def test_nothing_stands_beside_a_law_whose_trial_leaves_rounding(left, with_rest):
+    """Its gain may be too unsure to be told from the columns alone, as in few rows."""
+    case, model = made_up(lambda logits, prompt, response: of_likeliest(logits))
+    found = experimental(case, model)
+    first = found.trials[0]
+    rounding = np.zeros_like(first.left.residual)
+    small = replace(first.left, scale=0.1 * found.scene.noise, rms=left, residual=rounding)
+    trial = replace(
+        first, slug="truncated-law", before=replace(first.before, rms=1.0), left=small, z=1.0
+    )
+    other = told(0.55, "20% of the rows are off.", [{"name": "rms", "value": 1}])
+    outcome = replace(found, suspicions=[("replica-unsynced", other)], trials=[trial])
+    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    named = {cause.slug for cause in diagnosis.causes}
+    assert named == {"truncated-law"} | ({"replica-unsynced"} if with_rest else set())
+
+
 @pytest.mark.parametrize(("sure", "with_zeros"), [(0.97, False), (0.6, True)])
 def test_certain_tokens_of_kept_sets_of_one_are_no_placeholders(sure, with_zeros):
     case, model = made_up()
