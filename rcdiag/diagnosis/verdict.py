@@ -25,6 +25,7 @@ LAW = 0.75  # confidence from which on a narrow cause is kept where experiments 
 SURER_THAN_A_GUESS = 0.65  # confidence below which experiments name what they cannot explain
 TRUNCATED = "truncated-law"
 KEPT_SETS = {"top-p-renormalised", "top-k-renormalised", "min-p-renormalised"}
+QUANTISED = "quantised-weights"
 WITH_TOOLS, PLACEHOLDER = "mask-includes-tool", "zero-placeholder"
 FEW_MOVED = 0.6  # share of rows
 LITTLE = 0.25  # of the rms of what is unexplained, that the law of few rows may leave
@@ -51,6 +52,7 @@ def verdict_with_experiments(
     tried = [(cause_of(slug), told) for slug, told in outcome.suspicions]
     tried = _since_when(tried, table)
     tried = _law_of_a_part(tried, table)
+    tried = _without_guess_at_precision(tried, table)
     if any(cause.name == WITH_TOOLS for cause, _ in settled):
         # With tokens of tools, of which some may be left in the mask, any law looks flatter.
         tried = [entry for entry in tried if entry[0].name not in SILENT]
@@ -147,6 +149,23 @@ def _law_of_a_part(
     return [
         law[0]
         if law and cause.name == "replica-unsynced" and told.confidence < SURE
+        else (cause, told)
+        for cause, told in tried
+    ]
+
+
+def _without_guess_at_precision(
+    tried: Sequence[tuple[Cause, Suspicion]], table: Sequence[tuple[Cause, Suspicion]]
+) -> list[tuple[Cause, Suspicion]]:
+    """Leave a difference that must be mended open where experiments guess that it is precision.
+
+    What most tokens leave may be a few times an engine's noise where few contexts are far off; no
+    quantised weights move these so far that the table asks for mending.
+    """
+    large = [one for one in table if one[0].name in WIDEST and one[1].verdict == "fix"]
+    return [
+        large[0]
+        if large and cause.name == QUANTISED and told.confidence < SURER_THAN_A_GUESS
         else (cause, told)
         for cause, told in tried
     ]

@@ -199,6 +199,22 @@ def test_nothing_stands_beside_a_law_whose_trial_leaves_rounding(left, with_rest
     assert named == {"truncated-law"} | ({"replica-unsynced"} if with_rest else set())
 
 
+@pytest.mark.parametrize(("size", "named"), [(3.0, "forwards-differ"), (0.3, "quantised-weights")])
+def test_a_difference_that_must_be_mended_is_not_guessed_to_be_precision(size, named):
+    case, model = made_up()
+    rng = np.random.default_rng(1)
+    far = rng.normal(0, size, (len(case.token_id), VOCABULARY))
+    far *= rng.random((len(far), 1)) < 0.25  # few contexts are far off
+    other = model.logits.reshape(-1, VOCABULARY) + far.astype(np.float32)
+    token = case.token_id.astype(np.int64)
+    case = case.with_log_probs("old", Law(other, token, token, token).at(1.0))
+    guess = told(0.5, "Noise is a few times that of bfloat16.", [{"name": "rms", "value": 1}])
+    outcome = replace(experimental(case, model), suspicions=[("quantised-weights", guess)])
+    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    assert diagnosis.causes[0].slug == named
+    assert (diagnosis.verdict == "fix") == (named == "forwards-differ")
+
+
 @pytest.mark.parametrize(("sure", "with_zeros"), [(0.97, False), (0.6, True)])
 def test_certain_tokens_of_kept_sets_of_one_are_no_placeholders(sure, with_zeros):
     case, model = made_up()
