@@ -11,7 +11,7 @@ from rcdiag.diagnosis.causes.evidence import above_one, ratio_fact
 from rcdiag.diagnosis.judge import diagnose
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.pages.headline import fact_text
-from tests.diagnosis.tables import changed, drifted, made, tempered
+from tests.diagnosis.tables import changed, drifted, made, rerouted, tempered
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,23 @@ def test_one_token_among_the_first_is_no_pattern():
     many = case.log_probs["old"].copy()
     many[case.start[:12]] -= 1.0
     assert Signs(case.with_log_probs("old", many)).law.first_tokens > 4.0
+
+
+@pytest.mark.parametrize("size", [0.03, 0.06])
+def test_even_noise_of_two_coarse_engines_is_no_fault(size: float) -> None:
+    """The largest hundredth of a normal law's squares holds a tenth of them, or little more."""
+    case = made(noise=size, rows=300, seed=8)
+    assert 0.05 < Signs(case).law.tail_over_sureness < 0.2
+    diagnosis = diagnose(case)
+    assert diagnosis.causes[0].slug == "engine-noise"
+    assert diagnosis.verdict in ("fine", "correct")
+
+
+def test_as_large_a_difference_in_few_contexts_is_not_even_noise() -> None:
+    case = made(trained=rerouted(0.4, 0.1), rows=300, seed=8)
+    assert Signs(case).law.rms < 0.08
+    assert Signs(case).law.tail_over_sureness > 0.3
+    assert "engine-noise" not in [cause.slug for cause in diagnose(case).causes]
 
 
 def test_a_ratio_that_is_not_1_is_read_as_the_cause_reads_it():

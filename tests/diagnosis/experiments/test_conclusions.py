@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.experiments.conclude import experimental
-from rcdiag.diagnosis.experiments.contexts import run_packing
+from rcdiag.diagnosis.experiments.contexts import _widths, run_packing
 from rcdiag.diagnosis.experiments.order import pass_trials
 from rcdiag.diagnosis.experiments.sampled_law import told
 from rcdiag.diagnosis.experiments.trainer_law import Law
@@ -251,3 +252,18 @@ def of_likeliest(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     made = logits.copy()
     made[np.argsort(-logits)[8:]] = np.float32(-1e9)
     return made
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_rows_are_padded_to_the_longest_prompt_or_to_the_longest_row(whole):
+    prompt, response = np.arange(40) % 7 + 3, np.arange(40) % 5 * 4 + 8
+    case = SimpleNamespace(prompt_ids=SimpleNamespace(lengths=prompt), lengths=response)
+    bench = SimpleNamespace(scene=SimpleNamespace(case=case))
+    widths = dict(_widths(bench, whole=whole))
+    assert list(widths) == [None, 16, 8, 32, 4]
+    for block, width in widths.items():
+        own = np.array([width[row] for row in range(40)]) + whole * response
+        for start in range(0, 40, block or 40):
+            rows = slice(start, start + (block or 40))
+            longest = (prompt + whole * response)[rows].max()
+            assert np.all(own[rows] == longest)
