@@ -429,7 +429,7 @@ def test_two_forward_passes_differ(fault: str) -> None:
 
 
 def test_a_command_that_mends_is_that_of_the_table() -> None:
-    bare = replace(made(noise=0.05), source="run/dump.parquet")
+    bare = replace(made(noise=0.15), source="run/dump.parquet")
     (cause,) = judged(bare).causes
     commands = [action.command for action in cause.actions]
     assert commands == [None, None, "rcdiag explain forwards-differ"]
@@ -660,6 +660,7 @@ def test_a_first_token_without_a_value_is_a_placeholder_and_no_other_prompt() ->
     values = np.where(case.position == 0, 0.0, case.log_probs["rollout"])
     diagnosis = judged(case.with_log_probs("rollout", values))
     assert diagnosis.causes[0].slug == "zero-placeholder"
+    assert "64 values of `rollout` are exactly 0, at the first token" in diagnosis.summary
     assert [cause.slug for cause in diagnosis.causes][1:] in ([], ["engine-noise"])
 
 

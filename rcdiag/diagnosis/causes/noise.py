@@ -32,7 +32,8 @@ def noisy(signs: Signs) -> bool:
     seen = law.by_token_id
     directed = seen.correlation >= 0.3 and seen.explained >= 0.02 and seen.beyond_chance
     even = law.rms < MOST_OF_ENGINES and law.tail_over_sureness < EVEN
-    even = even and law.one_sided < BOTH_WAYS
+    # Re-scores tell whose noise it is: one engine may be coarse by itself.
+    even = even and law.one_sided < BOTH_WAYS and None in signs.rescored
     return (law.rms < LOUD or even) and not directed and abs(law.ratio_mean[1]) < 4.0
 
 

@@ -296,9 +296,11 @@ def _placeholder_zeros(signs: Signs) -> Suspicion | None:
         ):
             continue  # the end token, and rows that were moved, are causes of their own
         other = column.other[zeros]
+        first = _at_the_begin(signs, column.values == 0.0) > 0.95
         return Suspicion(
             confidence=0.95,
-            message=f"{int((column.values == 0).sum()):,} values of `{policy}` are exactly 0, "
+            message=f"{int((column.values == 0).sum()):,} values of `{policy}` are exactly 0"
+            f"{', at the first token of a row' if first else ''}, "
             f"{int(zeros.sum()):,} of them where the other side gives the token "
             f"{np.exp(np.median(other)):.2g} on the median: placeholders.",
             evidence=[
