@@ -35,6 +35,7 @@ from tests.diagnosis.tables import (
     repetition_penalty,
     rerouted,
     shifted,
+    single,
     swapped,
     taken_twice,
     tempered,
@@ -687,3 +688,21 @@ def test_an_end_that_was_banned_in_few_rows_is_told_by_where_it_stops() -> None:
     cause = judged(kept_from).causes[0]
     assert (cause.slug, cause.verdict) == ("min-tokens", "fix")
     assert "positions up to 40" in cause.message
+
+
+@pytest.mark.parametrize(("nearly_sure", "placeholders"), [(False, False), (True, True)])
+def test_certain_tokens_of_kept_sets_are_no_placeholders_where_contexts_differ(
+    nearly_sure: bool, placeholders: bool
+) -> None:
+    """A whole law has nearly certain tokens beside its exact zeros; sets of one token do not."""
+    case = made(top_p(0.5), ENGINE, rows=200, seed=3)
+    chance = np.random.default_rng(1).random(len(case.mask))
+    old = np.where(chance < 0.05, -8.0, case.log_probs["old"])
+    case = case.with_log_probs("old", old)
+    if nearly_sure:
+        rollout = case.log_probs["rollout"]
+        whole = np.where((rollout == 0.0) & (chance > 0.05), -1e-4 * (1 + chance), rollout)
+        case = case.with_log_probs("rollout", single(whole))
+    assert np.sum((case.log_probs["rollout"] == 0.0) & (old < -0.9)) > 50
+    named = [cause.slug for cause in judged(case).causes]
+    assert ("zero-placeholder" in named) == placeholders

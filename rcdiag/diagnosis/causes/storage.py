@@ -9,6 +9,7 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.laws import sets_of_one
 from rcdiag.diagnosis.causes.recording import holds_entropy
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.signs.alignment import tamed
@@ -26,6 +27,8 @@ GAP = 5.0
 FAR = 4.0
 # Nats from which on no log-prob of a token that both sides are sure of is 0 by rounding.
 UNSURE = 1e-2
+# Nats; tokens that were sampled and accepted have more than that on the median.
+HARDLY = -4.0
 # Numbers that programs write where there is no log-prob.
 SENTINELS = (1.0, -9999.0, -1000.0, -999.0, -100.0, -1e4, -1e6, -1e9, -1e10, -10000.0)
 
@@ -296,6 +299,8 @@ def _placeholder_zeros(signs: Signs) -> Suspicion | None:
         ):
             continue  # the end token, and rows that were moved, are causes of their own
         other = column.other[zeros]
+        if sets_of_one(signs, policy) and np.median(other) < HARDLY:
+            continue  # certain tokens of kept sets, in contexts that the other side does not see
         first = _at_the_begin(signs, column.values == 0.0) > 0.95
         return Suspicion(
             confidence=0.95,
