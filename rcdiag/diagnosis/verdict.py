@@ -53,6 +53,7 @@ def verdict_with_experiments(
     tried = _since_when(tried, table)
     tried = _law_of_a_part(tried, table)
     tried = _without_guess_at_precision(tried, table)
+    tried = _as_doubtful_as_the_table(tried, table)
     if any(cause.name == WITH_TOOLS for cause, _ in settled):
         # With tokens of tools, of which some may be left in the mask, any law looks flatter.
         tried = [entry for entry in tried if entry[0].name not in SILENT]
@@ -169,6 +170,24 @@ def _without_guess_at_precision(
         else (cause, told)
         for cause, told in tried
     ]
+
+
+def _as_doubtful_as_the_table(
+    tried: Sequence[tuple[Cause, Suspicion]], table: Sequence[tuple[Cause, Suspicion]]
+) -> list[tuple[Cause, Suspicion]]:
+    """Leave the verdict open on a difference that no experiment explains and the table leaves open.
+
+    Both name one umbrella; that the record may not be the law that sampled is the table's alone.
+    """
+    doubtful = {cause.name: told for cause, told in table if told.verdict == "cannot-tell"}
+
+    def joined(cause: Cause, told: Suspicion) -> Suspicion:
+        own = doubtful.get(cause.name)
+        if own is None or told.confidence >= SURE or told.verdict is not None:
+            return told
+        return replace(told, verdict=own.verdict, evidence=[*told.evidence, *own.evidence])
+
+    return [(cause, joined(cause, told)) for cause, told in tried]
 
 
 def _outlasts_noise(cause: Cause, told: Suspicion) -> bool:

@@ -678,6 +678,16 @@ def test_placeholders_are_seen_beside_tokens_that_rounding_makes_certain() -> No
     assert "zero-placeholder" not in [cause.slug for cause in judged(case).causes]
 
 
+def test_certain_tokens_of_shifted_rows_are_no_placeholders() -> None:
+    """Their zeros stand beside other tokens, of which the other side is not certain."""
+    law = tempered(0.6)
+    case = made(law, law, plain, sharpness=3.0, rows=200, seed=2)
+    case = with_values(case, "old", lambda values: np.where(values > -0.02, 0.0, values))
+    moved = judged(shifted(case, "rollout", np.arange(200) % 4 == 0))
+    slugs = [cause.slug for cause in moved.causes]
+    assert slugs == ["shift-some-rows", "temperature-raw-recorded"]
+
+
 def test_an_end_that_was_banned_in_few_rows_is_told_by_where_it_stops() -> None:
     case = made(rows=52, length=80, seed=5)
     due = (case.owner % 4 == 0) & np.isin(case.position, (26, 40))

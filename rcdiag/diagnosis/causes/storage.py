@@ -294,6 +294,8 @@ def _placeholder_zeros(signs: Signs) -> Suspicion | None:
         others = (column.values < 0) & (column.other < -0.05) & in_these_rows
         if others.any() and _do_not_belong(column.values[others], column.other[others]):
             continue  # rows are exchanged, or moved: zeros of sure tokens stand beside other tokens
+        if signs.case.trainer is not None and np.mean(_moved(signs)[column.row_of[zeros]]) > 0.5:
+            continue  # so they are where a low temperature leaves little that tells it otherwise
         if _at_the_edges(signs, column.values == 0.0, zeros) > 0.95 and not (
             _at_the_begin(signs, zeros) > 0.95 and not signs.alignment.shift.any()
         ):
@@ -355,6 +357,14 @@ def _at_the_edges(signs: Signs, zeros: Flags, chosen: Flags) -> float:
     # A row of nothing but zeros touches both its edges, and tells of placeholders.
     whole = np.bincount(run, begins) * np.bincount(run, ends) > 0
     return float(np.mean((edge & ~whole)[run][chosen]))
+
+
+def _moved(signs: Signs) -> Flags:
+    """Flag the rows whose columns fit better one token away, or in another row, [rows]."""
+    alignment = signs.alignment
+    rows = len(signs.case.lengths)
+    shifted = np.bincount(alignment.row_of_turn[alignment.shift != 0], minlength=rows) > 0
+    return shifted | (alignment.exchanged != np.arange(rows))
 
 
 def _at_the_begin(signs: Signs, chosen: Flags) -> float:

@@ -216,6 +216,24 @@ def test_a_difference_that_must_be_mended_is_not_guessed_to_be_precision(size, n
     assert (diagnosis.verdict == "fix") == (named == "forwards-differ")
 
 
+@pytest.mark.parametrize(("sure", "verdict"), [(0.7, "cannot-tell"), (0.95, "correct")])
+def test_what_the_table_leaves_open_stays_open_where_no_experiment_explains_it(sure, verdict):
+    case, model = made_up()
+    far = np.random.default_rng(1).normal(0, 0.5, (len(case.token_id), VOCABULARY))
+    other = model.logits.reshape(-1, VOCABULARY) + far.astype(np.float32)
+    token = case.token_id.astype(np.int64)
+    case = case.with_log_probs("old", Law(other, token, token, token).at(1.0))
+    table, _ = verdict_with_experiments(case, None)
+    assert (table.causes[0].slug, table.verdict) == ("forwards-differ", "cannot-tell")
+    wide = told(sure, "No experiment explains old_log_probs.", [{"name": "rms", "value": 1}])
+    wide = replace(wide, verdict=None)
+    outcome = replace(experimental(case, model), suspicions=[("forwards-differ", wide)])
+    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    assert diagnosis.verdict == verdict
+    names = [fact["name"] for fact in diagnosis.causes[0].evidence]
+    assert ("E[ratio]" in names) == (verdict == "cannot-tell")
+
+
 @pytest.mark.parametrize(("sure", "with_zeros"), [(0.97, False), (0.6, True)])
 def test_certain_tokens_of_kept_sets_of_one_are_no_placeholders(sure, with_zeros):
     case, model = made_up()
