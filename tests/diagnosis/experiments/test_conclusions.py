@@ -285,3 +285,17 @@ def test_rows_are_padded_to_the_longest_prompt_or_to_the_longest_row(whole):
             rows = slice(start, start + (block or 40))
             longest = (prompt + whole * response)[rows].max()
             assert np.all(own[rows] == longest)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_noise_of_logits_has_one_scale_at_any_temperature(temperature):
+    """The logits, and with them their noise, are divided by the temperature."""
+    case, model = made_up(
+        lambda logits, prompt, response: logits / np.float32(temperature),
+        temperature=temperature,
+        noise=0.02,
+    )
+    case = case.with_log_probs("old", of_temperature(case, model, temperature))
+    side = bench_of(case, model, "sampler").side
+    assert np.all(side.temperature == temperature)
+    assert 0.01 < side.left.scale < 0.03
