@@ -25,9 +25,11 @@ LAW = 0.75  # confidence from which on a narrow cause is kept where experiments 
 SURER_THAN_A_GUESS = 0.65  # confidence below which experiments name what they cannot explain
 TRUNCATED = "truncated-law"
 KEPT_SETS = {"top-p-renormalised", "top-k-renormalised", "min-p-renormalised"}
-WITH_TOOLS = "mask-includes-tool"
+QUANTISED = "quantised-weights"
+WITH_TOOLS, PLACEHOLDER = "mask-includes-tool", "zero-placeholder"
 FEW_MOVED = 0.6  # share of rows
 OPEN = "cannot-tell"
+LITTLE = 0.25  # of the rms of what is unexplained, that the law of few rows may leave
 RULED_OUT = 12
 
 
@@ -51,9 +53,12 @@ def verdict_with_experiments(
     tried = [(cause_of(slug), told) for slug, told in outcome.suspicions]
     tried = _since_when(tried, table)
     tried = _law_of_a_part(tried, table)
+    tried = _without_guess_at_precision(tried, table)
+    tried = _as_doubtful_as_the_table(tried, table)
     if any(cause.name == WITH_TOOLS for cause, _ in settled):
         # With tokens of tools, of which some may be left in the mask, any law looks flatter.
         tried = [entry for entry in tried if entry[0].name not in SILENT]
+    settled = _without_kept_ones(settled, tried)
     named = _joined(settled, tried)
     if all(cause.name in NOTHING_WRONG for cause, _ in tried):
         # A model that explains nearly all tokens does not overrule what the table shows of the law,
@@ -74,16 +79,15 @@ def verdict_with_experiments(
         laws = [entry for entry in table if entry[0].stage == "law" and entry[1].confidence >= LAW]
         if laws and guess < SURER_THAN_A_GUESS:
             # Every law was tried: one that leaves more than noise has something else beside it.
-            rest = [entry for entry in tried if entry[0].stage == "difference"]
+            all_of_it = any(_leaves_rounding(cause, outcome) for cause, _ in laws)
+            rest = [] if all_of_it else [one for one in tried if one[0].stage == "difference"]
             named = [*_joined(settled, sure), *laws, *rest]
-        elif surer and guess < SURER_THAN_A_GUESS:
+        elif surer and (guess < SURER_THAN_A_GUESS or _wide_beside(tried, surer, outcome)):
             named = [*_joined(settled, sure), *surer]
-        elif guess < DECIDES and all(
-            _wide(cause) for cause, _ in tried if cause.stage not in SETTLED
-        ):
+        elif guess < DECIDES and all(_wide(one) and it.verdict == OPEN for one, it in tried):
             # The whole table tells an umbrella better than experiments on a part of its rows.
             whole = [entry for entry in table if _wide(entry[0]) and entry[1].confidence > guess]
-            named = [*_joined(settled, sure), *_tried_as_well(whole, tried)] if whole else named
+            named = [*settled, *_tried_as_well(whole, tried)] if whole else named
     diagnosis = diagnosis_of(signs, named or table)
     against = [*outcome.ruled_out, *diagnosis.ruled_out]
     slugs = {cause.slug for cause in diagnosis.causes}
@@ -102,6 +106,28 @@ def _without_moved(case: Case, mended: Case) -> Case:
         moved |= (values != case.log_probs[policy]) & mended.mask
     rows = np.bincount(case.owner[moved], minlength=len(case.lengths)) > 0
     return mended.without_rows(rows) if 0.0 < rows.mean() <= FEW_MOVED else mended
+
+
+def _without_kept_ones(
+    settled: Sequence[tuple[Cause, Suspicion]], tried: Sequence[tuple[Cause, Suspicion]]
+) -> list[tuple[Cause, Suspicion]]:
+    """Return what is settled without placeholders that are certain tokens: of kept sets of one."""
+    kept = any(cause.name in KEPT_SETS and told.confidence >= SURE for cause, told in tried)
+    return [entry for entry in settled if not (kept and entry[0].name == PLACEHOLDER)]
+
+
+def _wide_beside(
+    tried: Sequence[tuple[Cause, Suspicion]],
+    surer: Sequence[tuple[Cause, Suspicion]],
+    outcome: Outcome,
+) -> bool:
+    """Tell whether experiments leave an umbrella where the table tells a narrow fault as surely.
+
+    That a column follows the token's id, say, does not tell whether the record sampled.
+    """
+    wide = all(_wide(cause) for cause, _ in tried if cause.stage not in SETTLED)
+    faults = all(cause.words.verdict == "fix" for cause, _ in surer)
+    return wide and faults and not any(_refuted(cause, outcome.ruled_out) for cause, _ in surer)
 
 
 def _since_when(
@@ -130,6 +156,41 @@ def _law_of_a_part(
         else (cause, told)
         for cause, told in tried
     ]
+
+
+def _without_guess_at_precision(
+    tried: Sequence[tuple[Cause, Suspicion]], table: Sequence[tuple[Cause, Suspicion]]
+) -> list[tuple[Cause, Suspicion]]:
+    """Leave a difference that must be mended open where experiments guess that it is precision.
+
+    What most tokens leave may be a few times an engine's noise where few contexts are far off; no
+    quantised weights move these so far that the table asks for mending.
+    """
+    large = [one for one in table if one[0].name in WIDEST and one[1].verdict == "fix"]
+    return [
+        large[0]
+        if large and cause.name == QUANTISED and told.confidence < SURER_THAN_A_GUESS
+        else (cause, told)
+        for cause, told in tried
+    ]
+
+
+def _as_doubtful_as_the_table(
+    tried: Sequence[tuple[Cause, Suspicion]], table: Sequence[tuple[Cause, Suspicion]]
+) -> list[tuple[Cause, Suspicion]]:
+    """Leave the verdict open on a difference that no experiment explains and the table leaves open.
+
+    Both name one umbrella; that the record may not be the law that sampled is the table's alone.
+    """
+    doubtful = {cause.name: told for cause, told in table if told.verdict == OPEN}
+
+    def joined(cause: Cause, told: Suspicion) -> Suspicion:
+        own = doubtful.get(cause.name)
+        if own is None or told.confidence >= SURE or told.verdict is not None:
+            return told
+        return replace(told, verdict=own.verdict, evidence=[*told.evidence, *own.evidence])
+
+    return [(cause, joined(cause, told)) for cause, told in tried]
 
 
 def _outlasts_noise(cause: Cause, told: Suspicion) -> bool:
@@ -162,6 +223,19 @@ def _refuted(cause: Cause, ruled_out: Sequence[str]) -> bool:
     """
     stands_for = KEPT_SETS if cause.name == TRUNCATED else {cause.name}
     return stands_for <= set(ruled_out)
+
+
+def _leaves_rounding(cause: Cause, outcome: Outcome) -> bool:
+    """Tell whether a trial of a law that the table shows leaves the engine's rounding alone.
+
+    Where few rows are off its gain is not sure by itself; the table's own evidence is.
+    """
+    return any(
+        trial.slug == cause.name
+        and trial.left.rms < LITTLE * trial.before.rms
+        and trial.left.within(outcome.scene.noise)
+        for trial in outcome.trials
+    )
 
 
 def _is_surer(cause: Cause, told: Suspicion, guess: float) -> bool:

@@ -6,8 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from rcdiag.diagnosis.causes.evidence import ratio_fact
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.causes.evidence import above_one, ratio_fact
+from rcdiag.diagnosis.judge import diagnose
+from rcdiag.diagnosis.signs import Signs
 from rcdiag.pages.headline import fact_text
+from tests.diagnosis.tables import changed, drifted, made, rerouted, tempered
 
 
 @pytest.mark.parametrize(
@@ -21,6 +25,59 @@ from rcdiag.pages.headline import fact_text
 def test_a_mean_with_a_large_error_tells_of_no_law(mean, z, reads):
     entry = ratio_fact(SimpleNamespace(ratio_mean=(mean, z)))
     assert entry == {"name": "E[ratio]", "value": mean, "z": z, "reads": reads}
+
+
+def raw_of_other_weights() -> Case:
+    """Make a table whose record is of other weights, and of no temperature, unlike the sampler."""
+    older = drifted(0.5)
+    return made(
+        changed(lambda logits, state: logits / 0.85, older),
+        tempered(0.85),
+        older,
+        rows=400,
+        seed=3,
+    )
+
+
+def test_a_mean_above_1_is_not_near_it_and_weights_are_not_all_that_differs():
+    law = Signs(raw_of_other_weights()).law
+    assert above_one(law)
+    assert ratio_fact(law)["reads"].startswith("above 1 by more than chance")
+    assert not above_one(Signs(made(trained=drifted(0.5), rows=400, seed=3)).law)
+
+
+def test_other_weights_whose_record_did_not_sample_are_not_called_valid_weights():
+    cause = next(c for c in diagnose(raw_of_other_weights()).causes if c.slug == "weights-differ")
+    assert cause.verdict == "cannot-tell"
+    assert "E[ratio] is 1." in cause.message
+    assert "temperature-raw-recorded" in cause.also_possible
+
+
+def test_one_token_among_the_first_is_no_pattern():
+    case = made(rows=64, seed=4)
+    far = case.log_probs["old"].copy()
+    far[case.start[7]] -= 6.0
+    assert Signs(case.with_log_probs("old", far)).law.first_tokens < 2.0
+    many = case.log_probs["old"].copy()
+    many[case.start[:12]] -= 1.0
+    assert Signs(case.with_log_probs("old", many)).law.first_tokens > 4.0
+
+
+@pytest.mark.parametrize("size", [0.03, 0.06])
+def test_even_noise_of_two_coarse_engines_is_no_fault(size: float) -> None:
+    """The largest hundredth of a normal law's squares holds a tenth of them, or little more."""
+    case = made(noise=size, rows=300, seed=8)
+    assert 0.05 < Signs(case).law.tail_over_sureness < 0.2
+    diagnosis = diagnose(case)
+    assert diagnosis.causes[0].slug == "engine-noise"
+    assert diagnosis.verdict in ("fine", "correct")
+
+
+def test_as_large_a_difference_in_few_contexts_is_not_even_noise() -> None:
+    case = made(trained=rerouted(0.4, 0.1), rows=300, seed=8)
+    assert Signs(case).law.rms < 0.08
+    assert Signs(case).law.tail_over_sureness > 0.3
+    assert "engine-noise" not in [cause.slug for cause in diagnose(case).causes]
 
 
 def test_a_ratio_that_is_not_1_is_read_as_the_cause_reads_it():

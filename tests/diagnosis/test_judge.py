@@ -35,6 +35,7 @@ from tests.diagnosis.tables import (
     repetition_penalty,
     rerouted,
     shifted,
+    single,
     swapped,
     taken_twice,
     tempered,
@@ -429,7 +430,7 @@ def test_two_forward_passes_differ(fault: str) -> None:
 
 
 def test_a_command_that_mends_is_that_of_the_table() -> None:
-    bare = replace(made(noise=0.05), source="run/dump.parquet")
+    bare = replace(made(noise=0.15), source="run/dump.parquet")
     (cause,) = judged(bare).causes
     commands = [action.command for action in cause.actions]
     assert commands == [None, None, "rcdiag explain forwards-differ"]
@@ -653,3 +654,65 @@ def test_exchanged_rows_are_found_among_rows_too_short_to_have_a_partner(policy)
     expected[len(short.lengths) :][: len(alone)] = len(short.lengths) + alone
     assert Alignment(mixed).exchanged.tolist() == expected.tolist()
     assert Alignment(short).exchanged.tolist() == np.arange(len(short.lengths)).tolist()
+
+
+def test_a_first_token_without_a_value_is_a_placeholder_and_no_other_prompt() -> None:
+    case = made(rows=64, seed=2)
+    values = np.where(case.position == 0, 0.0, case.log_probs["rollout"])
+    diagnosis = judged(case.with_log_probs("rollout", values))
+    assert diagnosis.causes[0].slug == "zero-placeholder"
+    assert "64 values of `rollout` are exactly 0, at the first token" in diagnosis.summary
+    assert [cause.slug for cause in diagnosis.causes][1:] in ([], ["engine-noise"])
+
+
+def test_placeholders_are_seen_beside_tokens_that_rounding_makes_certain() -> None:
+    """At a low temperature most log-probs of float32 are exactly 0."""
+    sharp = made(plain, noisy(0.0), sharpness=4.0, rows=200, seed=2)
+    certain = {
+        name: np.where(values > -0.02, 0.0, values) for name, values in sharp.log_probs.items()
+    }
+    case = replace(sharp, log_probs=certain)
+    assert np.mean(certain["rollout"] == 0.0) > 0.5
+    holes = with_values(case, "rollout", some(case, 0.05, 0.0))
+    assert judged(holes).causes[0].slug == "zero-placeholder"
+    assert "zero-placeholder" not in [cause.slug for cause in judged(case).causes]
+
+
+def test_certain_tokens_of_shifted_rows_are_no_placeholders() -> None:
+    """Their zeros stand beside other tokens, of which the other side is not certain."""
+    law = tempered(0.6)
+    case = made(law, law, plain, sharpness=3.0, rows=200, seed=2)
+    case = with_values(case, "old", lambda values: np.where(values > -0.02, 0.0, values))
+    moved = judged(shifted(case, "rollout", np.arange(200) % 4 == 0))
+    slugs = [cause.slug for cause in moved.causes]
+    assert slugs == ["shift-some-rows", "temperature-raw-recorded"]
+
+
+def test_an_end_that_was_banned_in_few_rows_is_told_by_where_it_stops() -> None:
+    case = made(rows=52, length=80, seed=5)
+    due = (case.owner % 4 == 0) & np.isin(case.position, (26, 40))
+    kept_from = with_values(case, "old", lambda values: np.where(due, values - 10.0, values))
+    ratio = np.exp(kept_from.log_probs["old"] - kept_from.log_probs["rollout"])
+    lacking = np.bincount(case.owner, 1.0 - ratio)
+    assert lacking.sum() < 4.0 * np.sqrt(np.sum(lacking**2))  # the mean alone does not tell
+    cause = judged(kept_from).causes[0]
+    assert (cause.slug, cause.verdict) == ("min-tokens", "fix")
+    assert "positions up to 40" in cause.message
+
+
+@pytest.mark.parametrize(("nearly_sure", "placeholders"), [(False, False), (True, True)])
+def test_certain_tokens_of_kept_sets_are_no_placeholders_where_contexts_differ(
+    nearly_sure: bool, placeholders: bool
+) -> None:
+    """A whole law has nearly certain tokens beside its exact zeros; sets of one token do not."""
+    case = made(top_p(0.5), ENGINE, rows=200, seed=3)
+    chance = np.random.default_rng(1).random(len(case.mask))
+    old = np.where(chance < 0.05, -8.0, case.log_probs["old"])
+    case = case.with_log_probs("old", old)
+    if nearly_sure:
+        rollout = case.log_probs["rollout"]
+        whole = np.where((rollout == 0.0) & (chance > 0.05), -1e-4 * (1 + chance), rollout)
+        case = case.with_log_probs("rollout", single(whole))
+    assert np.sum((case.log_probs["rollout"] == 0.0) & (old < -0.9)) > 50
+    named = [cause.slug for cause in judged(case).causes]
+    assert ("zero-placeholder" in named) == placeholders

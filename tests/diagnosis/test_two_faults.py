@@ -253,3 +253,28 @@ def test_rows_that_were_not_put_back_are_no_difference_of_their_own() -> None:
     values = case.log_probs["old"].copy()
     values[: len(noise)] = np.minimum(values[: len(noise)] + noise, 0.0)
     assert "forwards-differ" not in named(case.with_log_probs("old", values))
+
+
+@pytest.mark.parametrize(("temperature", "seed"), [(0.4, 1), (0.5, 0), (0.5, 1), (0.6, 2)])
+def test_rare_tokens_that_a_low_temperature_never_takes_are_no_kept_set(
+    temperature: float, seed: int
+) -> None:
+    """E[1 / ratio] lacks what the record gives to tokens too rare to come once."""
+    law = tempered(temperature)
+    table = made(
+        law, noisy(0.002, law), plain, rows=96, length=40, group_of=8, prompts=True, seed=seed
+    )
+    assert named(table) == ["temperature-raw-recorded"]
+
+
+def test_answers_that_come_twice_at_a_low_temperature_are_no_copies() -> None:
+    law = tempered(0.5)
+    table = made(
+        law, noisy(0.002, law), plain, rows=96, length=40, group_of=8, prompts=True, seed=0
+    )
+    answers = {
+        (int(group), table.token_id[table.start[row] : table.start[row] + 40].tobytes())
+        for row, group in enumerate(table.facts.group)
+    }
+    assert len(answers) < 90
+    assert "duplicated-rows" not in named(table)

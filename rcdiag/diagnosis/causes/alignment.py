@@ -24,7 +24,8 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
     """Return which shift there is, of all rows, of some, or after the first turn."""
     alignment = signs.alignment
     shifted = alignment.shift != 0
-    if shifted.sum() < 2 or not alignment.judged.any():
+    distinct = alignment.distinct(shifted)
+    if distinct < 2 or not alignment.differ_most(shifted):
         return None
     first = alignment.first_turn
     share_first = alignment.share_shifted(first)
@@ -35,7 +36,7 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
         return None
     # A shift explains most of the turns that do not fit; other faults look shifted in few.
     misfits = alignment.judged & (alignment.as_they_stand < 0.6)
-    by_one = abs(lag) == 1 and len(lags) >= MANY_ALIKE and np.mean(lags == lag) >= NEARLY_ALL
+    by_one = abs(lag) == 1 and distinct >= MANY_ALIKE and np.mean(lags == lag) >= NEARLY_ALL
     if np.mean(shifted[misfits]) < 0.5 and not by_one:
         return None
     several = (~first & alignment.judged).sum() >= 4
@@ -52,7 +53,7 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
     zero = float(np.nanmedian(alignment.as_they_stand[shifted]))
     best = float(np.nanmedian(alignment.correlations[2 + lag][shifted]))
     return slug, Suspicion(
-        confidence=0.97 if shifted.sum() >= 5 else 0.55,
+        confidence=0.97 if distinct >= 5 else 0.55,
         message=f"{text} `{moved}` stands {abs(lag)} token{'s' if abs(lag) > 1 else ''} "
         f"{'later' if later else 'earlier'} than the other column: their correlation is "
         f"{best:.2f} there and {zero:.2f} as they stand.",

@@ -34,6 +34,8 @@ PENALTIES = ("penalty", "logit-bias")
 HALF = 0.5**0.5
 # An engine whose rows go so many times as far against the law as those of the quietest does.
 APART, FEWEST_OF_ENGINE = 3.0, 100
+# Tokens of like ratio, after which hardly any of a larger one comes: of these, that share.
+MANY_OF_RATIO, FEW_BEYOND = 24, 0.1
 BESIDE = 0.75  # confidence of what a law leaves without a name
 
 
@@ -157,7 +159,7 @@ def _kept_set_beside(signs: Signs) -> Suspicion | None:
     power, law = power_of_laws(signs), signs.law
     mean, z = law.inverse_mean
     few = power is None or power >= 1.0 or signs.case.picked_tokens
-    if few or z > -law.tokens.as_far(BROKEN):
+    if few or z > -law.tokens.as_far(BROKEN) or not _ends_abruptly(signs):
         return None
     return Suspicion(
         confidence=BESIDE,
@@ -167,6 +169,25 @@ def _kept_set_beside(signs: Signs) -> Suspicion | None:
         evidence=[fact("E[1 / ratio]", "mass that the sampler could not take", value=mean, z=z)],
         also_possible=["top-p-renormalised", "top-k-renormalised", "min-p-renormalised"],
     )
+
+
+def _ends_abruptly(signs: Signs) -> bool:
+    """Tell whether tokens that the record finds likelier stop at some ratio, as a kept set ends.
+
+    At a low temperature rare tokens are so much rarer that hardly one comes, and E[1 / ratio] lacks
+    what the record gives them. Their number then falls from one doubling of 1 / ratio to the next
+    by half, and a little more as the record gives less to rarer tokens.
+    """
+    law, group = signs.law, signs.case.facts.group
+    above = law.log_ratio < 0.0
+    owner = law.tokens.owner[above]
+    _, prompt = np.unique(owner if group is None else group[owner], return_inverse=True)
+    values = np.round(law.log_ratio[above], 3)
+    # A group's like responses hold the same token in the same context.
+    values = np.unique(np.stack([prompt, law.tokens.token_id[above], values]), axis=1)[2]
+    counts = np.bincount((-values / np.log(2.0)).astype(np.int64))
+    beyond = counts.sum() - np.cumsum(counts)
+    return bool(np.any((counts >= MANY_OF_RATIO) & (beyond <= FEW_BEYOND * counts)))
 
 
 def _by_forks(signs: Signs) -> Suspicion | None:

@@ -33,7 +33,7 @@ def _context(signs: Signs) -> Suspicion | None:
     return Suspicion(
         confidence=0.88,
         message=f"Log-ratios of the first three tokens are {law.first_tokens:.0f} times those of "
-        "the others: the two sides saw other prompts.",
+        "the others: the two sides saw other prompts, or at other positions.",
         evidence=[
             fact(
                 "rms of the first tokens over that of the others",
@@ -46,6 +46,7 @@ def _context(signs: Signs) -> Suspicion | None:
             "bos-differs",
             "attention-to-padding",
             "prompt-truncated",
+            "position-ids",
         ],
     )
 

@@ -9,6 +9,7 @@ from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import (
     BROKEN,
     CERTAIN,
+    HOLDS,
     NEARLY,
     RARE,
     declared_kept_set,
@@ -170,7 +171,7 @@ def _banned(signs: Signs) -> tuple[str, Suspicion] | None:
     law, tokens = signs.law, signs.case.tokens
     mean, z = law.ratio_mean
     low, high = np.quantile(law.log_ratio, [0.001, 0.999])
-    if z > -BROKEN or low > -3.0 or high > 0.16 or law.first_tokens > 3:
+    if z > -HOLDS or low > -3.0 or high > 0.16 or law.first_tokens > 3:
         return None
     strong = law.log_ratio < -1.0
     share = float(strong.mean())
@@ -180,6 +181,8 @@ def _banned(signs: Signs) -> tuple[str, Suspicion] | None:
     last_place = float(tokens.position[strong].max())
     beyond = float(np.mean(tokens.position > last_place)) > 0.03
     ends = beyond and _falls_silent(tokens, strong) and _none_ends_before(tokens, last_place)
+    if not ends and z > -BROKEN:
+        return None  # the place where it ends tells by itself
     slug = "min-tokens" if ends else "logit-bias"
     return slug, Suspicion(
         confidence=0.85,

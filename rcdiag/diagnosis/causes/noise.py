@@ -10,6 +10,10 @@ from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
 BITWISE = 1e-4
 # A mean is not what it should be beyond so many clustered standard errors.
 BROKEN = 4.0
+# Nats, rms: two engines in bfloat16 differ by .01 to .05; beyond LOUD only noise of one size on all
+# logits is told from a fault, by the share of the largest hundredth of the tokens; it moves tokens
+# both ways.
+MOST_OF_ENGINES, EVEN, BOTH_WAYS = 0.06, 0.22, 0.7
 # A tail without a place: the largest thousandth of the tokens holds so much of the squares, and
 # the largest hundredth stands in so many different rows, as far as there are rows.
 MOST_IN_TAIL, SPREAD_OVER_ROWS = 0.5, 0.6
@@ -27,7 +31,10 @@ def noisy(signs: Signs) -> bool:
         return True
     seen = law.by_token_id
     directed = seen.correlation >= 0.3 and seen.explained >= 0.02 and seen.beyond_chance
-    return law.rms < LOUD and not directed and abs(law.ratio_mean[1]) < 4.0
+    even = law.rms < MOST_OF_ENGINES and law.tail_over_sureness < EVEN
+    # Re-scores tell whose noise it is: one engine may be coarse by itself.
+    even = even and law.one_sided < BOTH_WAYS and None in signs.rescored
+    return (law.rms < LOUD or even) and not directed and abs(law.ratio_mean[1]) < 4.0
 
 
 def not_sampled_from(law: Law) -> bool:

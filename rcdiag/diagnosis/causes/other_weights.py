@@ -8,9 +8,9 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Counts, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.evidence import ratio_fact
+from rcdiag.diagnosis.causes.evidence import above_one, ratio_fact
 from rcdiag.diagnosis.causes.noise import BROKEN, noisy, not_sampled_from
-from rcdiag.diagnosis.estimates import share_of
+from rcdiag.diagnosis.estimates import mean_ratio, share_of
 from rcdiag.diagnosis.signs import HONEST, Law, Signs
 from rcdiag.diagnosis.signs.places import trend
 
@@ -307,10 +307,15 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
         return None  # other weights move tokens both ways
     if signs.sure_power is not None and signs.sure_power.one_sided:
         return None  # one law is sharper in every context, as no other weights make it
+    more = above_one(law)
+    besides = (
+        f" Beside that E[ratio] is {mean_ratio(law.ratio_mean[0])}, not 1: the record may not be "
+        "the law that sampled, as where its temperature is another one."
+    )
     return Suspicion(
         confidence=0.9,
         message=f"Log-ratios ({law.rms:.2g} nats rms) depend on the token, the same in both halves "
-        "of the rows: the sampler's weights are not the trainer's.",
+        f"of the rows: the sampler's weights are not the trainer's.{besides if more else ''}",
         evidence=[
             fact(
                 "token ids agree between halves of the rows",
@@ -321,12 +326,14 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
             ratio_fact(law),
         ],
         also_possible=[
+            *(["temperature-raw-recorded", "draft-recorded"] if more else []),
             "stale-weights",
             "partial-sync",
             "lora-missing",
             "quantised-weights",
             "forwards-differ",
         ],
+        verdict="cannot-tell" if more else None,
     )
 
 

@@ -63,9 +63,14 @@ def _duplicated_rows(signs: Signs) -> Suspicion | None:
     values = case.log_probs[case.sampler]
     seen: dict[bytes, int] = {}
     again = np.zeros(len(case.lengths), np.bool_)
+    likely = values
+    if case.trainer is not None:
+        # A record from before the temperature makes answers look less likely than they were.
+        other = case.log_probs[case.trainer]
+        likely = np.where((other < 0) & (values < 0), np.fmax(values, other), values)
     total = np.bincount(
         case.owner[case.mask],
-        _surprise(values[case.mask], tools_masked=not case.mask.all()),
+        _surprise(likely[case.mask], tools_masked=not case.mask.all()),
         len(case.lengths),
     )
     groups = case.facts.group

@@ -293,10 +293,11 @@ def _nobody_samples(signs: Signs) -> Suspicion | None:
         return None
     unlikely = likelier < UNSAMPLED
     text = ", ".join(str(token_id) for token_id in ids[foreign][:4])
+    which = f"Token ids {text} stand" if foreign.sum() > 1 else f"Token id {text} stands"
     return Suspicion(
         confidence=0.85,
-        message=f"Token ids {text} stand {int(named.sum()):,} times in sampled text, and both "
-        f"sides give them probability {np.exp(np.median(likelier[named])):.1g} there: text of "
+        message=f"{which} {int(named.sum()):,} times in sampled text, and both sides give "
+        f"{np.exp(np.median(likelier[named])):.1g} as the probability there: text of "
         "tools or templates that the mask counts as sampled.",
         evidence=[
             fact(

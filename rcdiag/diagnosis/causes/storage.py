@@ -9,6 +9,7 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.laws import sets_of_one
 from rcdiag.diagnosis.causes.recording import holds_entropy
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.signs.alignment import tamed
@@ -24,6 +25,10 @@ ODDS, ALIKE = (0.02, 0.05, 0.1, 0.2), 0.35
 GAP = 5.0
 # Nats between two sides that no selection makes.
 FAR = 4.0
+# Nats from which on no log-prob of a token that both sides are sure of is 0 by rounding.
+UNSURE = 1e-2
+# Nats; tokens that were sampled and accepted have more than that on the median.
+HARDLY = -4.0
 # Numbers that programs write where there is no log-prob.
 SENTINELS = (1.0, -9999.0, -1000.0, -999.0, -100.0, -1e4, -1e6, -1e9, -1e10, -10000.0)
 
@@ -279,20 +284,30 @@ def _placeholder_zeros(signs: Signs) -> Suspicion | None:
         likely = int(np.sum(column.other < -0.9))
         if zeros.sum() < max(4, 0.01 * likely) or column.decimals in (1, 2):
             continue
-        # A kept set of one token is exactly 0 too, but hardly ever where the other side is unsure.
-        rare = likely / max(len(zeros), 1)
-        if zeros.sum() < 0.25 * rare * (column.values == 0.0).sum():
+        # A kept set of one token is exactly 0 too, but hardly ever where the other side is unsure;
+        # and where that is certain as well, a log-prob is 0 by rounding.
+        unsure = column.other < -UNSURE
+        rare = likely / max(int(unsure.sum()), 1)
+        if zeros.sum() < 0.25 * rare * (unsure & (column.values == 0.0)).sum():
             continue
         in_these_rows = np.isin(column.row_of, column.row_of[zeros])
         others = (column.values < 0) & (column.other < -0.05) & in_these_rows
         if others.any() and _do_not_belong(column.values[others], column.other[others]):
             continue  # rows are exchanged, or moved: zeros of sure tokens stand beside other tokens
-        if _at_the_edges(signs, column.values == 0.0, zeros) > 0.95:
+        if signs.case.trainer is not None and np.mean(_moved(signs)[column.row_of[zeros]]) > 0.5:
+            continue  # so they are where a low temperature leaves little that tells it otherwise
+        if _at_the_edges(signs, column.values == 0.0, zeros) > 0.95 and not (
+            _at_the_begin(signs, zeros) > 0.95 and not signs.alignment.shift.any()
+        ):
             continue  # the end token, and rows that were moved, are causes of their own
         other = column.other[zeros]
+        if sets_of_one(signs, policy) and np.median(other) < HARDLY:
+            continue  # certain tokens of kept sets, in contexts that the other side does not see
+        first = _at_the_begin(signs, column.values == 0.0) > 0.95
         return Suspicion(
             confidence=0.95,
-            message=f"{int((column.values == 0).sum()):,} values of `{policy}` are exactly 0, "
+            message=f"{int((column.values == 0).sum()):,} values of `{policy}` are exactly 0"
+            f"{', at the first token of a row' if first else ''}, "
             f"{int(zeros.sum()):,} of them where the other side gives the token "
             f"{np.exp(np.median(other)):.2g} on the median: placeholders.",
             evidence=[
@@ -342,6 +357,21 @@ def _at_the_edges(signs: Signs, zeros: Flags, chosen: Flags) -> float:
     # A row of nothing but zeros touches both its edges, and tells of placeholders.
     whole = np.bincount(run, begins) * np.bincount(run, ends) > 0
     return float(np.mean((edge & ~whole)[run][chosen]))
+
+
+def _moved(signs: Signs) -> Flags:
+    """Flag the rows whose columns fit better one token away, or in another row, [rows]."""
+    alignment = signs.alignment
+    rows = len(signs.case.lengths)
+    shifted = np.bincount(alignment.row_of_turn[alignment.shift != 0], minlength=rows) > 0
+    return shifted | (alignment.exchanged != np.arange(rows))
+
+
+def _at_the_begin(signs: Signs, chosen: Flags) -> float:
+    """Return the share of chosen tokens that are the first sampled one of their row."""
+    owner = signs.case.owner[signs.case.mask]
+    begins = np.diff(owner, prepend=-1) != 0
+    return float(np.mean(begins[chosen]))
 
 
 def _sentinel(signs: Signs) -> Suspicion | None:

@@ -541,7 +541,8 @@ def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
         return "weights-differ", 0.7, words
     if sampler and experts and side.left.scale < 8.0 * noise:
         return "moe-routing", 0.6, "few tokens are off by much, as other experts make them"
-    if sampler and side.left.scale < 5.0 * noise:
+    heavier = bench.scene.rounding.is_heavier_in(side.left)
+    if sampler and side.left.scale < 5.0 * noise and not heavier:
         return "quantised-weights", 0.5, "noise is a few times that of bfloat16"
     if not sampler and pattern.begins_in_rows > 0.3:
         return "context-differs", 0.6, "rows are off from a token of their own on"

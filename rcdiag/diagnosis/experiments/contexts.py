@@ -205,7 +205,7 @@ def _at_width(placed: Callable[[int, int], Passage], width: Mapping[int, int], r
 
 
 def run_padding(bench: Bench) -> Iterator[Trial]:
-    """Try prompts padded on the left whose padding is attended to.
+    """Try prompts, or whole rows, padded on the left whose padding is attended to.
 
     Positions count from the padding on, or from the prompt on, as generation with a mask sets them.
     """
@@ -220,6 +220,15 @@ def run_padding(bench: Bench) -> Iterator[Trial]:
                 f"padding attended to{how}, up to the longest prompt of {words}",
                 partial(_padded, bench, width, pads_at),
             )
+    for block, width in _widths(bench, whole=True):
+        words = "the table" if block is None else f"blocks of {block} rows"
+        yield from _followed(
+            bench,
+            "padding",
+            "attention-to-padding",
+            f"padding attended to, up to the longest prompt and response of {words}",
+            partial(_padded, bench, width, None),
+        )
 
 
 def _padded(
@@ -236,19 +245,24 @@ def _padded(
     return replace(passage, positions=np.concatenate([np.full(missing, pads_at), counted]))
 
 
-def _widths(bench: Bench) -> Iterator[tuple[int | None, dict[int, int]]]:
-    """Yield for the table and for blocks of rows the length of the longest prompt, by row."""
+def _widths(bench: Bench, *, whole: bool = False) -> Iterator[tuple[int | None, dict[int, int]]]:
+    """Yield for the table and for blocks of rows the padded width of every row's prompt.
+
+    It is the length of the longest prompt, or with `whole` what fills the row with its response up
+    to the longest of these.
+    """
     case = bench.scene.case
     assert case.prompt_ids is not None
-    lengths = case.prompt_ids.lengths
-    yield None, {int(row): int(lengths.max()) for row in range(len(lengths))}
+    behind = case.lengths if whole else np.zeros_like(case.lengths)
+    lengths = case.prompt_ids.lengths + behind
+    yield None, {row: int(lengths.max() - behind[row]) for row in range(len(lengths))}
     for block in BLOCKS:
         if len(lengths) <= block:
             continue
         most = [
             int(lengths[start : start + block].max()) for start in range(0, len(lengths), block)
         ]
-        yield block, {row: most[row // block] for row in range(len(lengths))}
+        yield block, {row: int(most[row // block] - behind[row]) for row in range(len(lengths))}
 
 
 def run_packing(bench: Bench) -> Iterator[Trial]:

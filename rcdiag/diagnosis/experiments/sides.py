@@ -45,7 +45,7 @@ def _side(
     scene: Scene, name: str, policy: str, recorded: Array, known: Flags, temperature: Array
 ) -> Side:
     honest = scene.honest_at(temperature)
-    reach = scene.reach_at(honest)
+    reach = scene.reach_at(honest) / temperature  # noise of logits is divided as they are
     grain = _grain(scene, recorded, known)
     left = unexplained(recorded[known], honest[known], reach[known], grain[known])
     uneven = name == "trainer" and not scene.experts and left.scale > EXACT and left.tail > UNEVEN

@@ -119,6 +119,32 @@ class Alignment:
         shifted |= surely & (at_best > usual - GAIN / 2)
         return np.where(self.judged & shifted, np.array(LAGS)[best], 0)
 
+    def distinct(self, turns: Flags) -> int:
+        """Count the different texts among some turns; `turns` [turns].
+
+        A sure policy gives one response several times in a group, with the same log-probs: all of
+        them tell no more than one.
+        """
+        first = np.searchsorted(self.turn, np.arange(len(turns) + 1))
+        ids = self.tokens.token_id
+        return len({ids[first[i] : first[i + 1]].tobytes() for i in np.flatnonzero(turns)})
+
+    def differ_most(self, turns: Flags) -> bool:
+        """Tell whether some turns differ more than all other long ones, nats rms; `turns` [turns].
+
+        What stands beside the wrong token does. In sure turns a small difference at one token makes
+        a correlation low, and any other lag's higher.
+        """
+        squares = (self.tokens.sampler - self.tokens.trainer) ** 2
+        total = np.bincount(self.turn, squares, len(turns))
+        count = np.bincount(self.turn, minlength=len(turns))
+        others = self.judged & ~turns
+        if not turns.any() or not others.any():
+            return bool(turns.any())
+        return bool(
+            total[turns].sum() / count[turns].sum() > total[others].sum() / count[others].sum()
+        )
+
     def share_shifted(self, turns: Flags) -> float:
         """Return the share of shifted turns among those that are judged; `turns` [turns]."""
         among = turns & self.judged
@@ -129,7 +155,8 @@ class Alignment:
         """Return for each row the row whose log-probs of the trainer fit it, itself mostly; [rows].
 
         A row is exchanged where another row leaves less than a tenth of its squared difference, or
-        a third where that is much less than all further rows leave.
+        a third where that is much less than all further rows leave. Both are taken over the tokens
+        that both rows have: a response that begins as a shorter one does fits its log-probs there.
         """
         tokens, rows = self.tokens, len(self.case.lengths)
         partner = np.arange(rows)
@@ -160,7 +187,11 @@ class Alignment:
         further = distance.copy()
         further[np.arange(len(chosen)), best] = np.inf
         alone = least < 0.6 * further.min(axis=1)
-        fits = (least < 0.1 * own[chosen]) | ((least < 0.35 * own[chosen]) & alone)
+        both = known[chosen] * known[best]
+        there = ((sampler[chosen] - trainer[chosen]) ** 2 * both).sum(axis=1) / np.maximum(
+            both.sum(axis=1), 1
+        )
+        fits = (least < 0.1 * there) | ((least < 0.35 * there) & alone)
         partner[long[chosen[fits]]] = long[best[fits]]
         # Rows of which several claim to be the partner fit many: they are short or certain.
         claims = np.bincount(long[best[fits]], minlength=rows)

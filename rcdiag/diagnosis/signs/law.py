@@ -18,6 +18,9 @@ Flags = NDArray[np.bool_]
 # by more than the second where anything else is wrong.
 HONEST, LOUD = 0.016, 0.03
 CHANCE = 3.0  # standard errors of agreement that honest tables keep below
+LEAST_REACH = (
+    0.01  # share of a logit's noise that certain tokens are given, for float32 and storage
+)
 LARGEST = 15.0  # nats; larger log-ratios count as this in means of ratios
 # Surprisals, nats, of tokens that both sides are certain of, and how many of them tell a sign.
 SURE, SURE_TOO, FEWEST_SURE = 0.003, 0.02, 200
@@ -126,11 +129,16 @@ class Law:
 
     @cached_property
     def first_tokens(self) -> float:
-        """Return the rms log-ratio of the first 3 tokens of responses over that of the others."""
+        """Return the rms log-ratio of the first 3 tokens of responses over that of the others.
+
+        One token is no pattern: the largest of the first counts as the second largest.
+        """
         first = self.tokens.position < 3
         if first.sum() < 20 or (~first).sum() < 20:
             return 1.0
-        return _rms(self.log_ratio[first]) / max(_rms(self.log_ratio[~first]), 1e-12)
+        size = np.sort(np.abs(self.log_ratio[first]))
+        size[-1] = size[-2]
+        return _rms(size) / max(_rms(self.log_ratio[~first]), 1e-12)
 
     @cached_property
     def late(self) -> float:
@@ -164,6 +172,19 @@ class Law:
         flags = np.zeros(len(squares), np.bool_)
         flags[np.argsort(-squares, kind="stable")[: max(len(squares) // 100, 1)]] = True
         return flags
+
+    @cached_property
+    def tail_over_sureness(self) -> float:
+        """Return the share of squares that the largest hundredth of tokens holds, of log-ratios
+        over what noise of one size on all logits makes of them.
+
+        Such noise moves a token of probability p by about 1 - p times its size: the share is then
+        about that of a normal law, a tenth. What moves some contexts more than others leaves more.
+        """
+        reach = -np.expm1(np.minimum(self.tokens.trainer, 0.0)) + LEAST_REACH
+        squares = np.sort((self.log_ratio / reach) ** 2)[::-1]
+        total = squares.sum()
+        return float(squares[: max(len(squares) // 100, 1)].sum() / total) if total > 0 else 0.0
 
     @cached_property
     def rms_of_bulk(self) -> float:

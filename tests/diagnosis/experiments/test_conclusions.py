@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.experiments.conclude import experimental
-from rcdiag.diagnosis.experiments.contexts import run_packing
+from rcdiag.diagnosis.experiments.contexts import _widths, run_packing
 from rcdiag.diagnosis.experiments.order import pass_trials
 from rcdiag.diagnosis.experiments.sampled_law import told
 from rcdiag.diagnosis.experiments.trainer_law import Law
@@ -181,8 +182,120 @@ def test_a_kept_set_of_the_table_stands_until_experiments_refute_all(refuted):
     assert diagnosis.causes[0].slug == ("engine-noise" if refuted else "truncated-law")
 
 
+@pytest.mark.parametrize(("left", "with_rest"), [(0.02, False), (0.9, True)])
+def test_nothing_stands_beside_a_law_whose_trial_leaves_rounding(left, with_rest):
+    """Its gain may be too unsure to be told from the columns alone, as in few rows."""
+    case, model = made_up(lambda logits, prompt, response: of_likeliest(logits))
+    found = experimental(case, model)
+    first = found.trials[0]
+    rounding = np.zeros_like(first.left.residual)
+    small = replace(first.left, scale=0.1 * found.scene.noise, rms=left, residual=rounding)
+    trial = replace(
+        first, slug="truncated-law", before=replace(first.before, rms=1.0), left=small, z=1.0
+    )
+    other = told(0.55, "20% of the rows are off.", [{"name": "rms", "value": 1}])
+    outcome = replace(found, suspicions=[("replica-unsynced", other)], trials=[trial])
+    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    named = {cause.slug for cause in diagnosis.causes}
+    assert named == {"truncated-law"} | ({"replica-unsynced"} if with_rest else set())
+
+
+@pytest.mark.parametrize(("size", "named"), [(3.0, "forwards-differ"), (0.3, "quantised-weights")])
+def test_a_difference_that_must_be_mended_is_not_guessed_to_be_precision(size, named):
+    case, model = made_up()
+    rng = np.random.default_rng(1)
+    far = rng.normal(0, size, (len(case.token_id), VOCABULARY))
+    far *= rng.random((len(far), 1)) < 0.25  # few contexts are far off
+    other = model.logits.reshape(-1, VOCABULARY) + far.astype(np.float32)
+    token = case.token_id.astype(np.int64)
+    case = case.with_log_probs("old", Law(other, token, token, token).at(1.0))
+    guess = told(0.5, "Noise is a few times that of bfloat16.", [{"name": "rms", "value": 1}])
+    outcome = replace(experimental(case, model), suspicions=[("quantised-weights", guess)])
+    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    assert diagnosis.causes[0].slug == named
+    assert (diagnosis.verdict == "fix") == (named == "forwards-differ")
+
+
+@pytest.mark.parametrize(("sure", "verdict"), [(0.7, "cannot-tell"), (0.95, "correct")])
+def test_what_the_table_leaves_open_stays_open_where_no_experiment_explains_it(sure, verdict):
+    case, model = made_up()
+    far = np.random.default_rng(1).normal(0, 0.5, (len(case.token_id), VOCABULARY))
+    other = model.logits.reshape(-1, VOCABULARY) + far.astype(np.float32)
+    token = case.token_id.astype(np.int64)
+    case = case.with_log_probs("old", Law(other, token, token, token).at(1.0))
+    table, _ = verdict_with_experiments(case, None)
+    assert (table.causes[0].slug, table.verdict) == ("forwards-differ", "cannot-tell")
+    wide = told(sure, "No experiment explains old_log_probs.", [{"name": "rms", "value": 1}])
+    wide = replace(wide, verdict=None)
+    outcome = replace(experimental(case, model), suspicions=[("forwards-differ", wide)])
+    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    assert diagnosis.verdict == verdict
+    names = [fact["name"] for fact in diagnosis.causes[0].evidence]
+    assert ("E[ratio]" in names) == (verdict == "cannot-tell")
+
+
+@pytest.mark.parametrize(("sure", "with_zeros"), [(0.97, False), (0.6, True)])
+def test_certain_tokens_of_kept_sets_of_one_are_no_placeholders(sure, with_zeros):
+    case, model = made_up()
+    rollout = case.log_probs["rollout"]
+    case = case.with_log_probs("rollout", np.where(np.arange(len(rollout)) % 5, rollout, 0.0))
+    table, _ = verdict_with_experiments(case, None)
+    assert table.causes[0].slug == "zero-placeholder"
+    kept = told(sure, "Top-p 0.9 explains rollout_log_probs.", [{"name": "top-p", "value": 0.9}])
+    outcome = replace(experimental(case, model), suspicions=[("top-p-renormalised", kept)])
+    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    slugs = {cause.slug for cause in diagnosis.causes}
+    assert slugs == {"top-p-renormalised"} | ({"zero-placeholder"} if with_zeros else set())
+
+
+@pytest.mark.parametrize("refuted", [(), ("draft-recorded",)])
+def test_an_umbrella_does_not_hide_that_the_record_did_not_sample(refuted):
+    case, model = made_up()
+    drift = np.random.default_rng(1).normal(0, 0.6, (len(case.token_id), VOCABULARY))
+    draft = model.logits.reshape(-1, VOCABULARY) + drift.astype(np.float32)
+    token = case.token_id.astype(np.int64)
+    case = case.with_log_probs("rollout", Law(draft, token, token, token).at(1.0))
+    table, _ = verdict_with_experiments(case, None)
+    assert (table.causes[0].slug, table.verdict) == ("draft-recorded", "fix")
+    wide = told(0.7, "No experiment explains rollout_log_probs.", [{"name": "rms", "value": 1}])
+    outcome = replace(
+        experimental(case, model), suspicions=[("weights-differ", wide)], ruled_out=list(refuted)
+    )
+    diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
+    assert diagnosis.causes[0].slug == ("weights-differ" if refuted else "draft-recorded")
+
+
 def of_likeliest(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     """Keep the likeliest eight of a context."""
     made = logits.copy()
     made[np.argsort(-logits)[8:]] = np.float32(-1e9)
     return made
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_rows_are_padded_to_the_longest_prompt_or_to_the_longest_row(whole):
+    prompt, response = np.arange(40) % 7 + 3, np.arange(40) % 5 * 4 + 8
+    case = SimpleNamespace(prompt_ids=SimpleNamespace(lengths=prompt), lengths=response)
+    bench = SimpleNamespace(scene=SimpleNamespace(case=case))
+    widths = dict(_widths(bench, whole=whole))
+    assert list(widths) == [None, 16, 8, 32, 4]
+    for block, width in widths.items():
+        own = np.array([width[row] for row in range(40)]) + whole * response
+        for start in range(0, 40, block or 40):
+            rows = slice(start, start + (block or 40))
+            longest = (prompt + whole * response)[rows].max()
+            assert np.all(own[rows] == longest)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_noise_of_logits_has_one_scale_at_any_temperature(temperature):
+    """The logits, and with them their noise, are divided by the temperature."""
+    case, model = made_up(
+        lambda logits, prompt, response: logits / np.float32(temperature),
+        temperature=temperature,
+        noise=0.02,
+    )
+    case = case.with_log_probs("old", of_temperature(case, model, temperature))
+    side = bench_of(case, model, "sampler").side
+    assert np.all(side.temperature == temperature)
+    assert 0.01 < side.left.scale < 0.03
