@@ -1,4 +1,4 @@
-"""exp and log in the arithmetic of trainers: torch's, to the last digit nearly everywhere."""
+"""exp and log in the arithmetic of trainers: torch's float32, rounded to the nearest."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ LOG_PROBS = (-(10.0 ** DRAW.uniform(-6, 1.2, 100_000))).astype(np.float32)
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "values", "differing"),
-    [(exp, torch.exp, LOG_PROBS, 0.02), (log, torch.log, np.exp(LOG_PROBS), 0.15)],
+    ("ours", "theirs", "true", "values"),
+    [(exp, torch.exp, np.exp, LOG_PROBS), (log, torch.log, np.log, np.exp(LOG_PROBS))],
 )
-def test_float32_is_rounded_as_torch_rounds(ours, theirs, values, differing):
+def test_float32_is_torchs_or_the_neighbour_that_is_nearer_to_the_truth(ours, theirs, true, values):
+    """How often torch misses the nearest number depends on the processor."""
     result, expected = ours(values), theirs(torch.from_numpy(values)).numpy()
     assert result.dtype == np.float32
     np.testing.assert_array_max_ulp(result, expected, maxulp=1)
-    assert (result != expected).mean() < differing
+    exact = true(values.astype(np.longdouble))
+    other = result != expected
+    assert (np.abs(result - exact)[other] <= np.abs(expected - exact)[other]).all()
 
 
 def test_numbers_beyond_float32_are_infinite_and_float64_is_numpys():
