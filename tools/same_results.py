@@ -348,8 +348,8 @@ OTHER_MACHINE = Tolerance(1e-3, 2e-5)
 # all that differs, and their products are made after that factor and no longer before it.
 OTHER_PRODUCTS = Tolerance(1e-5, 1e-6)
 HALF = Tolerance(0.1, 0.01)  # of bfloat16, whose last digit is 0.4%
-# E[ratio^2] - 1 of sequences: the sum of a hundred such last digits is off by a tenth of a nat, whose
-# square, and the chance in the largest of them, is all that stands there.
+# E[ratio^2] - 1 of sequences: the sum of a hundred such last digits is off by a tenth of a nat,
+# whose square, and the chance in the largest of them, is all that stands there.
 HALF_OF_SEQUENCES = Tolerance(0.1, 0.05)
 # A token that lies at the edge of a bin may be counted on its other side.
 COUNTS = Tolerance(1.0, 0.0)
