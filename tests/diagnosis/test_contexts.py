@@ -63,6 +63,10 @@ def test_one_short_prompt_of_few_is_less_sure():
     case = other_context(lengths > 5, lengths).take(rows)
     assert first_cause(case).slug == "prompt-truncated"
     assert first_cause(case).confidence == 0.75
+    # Nor do many rows of that prompt make it surer where the table names no groups.
+    unnamed = replace(case, facts=replace(case.facts, group=None))
+    assert first_cause(unnamed).slug == "prompt-truncated"
+    assert first_cause(unnamed).confidence == 0.75
 
 
 def test_padded_rows_differ_and_the_longest_of_each_batch_do_not():

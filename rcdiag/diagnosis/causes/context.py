@@ -67,15 +67,18 @@ def _context_stripped(signs: Signs) -> Suspicion | None:
     )
 
 
-def _groups(case: Case, rows: Flags) -> int:
-    """Count the prompts of some rows: those of a group have one."""
-    group = case.facts.group
-    return int(rows.sum()) if group is None else len(np.unique(group[rows]))
+def _prompts(case: Case, rows: Flags) -> int:
+    """Count the prompts of some rows: those of a group have one.
+
+    Where the table names no groups, prompts of one length may be one.
+    """
+    known = case.facts.group if case.facts.group is not None else case.facts.prompt_length
+    return int(rows.sum()) if known is None else len(np.unique(known[rows]))
 
 
 def _chance(case: Case, quiet: Flags, others: Flags) -> float:
     """Return how likely it is that just these prompts are quiet, if length had no part in it."""
-    few, many = _groups(case, quiet), _groups(case, others)
+    few, many = _prompts(case, quiet), _prompts(case, others)
     # 1 over the number of ways to choose the few of all.
     return exp(lgamma(few + 1) + lgamma(many + 1) - lgamma(few + many + 1))
 
