@@ -32,10 +32,18 @@ def keep_freed_memory() -> None:
 def hold_collection() -> None:
     """Tell Python not to look for cycles of unused objects, where nearly all that is made stays.
 
-    It stays while modules are imported, and while the page is made, the last thing that a command
-    does; looking through it takes a tenth of the time of `explain`, and of a page.
+    It stays while modules are imported, and while the page is made; looking through it takes a
+    tenth of the time of `explain`, and of a page.
     """
     gc.disable()
+
+
+def allow_collection() -> None:
+    """Tell Python to look for cycles among all objects, as it does once more when it ends.
+
+    Engines' libraries print what they think has leaked where that last look is not allowed.
+    """
+    gc.enable()
 
 
 def resume_collection() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import rcdiag
-from cli.freed_memory import hold_collection, resume_collection
+from cli.freed_memory import allow_collection, hold_collection, resume_collection
 from cli.options import FailOn
 from cli.terminal.console import write_out
 from cli.terminal.screen import Screen
@@ -88,14 +88,17 @@ def finish(
     if html is not None and drawing is None:
         hold_collection()  # figures in files leave much behind, a page does not
     if html is not None or drawing is not None:
-        paths += rcdiag.report(
-            document,
-            html,
-            plots=None if drawing is None else drawing.folder,
-            figures=() if drawing is None else drawing.figures,
-            width=None if drawing is None else drawing.width,
-            force=True,
-        )
+        try:
+            paths += rcdiag.report(
+                document,
+                html,
+                plots=None if drawing is None else drawing.folder,
+                figures=() if drawing is None else drawing.figures,
+                width=None if drawing is None else drawing.width,
+                force=True,
+            )
+        finally:
+            allow_collection()
     # Before the result, whose last lines stay the last: verdict, cause, what to run next.
     for path in paths:
         screen.wrote(path)
