@@ -173,7 +173,7 @@ def test_the_check(runs: Runs, command: str) -> None:
 def test_the_cause(runs: Runs, command: str) -> None:
     diagnosis = runs.documents[command]["diagnosis"]
     first = diagnosis["causes"][0]
-    assert (diagnosis["verdict"], first["slug"]) == ("fix", "first-token-constant")
+    assert (diagnosis["verdict"], first["slug"]) == ("broken", "first-token-constant")
     assert first["evidence"][0]["value"] == -1.5
     assert diagnosis["summary"] == "The first token of all 24 responses has log-prob -1.5."
     for text in (runs.screens[command], runs.pages.get(command, "first-token-constant")):

@@ -86,7 +86,7 @@ def with_premises(
     Whether the recorded policy sampled is told by means of ratios. Where log-probs are stored with
     few digits, and nothing else is wrong, these are off 1 by the digits that are missing.
     """
-    if diagnosis is None or diagnosis.verdict not in ("fine", "correct"):
+    if diagnosis is None or diagnosis.verdict not in ("healthy", "correctable"):
         return dict(values)
     if not any(cause.slug in COARSE for cause in diagnosis.causes):
         return dict(values)

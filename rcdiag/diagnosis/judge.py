@@ -145,7 +145,7 @@ def _beside_mended(signs: Signs, here: Named, named: Named) -> list[tuple[Cause,
 def _is_broken(cause: Cause, suspicion: Suspicion) -> bool:
     """Tell whether a fault leaves a column that cannot be mended."""
     verdict = suspicion.verdict or cause.words.verdict
-    return verdict == "fix" and suspicion.mended is None
+    return verdict == "broken" and suspicion.mended is None
 
 
 def _with(named: Named, cause: Cause, suspicion: Suspicion) -> list[tuple[Cause, Suspicion]]:
@@ -296,13 +296,13 @@ def _causes(signs: Signs, named: Named) -> list[NamedCause]:
     That the rest is rounding is no cause beside a fault: it is evidence that the fault is all.
     """
     causes = [_named_cause(signs, cause, suspicion) for cause, suspicion in named]
-    order = ("fix", "cannot-tell", "correct", "fine")
+    order = ("broken", "inconclusive", "correctable", "healthy")
     settled = [cause for cause in causes if cause.slug not in NOTHING_WRONG]
     quiet = [cause for cause in causes if cause.slug in NOTHING_WRONG]
     if not settled:
         return quiet
     settled.sort(key=lambda cause: (order.index(cause.verdict), -cause.confidence))
-    if settled[0].verdict == "fine":
+    if settled[0].verdict == "healthy":
         return [*settled, *(replace(cause, actions=[]) for cause in quiet)]
     left = [{**one.evidence[0], "name": LEFT} for one in quiet if one.slug == "engine-noise"]
     first, *others = settled
@@ -332,7 +332,7 @@ def _named_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> NamedCause
 
 def _mending(signs: Signs, cause: Cause, verdict: str) -> list[Action]:
     """Return what mends a cause, the most useful first, and what tells more of it."""
-    if verdict == "fine":
+    if verdict == "healthy":
         return []
     slug = cause.words.slug
     actions = [_action(signs, text) for text in cause.words.mend[:2]]
@@ -367,20 +367,20 @@ def by_size(signs: Signs) -> str:
     Short sequences may differ little as a whole and by more than a guide in every token.
     """
     if signs.case.trainer is None or not len(signs.case.tokens):
-        return "fine"
+        return "healthy"
     tokens = signs.case.tokens
     rows = max(int((tokens.per_row > 0).sum()), 1)
     little = signs.law.k3 * len(tokens) / rows <= COSTS_NOTHING
-    return "fine" if little and not beyond_guides(tokens) else "correct"
+    return "healthy" if little and not beyond_guides(tokens) else "correctable"
 
 
 def _verdict(causes: Sequence[NamedCause]) -> str:
     """Return the verdict that the causes give together."""
-    if any(cause.verdict == "fix" and cause.confidence >= DECIDES for cause in causes):
-        return "fix"
-    if not causes or any(cause.verdict in ("fix", "cannot-tell") for cause in causes):
-        return "cannot-tell"
-    return "correct" if any(cause.verdict == "correct" for cause in causes) else "fine"
+    if any(cause.verdict == "broken" and cause.confidence >= DECIDES for cause in causes):
+        return "broken"
+    if not causes or any(cause.verdict in ("broken", "inconclusive") for cause in causes):
+        return "inconclusive"
+    return "correctable" if any(cause.verdict == "correctable" for cause in causes) else "healthy"
 
 
 def _summary(signs: Signs, verdict: str, causes: Sequence[NamedCause]) -> str:

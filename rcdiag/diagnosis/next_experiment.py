@@ -95,10 +95,10 @@ def next_after_experiments(
 
 def _is_open(verdict: str, causes: Sequence[NamedCause]) -> bool:
     """Tell whether the first cause has look-alikes, or the verdict is none."""
-    if not causes or verdict == "fine":
+    if not causes or verdict == "healthy":
         return False
     first = causes[0]
-    return verdict == "cannot-tell" or bool(first.also_possible and first.confidence < SURE)
+    return verdict == "inconclusive" or bool(first.also_possible and first.confidence < SURE)
 
 
 def _split(causes: Sequence[NamedCause]) -> str:

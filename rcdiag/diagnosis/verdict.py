@@ -28,7 +28,7 @@ KEPT_SETS = {"top-p-renormalised", "top-k-renormalised", "min-p-renormalised"}
 QUANTISED = "quantised-weights"
 WITH_TOOLS, PLACEHOLDER = "mask-includes-tool", "zero-placeholder"
 FEW_MOVED = 0.6  # share of rows
-OPEN = "cannot-tell"
+OPEN = "inconclusive"
 LITTLE = 0.25  # of the rms of what is unexplained, that the law of few rows may leave
 RULED_OUT = 12
 
@@ -126,7 +126,7 @@ def _wide_beside(
     That a column follows the token's id, say, does not tell whether the record sampled.
     """
     wide = all(_wide(cause) for cause, _ in tried if cause.stage not in SETTLED)
-    faults = all(cause.words.verdict == "fix" for cause, _ in surer)
+    faults = all(cause.words.verdict == "broken" for cause, _ in surer)
     return wide and faults and not any(_refuted(cause, outcome.ruled_out) for cause, _ in surer)
 
 
@@ -166,7 +166,7 @@ def _without_guess_at_precision(
     What most tokens leave may be a few times an engine's noise where few contexts are far off; no
     quantised weights move these so far that the table asks for mending.
     """
-    large = [one for one in table if one[0].name in WIDEST and one[1].verdict == "fix"]
+    large = [one for one in table if one[0].name in WIDEST and one[1].verdict == "broken"]
     return [
         large[0]
         if large and cause.name == QUANTISED and told.confidence < SURER_THAN_A_GUESS
@@ -266,7 +266,7 @@ def _joined(
         for cause, told in settled
         if told.confidence >= SURE or not faults or cause.name in {one.name for one in faults}
     ]
-    unmended = any(told.mended is None and cause.words.verdict == "fix" for cause, told in kept)
+    unmended = any(told.mended is None and cause.words.verdict == "broken" for cause, told in kept)
     names = {cause.name for cause, _ in kept}
     others = whole if unmended else tried
     added = [(cause, told) for cause, told in others if cause.name not in names]

@@ -8,9 +8,9 @@ from rcdiag.glossary.entry import Entry, Kind
 
 # What each verdict of a cause means for the run.
 VERDICTS = {
-    "fix": "fix: importance weights do not mend it",
-    "correct": "correct: importance weights are valid; the cause is worth mending all the same",
-    "guides": "fine or correct, by the size of the numbers",
+    "broken": "broken: importance weights do not repair it",
+    "correctable": "correctable: importance weights are valid; the cause is still worth removing",
+    "guides": "healthy or correctable, by the size of the numbers",
 }
 SIDES = {
     "sampler": "the sampler, most often",

@@ -5,25 +5,26 @@ from __future__ import annotations
 from rcdiag.glossary.entry import Entry, Kind, first_clause
 
 VERDICTS: dict[str, str] = {
-    "fine": "What is there is rounding noise and costs nothing. `sweep` recommends no correction.",
-    "correct": "A genuine mismatch, and the recorded law is the law that sampled, so that "
-    "importance sampling is valid. The cause may still be worth mending, and stands first.",
-    "fix": "A fault that no weights mend: the recorded law did not sample, columns do not belong "
-    "together, the two sides saw other contexts, the trainer's own column is wrong, or the data "
-    "are broken. `sweep` ranks nothing.",
-    "cannot-tell": "Too little data, evidence that points both ways, or a difference that is "
-    "sure and whose cause is open, so that nobody knows whether weights mend it. `next` names the "
-    "experiment that would tell.",
+    "healthy": "Two policies were compared, and what is between them is rounding noise that costs "
+    "nothing. `sweep` recommends no correction.",
+    "correctable": "A genuine mismatch, and the recorded distribution is the one that sampled, so "
+    "that importance sampling is valid. Its cause may still be worth removing; then the remedy "
+    "stands first.",
+    "broken": "A fault that no weights repair: the recorded distribution did not sample, columns "
+    "do not belong together, the two sides saw other contexts, the trainer's own column is wrong, "
+    "or the data are damaged. `sweep` ranks nothing.",
+    "inconclusive": "Too little data, one policy alone, or evidence that points both ways. `next` "
+    "names the experiment, the column or the number of rows that would decide.",
 }
 EXAMPLES: dict[str, str] = {
-    "fine": "two engines in bfloat16 and float32 with the same weights",
-    "correct": "stale weights: the sampler is some steps behind",
-    "fix": "log-probs recorded before the temperature; rcdiag score --fail-on error exits with 1",
-    "cannot-tell": "two columns that are equal to the last bit",
+    "healthy": "two engines in bfloat16 and float32 with the same weights",
+    "correctable": "stale weights: the sampler is some steps behind",
+    "broken": "log-probs recorded before the temperature; --fail-on error exits with 1",
+    "inconclusive": "two columns that are equal to the last bit",
 }
 
 
-# `correct` is an answer of a sweep too, and `fix` a field: names of verdicts say what they are.
+# `healthy` is a cause too, so that names of verdicts say what they are.
 NAMES = {f"verdict-{name}": name for name in VERDICTS}
 
 
@@ -38,5 +39,5 @@ KIND: Kind = Kind(
     names=lambda: NAMES,
     line=lambda name: first_clause(VERDICTS[NAMES[name]]),
     entry=entry,
-    aliases={"fine": "verdict-fine", "cannot-tell": "verdict-cannot-tell"},
+    aliases={name: f"verdict-{name}" for name in VERDICTS if name != "healthy"},
 )

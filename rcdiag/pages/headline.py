@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 BY_TRIAL = "tried with the checkpoint, and explains nothing"
 NOT_JUDGED = "not judged"  # the verdict of a result that holds none
 # The level whose colour a verdict has.
-LEVELS = {"fine": "ok", "correct": "warning", "fix": "error", "cannot-tell": "unknown"}
+LEVELS = {"healthy": "ok", "correctable": "warning", "broken": "error", "inconclusive": "unknown"}
 ACTIONS, FACTS, RULED_OUT = 3, 2, 4
 
 
 # What each verdict means for whoever trains on these numbers.
 MEANINGS = {
-    "fine": "Nothing to mend: the mismatch is rounding noise. Train without a correction.",
-    "correct": "The mismatch is real, and the recorded policy is the one that sampled: importance "
-    "weights are valid. Mend the cause where you can.",
-    "fix": "Something is wrong that no importance weight mends. Mend it before you trust a number "
-    "made from these log-probs.",
-    "cannot-tell": "The table does not tell what is wrong, if anything is: the next experiment "
+    "healthy": "Nothing to repair: the mismatch is rounding noise. Train without a correction.",
+    "correctable": "The mismatch is real, and the recorded distribution is the one that sampled: "
+    "importance weights are valid. Remove the cause where you can.",
+    "broken": "Something is wrong that no importance weights repair. Fix it before you trust a "
+    "number made from these log-probs.",
+    "inconclusive": "The table does not tell what is wrong, if anything is: the next experiment "
     "below would.",
 }
-# Where a cause is named and the verdict is `cannot-tell`: what is open beside the name, in a few
+# Where a cause is named and the verdict is `inconclusive`: what is open beside the name, in a few
 # words, and what is known and what is not.
 IDENTICAL = "columns-identical"
 OPEN_CAUSE = "what makes it so"
@@ -141,12 +141,12 @@ def _names(diagnosis: Diagnosis) -> str:
 
 def open_beside(diagnosis: Diagnosis) -> str | None:
     """Say what cannot be told although a cause is named; None where a verdict is given."""
-    if diagnosis.verdict != "cannot-tell" or not diagnosis.causes:
+    if diagnosis.verdict != "inconclusive" or not diagnosis.causes:
         return None
     first = diagnosis.causes[0]
     if first.slug == IDENTICAL:
         return OPEN_ORIGIN
-    return OPEN_NAME if first.verdict == "fix" else OPEN_CAUSE
+    return OPEN_NAME if first.verdict == "broken" else OPEN_CAUSE
 
 
 def _means(diagnosis: Diagnosis) -> str:

@@ -11,7 +11,7 @@ from rcdiag.frozen import dataclass
 from rcdiag.results.doc import Doc
 
 # 1: the first. 2: other names for some fields (`results/older.py`).
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 # Metadata of a field that was added since: documents may lack it, and then it has its default.
 ADDED = {"added": True}
 # Metadata of an added field that a document holds only where it is not null.

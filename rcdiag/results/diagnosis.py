@@ -12,7 +12,7 @@ from rcdiag.frozen import dataclass
 from rcdiag.results.base import ADDED
 from rcdiag.results.doc import Doc
 
-VERDICTS = ("fine", "correct", "fix", "cannot-tell")
+VERDICTS = ("healthy", "correctable", "broken", "inconclusive")
 _EXPLAINED = tuple(f"verdict-{name}" for name in VERDICTS)
 SIDES = ("sampler", "recorder", "trainer", "storage", "engine", "none")
 
@@ -48,7 +48,8 @@ class NamedCause:
     verdict: Annotated[
         str,
         Doc(
-            "The verdict that a cause alone would give: fine, correct, fix or cannot-tell.",
+            "The verdict that a cause alone would give: healthy, correctable, broken or "
+            "inconclusive.",
             see=_EXPLAINED,
             one_of=VERDICTS,
         ),
@@ -154,9 +155,11 @@ class Diagnosis:
     verdict: Annotated[
         str,
         Doc(
-            "The verdict on a table. Fine is rounding that costs nothing, correct a genuine "
-            "mismatch that importance weights mend, fix a fault that no weights mend, cannot-tell "
-            "too little data or evidence that points both ways.",
+            "The verdict on a table. healthy: two policies were compared, and what is between "
+            "them is rounding noise that costs nothing. correctable: a genuine mismatch, and the "
+            "recorded distribution is the one that sampled, so importance sampling is valid. "
+            "broken: a fault that no weights repair. inconclusive: too little data, one policy "
+            "alone, or evidence that points both ways.",
             see=_EXPLAINED,
             one_of=VERDICTS,
         ),
@@ -188,17 +191,17 @@ class Diagnosis:
     @property
     def against_weights(self) -> str | None:
         """Say why no weights mend the table; None where weights can."""
-        if self.verdict != "fix":
+        if self.verdict != "broken":
             return None
-        causes = ", ".join(cause.slug for cause in self.causes if cause.verdict == "fix")
+        causes = ", ".join(cause.slug for cause in self.causes if cause.verdict == "broken")
         return (
-            f"The verdict is fix{f' ({causes})' if causes else ''}: weights made from these "
+            f"The verdict is broken{f' ({causes})' if causes else ''}: weights made from these "
             "log-probs are wrong whatever their bounds."
         )
 
 
 # How a verdict counts for `--fail-on`.
-SEVERITY_OF_VERDICT = {"fix": "error", "correct": "warning", "cannot-tell": "note"}
+SEVERITY_OF_VERDICT = {"broken": "error", "correctable": "warning", "inconclusive": "note"}
 
 DiagnosisOfTable = Annotated[
     Diagnosis | None,

@@ -1,7 +1,7 @@
 """Result documents of earlier formats get the names of the present format here.
 
 To rename a field: raise `FORMAT_VERSION` and add a table here. A place is a path into the document,
-with `*` for every item of a list or dictionary.
+with `*` for every item of a list or dictionary. Format 3 renamed values, the verdicts.
 """
 
 from __future__ import annotations
@@ -79,7 +79,18 @@ FROM_1: Mapping[str, Places] = {
         **{f"steps/*/presets/*{place}": names for place, names in _PRESET.items()},
     },
 }
-RENAMED: Mapping[int, Mapping[str, Places]] = {1: FROM_1}  # format -> what the next one renamed
+RENAMED: Mapping[int, Mapping[str, Places]] = {
+    1: FROM_1,
+    2: {},
+}  # format -> what the next one renamed
+
+# Verdicts of formats 1 and 2 -> their present words.
+VERDICTS = {
+    "fine": "healthy",
+    "correct": "correctable",
+    "fix": "broken",
+    "cannot-tell": "inconclusive",
+}
 
 
 def upgraded(document: Any, kind: str) -> Any:
@@ -87,7 +98,23 @@ def upgraded(document: Any, kind: str) -> Any:
     for version in range(document["format_version"], FORMAT_VERSION):
         for place, names in RENAMED[version].get(kind, {}).items():
             document = renamed(document, place.split("/") if place else [], names)
+    if document["format_version"] < 3 and isinstance(document.get("diagnosis"), dict):
+        document = {**document, "diagnosis": _with_present_verdicts(document["diagnosis"])}
     return {**document, "format_version": FORMAT_VERSION}
+
+
+def _with_present_verdicts(diagnosis: dict[str, Any]) -> dict[str, Any]:
+    """Return a diagnosis whose verdict, and that of each cause, is a present word."""
+    causes = diagnosis.get("causes")
+    if isinstance(causes, list):
+        diagnosis = {**diagnosis, "causes": [_with_present_verdict(cause) for cause in causes]}
+    return _with_present_verdict(diagnosis)
+
+
+def _with_present_verdict(part: Any) -> Any:
+    if not isinstance(part, dict) or part.get("verdict") not in VERDICTS:
+        return part
+    return {**part, "verdict": VERDICTS[part["verdict"]]}
 
 
 def renamed(part: Any, place: list[str], names: Names) -> Any:

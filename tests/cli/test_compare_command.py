@@ -45,7 +45,7 @@ def test_json_is_one_document_with_what_the_contract_names(rcdiag, doubtful):
     ran = rcdiag("compare", doubtful, "--json", "--seed", 7)
     document = ran.document
     assert ran.code == 0
-    assert (document["format_version"], document["kind"]) == (2, "compare")
+    assert (document["format_version"], document["kind"]) == (3, "compare")
     assert set(document["policies"]) == {"rollout", "old"}
     assert set(document["pairs"]) == {"rollout->old", "old->rollout"}
     assert document["provenance"]["dump"] == [str(doubtful)]

@@ -57,7 +57,7 @@ def test_all_names_a_line_each(rcdiag):
 def test_one_name_as_json(rcdiag, name):
     document = rcdiag("explain", name, "--json").document
     assert document["kind"] == "explain"
-    assert document["format_version"] == 2
+    assert document["format_version"] == 3
     assert document["provenance"]["command"].startswith("rcdiag explain")
     assert document["entry"]["what"] == explain(name).what
     assert document["entry"]["generations"] == explain(name).generations

@@ -40,7 +40,7 @@ def presets_of(ran) -> dict:
 def test_json_is_one_document_with_what_the_contract_names(rcdiag, table):
     ran = rcdiag("replay", table, "--json", "--seed", 7)
     document = ran.document
-    assert (document["format_version"], document["kind"]) == (2, "replay")
+    assert (document["format_version"], document["kind"]) == (3, "replay")
     assert document["provenance"]["dump"] == [str(table)]
     assert document["provenance"]["seed"] == 7
     assert list(document["presets"]) == [*TRAINERS["verl-0.9"].presets, "naive"]

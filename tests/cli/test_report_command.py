@@ -65,7 +65,7 @@ def test_quiet_says_nothing(rcdiag, stored):
         "{",
         "[]",
         "{}",
-        '{"format_version": 3, "kind": "score"}',
+        '{"format_version": 4, "kind": "score"}',
         '{"format_version": 2, "kind": "score"}',
         '{"format_version": 1, "kind": "score"}',
         '{"format_version": 1, "kind": "divination"}',

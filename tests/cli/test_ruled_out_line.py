@@ -14,7 +14,7 @@ SAMPLES = Path(__file__).parents[2] / "sample_data"
 @pytest.mark.parametrize("name", ["stale", "temperature", "rollouts"])
 def test_the_first_screen_says_what_is_ruled_out_and_by_what(rcdiag, name):
     out = rcdiag("score", SAMPLES / f"{name}.parquet").out
-    (line,) = [one for one in out.splitlines() if one.startswith("not ")]
+    (line,) = [one for one in out.splitlines() if one.startswith("not  ")]
     assert "shift-by-one" in line
     assert RULED_OUT_BY["rows-swapped"] in " ".join(out.split())
 

@@ -19,7 +19,7 @@ def test_json_is_one_document_with_everything_the_contract_names(rcdiag, doubtfu
     ran = rcdiag("score", doubtful, "--json", "--seed", 7)
     document = ran.document
     assert ran.code == 0
-    assert (document["format_version"], document["kind"]) == (2, "score")
+    assert (document["format_version"], document["kind"]) == (3, "score")
     assert (document["behavior"], document["target"]) == ("rollout", "old")
     assert (document["num_sequences"], document["num_tokens"]) == (3, 6)
     assert set(document["mismatch"]) == set(METRICS)

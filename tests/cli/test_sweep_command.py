@@ -35,7 +35,7 @@ def test_json_is_one_document_with_what_the_contract_names(rcdiag, table):
     ran = rcdiag("sweep", table, *FEW, "--json", "--seed", 7)
     document = ran.document
     assert ran.code == 0
-    assert (document["format_version"], document["kind"]) == (2, "sweep")
+    assert (document["format_version"], document["kind"]) == (3, "sweep")
     assert (document["behavior"], document["target"]) == ("rollout", "old")
     assert document["provenance"]["dump"] == [str(table)]
     assert document["provenance"]["seed"] == 7

@@ -44,7 +44,7 @@ CONSTANT = Cause(
         shows="One value stands at the first token of every response.",
         told_apart="A placeholder stands at other tokens too.",
         side="recorder",
-        verdict="fix",
+        verdict="broken",
         mend=("Record the log-prob of the first token too.",),
     ),
     stage="recording",
@@ -71,8 +71,8 @@ def test_every_command_weighs_it(added, table):
     rows = open_table(table)
     for result in (score(rows), compare(rows), sweep(rows, thresholds=2), replay_of(table)):
         first, *others = result.diagnosis.causes
-        assert result.diagnosis.verdict == "fix"
-        assert (first.slug, first.side, first.verdict) == (CONSTANT.name, "recorder", "fix")
+        assert result.diagnosis.verdict == "broken"
+        assert (first.slug, first.side, first.verdict) == (CONSTANT.name, "recorder", "broken")
         assert first.evidence[0]["value"] == -1.5
         assert first.actions[0].text == "Record the log-prob of the first token too."
         # What it mends is judged again: rounding is all that is left.
@@ -84,7 +84,7 @@ def test_it_is_first_on_screen_and_page(added, table, rcdiag):  # noqa: F811
     for command in ("score", "compare", "sweep", "replay"):
         ran = rcdiag(command, table, "--fail-on", "error")
         assert ran.code == 1, command
-        assert ran.out.startswith("fix"), command
+        assert ran.out.startswith("broken"), command
         assert "first-token-constant, 95% sure" in ran.out
         assert "The first token of 64 responses has one log-prob." in " ".join(ran.out.split())
     text = page(score(open_table(table)))

@@ -30,7 +30,7 @@ def judged(verdict: str, slug: str, *actions: str, next: str = "") -> SimpleName
         verdict=verdict,
         summary="",
         pair={},
-        causes=[] if verdict == "cannot-tell" else [cause],
+        causes=[] if verdict == "inconclusive" else [cause],
         next=[Action(text=next)] if next else [],
     )
     return SimpleNamespace(diagnosis=diagnosis)
@@ -39,27 +39,27 @@ def judged(verdict: str, slug: str, *actions: str, next: str = "") -> SimpleName
 @pytest.mark.parametrize(
     ("result", "advice"),
     [
-        (judged("fix", "shift-by-one", "Shift."), "mend shift-by-one first: no weights do"),
+        (judged("broken", "shift-by-one", "Shift."), "mend shift-by-one first: no weights do"),
         (
-            judged("correct", "stale-weights", "Sync weights."),
+            judged("correctable", "stale-weights", "Sync weights."),
             "stale-weights explains it: sync weights; until then `rcdiag sweep` says which "
             "weights pay",
         ),
         (
-            judged("correct", "added", "GPU clocks differ."),
+            judged("correctable", "added", "GPU clocks differ."),
             "added explains it: GPU clocks differ; until then `rcdiag sweep` says which weights "
             "pay",
         ),
         (
-            judged("fine", "moe-routing", "Replay the experts."),
+            judged("healthy", "moe-routing", "Replay the experts."),
             "moe-routing explains it, and it costs nothing here: nothing must be mended",
         ),
         (
-            judged("cannot-tell", "", next="Score with the checkpoint:"),
+            judged("inconclusive", "", next="Score with the checkpoint:"),
             "settle the cause first: score with the checkpoint",
         ),
-        (judged("fine", "engine-noise", "Nothing."), None),
-        (judged("correct", "engine-noise", "Nothing."), None),
+        (judged("healthy", "engine-noise", "Nothing."), None),
+        (judged("correctable", "engine-noise", "Nothing."), None),
         (SimpleNamespace(diagnosis=None), None),
     ],
 )

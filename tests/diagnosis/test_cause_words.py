@@ -116,14 +116,14 @@ def test_most_causes_lead_to_a_thread():
     [
         ("engine-noise", "guides"),
         ("fp8-weights", "guides"),
-        ("dropout-in-trainer", "fix"),
-        ("temperature-silent", "fix"),
-        ("stale-weights", "correct"),
-        ("reference-as-old", "fix"),
-        ("old-after-update", "fix"),
-        ("vocab-shard-wrong", "fix"),
-        ("rope-theta", "fix"),
-        ("sentinel", "fix"),
+        ("dropout-in-trainer", "broken"),
+        ("temperature-silent", "broken"),
+        ("stale-weights", "correctable"),
+        ("reference-as-old", "broken"),
+        ("old-after-update", "broken"),
+        ("vocab-shard-wrong", "broken"),
+        ("rope-theta", "broken"),
+        ("sentinel", "broken"),
     ],
 )
 def test_verdicts_tell_an_honest_sampler_from_a_broken_record(slug, verdict):

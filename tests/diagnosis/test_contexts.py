@@ -39,7 +39,7 @@ def first_cause(case: Case):
 
 def test_a_limit_of_the_prompt_parts_the_rows():
     cause = first_cause(other_context(LENGTHS > LIMIT))
-    assert (cause.slug, cause.verdict, cause.confidence) == ("prompt-truncated", "fix", 0.9)
+    assert (cause.slug, cause.verdict, cause.confidence) == ("prompt-truncated", "broken", 0.9)
     assert cause.share_of_rows == pytest.approx(np.mean(LENGTHS > LIMIT), abs=1e-4)
     below, above = LENGTHS[LENGTHS <= LIMIT].max(), LENGTHS[LENGTHS > LIMIT].min()
     assert f"prompts of up to {below} tokens agree" in cause.message
@@ -71,7 +71,7 @@ def test_one_short_prompt_of_few_is_less_sure():
 
 def test_padded_rows_differ_and_the_longest_of_each_batch_do_not():
     cause = first_cause(other_context(PADDED))
-    assert (cause.slug, cause.verdict) == ("attention-to-padding", "fix")
+    assert (cause.slug, cause.verdict) == ("attention-to-padding", "broken")
     assert "In batches of 16 rows" in cause.message
     assert "position-ids" in cause.also_possible
 

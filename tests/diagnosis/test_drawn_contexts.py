@@ -43,7 +43,7 @@ def test_a_limit_of_the_prompt_is_found_wherever_it_lies(seed: int) -> None:
     honest, other = (made(plain, law, seed=seed, sharpness=0.6) for law in (None, trainer))
     case = joined(honest, other, lengths > limit)
     diagnosis = judged(replace(case, facts=replace(case.facts, prompt_length=lengths)))
-    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("fix", "prompt-truncated")
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "prompt-truncated")
     assert diagnosis.causes[0].share_of_rows == pytest.approx(np.mean(lengths > limit), abs=0.02)
 
 
@@ -55,7 +55,7 @@ def test_padding_is_told_by_the_longest_of_each_batch(seed: int) -> None:
     case = moved(lengths < longest, float(random.uniform(0.2, 1.0)), seed)
     facts = replace(case.facts, prompt_length=lengths, group=None)
     diagnosis = judged(replace(case, facts=facts))
-    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("fix", "attention-to-padding")
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "attention-to-padding")
     assert f"In batches of {size} " in diagnosis.causes[0].message
 
 
@@ -68,7 +68,7 @@ def test_end_tokens_without_a_log_prob_show_where_some_rows_are_cut(seed: int, p
     assert np.mean(case.token_id[last] != END) > 0.12
     ended = last & (case.token_id == END)
     diagnosis = judged(with_values(case, policy, lambda v: np.where(ended, 0.0, v)))
-    assert diagnosis.verdict == "fix"
+    assert diagnosis.verdict == "broken"
     assert diagnosis.causes[0].slug in ("eos-one-sided", "zero-placeholder")
 
 
@@ -79,7 +79,7 @@ def test_end_tokens_scored_as_another_id_are_theirs_alone(seed: int) -> None:
     ended, wrong = case.token_id == END, -float(random.uniform(7, 14))
     values = wrong + 0.5 * random.standard_normal(len(case.mask))
     diagnosis = judged(with_values(case, "old", lambda v: np.where(ended, values, v)))
-    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("fix", "eos-one-sided")
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "eos-one-sided")
 
 
 def zeroed(first: int, last: int) -> Law:
@@ -100,7 +100,7 @@ def test_a_part_of_the_vocabulary_is_wrong_in_the_trainer(seed: int, how) -> Non
     ranks = int(random.choice([2, 4, 8]))
     size, rank = VOCABULARY // ranks, int(random.integers(ranks))
     diagnosis = judged(made(plain, how(rank * size, (rank + 1) * size), seed=seed))
-    assert diagnosis.verdict == "fix"
+    assert diagnosis.verdict == "broken"
     assert "vocab-shard-wrong" in slugs(diagnosis)
 
 
@@ -129,7 +129,7 @@ def test_logits_of_the_next_token_are_no_divided_log_probs() -> None:
     sampler = case.log_probs["rollout"]
     values = np.where(likely, 1.6 * sampler, sampler - less)
     diagnosis = judged(with_values(case, "old", lambda _: values))
-    assert diagnosis.verdict == "fix"
+    assert diagnosis.verdict == "broken"
     assert "log-probs-divided" not in slugs(diagnosis)
 
 
@@ -159,7 +159,7 @@ def test_a_bias_is_told_by_its_edge_where_its_tokens_are_mostly_sure(seed: int) 
     shift[ids] = float(drawn(seed).uniform(2.0, 3.0))
     pushed = changed(lambda logits, state: logits + shift)
     diagnosis = judged(made(pushed, noisy(0.003), seed=seed, rows=256, sharpness=1.5))
-    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("fix", "logit-bias")
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "logit-bias")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -203,4 +203,4 @@ def test_a_low_temperature_that_rows_declare_is_told_by_sure_tokens(
     facts = {"temperature": np.full(ROWS, temperature)}
     case = made(tempered(temperature), noisy(0.01, plain), sharpness=sharpness, rows=ROWS, **facts)
     first = judged(case).causes[0]
-    assert (first.slug, first.verdict) == ("trainer-without-temperature", "fix")
+    assert (first.slug, first.verdict) == ("trainer-without-temperature", "broken")

@@ -48,7 +48,7 @@ def test_a_mean_above_1_is_not_near_it_and_weights_are_not_all_that_differs():
 
 def test_other_weights_whose_record_did_not_sample_are_not_called_valid_weights():
     cause = next(c for c in diagnose(raw_of_other_weights()).causes if c.slug == "weights-differ")
-    assert cause.verdict == "cannot-tell"
+    assert cause.verdict == "inconclusive"
     assert "E[ratio] is 1." in cause.message
     assert "temperature-raw-recorded" in cause.also_possible
 
@@ -70,7 +70,7 @@ def test_even_noise_of_two_coarse_engines_is_no_fault(size: float) -> None:
     assert 0.05 < Signs(case).law.tail_over_sureness < 0.2
     diagnosis = diagnose(case)
     assert diagnosis.causes[0].slug == "engine-noise"
-    assert diagnosis.verdict in ("fine", "correct")
+    assert diagnosis.verdict in ("healthy", "correctable")
 
 
 def test_as_large_a_difference_in_few_contexts_is_not_even_noise() -> None:

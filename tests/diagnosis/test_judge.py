@@ -51,7 +51,7 @@ ROWS = 128
 EVERY = np.arange(ROWS)
 HONEST = made()  # all responses are 60 tokens long
 ENDING = made(ends=True, length=80, seed=1)
-HEALTHY_VERDICTS = ("fine", "correct")
+HEALTHY_VERDICTS = ("healthy", "correctable")
 
 
 def judged(case: Case) -> Diagnosis:
@@ -79,24 +79,24 @@ def by_row(case: Case, change: Callable[[np.ndarray], np.ndarray]):
 
 
 STORAGE: dict[str, tuple[str, str, Callable[[np.ndarray], np.ndarray]]] = {
-    "nan": ("nan-log-probs", "fix", some(ENDING, 0.01, np.nan)),
-    "all nan": ("nan-log-probs", "fix", lambda v: v * np.nan),
-    "infinite": ("nan-log-probs", "fix", some(ENDING, 0.01, -np.inf)),
-    "all infinite": ("nan-log-probs", "fix", lambda v: np.full_like(v, -np.inf)),
-    "sentinel -9999": ("sentinel", "fix", some(ENDING, 0.005, -9999.0)),
-    "sentinel -100": ("sentinel", "fix", some(ENDING, 0.005, -100.0)),
-    "floor": ("floor-clip", "fix", lambda v: np.maximum(v, -4.0)),
-    "zeros": ("zero-placeholder", "fix", some(ENDING, 0.1, 0.0)),
-    "bfloat16": ("stored-bfloat16", "fine", bfloat16),
-    "float16": ("stored-float16", "fine", lambda v: v.astype(np.float16).astype(np.float64)),
-    "2 decimals": ("stored-rounded", "fine", lambda v: np.round(v, 2)),
-    "base 10": ("log-base", "fix", lambda v: v / np.log(10.0)),
-    "base 2": ("log-base", "fix", lambda v: v / np.log(2.0)),
-    "probabilities": ("probabilities-stored", "fix", np.exp),
-    "sign": ("sign-flipped", "fix", np.negative),
-    "running sums": ("cumulative-stored", "fix", by_row(ENDING, np.cumsum)),
-    "means of rows": ("cumulative-stored", "fix", by_row(ENDING, np.mean)),
-    "constant": ("sentinel", "fix", lambda v: np.full_like(v, -1.0)),
+    "nan": ("nan-log-probs", "broken", some(ENDING, 0.01, np.nan)),
+    "all nan": ("nan-log-probs", "broken", lambda v: v * np.nan),
+    "infinite": ("nan-log-probs", "broken", some(ENDING, 0.01, -np.inf)),
+    "all infinite": ("nan-log-probs", "broken", lambda v: np.full_like(v, -np.inf)),
+    "sentinel -9999": ("sentinel", "broken", some(ENDING, 0.005, -9999.0)),
+    "sentinel -100": ("sentinel", "broken", some(ENDING, 0.005, -100.0)),
+    "floor": ("floor-clip", "broken", lambda v: np.maximum(v, -4.0)),
+    "zeros": ("zero-placeholder", "broken", some(ENDING, 0.1, 0.0)),
+    "bfloat16": ("stored-bfloat16", "healthy", bfloat16),
+    "float16": ("stored-float16", "healthy", lambda v: v.astype(np.float16).astype(np.float64)),
+    "2 decimals": ("stored-rounded", "healthy", lambda v: np.round(v, 2)),
+    "base 10": ("log-base", "broken", lambda v: v / np.log(10.0)),
+    "base 2": ("log-base", "broken", lambda v: v / np.log(2.0)),
+    "probabilities": ("probabilities-stored", "broken", np.exp),
+    "sign": ("sign-flipped", "broken", np.negative),
+    "running sums": ("cumulative-stored", "broken", by_row(ENDING, np.cumsum)),
+    "means of rows": ("cumulative-stored", "broken", by_row(ENDING, np.mean)),
+    "constant": ("sentinel", "broken", lambda v: np.full_like(v, -1.0)),
 }
 
 
@@ -109,14 +109,14 @@ def test_what_was_written_is_not_what_was_computed(fault: str, policy: str) -> N
     assert (first.slug, diagnosis.verdict) == (slug, verdict)
     # What is mended is judged again: nothing else is wrong with the table.
     assert {cause.slug for cause in diagnosis.causes[1:]} <= {"engine-noise"}
-    assert all(cause.verdict == "fine" for cause in diagnosis.causes[1:])
+    assert all(cause.verdict == "healthy" for cause in diagnosis.causes[1:])
     if not slug.startswith("stored"):
         assert first.side == ("recorder" if policy == "rollout" else "trainer")
 
 
 def test_one_decimal_is_too_few() -> None:
     diagnosis = judged(with_values(ENDING, "rollout", lambda v: np.round(v, 1)))
-    assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("stored-rounded", "fix")
+    assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("stored-rounded", "broken")
 
 
 @pytest.mark.parametrize("fault", ["nan", "sentinel -9999", "probabilities", "sign", "bfloat16"])
@@ -133,7 +133,7 @@ def test_storage_is_told_by_one_column(fault: str) -> None:
 def test_one_honest_column_cannot_tell() -> None:
     alone = replace(ENDING, trainer=None, log_probs={"rollout": ENDING.log_probs["rollout"]})
     diagnosis = judged(alone)
-    assert (diagnosis.verdict, diagnosis.causes) == ("cannot-tell", [])
+    assert (diagnosis.verdict, diagnosis.causes) == ("inconclusive", [])
     assert diagnosis.pair == {"sampler": "rollout"}
 
 
@@ -152,19 +152,19 @@ def likeliest(logits, state):
 RECORDING: dict[str, tuple[str, str, Callable[[], Case]]] = {
     "identical": (
         "columns-identical",
-        "cannot-tell",
+        "inconclusive",
         lambda: with_values(HONEST, "old", lambda v: HONEST.log_probs["rollout"]),
     ),
-    "twenty rows twice": ("duplicated-rows", "fix", lambda: taken_twice(HONEST, 20)),
-    "entropy": ("entropy-recorded", "fix", lambda: entropies_in_place(1.0, stated=True)),
-    "minus entropy": ("entropy-recorded", "fix", lambda: entropies_in_place(-1.0, stated=True)),
-    "unstated": ("entropy-recorded", "fix", lambda: entropies_in_place(-1.0, stated=False)),
+    "twenty rows twice": ("duplicated-rows", "broken", lambda: taken_twice(HONEST, 20)),
+    "entropy": ("entropy-recorded", "broken", lambda: entropies_in_place(1.0, stated=True)),
+    "minus entropy": ("entropy-recorded", "broken", lambda: entropies_in_place(-1.0, stated=True)),
+    "unstated": ("entropy-recorded", "broken", lambda: entropies_in_place(-1.0, stated=False)),
     "top one": (
         "top-one-recorded",
-        "fix",
+        "broken",
         lambda: made(plain, noisy(0.01), recorded=likeliest, sharpness=2.5),
     ),
-    "draft": ("draft-recorded", "fix", lambda: made(plain, noisy(0.01), recorded=drifted(0.4))),
+    "draft": ("draft-recorded", "broken", lambda: made(plain, noisy(0.01), recorded=drifted(0.4))),
 }
 
 
@@ -251,7 +251,7 @@ ALIGNMENT: dict[str, tuple[str, Callable[[str], Case]]] = {
 def test_columns_do_not_belong_together(fault: str, policy: str) -> None:
     slug, case = ALIGNMENT[fault]
     diagnosis = judged(case(policy))
-    assert (diagnosis.causes[0].slug, diagnosis.verdict) == (slug, "fix")
+    assert (diagnosis.causes[0].slug, diagnosis.verdict) == (slug, "broken")
     assert {cause.slug for cause in diagnosis.causes[1:]} <= {"engine-noise"}
 
 
@@ -339,12 +339,12 @@ LAW: dict[str, tuple[str, Callable[[], Case]]] = {
 def test_another_law_sampled(fault: str) -> None:
     slug, case = LAW[fault]
     diagnosis = judged(case())
-    assert (diagnosis.causes[0].slug, diagnosis.verdict) == (slug, "fix")
+    assert (diagnosis.causes[0].slug, diagnosis.verdict) == (slug, "broken")
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
 def test_a_kept_set_is_never_taken_for_other_weights(share: float) -> None:
-    assert judged(made(top_p(share), ENGINE)).verdict == "fix"
+    assert judged(made(top_p(share), ENGINE)).verdict == "broken"
 
 
 def about(**policies: dict[str, str]) -> dict[str, object]:
@@ -401,23 +401,23 @@ def other_heads() -> Case:
 
 
 DIFFERENCE: dict[str, tuple[set[str], str, Callable[[], Case]]] = {
-    "fingerprints": ({"stale-weights"}, "correct", stale_by_fingerprint),
-    "drift": ({"weights-differ"}, "correct", lambda: STALE),
-    "replica": ({"replica-unsynced"}, "correct", one_replica_behind),
-    "in flight": ({"in-flight-update"}, "correct", updated_in_flight),
-    "never synced": ({"weights-never-synced"}, "correct", never_synced),
-    "heads": ({"tied-head-desync", "weights-differ"}, "correct", other_heads),
+    "fingerprints": ({"stale-weights"}, "correctable", stale_by_fingerprint),
+    "drift": ({"weights-differ"}, "correctable", lambda: STALE),
+    "replica": ({"replica-unsynced"}, "correctable", one_replica_behind),
+    "in flight": ({"in-flight-update"}, "correctable", updated_in_flight),
+    "never synced": ({"weights-never-synced"}, "correctable", never_synced),
+    "heads": ({"tied-head-desync", "weights-differ"}, "correctable", other_heads),
     "other prompts": (
         {"context-differs"},
-        "fix",
+        "broken",
         lambda: made(plain, first_tokens_differ(1.0)),
     ),
     "declared fp8": (
         {"fp8-weights"},
-        "correct",
+        "correctable",
         lambda: replace(made(noise=0.05), metadata=about(rollout={"quantization": "fp8"})),
     ),
-    "noise": ({"engine-noise"}, "fine", lambda: HONEST),
+    "noise": ({"engine-noise"}, "healthy", lambda: HONEST),
 }
 
 
@@ -445,7 +445,7 @@ def test_a_fault_of_the_last_step_has_its_step() -> None:
     broken = made(tempered(0.6), recorded=plain)
     diagnosis = judged(by_step([*[HONEST] * 7, broken]))
     first = diagnosis.causes[0]
-    assert (diagnosis.verdict, first.slug) == ("fix", "temperature-raw-recorded")
+    assert (diagnosis.verdict, first.slug) == ("broken", "temperature-raw-recorded")
     assert first.from_step == 7
     assert diagnosis.summary.startswith("From step 7 on (the last) k3 is ")
 
@@ -491,7 +491,7 @@ LOUD: dict[str, Callable[[int], Case]] = {
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("table", LOUD)
 def test_honest_noise_is_never_a_fault(table: str, seed: int) -> None:
-    assert judged(LOUD[table](seed)).verdict != "fix"
+    assert judged(LOUD[table](seed)).verdict != "broken"
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -522,7 +522,7 @@ def test_length_alone_raises_no_error(tmp_path: Path) -> None:
 
 def test_bitwise_columns_are_never_a_fault() -> None:
     case = with_values(HONEST, "old", lambda v: HONEST.log_probs["rollout"])
-    assert judged(case).verdict in ("fine", "cannot-tell")
+    assert judged(case).verdict in ("healthy", "inconclusive")
 
 
 BITWISE = {"backend": "vllm", "dtype": "bfloat16", "engine_options": {"batch_invariant": True}}
@@ -596,7 +596,7 @@ def test_rows_are_exchanged_under_a_law_of_its_own() -> None:
 
 def test_few_tokens_cannot_tell() -> None:
     diagnosis = judged(made(rows=30, length=5))
-    assert (diagnosis.verdict, diagnosis.causes) == ("cannot-tell", [])
+    assert (diagnosis.verdict, diagnosis.causes) == ("inconclusive", [])
     assert "150 sampled tokens" in diagnosis.summary
 
 
@@ -696,7 +696,7 @@ def test_an_end_that_was_banned_in_few_rows_is_told_by_where_it_stops() -> None:
     lacking = np.bincount(case.owner, 1.0 - ratio)
     assert lacking.sum() < 4.0 * np.sqrt(np.sum(lacking**2))  # the mean alone does not tell
     cause = judged(kept_from).causes[0]
-    assert (cause.slug, cause.verdict) == ("min-tokens", "fix")
+    assert (cause.slug, cause.verdict) == ("min-tokens", "broken")
     assert "positions up to 40" in cause.message
 
 

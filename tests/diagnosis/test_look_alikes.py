@@ -70,7 +70,7 @@ def test_few_tokens_that_are_far_off_anywhere_are_those_of_other_experts() -> No
     case = made(trained=rerouted(6.0, 0.003), rows=400, seed=4)
     diagnosis = judged(case)
     assert diagnosis.causes[0].slug == "moe-routing"
-    assert diagnosis.verdict in ("fine", "correct")
+    assert diagnosis.verdict in ("healthy", "correctable")
     one_place = made(trained=rerouted(6.0, 0.003), rows=400, seed=4)
     early = one_place.position < 4
     quiet = with_values(
@@ -94,10 +94,10 @@ def test_sets_of_one_token_are_certain_on_both_sides_or_on_one() -> None:
     both = judged(
         with_values(exact, "old", lambda values: np.where(values < 0, values + rounding, 0.0))
     )
-    assert both.verdict in ("fine", "correct")
+    assert both.verdict in ("healthy", "correctable")
     assert "top-p-silent" not in [cause.slug for cause in both.causes]
     one = judged(table(drifted(0.1)))
-    assert (one.causes[0].slug, one.verdict) == ("top-p-renormalised", "fix")
+    assert (one.causes[0].slug, one.verdict) == ("top-p-renormalised", "broken")
 
 
 @pytest.mark.parametrize("size", [2.0, 3.0, 4.0])
@@ -105,7 +105,7 @@ def test_a_bias_is_told_by_one_push(size: float) -> None:
     case = made(pushed([17, 60], size), noisy(0.005), rows=300)
     diagnosis = judged(case)
     assert diagnosis.causes[0].slug in ("logit-bias", "penalty")
-    assert diagnosis.verdict == "fix"
+    assert diagnosis.verdict == "broken"
 
 
 def test_a_floor_of_few_values_is_a_floor_where_no_value_comes_twice() -> None:
@@ -127,7 +127,7 @@ def test_log_probs_that_were_divided_are_a_multiple_but_for_noise() -> None:
 def test_rows_of_padding_in_the_softmax_are_no_divided_log_probs() -> None:
     case = made(trained=padded(128.0, 3.0), rows=300)
     assert "log-probs-divided" not in named(case)
-    assert judged(case).verdict == "fix"
+    assert judged(case).verdict == "broken"
 
 
 def test_another_base_is_seen_once_the_columns_stand_side_by_side() -> None:
@@ -143,7 +143,7 @@ def test_the_number_of_the_weights_and_the_step_tell_old_weights() -> None:
         diagnosis = judged(made(trained=noisy(0.3), **facts))
         return diagnosis.causes[0].slug, diagnosis.verdict
 
-    assert first(4) == ("stale-weights", "correct")
+    assert first(4) == ("stale-weights", "correctable")
     assert first(7)[0] == "forwards-differ"  # weights are counted from 0, steps from 1
     assert first(8)[0] == "forwards-differ"
 
@@ -159,9 +159,9 @@ def test_a_trainer_with_older_weights_than_the_sampler_is_a_reference() -> None:
         diagnosis = judged(replace(case, metadata={"policies": policies}))
         return diagnosis.causes[0].slug, diagnosis.verdict
 
-    assert first("ckpt/step_40", "ckpt/step_0") == ("reference-as-old", "fix")
-    assert first("ckpt/step_0", "ckpt/step_40") == ("stale-weights", "correct")
-    assert first("ckpt/actor", "ckpt/base") == ("stale-weights", "correct")
+    assert first("ckpt/step_40", "ckpt/step_0") == ("reference-as-old", "broken")
+    assert first("ckpt/step_0", "ckpt/step_40") == ("stale-weights", "correctable")
+    assert first("ckpt/actor", "ckpt/base") == ("stale-weights", "correctable")
 
 
 def test_a_cut_prompt_moves_a_response_from_its_begin() -> None:

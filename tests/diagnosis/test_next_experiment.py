@@ -15,7 +15,7 @@ CASE = made(rows=16, length=30, prompt_length=np.full(16, 20))
 def cause(slug: str, confidence: float, *possible: str) -> NamedCause:
     return NamedCause(
         slug=slug,
-        verdict="correct",
+        verdict="correctable",
         confidence=confidence,
         side="sampler",
         share_of_rows=1.0,
@@ -38,14 +38,14 @@ def after(verdict, *causes, checkpoints=(), left=()):
 
 def test_the_table_alone_asks_for_the_checkpoint():
     named = [cause("forwards-differ", 0.85, "stale-weights", "int4-weights")]
-    (action,) = next_experiment(CASE, "cannot-tell", named)
+    (action,) = next_experiment(CASE, "inconclusive", named)
     assert action.command == f"rcdiag diagnose {CASE.source} --model CKPT"
     assert action.text.startswith("tell forwards-differ from stale-weights and int4-weights")
 
 
 def test_without_prompts_no_checkpoint_can_be_asked():
     named = [cause("forwards-differ", 0.85, "stale-weights")]
-    (action,) = next_experiment(made(rows=16, length=30), "cannot-tell", named)
+    (action,) = next_experiment(made(rows=16, length=30), "inconclusive", named)
     assert action.command is None
     assert "prompt_ids" in action.text
 
@@ -53,9 +53,9 @@ def test_without_prompts_no_checkpoint_can_be_asked():
 @pytest.mark.parametrize(
     ("verdict", "named"),
     [
-        ("fine", cause("engine-noise", 0.9, "healthy")),
-        ("fix", cause("shift-by-one", 0.97, "rows-swapped")),
-        ("correct", cause("fp8-weights", 0.9)),
+        ("healthy", cause("engine-noise", 0.9, "healthy")),
+        ("broken", cause("shift-by-one", 0.97, "rows-swapped")),
+        ("correctable", cause("fp8-weights", 0.9)),
     ],
 )
 def test_nothing_is_next_where_nothing_is_open(verdict, named):
@@ -65,7 +65,7 @@ def test_nothing_is_next_where_nothing_is_open(verdict, named):
 
 def test_what_no_time_was_left_for_is_next_with_the_same_checkpoints():
     ((text, command),) = after(
-        "correct",
+        "correctable",
         cause("fp8-weights", 0.99),
         checkpoints=["ckpt/step_4"],
         left=["quantised", "window", "rotary", "packing"],
@@ -78,13 +78,13 @@ def test_what_no_time_was_left_for_is_next_with_the_same_checkpoints():
 
 def test_older_weights_are_next_where_none_were_tried():
     named = cause("weights-differ", 0.7, "partial-sync")
-    ((_, command),) = after("cannot-tell", named)
+    ((_, command),) = after("inconclusive", named)
     assert command.endswith("--checkpoint OLDER")
-    ((_, command),) = after("cannot-tell", named, checkpoints=["ckpt/step_4"])
+    ((_, command),) = after("inconclusive", named, checkpoints=["ckpt/step_4"])
     assert command == f"rcdiag score {CASE.source} --model 'ckpt/step 8' --ladder engine"
 
 
 def test_the_engine_is_next_where_no_weights_are_suspected():
-    ((text, command),) = after("cannot-tell", cause("moe-routing", 0.6, "engine-noise"))
+    ((text, command),) = after("inconclusive", cause("moe-routing", 0.6, "engine-noise"))
     assert text.startswith("tell the engine from what it was given")
     assert command.endswith("--ladder engine")

@@ -78,7 +78,7 @@ class Thresholds:
 
     right: float = 0.9  # first cause, among tables with one fault
     fix_missed: float = 0.02  # among tables with a fault that no weights mend, and that shows
-    false_alarms: float = 0.03  # verdict "fix" among healthy tables
+    false_alarms: float = 0.03  # verdict "broken" among healthy tables
     both_named: float = 0.7
     calibration: float = 0.1  # largest distance of a full bin's confidence from its share right
 
@@ -123,7 +123,7 @@ def summary(judged: Sequence[Judged], *, model: bool = False) -> dict[str, Any]:
     must = [
         item
         for item in judged
-        if item.label["verdict"] == "fix" and (model or item.label["table_alone_tells"])
+        if item.label["verdict"] == "broken" and (model or item.label["table_alone_tells"])
     ]
     narrow = [item for item in single if len(item.keys(True)[0]) == 1]
     families = sorted({item.family for item in judged})
@@ -143,11 +143,11 @@ def summary(judged: Sequence[Judged], *, model: bool = False) -> dict[str, Any]:
             for family in families
         },
         "fix_called_fine_or_correct": {
-            "share": share(item.verdict in ("fine", "correct") for item in must),
+            "share": share(item.verdict in ("healthy", "correctable") for item in must),
             "tables": len(must),
         },
         "healthy_called_fix": {
-            "share": share(item.verdict == "fix" for item in healthy),
+            "share": share(item.verdict == "broken" for item in healthy),
             "tables": len(healthy),
         },
         "verdict_right": share(item.verdict in item.verdicts(model) for item in judged),

@@ -235,9 +235,9 @@ def label_of(
         verdict_of(slug, effect.side, _k3(measured))
         for slug, effect in zip(slugs, choice.effects, strict=True)
     ]
-    verdict = max(verdicts, key=["fine", "correct", "cannot-tell", "fix"].index)
+    verdict = max(verdicts, key=["healthy", "correctable", "inconclusive", "broken"].index)
     alone = [
-        all(verdict_of(slug, effect.side, 1.0) == "fix" for slug in answers)
+        all(verdict_of(slug, effect.side, 1.0) == "broken" for slug in answers)
         for (answers, _), effect in zip(keys, choice.effects, strict=True)
     ]
     steps = np.unique(choice.recipe.plan.step_of_row)
@@ -274,11 +274,11 @@ def _right_verdicts(
         for answers, item in zip(keys, effects, strict=True)
         for slug in answers
     }
-    if len(keys) > 1 and verdict == "fix":
-        return ["fix"]
-    if given <= {"fine", "correct"}:
-        return ["correct", "fine"]
-    return [verdict] if given == {verdict} else sorted({*given, "cannot-tell"})
+    if len(keys) > 1 and verdict == "broken":
+        return ["broken"]
+    if given <= {"healthy", "correctable"}:
+        return ["correctable", "healthy"]
+    return [verdict] if given == {verdict} else sorted({*given, "inconclusive"})
 
 
 def _right(

@@ -253,9 +253,9 @@ def judged(label: str, key: list[str], named: dict[str, float], verdict: str) ->
         "family": family,
         "acceptable_each": [key],
         "acceptable_each_with_model": [key],
-        "verdict": "fine" if family == "nothing wrong" else "fix",
-        "verdicts": ["fine"] if family == "nothing wrong" else ["fix"],
-        "verdicts_with_model": ["fix"],
+        "verdict": "healthy" if family == "nothing wrong" else "broken",
+        "verdicts": ["healthy"] if family == "nothing wrong" else ["broken"],
+        "verdicts_with_model": ["broken"],
         "table_alone_tells": True,
     }
     return Judged(label=facts, verdict=verdict, causes=tuple(named.items()), seconds=1.0)
@@ -263,10 +263,10 @@ def judged(label: str, key: list[str], named: dict[str, float], verdict: str) ->
 
 def test_a_summary_counts_what_is_right_missed_and_alarmed():
     answers = [
-        judged("shift-by-one", ["shift-by-one"], {"shift-by-one": 0.9}, "fix"),
-        judged("shift-by-one", ["shift-by-one"], {"engine-noise": 0.9}, "fine"),
-        judged("engine-noise", ["engine-noise", "healthy"], {"healthy": 0.7}, "fine"),
-        judged("engine-noise", ["engine-noise", "healthy"], {"sentinel": 0.7}, "fix"),
+        judged("shift-by-one", ["shift-by-one"], {"shift-by-one": 0.9}, "broken"),
+        judged("shift-by-one", ["shift-by-one"], {"engine-noise": 0.9}, "healthy"),
+        judged("engine-noise", ["engine-noise", "healthy"], {"healthy": 0.7}, "healthy"),
+        judged("engine-noise", ["engine-noise", "healthy"], {"sentinel": 0.7}, "broken"),
     ]
     result = summary(answers)
     assert result["right"] == {"share": 0.5, "tables": 2}

@@ -131,25 +131,27 @@ LOOK_ALIKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "mask-includes-tool": ((), ()),
 }
 
-# Verdicts of what is no fault, or none of the trainer's and the recorder's; all others say "fix".
+# Verdicts of what is no fault, or none of the trainer's and the recorder's; all others are broken.
 _HONEST = {
-    **dict.fromkeys((*NOISE, "bf16-logits", "batch-noise", "moe-routing"), "fine"),
-    **dict.fromkeys((*QUANTISED, "fp8-kv-cache", "forwards-differ", "weights-differ"), "correct"),
-    **dict.fromkeys(("stored-bfloat16", "stored-float16", "stored-rounded"), "fine"),
-    **dict.fromkeys(("stale-weights", "weights-never-synced", "partial-sync"), "correct"),
-    **dict.fromkeys(("tied-head-desync", "shard-wrong", "lora-missing"), "correct"),
-    **dict.fromkeys(("replica-unsynced", "in-flight-update"), "correct"),
-    "columns-identical": "cannot-tell",
+    **dict.fromkeys((*NOISE, "bf16-logits", "batch-noise", "moe-routing"), "healthy"),
+    **dict.fromkeys(
+        (*QUANTISED, "fp8-kv-cache", "forwards-differ", "weights-differ"), "correctable"
+    ),
+    **dict.fromkeys(("stored-bfloat16", "stored-float16", "stored-rounded"), "healthy"),
+    **dict.fromkeys(("stale-weights", "weights-never-synced", "partial-sync"), "correctable"),
+    **dict.fromkeys(("tied-head-desync", "shard-wrong", "lora-missing"), "correctable"),
+    **dict.fromkeys(("replica-unsynced", "in-flight-update"), "correctable"),
+    "columns-identical": "inconclusive",
 }
 
 
 def verdict_of(slug: str, side: str, k3: float) -> str:
     """Return the verdict that a cause gives; `k3` is KL(sampler || trainer) in nats per token."""
-    verdict = _HONEST.get(slug, "fix")
+    verdict = _HONEST.get(slug, "broken")
     if side == "trainer" and FAMILY.get(slug) == "weights":
-        return "fix"
-    if verdict in ("fine", "correct") and slug in FAMILY:
-        return "fine" if k3 < 1e-3 and FAMILY[slug] != "weights" else "correct"
+        return "broken"
+    if verdict in ("healthy", "correctable") and slug in FAMILY:
+        return "healthy" if k3 < 1e-3 and FAMILY[slug] != "weights" else "correctable"
     return verdict
 
 

@@ -110,11 +110,11 @@ def test_regions_of_a_page_of_two_dumps_have_names_of_their_own(stale):
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("verdict", ["correct", "fix"])
+@pytest.mark.parametrize("verdict", ["correctable", "broken"])
 def test_red_gauges_below_the_verdict_correct_say_why(verdict):
     result = scored("stale.parquet")
     assert result.mismatch["k3_kl"].level == "error"
-    assert result.diagnosis.verdict == "correct"
+    assert result.diagnosis.verdict == "correctable"
     judged = replace(result, diagnosis=replace(result.diagnosis, verdict=verdict))
     text = page(judged, explain=explanation)
-    assert ("it measures how large the mismatch is" in text) == (verdict == "correct")
+    assert ("it measures how large the mismatch is" in text) == (verdict == "correctable")

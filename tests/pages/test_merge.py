@@ -68,13 +68,13 @@ def test_two_dumps_side_by_side_say_which_cause_is_gone_and_which_numbers_moved(
     large = {"k3_kl": MetricValue(value=0.1, low=0.09, high=0.12, level="error")}
     before = replace(
         score,
-        diagnosis=judged("stale-weights", "correct"),
+        diagnosis=judged("stale-weights", "correctable"),
         mismatch={**score.mismatch, **large},
     )
     healthy = {"k3_kl": MetricValue(value=1e-5, low=1e-5, high=2e-5, level="ok")}
     after = replace(
         as_dump(score, "after"),
-        diagnosis=judged("engine-noise", "fine"),
+        diagnosis=judged("engine-noise", "healthy"),
         mismatch={**score.mismatch, **healthy},
     )
     one, two = merged([before]), merged([after])

@@ -104,13 +104,13 @@ def test_the_title_and_the_icon_say_verdict_dump_and_cause(result):
     assert result.diagnosis is not None
     cause = NamedCause(
         slug="temperature-raw-recorded",
-        verdict="fix",
+        verdict="broken",
         confidence=0.97,
         side="recorder",
         share_of_rows=1.0,
         message="It was recorded before the temperature.",
     )
-    diagnosed = dataclasses.replace(result.diagnosis, verdict="fix", causes=[cause])
+    diagnosed = dataclasses.replace(result.diagnosis, verdict="broken", causes=[cause])
     text = page(dataclasses.replace(result, diagnosis=diagnosed))
     assert "<title>fix: table.parquet, sampled at T, recorded before T</title>" in text
     icon = unquote(re.search(r'rel="icon" href="([^"]+)"', text)[1])

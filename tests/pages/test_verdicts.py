@@ -92,24 +92,24 @@ def of_one(result, verdict: str, slug: str, of_cause: str, confidence: float):
 @pytest.mark.parametrize(
     ("slug", "of_cause", "confidence", "line", "known"),
     [
-        ("forwards-differ", "cannot-tell", 0.92, "92% sure; open: what makes it so", "differs is"),
-        ("weights-differ", "cannot-tell", 0.6, "60% sure; open: what makes it so", "differs is"),
-        ("columns-identical", "cannot-tell", 0.9, "90% sure; open: a copy, or", "are equal is"),
-        ("bos-differs", "fix", 0.55, "55% sure: too little to act on", "is a guess"),
+        ("forwards-differ", "inconclusive", 0.92, "92% sure; open: what makes it so", "differs is"),
+        ("weights-differ", "inconclusive", 0.6, "60% sure; open: what makes it so", "differs is"),
+        ("columns-identical", "inconclusive", 0.9, "90% sure; open: a copy, or", "are equal is"),
+        ("bos-differs", "broken", 0.55, "55% sure: too little to act on", "is a guess"),
     ],
 )
 def test_a_cause_beside_no_verdict_says_what_is_open(
     replayed, slug, of_cause, confidence, line, known
 ):
     """That two forwards differ may be sure where nobody can tell whether weights mend it."""
-    shown = of_one(replayed, "cannot-tell", slug, of_cause, confidence)
+    shown = of_one(replayed, "inconclusive", slug, of_cause, confidence)
     assert shown.cause.startswith(f"{slug}, {line}")
     assert known in shown.means
     assert shown.means.endswith("The next experiment below would tell.")
 
 
 @pytest.mark.parametrize(
-    ("verdict", "slug"), [("fix", "bos-differs"), ("correct", "stale-weights")]
+    ("verdict", "slug"), [("broken", "bos-differs"), ("correctable", "stale-weights")]
 )
 def test_a_cause_with_a_verdict_leaves_nothing_open(replayed, verdict, slug):
     shown = of_one(replayed, verdict, slug, verdict, 0.9)

@@ -122,7 +122,7 @@ def test_both_log_probs_of_a_run_without_old_ones(run, model_says):
     result = rcdiag.score(table)
     assert result.num_sequences == 24
     assert abs(result.mismatch["k3_kl"].value) < 1e-6
-    assert result.diagnosis.verdict == "fine"
+    assert result.diagnosis.verdict == "healthy"
 
 
 @pytest.mark.oracle

@@ -12,7 +12,7 @@ from rcdiag import load_result
 from rcdiag.errors import RcdiagError
 from rcdiag.pages.page import page
 from rcdiag.results import FORMAT_VERSION, from_json
-from rcdiag.results.older import FROM_1
+from rcdiag.results.older import FROM_1, upgraded
 from rcdiag.results.plain import unstructured
 from tests.results.stored import stored
 
@@ -157,3 +157,18 @@ def test_a_document_of_format_1_that_was_edited_is_refused(kind, part):
     document[PARTS[kind]] = {"it": part}
     with pytest.raises(RcdiagError, match=r"r\.json: not a whole result"):
         from_json(json.dumps(document), "r.json")
+
+
+def test_verdicts_of_former_formats_get_their_present_words():
+    document = json.loads(older("score"))
+    document["format_version"] = 2
+    cause = {"slug": "stale-weights", "verdict": "correct"}
+    for former, present in (
+        ("fine", "healthy"),
+        ("correct", "correctable"),
+        ("fix", "broken"),
+        ("cannot-tell", "inconclusive"),
+    ):
+        diagnosis = {"verdict": former, "causes": [cause]}
+        read = upgraded({**document, "diagnosis": diagnosis}, "score")["diagnosis"]
+        assert read == {"verdict": present, "causes": [{**cause, "verdict": "correctable"}]}

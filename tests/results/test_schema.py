@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
 import rcdiag
-from rcdiag.results import FORMAT_VERSION, KINDS, from_json
+from rcdiag.results import KINDS, from_json
 from rcdiag.results.schema import FOLDER, json_schema, write_schemas
 from tests.results.stored import stored
 
@@ -42,7 +42,7 @@ def test_the_shipped_schema_is_that_of_the_code(kind, written):
     Draft202012Validator.check_schema(json_schema(kind))
 
 
-@pytest.mark.parametrize("version", range(1, FORMAT_VERSION + 1))
+@pytest.mark.parametrize("version", (1, 2))
 @pytest.mark.parametrize("kind", KINDS)
 def test_stored_results_obey_their_schema(kind, version):
     if kind in ("diagnose", "convert") and version == 1:
@@ -60,7 +60,7 @@ def test_new_results_obey_their_schema(kind, tmp_path):
 
 @pytest.fixture(scope="module")
 def document():
-    return json.loads(stored("score"))
+    return json.loads(from_json(stored("score"), "score").to_json())
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", None, 3, 0.5])

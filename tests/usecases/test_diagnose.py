@@ -30,7 +30,7 @@ def stale() -> DiagnoseResult:
 def test_the_old_checkpoint_beside_the_trainers_is_named(stale):
     assert stale.diagnosis is not None
     first = stale.diagnosis.causes[0]
-    assert (first.slug, first.verdict) == ("stale-weights", "correct")
+    assert (first.slug, first.verdict) == ("stale-weights", "correctable")
     assert first.confidence >= 0.9
     assert {Path(folder).name for folder in stale.checkpoints} == {"step_0", "step_4"}
     by_row = [max(row["probability"], key=row["probability"].get) for row in stale.weights]
@@ -99,7 +99,7 @@ def test_without_time_what_did_not_run_is_open():
     assert {"quantities", "kept-sets"} <= set(hurried.open)
     assert hurried.diagnosis is not None
     assert hurried.diagnosis.next[0].text.startswith("run what no time was left for")
-    assert hurried.diagnosis.verdict == "fix"  # the law of the tokens needs no experiment
+    assert hurried.diagnosis.verdict == "broken"  # the law of the tokens needs no experiment
 
 
 @pytest.mark.engine
@@ -116,7 +116,7 @@ def test_a_result_is_the_same_after_json(stale, tmp_path):
 def test_the_temperature_of_the_sampler_is_told_by_the_tokens():
     result = rcdiag.diagnose(SAMPLES / "temperature.parquet", model=POLICY / "step_8", rows=64)
     assert result.diagnosis is not None
-    assert result.diagnosis.verdict == "fix"
+    assert result.diagnosis.verdict == "broken"
     assert result.diagnosis.causes[0].slug in (
         "temperature-raw-recorded",
         "trainer-without-temperature",
@@ -129,7 +129,7 @@ def test_the_temperature_of_the_sampler_is_told_by_the_tokens():
 def test_an_honest_run_leaves_an_engines_noise():
     result = rcdiag.diagnose(SAMPLES / "multi_turn.parquet", model=POLICY / "step_8", rows=48)
     assert result.diagnosis is not None
-    assert result.diagnosis.verdict in ("fine", "correct")
+    assert result.diagnosis.verdict in ("healthy", "correctable")
     assert [cause.slug for cause in result.diagnosis.causes][-1:] == ["engine-noise"]
     assert result.open == []
 
@@ -147,7 +147,7 @@ def test_a_checkpoint_speaks_of_its_own_steps_rows(model, steps):
     result = rcdiag.diagnose(SAMPLES / "rollouts.parquet", model=model, rows=24)
     assert result.steps_of_model == steps
     assert result.diagnosis is not None
-    assert result.diagnosis.verdict in ("fine", "correct")
+    assert result.diagnosis.verdict in ("healthy", "correctable")
     assert [cause.slug for cause in result.diagnosis.causes] == ["engine-noise"]
 
 
@@ -155,7 +155,7 @@ def test_a_checkpoint_speaks_of_its_own_steps_rows(model, steps):
 def test_columns_that_agree_are_not_blamed_for_a_wrong_checkpoint():
     result = rcdiag.diagnose(SAMPLES / "multi_turn.parquet", model=POLICY / "step_0", rows=24)
     assert result.diagnosis is not None
-    assert result.diagnosis.verdict in ("fine", "correct")
+    assert result.diagnosis.verdict in ("healthy", "correctable")
     assert [cause.slug for cause in result.diagnosis.causes] == ["engine-noise"]
     assert "not the given model's" in result.diagnosis.summary
 
@@ -204,7 +204,7 @@ def test_what_the_trainer_computed_otherwise_is_found_on_few_rows(fault, slug):
     result = rcdiag.diagnose(table, model=POLICY / "step_8")
     assert result.diagnosis is not None
     first = result.diagnosis.causes[0]
-    assert (first.slug, first.verdict, first.side) == (slug, "fix", "trainer")
+    assert (first.slug, first.verdict, first.side) == (slug, "broken", "trainer")
     assert first.confidence > 0.9
 
 

@@ -66,7 +66,12 @@ WITH_INTERVAL = re.compile(r"(\w+) is (\S+) \((\S+) to (\S+?)\)")
 
 def test_there_are_forty_tables():
     assert len(TABLES) >= 40
-    assert {item.verdict for item in TABLES.values()} == {"fine", "correct", "fix", "cannot-tell"}
+    assert {item.verdict for item in TABLES.values()} == {
+        "healthy",
+        "correctable",
+        "broken",
+        "inconclusive",
+    }
 
 
 @pytest.mark.parametrize("name", _often(TABLES, *QUICK))
@@ -88,13 +93,13 @@ def test_every_command_says_the_same(name, paths, rcdiag):  # noqa: F811
 
 def advice_follows_the_verdict(verdict: str, results: dict[str, Any]) -> None:
     """Check that no finding advises what another command refuses."""
-    if verdict == "fix":
+    if verdict == "broken":
         for result in results.values():
             advice = " ".join(finding["fix"] for finding in result["findings"])
             assert "health is ok" not in advice
             assert "recommends" not in advice
     choice = results["sweep"]["recommendation"]["choice"]
-    assert (choice is None) == (verdict == "fix") or verdict == "cannot-tell"
+    assert (choice is None) == (verdict == "broken") or verdict == "inconclusive"
     fixes: dict[str, set[str]] = {}
     for result in results.values():
         for finding in result["findings"]:
@@ -136,7 +141,7 @@ def count_of(finding: dict[str, Any]) -> str:
     return finding["message"].split()[0]
 
 
-@pytest.mark.parametrize("name", _often(TABLES, "temperature", "drift", "fine"))
+@pytest.mark.parametrize("name", _often(TABLES, "temperature", "drift", "healthy"))
 def test_every_screen_begins_alike(name, paths, rcdiag):  # noqa: F811
     tops = set()
     for command in COMMANDS:
@@ -148,13 +153,13 @@ def test_every_screen_begins_alike(name, paths, rcdiag):  # noqa: F811
 
 
 @pytest.mark.parametrize("command", ["score", "replay"])
-@pytest.mark.parametrize(("name", "against"), [("temperature", True), ("fine", False)])
+@pytest.mark.parametrize(("name", "against"), [("temperature", True), ("healthy", False)])
 def test_the_screen_says_where_no_preset_helps(command, name, against, paths, rcdiag):  # noqa: F811
     screen = " ".join(rcdiag(command, paths[name]).out.split())
     assert ("are wrong whatever their bounds" in screen) == against
 
 
-@pytest.mark.parametrize("name", ["fine", "temperature", "all NaN"])
+@pytest.mark.parametrize("name", ["healthy", "temperature", "all NaN"])
 def test_the_api_says_the_same(name, paths, rcdiag):  # noqa: F811
     block = document(rcdiag("score", paths[name], "--json"))["diagnosis"]
     for call in (api.score, api.compare, api.sweep, api.replay):
@@ -232,10 +237,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize(
     ("name", "verdict", "column"),
     [
-        ("honest", "cannot-tell", "old_log_probs"),
-        ("old", "cannot-tell", "rollout_log_probs"),
-        ("nan", "fix", "old_log_probs"),
-        ("sign", "fix", "old_log_probs"),
+        ("honest", "inconclusive", "old_log_probs"),
+        ("old", "inconclusive", "rollout_log_probs"),
+        ("nan", "broken", "old_log_probs"),
+        ("sign", "broken", "old_log_probs"),
     ],
 )
 def test_one_policy_is_diagnosed(command, name, verdict, column, alone, tmp_path, rcdiag):  # noqa: F811
@@ -262,8 +267,8 @@ def test_one_policy_is_diagnosed(command, name, verdict, column, alone, tmp_path
 
 
 def test_one_policy_has_its_result_in_python(alone):
-    assert api.score(alone["nan"]).diagnosis.verdict == "fix"
-    assert api.compare(alone["nan"]).diagnosis.verdict == "fix"
+    assert api.score(alone["nan"]).diagnosis.verdict == "broken"
+    assert api.compare(alone["nan"]).diagnosis.verdict == "broken"
 
 
 def test_what_needs_two_policies_says_how_to_get_them(alone, rcdiag):  # noqa: F811

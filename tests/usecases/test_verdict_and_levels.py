@@ -52,19 +52,19 @@ def test_a_number_counts_no_graver_than_the_verdict(name, tmp_path, rcdiag):  # 
     result = api.score(path)
     verdict = result.diagnosis.verdict
     levels = {name: value.level for name, value in result.mismatch.items()}
-    if verdict == "fine":
+    if verdict == "healthy":
         assert not {"warning", "error"} & {levels[name] for name in SIZES}
     most = SEVERITIES.index(SEVERITY_OF_VERDICT.get(verdict, "note"))
-    if verdict in ("fine", "correct"):
+    if verdict in ("healthy", "correctable"):
         graver = [f for f in result.findings if SEVERITIES.index(f.severity) > most]
         assert not [finding.slug for finding in graver if finding.slug in OF_NUMBERS]
     for least in ("warning", "error"):
         ran = rcdiag("score", path, "--fail-on", least, "-q", "--preset", "disabled")
-        if verdict in ("fine", "correct"):
+        if verdict in ("healthy", "correctable"):
             assert ran.code == int(most >= SEVERITIES.index(least)), ran.err
 
 
-@pytest.mark.parametrize(("difference", "size"), [(0.004, "fine"), (0.03, "correct")])
+@pytest.mark.parametrize(("difference", "size"), [(0.004, "healthy"), (0.03, "correctable")])
 def test_short_rows_are_fine_or_not_by_every_guide(difference, size):
     case = made(plain, noisy(0.01), rows=200, length=6)
     sign = np.random.default_rng(0).choice([-1.0, 1.0], len(case.mask))
@@ -78,7 +78,7 @@ def test_short_rows_are_fine_or_not_by_every_guide(difference, size):
     tokens = even.tokens
     k3 = float(np.mean(np.expm1(tokens.log_ratio) - tokens.log_ratio))
     assert 6 * k3 < 0.02  # by its sequences alone it would be fine
-    assert ("prob_diff_mean" in beyond_guides(tokens)) == (size == "correct")
+    assert ("prob_diff_mean" in beyond_guides(tokens)) == (size == "correctable")
     assert by_size(Signs(even)) == size
 
 
@@ -93,7 +93,7 @@ def test_the_sizes_are_the_numbers_of_a_score(tmp_path):
 def test_few_digits_are_no_other_sampler(tmp_path, rcdiag):  # noqa: F811
     path = write(CASES["two decimals"](), tmp_path / "t.parquet")
     scored, compared = api.score(path), api.compare(path)
-    assert scored.diagnosis.verdict == "fine"
+    assert scored.diagnosis.verdict == "healthy"
     assert scored.diagnosis.causes[0].slug == "stored-rounded"
     for values in (scored.mismatch, compared.pairs["rollout->old"].mismatch):
         assert abs(values["ratio_mean_z"].value) > 4.0

@@ -109,7 +109,7 @@ def _difference(signs: Signs, law: str, against: Array) -> Suspicion | None:
         evidence=[fact("rms of log-ratios beyond the law", "more than noise", rms=size, most=most)],
         side="engine",
         also_possible=["weights-differ", "stale-weights", "quantised-weights", "replica-unsynced"],
-        verdict="correct",
+        verdict="correctable",
     )
 
 
@@ -205,5 +205,5 @@ def _by_forks(signs: Signs) -> Suspicion | None:
         ],
         side="engine",
         also_possible=["weights-differ", "stale-weights", "quantised-weights", "penalty"],
-        verdict="correct",
+        verdict="correctable",
     )

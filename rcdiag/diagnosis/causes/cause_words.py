@@ -5,8 +5,8 @@ A file has one table for each slug:
 - `title`: what the cause is, at most 60 characters; `says`: what happens in the run.
 - `shows`: the signature in the log-probs of two policies, with a formula where one exists;
   `told_apart`: what separates the cause from its look-alikes, and what needs a checkpoint.
-- `side`: who is at fault most often; `verdict`: `fix`, `correct`, or `guides` where the size of
-  the numbers decides between fine and correct.
+- `side`: who is at fault most often; `verdict`: `broken`, `correctable`, or `guides` where the size
+  of the numbers decides between healthy and correctable.
 - `mend`: up to three lines in the imperative, the most useful first; `mend_in`: a sub-table with
   the options that mend it in an engine or a trainer, by the names of `PLACES`.
 - `umbrella`: umbrella causes that are right where nothing narrower can be known; `look_alikes`:
@@ -41,7 +41,7 @@ FAMILIES: Mapping[str, str] = {
 }
 
 SIDES = ("sampler", "recorder", "trainer", "storage", "engine", "none")
-VERDICTS = ("fix", "correct", "guides")
+VERDICTS = ("broken", "correctable", "guides")
 
 # Where something is mended: key of `mend_in` -> how it writes its own name.
 PLACES: Mapping[str, str] = {

@@ -96,8 +96,8 @@ def _share_of_quiet_rows(signs: Signs) -> float | None:
 def _verdict_of_size(law: Law, broken: bool) -> str:
     """Return the verdict on a difference without a name."""
     if (broken and law.ratio_mean[0] < 0.99) or law.k3 > 0.1:
-        return "fix"
-    return "cannot-tell" if broken or law.rms > LOUD else "correct"
+        return "broken"
+    return "inconclusive" if broken or law.rms > LOUD else "correctable"
 
 
 def _reference(signs: Signs) -> Suspicion | None:
@@ -153,7 +153,7 @@ def _by_rescore(slug: str) -> Callable[[Signs], Suspicion | None]:
             side="trainer" if trainer.rms > sampler.rms else "sampler",
             verdict=None
             if slug != "forwards-differ"
-            else ("fix" if trainer.rms > sampler.rms else None),
+            else ("broken" if trainer.rms > sampler.rms else None),
         )
 
     return weigh

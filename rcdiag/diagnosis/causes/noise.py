@@ -57,7 +57,7 @@ def _healthy(signs: Signs) -> Suspicion | None:
         message=f"Both columns agree to {law.rms:.1g} nats rms: one precision, one law.",
         evidence=[fact("rms log-ratio", "one precision on both sides", rms=law.rms)],
         also_possible=["temperature-silent", "top-p-silent"],
-        verdict="fine",
+        verdict="healthy",
     )
 
 

@@ -333,7 +333,7 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
             "quantised-weights",
             "forwards-differ",
         ],
-        verdict="cannot-tell" if more else None,
+        verdict="inconclusive" if more else None,
     )
 
 

@@ -40,7 +40,7 @@ def _columns_identical(signs: Signs) -> Suspicion | None:
         evidence=[fact("share of equal values", "two engines differ a little", same=same)],
         side="recorder",
         also_possible=["healthy", "temperature-silent", "top-p-silent"],
-        verdict="cannot-tell",
+        verdict="inconclusive",
     )
 
 

@@ -66,7 +66,7 @@ def _last_zeros(signs: Signs) -> Suspicion | None:
             ],
             side="recorder" if policy == signs.case.sampler else "trainer",
             also_possible=["zero-placeholder", "special-token-ids"],
-            verdict="fix",
+            verdict="broken",
             mended=_without_sampled(signs.case, last),
         )
     return None

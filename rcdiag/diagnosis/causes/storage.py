@@ -511,7 +511,7 @@ def _stored(slug: str) -> Callable[[Signs], Suspicion | None]:
             ],
             side="storage",
             also_possible=[],
-            verdict="fine" if error < 0.02 else "fix",
+            verdict="healthy" if error < 0.02 else "broken",
             mended=signs.case if _more_than(signs, error) else None,
         )
 

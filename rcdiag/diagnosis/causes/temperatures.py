@@ -377,7 +377,7 @@ def _softcap(signs: Signs) -> Suspicion | None:
         ],
         side=flatter,
         also_possible=["trainer-without-temperature", "sampler-ignores-temperature"],
-        verdict="fix",
+        verdict="broken",
     )
 
 

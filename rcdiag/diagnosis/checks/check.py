@@ -99,7 +99,7 @@ def findings_of(checks: Iterable[Check], given: CheckInput) -> list[Finding]:
 def cause_first(result: Any) -> str | None:
     """Return the advice to mend the named cause first, where no weights mend the table."""
     diagnosis = result.diagnosis
-    if diagnosis is None or diagnosis.verdict != "fix" or not diagnosis.causes:
+    if diagnosis is None or diagnosis.verdict != "broken" or not diagnosis.causes:
         return None
     return f"mend {diagnosis.causes[0].slug} first: no weights do"
 
@@ -113,7 +113,7 @@ def advice_of_cause(result: Any) -> str | None:
     diagnosis = result.diagnosis
     if first or diagnosis is None:
         return first
-    if diagnosis.verdict == "cannot-tell":
+    if diagnosis.verdict == "inconclusive":
         return (
             f"settle the cause first: {_within(diagnosis.next[0].text)}" if diagnosis.next else None
         )
@@ -121,7 +121,7 @@ def advice_of_cause(result: Any) -> str | None:
     if not named or not named[0].actions:
         return None
     cause = named[0]
-    if diagnosis.verdict == "fine":
+    if diagnosis.verdict == "healthy":
         return f"{cause.slug} explains it, and it costs nothing here: nothing must be mended"
     return (
         f"{cause.slug} explains it: {_within(cause.actions[0].text)}; until then `rcdiag sweep` "

@@ -16,10 +16,10 @@ OF_LENGTH_AND_TAILS = ("little-overlap", "heavy-tail", "behavior-is-not-the-samp
 HONEST = "; the rounding of two engines alone makes it so at this length and law of tokens"
 # The gravest that a number may be beside a verdict: what weights mend is no error, and what must
 # not be mended is no alarm. Where the cause cannot be told, the number stands for itself.
-GRAVEST = {"fine": "note", "correct": "warning"}
+GRAVEST = {"healthy": "note", "correctable": "warning"}
 BESIDE = {
-    "fine": "; the verdict is fine, so it is a note",
-    "correct": "; the verdict is correct, so it is a warning",
+    "healthy": "; the verdict is healthy, so it is a note",
+    "correctable": ", downgraded to a warning: importance weights are valid here",
 }
 
 

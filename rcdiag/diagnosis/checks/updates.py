@@ -90,8 +90,8 @@ UNSAFE_UPDATE = Check(
     says="A replayed update breaks a rule of health: too few sequences kept, too small an "
     "effective sample size, a few sequences that hold the gradient, a wrong direction, or a step "
     "that moves the policy too far.",
-    fix="take one whose health is ok, or lower the mismatch; where the verdict is fix, mend its "
-    "cause first",
+    fix="take one whose health is ok, or lower the mismatch; where the verdict is broken, repair "
+    "its cause first",
     example="rcdiag replay DUMP -v shows every rule with its source",
     see=("health",),
     find=_unsafe,

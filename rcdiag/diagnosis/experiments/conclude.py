@@ -164,7 +164,11 @@ def _both(outcome: Outcome, forward: Forward, given: Given) -> None:
             (
                 "engine-noise",
                 told(
-                    0.85, words, [dict(one) for one in kept.evidence], side="none", verdict="fine"
+                    0.85,
+                    words,
+                    [dict(one) for one in kept.evidence],
+                    side="none",
+                    verdict="healthy",
                 ),
             )
         ]
@@ -511,7 +515,7 @@ def _left_over(
         side=bench.side.name,
         share_of_rows=max(pattern.rows_off, 0.01),
         also_possible=list(dict.fromkeys(one for one in close if one != slug)) or None,
-        verdict="fix" if wrong else "cannot-tell" if unsettled else None,
+        verdict="broken" if wrong else "inconclusive" if unsettled else None,
     )
 
 

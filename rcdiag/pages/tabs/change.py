@@ -26,7 +26,7 @@ from rcdiag.pages.tabs.diagnosis import headline_of, mismatch_of
 from rcdiag.results import MetricValue
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
-ORDER = ("fine", "correct", "cannot-tell", "fix")  # verdicts, the best first
+ORDER = ("healthy", "correctable", "inconclusive", "broken")  # verdicts, the best first
 
 
 def tab(before: DumpResults, after: DumpResults) -> Tab:
@@ -97,7 +97,7 @@ def causes(before: DumpResults, after: DumpResults) -> tuple[list[str], list[str
 
 def _faults(dump: DumpResults) -> list[str]:
     named = [] if dump.diagnosis is None else dump.diagnosis.causes
-    return [cause.slug for cause in named if cause.verdict not in ("fine", "cannot-tell")]
+    return [cause.slug for cause in named if cause.verdict not in ("healthy", "inconclusive")]
 
 
 def both(before: DumpResults, after: DumpResults) -> dict[str, tuple[MetricValue, MetricValue]]:

@@ -119,7 +119,7 @@ def mismatch_of(results: DumpResults) -> Mapping[str, MetricValue]:
 # Why numbers may be red below a verdict that is not.
 LARGE_AND_VALID = (
     "A gauge that says error has reached the bound of its guide: it measures how large the "
-    "mismatch is. The verdict `correct` says what helps: the recorded policy is the one that "
+    "mismatch is. The verdict `correctable` says what helps: the recorded policy is the one that "
     "sampled, so importance weights can correct for it until its cause is gone."
 )
 
@@ -138,7 +138,7 @@ def _gauges(results: DumpResults) -> Section | None:
         return None
     blocks: list[Block] = [Gauges(items=made)]
     verdict = headline_of(results).verdict
-    if verdict == "correct" and any(gauge.level == "error" for gauge in made):
+    if verdict == "correctable" and any(gauge.level == "error" for gauge in made):
         blocks.append(Words(text=LARGE_AND_VALID, soft=True))
     return Section(title="The numbers that decide", blocks=blocks)
 

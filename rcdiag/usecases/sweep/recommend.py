@@ -58,7 +58,7 @@ def recommend(evidence: Evidence) -> Recommendation:
     """Recommend by the gate, the errors, the constraints and the one-standard-error rule."""
     sentences = [*reasons.table(evidence.sequences, evidence.clusters)]
     verdict = None if evidence.diagnosis is None else evidence.diagnosis.verdict
-    if evidence.diagnosis is not None and verdict == "fix":  # step 0: the judge of the table
+    if evidence.diagnosis is not None and verdict == "broken":  # step 0: the judge of the table
         sentences.append(reasons.must_be_mended(evidence.diagnosis))
         return _without_scores("fix-the-cause", sentences)
     if evidence.bad_tokens:  # step 0: hygiene
@@ -68,7 +68,7 @@ def recommend(evidence: Evidence) -> Recommendation:
         return _without_scores("cannot-judge", [*sentences, reasons.ONE_CLUSTER])
     broken = {name: refused(candidate) for name, candidate in _judged(evidence).items()}
     away = weight_distance(evidence.state, "none")
-    causes = reasons.gate(evidence.values) if verdict in (None, "cannot-tell") else []
+    causes = reasons.gate(evidence.values) if verdict in (None, "inconclusive") else []
     if causes and away >= NEGLIGIBLE:  # step 0: the behavior policy is not the one that sampled
         return _unranked(evidence, broken, "fix-the-cause", [*sentences, *causes])
     doubt = _doubt(evidence)  # step 1
@@ -77,10 +77,10 @@ def recommend(evidence: Evidence) -> Recommendation:
         return _unranked(evidence, broken, "cannot-judge", [*sentences, reasons.NO_ADVANTAGE])
     ranking = _Ranking(evidence, scores, broken, reasons.method(evidence.state, doubt is None))
     sentences += [reason for reason in (reasons.signal(evidence.state), doubt) if reason]
-    if verdict == "fine" or away < NEGLIGIBLE:
+    if verdict == "healthy" or away < NEGLIGIBLE:
         sentences.append(
             reasons.costs_nothing(away)
-            if verdict == "fine"
+            if verdict == "healthy"
             else reasons.negligible(away, NEGLIGIBLE)
         )
         return ranking.chosen("do-not-correct", "none", sentences)

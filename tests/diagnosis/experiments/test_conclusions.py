@@ -99,7 +99,7 @@ def test_a_few_contexts_of_the_trainer_that_are_far_off_are_no_rounding():
         one = case.with_log_probs("old", np.minimum(stored, 0.0))
         diagnosis, _ = verdict_with_experiments(one, lambda mended: experimental(mended, model))
         assert diagnosis.causes[0].slug == slug
-    assert diagnosis.verdict == "cannot-tell"
+    assert diagnosis.verdict == "inconclusive"
 
 
 class Packed(TableOfLogits):
@@ -213,10 +213,10 @@ def test_a_difference_that_must_be_mended_is_not_guessed_to_be_precision(size, n
     outcome = replace(experimental(case, model), suspicions=[("quantised-weights", guess)])
     diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
     assert diagnosis.causes[0].slug == named
-    assert (diagnosis.verdict == "fix") == (named == "forwards-differ")
+    assert (diagnosis.verdict == "broken") == (named == "forwards-differ")
 
 
-@pytest.mark.parametrize(("sure", "verdict"), [(0.7, "cannot-tell"), (0.95, "correct")])
+@pytest.mark.parametrize(("sure", "verdict"), [(0.7, "inconclusive"), (0.95, "correctable")])
 def test_what_the_table_leaves_open_stays_open_where_no_experiment_explains_it(sure, verdict):
     case, model = made_up()
     far = np.random.default_rng(1).normal(0, 0.5, (len(case.token_id), VOCABULARY))
@@ -224,14 +224,14 @@ def test_what_the_table_leaves_open_stays_open_where_no_experiment_explains_it(s
     token = case.token_id.astype(np.int64)
     case = case.with_log_probs("old", Law(other, token, token, token).at(1.0))
     table, _ = verdict_with_experiments(case, None)
-    assert (table.causes[0].slug, table.verdict) == ("forwards-differ", "cannot-tell")
+    assert (table.causes[0].slug, table.verdict) == ("forwards-differ", "inconclusive")
     wide = told(sure, "No experiment explains old_log_probs.", [{"name": "rms", "value": 1}])
     wide = replace(wide, verdict=None)
     outcome = replace(experimental(case, model), suspicions=[("forwards-differ", wide)])
     diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
     assert diagnosis.verdict == verdict
     names = [fact["name"] for fact in diagnosis.causes[0].evidence]
-    assert ("E[ratio]" in names) == (verdict == "cannot-tell")
+    assert ("E[ratio]" in names) == (verdict == "inconclusive")
 
 
 @pytest.mark.parametrize(("sure", "with_zeros"), [(0.97, False), (0.6, True)])
@@ -256,7 +256,7 @@ def test_an_umbrella_does_not_hide_that_the_record_did_not_sample(refuted):
     token = case.token_id.astype(np.int64)
     case = case.with_log_probs("rollout", Law(draft, token, token, token).at(1.0))
     table, _ = verdict_with_experiments(case, None)
-    assert (table.causes[0].slug, table.verdict) == ("draft-recorded", "fix")
+    assert (table.causes[0].slug, table.verdict) == ("draft-recorded", "broken")
     wide = told(0.7, "No experiment explains rollout_log_probs.", [{"name": "rms", "value": 1}])
     outcome = replace(
         experimental(case, model), suspicions=[("weights-differ", wide)], ruled_out=list(refuted)

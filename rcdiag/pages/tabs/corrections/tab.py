@@ -24,7 +24,7 @@ def tab(results: DumpResults) -> Tab | None:
     sections = [
         _advice(results),
         # Where weights are the answer a reader needs to know first that presets are not all.
-        *((families, table) if verdict == "correct" else (table, families)),
+        *((families, table) if verdict == "correctable" else (table, families)),
         own_log(results.score),
         sliders(results),
         forecast(results.sweep),
@@ -61,10 +61,10 @@ def _advice(results: DumpResults) -> Section | None:
     advice = results.sweep.recommendation
     blocks: list[Block] = [Lines(items=[_sentence(reason) for reason in advice.reasons])]
     verdict = None if results.diagnosis is None else results.diagnosis.verdict
-    if verdict == "correct" and advice.answer == "do-not-correct":
+    if verdict == "correctable" and advice.answer == "do-not-correct":
         why = (
-            "The verdict `correct` says that weights are valid here; on a table of this size they "
-            "add more noise than they take away bias. Mend the cause instead."
+            "The verdict `correctable` says that weights are valid here; on a table of this size "
+            "they add more noise than they take away bias. Remove the cause instead."
         )
         blocks.append(Words(text=why))
     snippets = [
@@ -94,7 +94,7 @@ def _families(results: DumpResults) -> Section | None:
         "`rcdiag report` puts its result on this page."
     )
     verdict = None if results.diagnosis is None else results.diagnosis.verdict
-    if verdict == "fine":
+    if verdict == "healthy":
         why = f"Nothing asks for a correction here. {why}"
     steps = [Action(text="Sweep all families", command=f"{command} --html sweep.html")]
     return Section(
