@@ -42,7 +42,7 @@ def test_the_shipped_schema_is_that_of_the_code(kind, written):
     Draft202012Validator.check_schema(json_schema(kind))
 
 
-@pytest.mark.parametrize("version", (1, 2))
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_stored_results_obey_their_schema(kind, version):
     if kind in ("diagnose", "convert") and version == 1:
