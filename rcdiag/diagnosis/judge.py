@@ -17,6 +17,7 @@ from rcdiag.diagnosis.next_experiment import can_be_scored, next_experiment, quo
 from rcdiag.diagnosis.over_steps import over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.signs import HONEST, Onset, Signs
+from rcdiag.diagnosis.validity import INVALID, UNKNOWN
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
 
 # A cause is named from this confidence on, and decides that a run must be mended from the second.
@@ -31,6 +32,8 @@ COSTS_NOTHING = 0.02
 # Share of rows that agree to rounding once rows were put back where they belong, from which on the
 # others were not; and confidence that what is left differs for a reason of its own.
 PUT_BACK, REST_OF_MENDED = 0.8, 0.55
+# Share of effective sequences below which whole-sequence weights are of little use.
+MOST_LOST = 0.5
 # Causes that say no more than that the two sides differ.
 LAST = "forwards-differ"
 WIDEST = (LAST, "context-differs")
@@ -88,8 +91,7 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
             began = onset is not None and STAGES.index(stage) >= STAGES.index("alignment")
             if began and onset is not None and cause.name not in NOTHING_WRONG:
                 suspicion = replace(suspicion, from_step=onset.step)
-            if (suspicion.verdict or cause.words.verdict) == "guides":
-                suspicion = replace(suspicion, verdict=by_size(signs))
+            suspicion = replace(suspicion, verdict=verdict_of_cause(signs, cause, suspicion))
             named = _with(named, cause, suspicion)
             if suspicion.mended is not None:
                 mended = suspicion.mended.without_tokens(~signs.case.mask)
@@ -310,11 +312,26 @@ def _causes(signs: Signs, named: Named) -> list[NamedCause]:
     return [replace(first, evidence=evidence), *others]
 
 
+def verdict_of_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> str:
+    """Return the verdict that a cause alone gives on a case.
+
+    A difference without a telling structure is judged by who sampled. And no other difference of
+    two forward passes is correctable where the recorded distribution surely did not sample: then a
+    second fault is there, whatever the first is called.
+    """
+    verdict, valid = suspicion.verdict or cause.words.verdict, signs.validity.answer
+    if verdict == "guides":
+        verdict = by_size(signs)
+    if cause.stage != "difference" or verdict not in ("healthy", "correctable"):
+        return verdict
+    if valid == UNKNOWN and cause.name == LAST and suspicion.verdict is None:
+        return "inconclusive"
+    return "broken" if valid == INVALID else verdict
+
+
 def _named_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> NamedCause:
     words = cause.words
     verdict = suspicion.verdict or words.verdict
-    if verdict == "guides":
-        verdict = by_size(signs)
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
     return NamedCause(
         slug=words.slug,
@@ -383,6 +400,18 @@ def _verdict(causes: Sequence[NamedCause]) -> str:
     return "correctable" if any(cause.verdict == "correctable" for cause in causes) else "healthy"
 
 
+def _usefulness(signs: Signs) -> str:
+    """Say how many sequences importance weights leave: valid and useful are two things."""
+    tokens = signs.case.tokens
+    log_weights = tokens.row_sums(tokens.log_ratio)[tokens.per_row > 0]
+    weights = np.exp(log_weights - log_weights.max())
+    left, rows = float(weights.sum() ** 2 / np.sum(weights**2)), len(weights)
+    found = f"leave {rough(left)} effective sequences of {rows:,}"
+    if left < MOST_LOST * rows:
+        return f"Importance weights are valid but {found}: remove the cause first."
+    return f"Importance weights are valid and {found}."
+
+
 def _summary(signs: Signs, verdict: str, causes: Sequence[NamedCause]) -> str:
     """Say the verdict's cause in one or two sentences."""
     case = signs.case
@@ -393,19 +422,20 @@ def _summary(signs: Signs, verdict: str, causes: Sequence[NamedCause]) -> str:
             f"{len(case.tokens):,} sampled tokens with log-probs of both sides are too few to tell "
             f"anything; {ENOUGH} are needed at least."
         )
-    first = causes[0]
-    if first.from_step is None:
-        return first.message
+    useful = f" {_usefulness(signs)}" if verdict == "correctable" else ""
+    return f"{_since(signs, causes[0])}{causes[0].message}{useful}"
+
+
+def _since(signs: Signs, cause: NamedCause) -> str:
+    """Say in which steps a cause shows; empty where it shows in all."""
     onset = signs.places.onset
+    if cause.from_step is None:
+        return ""
     if onset is None:
-        return f"From step {first.from_step} on: {first.message}"
-    if onset.last is not None:
-        return (
-            f"In steps {onset.step} to {onset.steps.labels[onset.last]} k3 is some "
-            f"{rough(onset.times)} times the median of the other steps. {first.message}"
-        )
-    place = " (the last)" if onset.first == len(onset.steps.labels) - 1 else ""
-    return (
-        f"From step {onset.step} on{place} k3 is some {rough(onset.times)} times the median of the "
-        f"steps before. {first.message}"
-    )
+        return f"From step {cause.from_step} on: "
+    last, times = onset.steps.labels[-1 if onset.last is None else onset.last], rough(onset.times)
+    if onset.last is None:
+        place = " (the last)" if onset.first == len(onset.steps.labels) - 1 else ""
+        return f"From step {onset.step} on{place} k3 is {times} times its median before. "
+    steps = f"step {onset.step}" if str(onset.step) == last else f"steps {onset.step} to {last}"
+    return f"In {steps} alone k3 is {times} times its median elsewhere. "

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.evidence import ratio_fact
-from rcdiag.diagnosis.causes.noise import BROKEN, NOISE, noisy, not_sampled_from
-from rcdiag.diagnosis.causes.other_weights import OTHER_WEIGHTS, by_weights, older_trainer
-from rcdiag.diagnosis.estimates import mean_ratio, share_of
+from rcdiag.diagnosis.causes.noise import NOISE, noisy
+from rcdiag.diagnosis.causes.weights import WEIGHTS, by_weights, older_trainer
+from rcdiag.diagnosis.estimates import share_of
 from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
+from rcdiag.diagnosis.validity import INVALID
 
 COARSE = 0.1  # nats, rms: quantised weights differ by less
 GIVEN_BACK = 0.2  # of the re-scores' own difference, by which they may miss the columns
@@ -22,64 +22,51 @@ MANY_ROWS = 32  # rows from which on two kinds of them are told apart
 
 
 def _forwards_differ(signs: Signs) -> Suspicion | None:
-    law = signs.law
+    law, validity = signs.law, signs.validity
     if len(signs.case.tokens) == 0 or noisy(signs):
         return None
-    broken = abs(law.ratio_mean[1]) > BROKEN
     quiet = _share_of_quiet_rows(signs)
-    if quiet is not None:
+    if validity.answer == INVALID:
+        where, possible = _not_sampled(signs)
+    elif quiet is not None:
         where = (
             f" in some rows, while {share_of(quiet)} agree to rounding: another replica, "
-            "packing, padding, a cache, or text that was encoded again; nothing in the table tells "
-            "which"
+            "packing, padding, a cache, or text that was encoded again"
         )
         possible = ["replica-unsynced", "packing-leak", "retokenised", "context-differs"]
-    elif not_sampled_from(law):
-        mean = law.ratio_mean[0]
-        where, possible = _no_law_of_both(mean)
     else:
+        times = law.rms / HONEST
         where = (
-            " in weights, precision, context or model function; nothing in the table tells which"
+            f", {times:.1f} times what the rounding of two engines explains, and the table does "
+            "not show why: if weights are in sync, one of the two computes another function, "
+            "context or precision"
         )
         possible = ["weights-differ", "context-differs", "quantised-weights"]
     return Suspicion(
         confidence=0.92 if law.rms > LOUD else 0.7,
-        message=f"The two forward passes differ ({law.rms:.2g} nats rms, k3 {law.k3:.2g}){where}.",
-        evidence=[
-            fact(
-                "rms log-ratio",
-                "more than rounding" if law.rms >= HONEST else "that of rounding, but see E[ratio]",
-                rms=law.rms,
-            ),
-            ratio_fact(
-                law,
-                otherwise="not 1: the record may not be the law that sampled" if broken else "",
-            ),
-        ],
+        message=f"The two forward passes differ ({law.rms:.2g} nats rms){where}.",
+        evidence=[fact("rms log-ratio", "more than rounding", rms=law.rms), validity.evidence],
         side="engine",
         also_possible=possible,
-        verdict=_verdict_of_size(law, broken),
     )
 
 
-def _no_law_of_both(mean: float) -> tuple[str, list[str]]:
-    """Say what an E[ratio] that is not 1 leaves possible, and name it.
+def _not_sampled(signs: Signs) -> tuple[str, list[str]]:
+    """Say what is left where the recorded distribution surely did not sample.
 
-    Whatever weights, precision, context and function the trainer has: its law sums to 1, so that
-    E[ratio] is 1 under the law that sampled.
+    Whatever weights, precision, context and function the trainer has, its distribution sums to 1,
+    so that E[ratio] is 1 under the recorded one.
     """
-    if mean > 1:
+    if signs.validity.lacks_support:
         return (
-            f", and E[ratio] is {mean_ratio(mean)}, not 1 as for other weights, precision or "
-            "context: what was recorded is not the law that sampled, or the trainer's does not "
-            "sum to 1",
-            ["temperature-raw-recorded", "draft-recorded", "vocab-shard-wrong"],
+            ", and the sampler could not take all that the trainer expects, or the trainer's "
+            "distribution does not sum to 1",
+            ["truncated-law", "penalty", "vocabulary-padding"],
         )
     return (
-        f", and E[ratio] is {mean_ratio(mean)}, not 1 as for other weights, precision or context: "
-        "the sampler could not take what the trainer expects, or the trainer's law does not sum "
-        "to 1",
-        ["truncated-law", "penalty", "vocabulary-padding"],
+        ", and the recorded distribution is not the one that sampled, or the trainer's does not "
+        "sum to 1",
+        ["temperature-raw-recorded", "draft-recorded", "vocab-shard-wrong"],
     )
 
 
@@ -91,13 +78,6 @@ def _share_of_quiet_rows(signs: Signs) -> float | None:
         return None
     quiet, loud = float(np.mean(rms < HONEST)), float(np.mean(rms > 3 * LOUD))
     return quiet if min(quiet, loud) > 0.1 and quiet + loud > 0.85 else None
-
-
-def _verdict_of_size(law: Law, broken: bool) -> str:
-    """Return the verdict on a difference without a name."""
-    if (broken and law.ratio_mean[0] < 0.99) or law.k3 > 0.1:
-        return "broken"
-    return "inconclusive" if broken or law.rms > LOUD else "correctable"
 
 
 def _reference(signs: Signs) -> Suspicion | None:
@@ -151,9 +131,7 @@ def _by_rescore(slug: str) -> Callable[[Signs], Suspicion | None]:
             f"re-scores by {noise:.2g}.",
             evidence=facts,
             side="trainer" if trainer.rms > sampler.rms else "sampler",
-            verdict=None
-            if slug != "forwards-differ"
-            else ("broken" if trainer.rms > sampler.rms else None),
+            verdict="broken" if trainer.rms > sampler.rms else None,
         )
 
     return weigh
@@ -209,7 +187,7 @@ def _quantised(slug: str) -> Callable[[Signs], Suspicion | None]:
 
 
 DIFFERENCE = (
-    *OTHER_WEIGHTS,
+    *WEIGHTS,
     *(
         shipped(slug, "difference", _quantised(slug))
         for slug in ("fp8-weights", "int8-weights", "int4-weights")

@@ -3,49 +3,56 @@
 from __future__ import annotations
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.evidence import ratio_fact
-from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
+from rcdiag.diagnosis.signs import HONEST, Signs
+from rcdiag.diagnosis.validity import INVALID
 
 # Both sides compute in one precision with one kernel.
 BITWISE = 1e-4
-# A mean is not what it should be beyond so many clustered standard errors.
-BROKEN = 4.0
-# Nats, rms: two engines in bfloat16 differ by .01 to .05; beyond LOUD only noise of one size on all
-# logits is told from a fault, by the share of the largest hundredth of the tokens; it moves tokens
-# both ways.
-MOST_OF_ENGINES, EVEN, BOTH_WAYS = 0.06, 0.22, 0.7
+# Nats, rms: two engines in bfloat16 with the same weights differ by .005 to .06.
+MOST_OF_ENGINES = 0.06
+# Structure by token id: the correlation of ids' means between halves of the rows, and the share of
+# variance that they explain.
+DIRECTED, EXPLAINED = 0.3, 0.02
+# The first tokens, or the later half, stand apart by so many times.
+AT_A_PLACE = 3.0
+# Share of squared log-ratios of one sign; rounding moves tokens both ways.
+MOST_ONE_SIDED = 0.8
 # A tail without a place: the largest thousandth of the tokens holds so much of the squares, and
 # the largest hundredth stands in so many different rows, as far as there are rows.
 MOST_IN_TAIL, SPREAD_OVER_ROWS = 0.5, 0.6
 BULK = 0.04  # nats, rms of all but the largest hundredth, with a few experts exchanged
 
 
+def structures(signs: Signs) -> list[str]:
+    """Return the ways in which log-ratios are not those of rounding, of those that were tested."""
+    law, places = signs.law, signs.places
+    seen = law.by_token_id
+    loud = places.loud_rows
+    tests = {
+        "by token id": seen.correlation >= DIRECTED
+        and seen.explained >= EXPLAINED
+        and seen.beyond_chance,
+        "at the first tokens": law.first_tokens > AT_A_PLACE,
+        "by position": not 1 / AT_A_PLACE < law.late < AT_A_PLACE,
+        "of one sign": law.one_sided > MOST_ONE_SIDED,
+        "by engine": loud is not None and bool(loud.engines),
+        "in some rows alone": loud is not None and not loud.engines,
+        "in some steps alone": signs.onset is not None or places.onset is not None,
+    }
+    return [name for name, found in tests.items() if found]
+
+
 def noisy(signs: Signs) -> bool:
-    """Tell whether the mismatch is no more than two honest engines have."""
+    """Tell whether the mismatch is no more than two honest engines have, and shaped as theirs."""
     law = signs.law
-    if abs(law.ratio_mean[0] - 1.0) > 0.001 and abs(law.ratio_mean[1]) > 2 * BROKEN:
-        return False  # rounding leaves E[ratio] at 1
-    if signs.lacks_at_sure_tokens and law.ratio_mean[1] < -law.tokens.as_far(BROKEN):
-        return False  # and moves certain tokens both ways
+    if signs.validity.answer == INVALID:
+        return False
+    if signs.lacks_at_sure_tokens and law.ratio_mean[1] < -law.tokens.as_far(4.0):
+        return False  # rounding moves certain tokens both ways
     if law.rms < HONEST:
         return True
-    seen = law.by_token_id
-    directed = seen.correlation >= 0.3 and seen.explained >= 0.02 and seen.beyond_chance
-    even = law.rms < MOST_OF_ENGINES and law.tail_over_sureness < EVEN
     # Re-scores tell whose noise it is: one engine may be coarse by itself.
-    even = even and law.one_sided < BOTH_WAYS and None in signs.rescored
-    return (law.rms < LOUD or even) and not directed and abs(law.ratio_mean[1]) < 4.0
-
-
-def not_sampled_from(law: Law) -> bool:
-    """Tell whether the recorded law is not the one that sampled, so that other weights, precision
-    or context of the trainer are not all that differs.
-
-    Large ratios that a sample misses make E[ratio] too small, never too large; and rounding by the
-    recorder itself makes it larger by less than rms^2.
-    """
-    (mean, z), rms, far = law.ratio_mean, law.rms, law.tokens.as_far(BROKEN)
-    return (z > far and mean - 1.0 > rms**2) or (z < -far and 1.0 - mean > rms**2 > 0)
+    return law.rms < MOST_OF_ENGINES and None in signs.rescored and not structures(signs)
 
 
 def _healthy(signs: Signs) -> Suspicion | None:
@@ -54,7 +61,7 @@ def _healthy(signs: Signs) -> Suspicion | None:
         return None
     return Suspicion(
         confidence=0.95,
-        message=f"Both columns agree to {law.rms:.1g} nats rms: one precision, one law.",
+        message=f"Both columns agree to {law.rms:.1g} nats rms: one precision on both sides.",
         evidence=[fact("rms log-ratio", "one precision on both sides", rms=law.rms)],
         also_possible=["temperature-silent", "top-p-silent"],
         verdict="healthy",
@@ -63,18 +70,17 @@ def _healthy(signs: Signs) -> Suspicion | None:
 
 def _engine_noise(signs: Signs) -> Suspicion | None:
     law = signs.law
-    tokens = len(signs.case.tokens)
-    if not tokens or law.rms < BITWISE or not noisy(signs):
+    if not len(signs.case.tokens) or law.rms < BITWISE or not noisy(signs):
         return None
     quiet = law.rms < HONEST
     others = ["bf16-logits", "batch-noise", "temperature-silent", "top-p-silent"]
     return Suspicion(
         confidence=0.9 if quiet else 0.7,
-        message=f"Log-ratios are small ({law.rms:.2g} nats rms) and without structure: the "
-        "rounding of two engines.",
+        message=f"Log-ratios are small ({law.rms:.2g} nats rms) and do not depend on token id, "
+        "position, row or step: the rounding of two engines.",
         evidence=[
             fact("rms log-ratio", "rounding", rms=law.rms),
-            ratio_fact(law),
+            signs.validity.evidence,
             fact(
                 "token ids agree between halves of the rows",
                 "too little for a drift of weights",
@@ -89,30 +95,30 @@ def _engine_noise(signs: Signs) -> Suspicion | None:
 def _moe_routing(signs: Signs) -> Suspicion | None:
     """Look for rounding nearly everywhere and a few tokens that are far off, anywhere.
 
-    What moves tokens by their id, their place, their row or to one law alone has another cause.
+    What moves tokens by their id, their place or their row has another cause.
     """
     law = signs.law
     if not len(signs.case.tokens) or noisy(signs) or law.tail_share < MOST_IN_TAIL:
         return None
-    bulk = law.rms_of_bulk
-    if bulk > BULK or abs(law.ratio_mean[1]) > BROKEN or abs(law.by_token_id.correlation) > 0.3:
+    if law.rms_of_bulk > BULK or signs.validity.answer == INVALID:
         return None
-    anywhere = law.first_tokens < 3.0 and 1 / 3.0 < law.late < 3.0
+    anywhere = not set(structures(signs)) - {"of one sign", "in some rows alone"}
+    anywhere &= abs(law.by_token_id.correlation) < DIRECTED
     if not anywhere or law.rows_of_tail < SPREAD_OVER_ROWS:
         return None
     return Suspicion(
         confidence=0.65,
-        message=f"The bulk of the tokens agrees ({bulk:.2g} nats rms but for the largest 1%), and "
-        f"0.1% of them, anywhere, hold {law.tail_share:.0%} of the squared log-ratios: as where "
-        "the engines chose other experts for a few tokens.",
+        message=f"The bulk of the tokens agrees ({law.rms_of_bulk:.2g} nats rms but for the "
+        f"largest 1%), and 0.1% of them, anywhere, hold {law.tail_share:.0%} of the squared "
+        "log-ratios: as where the engines chose other experts for a few tokens.",
         evidence=[
-            fact("rms log-ratio but for the largest 1%", "rounding", rms=bulk),
+            fact("rms log-ratio but for the largest 1%", "rounding", rms=law.rms_of_bulk),
             fact(
                 "share of squares in the largest 0.1% of tokens",
                 "a tail of few tokens",
                 share=law.tail_share,
             ),
-            ratio_fact(law),
+            signs.validity.evidence,
         ],
         also_possible=["engine-noise", "batch-noise", "moe-expert-wrong"],
     )

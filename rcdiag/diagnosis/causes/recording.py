@@ -73,7 +73,8 @@ def _duplicated_rows(signs: Signs) -> Suspicion | None:
         _surprise(likely[case.mask], tools_masked=not case.mask.all()),
         len(case.lengths),
     )
-    groups = case.facts.group
+    # The same prompt may stand under several group ids, as in dumps that were merged.
+    prompts = case.facts.prompt
     # A record of the whole law makes answers of a kept set or a low temperature less likely than
     # they were.
     unlikely = 2 * UNLIKELY if _sharper(case.facts) else UNLIKELY
@@ -81,8 +82,8 @@ def _duplicated_rows(signs: Signs) -> Suspicion | None:
         tokens = slice(case.start[index], case.start[index] + case.lengths[index])
         digest = hashlib.blake2b(case.token_id[tokens].tobytes(), digest_size=16)
         digest.update(values[tokens].tobytes())
-        if groups is not None:
-            digest.update(groups[index].tobytes())
+        if prompts is not None:
+            digest.update(prompts[index].tobytes())
         key = digest.digest()
         if key in seen and total[index] < unlikely:
             again[index] = True

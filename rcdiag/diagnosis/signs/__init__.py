@@ -15,6 +15,7 @@ from rcdiag.diagnosis.signs.law import HONEST, LOUD, Law
 from rcdiag.diagnosis.signs.places import Onset, Places
 from rcdiag.diagnosis.signs.storage import StoredColumn, stored_column
 from rcdiag.diagnosis.signs.tempered import SurePower, sure_power
+from rcdiag.diagnosis.validity import Validity, validity_of
 from rcdiag.frozen import dataclass
 
 __all__ = [
@@ -61,6 +62,11 @@ class Signs:
     def law(self) -> Law:
         """Return how the log-ratio of sampler and trainer behaves."""
         return Law(self.case.tokens)
+
+    @cached_property
+    def validity(self) -> Validity:
+        """Return whether the recorded distribution sampled the tokens."""
+        return validity_of(self.case)
 
     @cached_property
     def first_turns_agree(self) -> tuple[float, float] | None:

@@ -6,17 +6,22 @@ import re
 
 import numpy as np
 
-from rcdiag.diagnosis.case import Counts, Flags
+from rcdiag.diagnosis.case import Array, Case, Counts, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.evidence import above_one, ratio_fact
-from rcdiag.diagnosis.causes.noise import BROKEN, noisy, not_sampled_from
-from rcdiag.diagnosis.estimates import mean_ratio, share_of
+from rcdiag.diagnosis.causes.noise import noisy
+from rcdiag.diagnosis.estimates import share_of
 from rcdiag.diagnosis.signs import HONEST, Law, Signs
 from rcdiag.diagnosis.signs.places import trend
+from rcdiag.diagnosis.validity import INVALID
 
 MANY_SYNCED = 4  # steps at rounding, after which one other step is no sampler that is never synced
 FEWEST_MIXED = 4  # rows sampled by several versions, from which on weights changed in flight
-MOST_ONE_SIDED = 0.98  # share of squared log-ratios of one sign
+MOST_ONE_SIDED = 0.98  # share of squared log-ratios of one sign; other weights move tokens both ways
+# Standard errors by which log-ratios grow with the lag, and times by which they do over all lags.
+SURELY_LAGGING, LEAST_GROWTH = 4.0, 1.5
+FEWEST_OF_LAG = 4  # rows
+# Rows whose advantage the log-ratio follows: their number, the correlation, its t statistic.
+FEWEST_TRAINED, LEAST_CORRELATION, LEAST_T = 24, 0.5, 6.0
 
 
 def _declared_weights(signs: Signs) -> Suspicion | None:
@@ -77,41 +82,95 @@ def _step_of(model: str | None) -> int | None:
 def _stale_weights(signs: Signs) -> Suspicion | None:
     if older_trainer(signs) is not None:
         return None
-    return _declared_weights(signs) or _older_version(signs)
+    return _declared_weights(signs) or _lagging(signs)
 
 
-def _older_version(signs: Signs) -> Suspicion | None:
-    """Look for rows whose weights, by their number, are several updates behind their step.
+def _lags(case: Case) -> Array | None:
+    """Return step less policy_version of each row, the mean over its tokens; None where unknown.
 
-    Some loops count the weights from 0 and the steps from 1: one update behind is in order.
+    Trainers count versions from different origins: only differences between lags are evidence.
     """
-    version, step, law = signs.case.facts.policy_version, signs.case.facts.step, signs.law
-    if version is None or step is None or not len(signs.case.tokens) or noisy(signs):
+    version, step = case.facts.policy_version, case.facts.step
+    if version is None or step is None or not len(case.tokens):
         return None
-    if signs.declared.weights_agree or law.first_tokens > 3.0 or not_sampled_from(law):
+    tokens = case.tokens
+    if not case.facts.version_by_token:
+        return (step - version).astype(np.float64)
+    lag = step[tokens.owner] - version[tokens.place]
+    return tokens.row_sums(lag.astype(np.float64)) / np.maximum(tokens.per_row, 1)
+
+
+def _lagging(signs: Signs) -> Suspicion | None:
+    """Look for rows that differ the more, the more updates their weights are behind their step."""
+    law, lag = signs.law, _lags(signs.case)
+    if lag is None or signs.declared.weights_agree or signs.validity.answer == INVALID:
         return None
-    tokens = signs.case.tokens
-    own = version[tokens.place] if signs.case.facts.version_by_token else version[tokens.owner]
-    lag = step[tokens.owner] - own
-    behind = float(np.mean(lag >= 2))
-    if behind < 0.9:
+    known = signs.case.tokens.per_row > 0
+    behind = lag[known]
+    least, most = float(behind.min()), float(behind.max())
+    if least == most:
+        return _as_far_behind(signs, int(least))
+    growth, z = _growth(signs.places.rms_of_rows[known], behind)
+    if z < SURELY_LAGGING or growth < LEAST_GROWTH:
         return None
-    least, most = int(lag.min()), int(lag.max())
-    by = f"{least}" if least == most else f"{least} to {most}"
+    older = behind > least
+    by_lag = {
+        f"lag {value:g}": round(float(np.sqrt(np.mean(_squares(signs)[known][behind == value]))), 4)
+        for value in np.unique(behind)[:8]
+    }
     return Suspicion(
-        confidence=0.92 if by_weights(law) else 0.7,
-        message=f"The columns `policy_version` and `step` say that the sampler's weights are {by} "
-        f"updates behind; the two sides differ by {law.rms:.2g} nats rms.",
+        confidence=0.92,
+        message=f"Log-ratios grow with the age of the weights that sampled: by {growth:.2g} times "
+        f"from a lag of {least:g} to one of {most:g} updates (step less policy_version; "
+        f"{z:.0f} standard errors). The sampler's weights are behind the trainer's.",
+        evidence=[fact("rms log-ratio by lag", "grows with the lag", **by_lag, z=z)],
+        share_of_rows=float(older.mean()),
+        also_possible=["weights-never-synced", "in-flight-update"],
+    )
+
+
+def _squares(signs: Signs) -> Array:
+    return signs.places.rms_of_rows**2
+
+
+def _growth(rms: Array, lag: Array) -> tuple[float, float]:
+    """Return by how many times rows' rms grows over all lags, and the z of its slope.
+
+    It is that of log rms on the lag by least squares, with errors that allow for unequal variances;
+    logarithms keep a few rows with large log-ratios from deciding. Zero and 1 where lags of fewer
+    than two kinds have enough rows.
+    """
+    counts = np.unique(lag, return_counts=True)[1]
+    if (counts >= FEWEST_OF_LAG).sum() < 2:
+        return 1.0, 0.0
+    size = np.log(np.maximum(rms, 1e-6))
+    centred = lag - lag.mean()
+    slope = float(centred @ size / (centred @ centred))
+    residual = size - size.mean() - slope * centred
+    error = float(np.sqrt(np.sum((centred * residual) ** 2)) / (centred @ centred))
+    growth = float(np.exp(np.clip(slope * (lag.max() - lag.min()), -50.0, 50.0)))
+    return growth, slope / max(error, 1e-12)
+
+
+def _as_far_behind(signs: Signs, lag: int) -> Suspicion | None:
+    """Weigh weights that are equally many updates behind in all rows.
+
+    A lag of one may be a matter of counting, and does not contrast with anything; that the two
+    sides differ by more than rounding, without another structure, speaks for it.
+    """
+    law = signs.law
+    if lag < 1 or noisy(signs) or law.first_tokens > 3.0:
+        return None
+    directed = by_weights(law)
+    updates = "update" if lag == 1 else "updates"
+    return Suspicion(
+        confidence=(0.92 if directed else 0.7) if lag > 1 else (0.8 if directed else 0.55),
+        message=f"By `policy_version` and `step` the sampler's weights are {lag} {updates} behind "
+        f"in every row; the two sides differ by {law.rms:.2g} nats rms.",
         evidence=[
-            fact("step less policy_version", "weights of earlier steps", least=least, most=most),
-            fact(
-                "token ids agree between halves of the rows",
-                "a drift with a direction" if by_weights(law) else "not told by token ids",
-                correlation=law.by_token_id.correlation,
-                explained=law.by_token_id.explained,
-            ),
+            fact("step less policy_version", "weights of earlier steps", lag=lag),
+            signs.validity.evidence,
         ],
-        share_of_rows=behind,
         also_possible=["weights-differ", "weights-never-synced", "forwards-differ"],
     )
 
@@ -125,76 +184,50 @@ def _short(fingerprint: object) -> str:
 
 
 def _never_synced(signs: Signs) -> Suspicion | None:
-    onset = signs.onset
-    if signs.law.rms < HONEST:
+    """Look for a gap that grows over the steps, as behind weights that stay as they were."""
+    parts, law, onset = signs.places.by_step, signs.law, signs.onset
+    if law.rms < HONEST or law.one_sided > MOST_ONE_SIDED or signs.validity.answer == INVALID:
         return None
-    if onset is None:
-        return _growing(signs)
-    later = onset.steps.rms[onset.first :]
-    # One step after many that were synced shows no growth.
-    grows = later[-1] > 1.1 * later[0] if len(later) > 1 else onset.first < MANY_SYNCED
-    if not grows or signs.law.by_token_id.correlation < 0.6 or _no_weights(signs.law):
+    if onset is not None:
+        parts = onset.steps
+        later = parts.rms[onset.first :]
+        # One step after many that were synced shows no growth.
+        grows = later[-1] > 1.1 * later[0] if len(later) > 1 else onset.first < MANY_SYNCED
+        steadily = len(later) >= 4 and float(np.mean(np.diff(later) > 0)) >= 0.8
+    elif parts is not None and len(parts.labels) >= 4 and parts.rms[-1] > 2 * HONEST:
+        rising = float(np.mean(np.diff(parts.rms) > 0)) >= 0.8
+        steadily = rising and parts.rms[-1] > 3 * parts.rms[0]
+        grows = steadily or trend(parts.rms) > 2.0
+    else:
         return None
-    before = float(np.median(onset.steps.rms[: onset.first]))
-    last = onset.steps.labels[-1]
-    steadily = len(later) >= 4 and np.mean(np.diff(later) > 0) >= 0.8
+    if parts is None or not grows:
+        return None
+    directed = law.by_token_id.correlation > 0.6
+    first = parts.labels[0 if onset is None else onset.first - 1]
+    before = parts.rms[0] if onset is None else np.median(parts.rms[: onset.first])
     return Suspicion(
-        confidence=0.85 if steadily else 0.74 if len(onset.steps.labels) > 2 else 0.55,
-        message=f"The gap is {before:.2g} nats rms up to step "
-        f"{onset.steps.labels[onset.first - 1]} and {onset.steps.rms[-1]:.2g} in step {last}: the "
-        "sampler keeps the weights of an earlier step.",
-        evidence=[
-            fact(
-                "rms log-ratio by step",
-                "grows",
-                steps=onset.steps.labels[-12:],
-                rms=[round(float(value), 5) for value in onset.steps.rms[-12:]],
-            )
-        ],
-        also_possible=["stale-weights", "weights-differ"],
-    )
-
-
-def _growing(signs: Signs) -> Suspicion | None:
-    """Look for a gap that grows from step to step, as behind weights that stay as they were."""
-    parts, law = signs.places.by_step, signs.law
-    if parts is None or len(parts.labels) < 4:
-        return None
-    steadily = float(np.mean(np.diff(parts.rms) > 0)) >= 0.8 and parts.rms[-1] > 3 * parts.rms[0]
-    if not (steadily or trend(parts.rms) > 2.0) or parts.rms[-1] < 2 * HONEST:
-        return None
-    if law.by_token_id.correlation < 0.6 or _no_weights(law):
-        return None
-    return Suspicion(
-        confidence=0.8,
-        message=f"The gap grows from step to step, from {parts.rms[0]:.2g} nats rms in step "
-        f"{parts.labels[0]} to {parts.rms[-1]:.2g} in step {parts.labels[-1]}: the sampler keeps "
-        "the weights of an earlier step.",
+        confidence=0.85 if steadily and directed else 0.74 if directed or steadily else 0.6,
+        message=f"The gap grows from {float(before):.2g} nats rms at step {first} to "
+        f"{parts.rms[-1]:.2g} at step {parts.labels[-1]}: the sampler keeps the weights of an "
+        "earlier step.",
         evidence=[
             fact(
                 "rms log-ratio by step",
                 "grows",
                 steps=parts.labels[-12:],
                 rms=[round(float(value), 5) for value in parts.rms[-12:]],
-            )
+            ),
+            signs.validity.evidence,
         ],
         also_possible=["stale-weights", "weights-differ"],
     )
-
-
-def _no_weights(law: Law) -> bool:
-    """Tell whether log-ratios are not those of other weights, whose law sums to 1 and moves tokens
-    both ways.
-    """
-    broken = abs(law.ratio_mean[1]) > law.tokens.as_far(BROKEN)
-    return broken or law.one_sided > MOST_ONE_SIDED
 
 
 def _replica(signs: Signs) -> Suspicion | None:
     parts, loud = signs.places.by_engine, signs.places.loud_rows
     if parts is None or loud is None or not loud.engines or signs.law.rms < HONEST:
         return None
-    if not_sampled_from(Signs(signs.case.take(loud.rows)).law):
+    if Signs(signs.case.take(loud.rows)).validity.answer == INVALID:
         return None
     return Suspicion(
         confidence=0.95,
@@ -295,27 +328,15 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
     law = signs.law
     if law.rms < HONEST or not by_weights(law) or signs.declared.weights_agree:
         return None
-    mean, z = law.ratio_mean
-    if abs(mean - 1.0) > 0.05 and abs(z) > 2 * BROKEN:
-        return None  # other weights sum to 1 too: the recorded law is not the one that sampled
-    # Missed large ratios make a mean too small, noise of the recorder half of rms^2 too large.
-    if mean - 1.0 > law.rms**2 and z > BROKEN + 1:
+    # Other weights sum to 1, and move tokens both ways: no side is the sharper one everywhere.
+    if signs.validity.answer == INVALID or law.one_sided > MOST_ONE_SIDED:
         return None
-    if _draft_recorded(signs) is not None:
-        return None
-    if law.one_sided > MOST_ONE_SIDED:
-        return None  # other weights move tokens both ways
     if signs.sure_power is not None and signs.sure_power.one_sided:
-        return None  # one law is sharper in every context, as no other weights make it
-    more = above_one(law)
-    besides = (
-        f" Beside that E[ratio] is {mean_ratio(law.ratio_mean[0])}, not 1: the record may not be "
-        "the law that sampled, as where its temperature is another one."
-    )
+        return None
     return Suspicion(
         confidence=0.9,
         message=f"Log-ratios ({law.rms:.2g} nats rms) depend on the token, the same in both halves "
-        f"of the rows: the sampler's weights are not the trainer's.{besides if more else ''}",
+        "of the rows: the sampler's weights are not the trainer's.",
         evidence=[
             fact(
                 "token ids agree between halves of the rows",
@@ -323,43 +344,41 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
                 correlation=law.by_token_id.correlation,
                 explained=law.by_token_id.explained,
             ),
-            ratio_fact(law),
+            signs.validity.evidence,
         ],
         also_possible=[
-            *(["temperature-raw-recorded", "draft-recorded"] if more else []),
             "stale-weights",
             "partial-sync",
             "lora-missing",
             "quantised-weights",
             "forwards-differ",
         ],
-        verdict="inconclusive" if more else None,
     )
 
 
 def _draft_recorded(signs: Signs) -> Suspicion | None:
-    """Look for tokens that are likelier under the trainer than under what was recorded for them.
+    """Look for tokens of the trainer's distribution beside a record of another model's.
 
-    Under the law that sampled, the mean log-ratio is minus a divergence: it cannot be positive.
+    The mean log-ratio is minus a divergence where the recorded distribution sampled, and plus one
+    where the trainer's did.
     """
     law = signs.law
     mean, z = law.mean
-    if law.rms < HONEST or z < BROKEN or 2 * mean < 0.2 * law.rms**2:
+    if law.rms < HONEST or mean < 0 or signs.validity.answer != INVALID:
         return None
-    # Noise of the engine that scored the draft moves E[1 / ratio] a little.
-    if abs(law.inverse_mean[1]) > max(BROKEN, 0.4 * law.ratio_mean[1]):
+    # Under the trainer's distribution E[1 / ratio] is 1, up to noise of the draft's own engine.
+    if abs(law.inverse_mean[1]) > max(4.0, 0.4 * law.ratio_mean[1]):
         return None
     return Suspicion(
         confidence=0.74,
         message=f"Sampled tokens are likelier under `{signs.case.trainer}` than under the recorded "
-        f"policy, by {mean:.2g} nats a token ({z:+.0f} standard errors): what was recorded is not "
-        "the law that sampled, as when a draft model's log-probs are written for its target's "
-        "tokens.",
+        f"policy, by {mean:.2g} nats a token ({z:+.0f} standard errors): the recorded distribution "
+        "did not sample, as when a draft model's log-probs are written for its target's tokens.",
         evidence=[
-            fact("mean log-ratio", "positive: the recorded law did not sample", mean=mean, z=z),
+            fact("mean log-ratio", "positive: the recorded policy did not sample", mean=mean, z=z),
             fact(
                 "E[1 / ratio]",
-                "1: the tokens are of the trainer's law",
+                "1: the trainer's distribution sampled",
                 value=law.inverse_mean[0],
                 z=law.inverse_mean[1],
             ),
@@ -369,7 +388,38 @@ def _draft_recorded(signs: Signs) -> Suspicion | None:
     )
 
 
-OTHER_WEIGHTS = (
+def _old_after_update(signs: Signs) -> Suspicion | None:
+    """Look for rows whose log-probs rose with their advantage: `old` was computed after updates.
+
+    An update on these rows raises the log-probs of those with a positive advantage and lowers
+    those of the others; a stale sampler's rows share no such sign with their own advantages.
+    """
+    advantage, tokens = signs.case.facts.advantage, signs.case.tokens
+    if advantage is None or signs.validity.answer == INVALID or not len(tokens):
+        return None
+    mean = tokens.row_sums(signs.law.log_ratio) / np.maximum(tokens.per_row, 1)
+    known = np.isfinite(advantage) & (tokens.per_row > 0)
+    count = int(known.sum())
+    if count < FEWEST_TRAINED or np.ptp(advantage[known]) == 0 or np.ptp(mean[known]) == 0:
+        return None
+    r = float(np.corrcoef(advantage[known], mean[known])[0, 1])
+    t = r * np.sqrt((count - 2) / max(1.0 - r * r, 1e-12))
+    if r < LEAST_CORRELATION or t < LEAST_T:
+        return None
+    return Suspicion(
+        confidence=0.93,
+        message=f"The log-ratio of a row goes with its advantage (correlation {r:.2f}, t {t:.0f}): "
+        f"`{signs.case.trainer}` was computed after updates on these very rows.",
+        evidence=[
+            fact("correlation of the mean log-ratio with the advantage", "updated", r=r, t=t),
+            fact("rms log-ratio", "moved by the update", rms=signs.law.rms),
+        ],
+        also_possible=["stale-weights"],
+    )
+
+
+WEIGHTS = (
+    shipped("old-after-update", "difference", _old_after_update),
     shipped("stale-weights", "difference", _stale_weights),
     shipped("replica-unsynced", "difference", _replica),
     shipped("in-flight-update", "difference", _in_flight),
