@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from urllib.parse import unquote
 
 from rcdiag.errors import RcdiagError, setting
 
@@ -34,6 +35,26 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_text(path: Path, content: str) -> None:
     """Write UTF-8; halves of surrogate pairs, which UTF-8 has not, become question marks."""
     write_bytes(path, content.encode(errors="replace"))
+
+
+def inside(folder: Path, name: str, source: str) -> Path:
+    """Return the path below `folder` for a file that `source` names; refuse one that leaves it.
+
+    A server, an archive or a dump can name a file `../../.bashrc`. Every path that is written and
+    whose name comes from one of them is made here.
+    """
+    # `%2e%2e` stays as it is in a local path, but a server takes it for `..`.
+    climbs = ".." in re.split(r"[/\\]", unquote(name))
+    path = folder / name
+    no_file = path == folder or "\0" in name or os.path.isabs(name)
+    # Where the path or a folder on the way is a link, it resolves to another one.
+    resolved = os.path.join(os.path.realpath(folder), os.path.normpath(name))
+    if climbs or no_file or os.path.realpath(path) != resolved:
+        raise RcdiagError(
+            f"{source}: names a file that would be written outside of its folder: {name}",
+            hint="do not trust this source; no file was written outside",
+        )
+    return path
 
 
 def not_writable(path: Path, error: OSError) -> RcdiagError:
