@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from rcdiag.errors import RcdiagError
 from rcdiag.files import inside
-from rcdiag.table.remote_file import RemoteFile, gives_ranges, not_readable, remote_file
+from rcdiag.table.remote_file import RemoteFile, gives_ranges, not_readable, reason, remote_file
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # Bytes that are copied at a time.
@@ -176,7 +176,7 @@ def system_of(url: str) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:
         package = PACKAGES.get(protocol)
         raise RcdiagError(
-            f"{url}: no file system for {protocol}:// ({error})",
+            f"{url}: no file system for {protocol}:// ({reason(url, error)})",
             hint=f"pip install {package}"
             if package
             else "protocols that fsspec knows: s3, gs, hf, az, https, ...",
