@@ -86,7 +86,7 @@ class Validity:
         away = abs(self.ratio_mean.value - 1.0) > ROUNDING
         if away and (self.excess.outside(HALFWAY) or self.by_kappa.low > MOST_BY_KAPPA):
             return INVALID
-        within = -HALFWAY < self.by_kappa.low and self.by_kappa.high < MOST_BY_KAPPA
+        within = self.by_kappa.low > -HALFWAY and self.by_kappa.high < MOST_BY_KAPPA
         return VALID if within or self.excess.inside(HALFWAY) else UNKNOWN
 
     @property
@@ -94,7 +94,7 @@ class Validity:
         """Tell whether E[ratio] is surely below 1: the sampler could not take what the trainer
         expects.
         """
-        return self.clusters >= FEWEST_CLUSTERS and self.excess.high < -HALFWAY
+        return self.answer == INVALID and self.excess.high < -HALFWAY
 
     @property
     def rows_needed(self) -> int:

@@ -12,7 +12,15 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import Cause, Suspicion
 from rcdiag.diagnosis.causes.cause_words import words_of
-from rcdiag.diagnosis.judge import DECIDES, SILENT, SURE, WIDEST, diagnosis_of, suspicions
+from rcdiag.diagnosis.judge import (
+    DECIDES,
+    SILENT,
+    SURE,
+    WIDEST,
+    diagnosis_of,
+    suspicions,
+    verdict_of_cause,
+)
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
 
@@ -25,7 +33,6 @@ LAW = 0.75  # confidence from which on a narrow cause is kept where experiments 
 SURER_THAN_A_GUESS = 0.65  # confidence below which experiments name what they cannot explain
 TRUNCATED = "truncated-law"
 KEPT_SETS = {"top-p-renormalised", "top-k-renormalised", "min-p-renormalised"}
-QUANTISED = "quantised-weights"
 WITH_TOOLS, PLACEHOLDER = "mask-includes-tool", "zero-placeholder"
 FEW_MOVED = 0.6  # share of rows
 OPEN = "inconclusive"
@@ -50,11 +57,13 @@ def verdict_with_experiments(
     settled = [(cause, told) for cause, told in table if cause.stage in SETTLED]
     mended = next((told.mended for _, told in reversed(settled) if told.mended is not None), case)
     outcome = run(_without_moved(case, mended))
-    tried = [(cause_of(slug), told) for slug, told in outcome.suspicions]
+    judged = Signs(mended)
+    tried = [
+        (cause, replace(found, verdict=verdict_of_cause(judged, cause, found)))
+        for cause, found in ((cause_of(slug), found) for slug, found in outcome.suspicions)
+    ]
     tried = _since_when(tried, table)
     tried = _law_of_a_part(tried, table)
-    tried = _without_guess_at_precision(tried, table)
-    tried = _as_doubtful_as_the_table(tried, table)
     if any(cause.name == WITH_TOOLS for cause, _ in settled):
         # With tokens of tools, of which some may be left in the mask, any law looks flatter.
         tried = [entry for entry in tried if entry[0].name not in SILENT]
@@ -156,41 +165,6 @@ def _law_of_a_part(
         else (cause, told)
         for cause, told in tried
     ]
-
-
-def _without_guess_at_precision(
-    tried: Sequence[tuple[Cause, Suspicion]], table: Sequence[tuple[Cause, Suspicion]]
-) -> list[tuple[Cause, Suspicion]]:
-    """Leave a difference that must be mended open where experiments guess that it is precision.
-
-    What most tokens leave may be a few times an engine's noise where few contexts are far off; no
-    quantised weights move these so far that the table asks for mending.
-    """
-    large = [one for one in table if one[0].name in WIDEST and one[1].verdict == "broken"]
-    return [
-        large[0]
-        if large and cause.name == QUANTISED and told.confidence < SURER_THAN_A_GUESS
-        else (cause, told)
-        for cause, told in tried
-    ]
-
-
-def _as_doubtful_as_the_table(
-    tried: Sequence[tuple[Cause, Suspicion]], table: Sequence[tuple[Cause, Suspicion]]
-) -> list[tuple[Cause, Suspicion]]:
-    """Leave the verdict open on a difference that no experiment explains and the table leaves open.
-
-    Both name one umbrella; that the record may not be the law that sampled is the table's alone.
-    """
-    doubtful = {cause.name: told for cause, told in table if told.verdict == OPEN}
-
-    def joined(cause: Cause, told: Suspicion) -> Suspicion:
-        own = doubtful.get(cause.name)
-        if own is None or told.confidence >= SURE or told.verdict is not None:
-            return told
-        return replace(told, verdict=own.verdict, evidence=[*told.evidence, *own.evidence])
-
-    return [(cause, joined(cause, told)) for cause, told in tried]
 
 
 def _outlasts_noise(cause: Cause, told: Suspicion) -> bool:

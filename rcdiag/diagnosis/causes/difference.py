@@ -26,6 +26,8 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
     if len(signs.case.tokens) == 0 or noisy(signs):
         return None
     quiet = _share_of_quiet_rows(signs)
+    if (worse := _worse_than_uniform(signs)) is not None:
+        return worse
     if validity.answer == INVALID:
         where, possible = _not_sampled(signs)
     elif quiet is not None:
@@ -48,6 +50,32 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
         evidence=[fact("rms log-ratio", "more than rounding", rms=law.rms), validity.evidence],
         side="engine",
         also_possible=possible,
+    )
+
+
+def _worse_than_uniform(signs: Signs) -> Suspicion | None:
+    """Look for a column whose tokens are less likely than if each id of the table were as likely
+    as any other: no policy that was trained on such text gives these tokens so little.
+    """
+    tokens = signs.case.tokens
+    uniform = -np.log(float(tokens.token_id.max()) + 1.0)
+    means = {
+        signs.case.sampler: float(tokens.sampler.mean()),
+        str(signs.case.trainer): float(tokens.trainer.mean()),
+    }
+    name = min(means, key=means.__getitem__)
+    if means[name] > uniform:
+        return None
+    side = "recorder" if name == signs.case.sampler else "trainer"
+    return Suspicion(
+        confidence=0.92,
+        message=f"`{name}_log_probs` are {-means[name]:.1f} nats below 0 on the mean, more than "
+        f"ln(vocabulary), at least {-uniform:.1f}: worse than a uniform guess. They are not of "
+        "these tokens in this context.",
+        evidence=[fact("mean log-prob", "below that of a uniform guess", **means, uniform=uniform)],
+        side=side,
+        also_possible=["logits-not-shifted", "special-token-ids", "context-differs"],
+        verdict="broken",
     )
 
 

@@ -32,27 +32,11 @@ MOST_LEFT_OUT = -1.0
 
 
 def _renormalised(signs: Signs) -> bool:
-    """Tell whether ratios are only below 1, and bounded, as where the sampler lacks a part."""
-    law, forks = signs.law, signs.forks
-    (mean, z), (inverse, inverse_z) = law.ratio_mean, law.inverse_mean
-    low, high = np.quantile(law.log_ratio, [0.001, 0.999])
-    broken = law.tokens.as_far(BROKEN)
-    if z > -broken:
-        return False
-    # What all tokens of a context share, and that has one sign, is a sum over the vocabulary.
-    if forks is not None and forks.of_context and law.one_sided >= ONE_SIDED and high < NOISE:
-        return True
-    if inverse_z < broken or inverse > 1.45 or low < -3.5:
-        return False
-    # What is left out of a sum is missing in every context; of a flatter law rare tokens gain.
-    rare = law.tokens.trainer < RARE
-    if signs.lacks_at_sure_tokens and rare.any() and float(law.log_ratio[rare].mean()) <= 0:
-        return high < NOISE
-    # Honest noise has a mean log-ratio of -rms^2 / 2: a kept set moves the mean of all tokens.
-    moved = z < -SURELY and inverse_z > SURELY and 1.0 - mean > max(LEAST_MASS, MOVED * law.rms**2)
-    if moved and float(np.median(law.log_ratio)) < 0:
-        return True
-    return law.one_sided >= 0.9 and high <= max(NOISE, 0.35 * abs(low))
+    """Tell whether E[ratio] is below 1 and log-ratios are of one sign but for noise: the recorded
+    distribution is the trainer's without a part of its support.
+    """
+    low, high = np.quantile(signs.law.log_ratio, [0.001, 0.999])
+    return bool(signs.validity.lacks_support and high <= max(NOISE, 0.35 * abs(low)))
 
 
 def _kept_set(signs: Signs) -> Suspicion | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.laws import BROKEN, HOLDS, VISIBLE, usable
+from rcdiag.diagnosis.causes.laws import BROKEN, VISIBLE, usable
 from rcdiag.diagnosis.estimates import mean_ratio
 from rcdiag.diagnosis.signs import HONEST, Law, Signs
 from rcdiag.diagnosis.signs.forks import A_POWER, ROUNDING, Forks
@@ -19,6 +19,7 @@ from rcdiag.diagnosis.signs.tempered import (
     Tempered,
     tempered,
 )
+from rcdiag.diagnosis.validity import INVALID
 
 # Nats; where both sides give tokens so much surprisal on the mean, contexts have many likely ones.
 FLAT = 0.6
@@ -35,6 +36,8 @@ LEFT_BY_FACTOR, TIED = 0.03, 0.8
 # Nats by which all tokens together are likelier under one of two laws, so that the odds are 150 to
 # 1, and standard errors of the mean.
 LIKELIER, LIKELIER_Z = 5.0, 2.5
+# Temperatures are set in tenths: by how much one of two must be nearer to a tenth to be meant.
+ROUND = 0.015
 EITHER = 0.6  # confidence where either law may have sampled
 
 
@@ -48,31 +51,36 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
     if seen is None or signs.law.by_token_id.explained > 0.8:
         return None
     declared = signs.declared.row_temperature
-    ratio_z, inverse_z = signs.law.ratio_mean[1], signs.law.inverse_mean[1]
-    likelier = _likelier(signs)
+    likelier, invalid = _likelier(signs), signs.validity.answer == INVALID
     if seen.told_by != BY_FORKS:
         if declared is not None:
             seen = _by_sure_tokens(signs, seen, declared)
         if declared == 1.0 and not signs.declared.sampler.sampling_temperature:
             return None  # every row was sampled at 1: another law that flattens
-        if abs(ratio_z) < BROKEN and _uneven(signs, seen, declared):
+        if not invalid and _uneven(signs, seen, declared):
             return None  # a cap on logits flattens too, unevenly
-    if likelier == signs.case.trainer:
-        return "temperature-raw-recorded", seen, "tokens are likelier under the trainer's law"
-    if likelier is None and abs(ratio_z) > BROKEN and abs(inverse_z) < HOLDS:
-        return "temperature-raw-recorded", seen, "E[1 / ratio] is 1 and E[ratio] is not"
-    if likelier is None and abs(ratio_z) > 2.5 and abs(ratio_z) > 4 * abs(inverse_z):
-        return "temperature-raw-recorded", seen, "E[1 / ratio] is nearer to 1 than E[ratio]"
-    if likelier is None and abs(ratio_z) > BROKEN + 2 and abs(ratio_z) > 3 * abs(inverse_z):
-        return "temperature-raw-recorded", seen, "E[1 / ratio] is nearer to 1 than E[ratio]"
-    if abs(ratio_z) > 2 * BROKEN and seen.told_by != BY_FORKS:
-        return None
+    if likelier == signs.case.trainer or (likelier is None and invalid):
+        return "temperature-raw-recorded", seen, "the trainer's distribution sampled"
+    if invalid and seen.told_by != BY_FORKS:
+        return None  # neither distribution sampled: a temperature is not all that is wrong
+    return _whose(seen.factor, declared), seen, "the recorded distribution sampled"
+
+
+def _whose(factor: float, declared: float | None) -> str:
+    """Return whose temperature is missing where the recorded distribution sampled.
+
+    The factor is T of the trainer over T of the record: either the trainer divides by it and the
+    sampler does not, or the sampler divides by its reciprocal and the trainer does not. Where rows
+    declare no temperature, the round one of the two is meant, and of two round ones the one below
+    1, as nearly all runs have it.
+    """
+    ignored, left_out = "sampler-ignores-temperature", "trainer-without-temperature"
     if declared is not None and declared != 1.0:
-        log_factor = np.log(seen.factor) / np.log(declared)
-        if log_factor > 0:
-            return "sampler-ignores-temperature", seen, "the trainer's law is the recorded one at T"
-        return "trainer-without-temperature", seen, "the recorded law is the trainer's at T"
-    return "trainer-without-temperature", seen, "the recorded law is the trainer's at another T"
+        return ignored if np.log(factor) / np.log(declared) > 0 else left_out
+    off = {name: abs(T - round(T, 1)) for name, T in ((ignored, factor), (left_out, 1 / factor))}
+    if abs(off[ignored] - off[left_out]) > ROUND:
+        return min(off, key=off.__getitem__)
+    return ignored if factor < 1.0 else left_out
 
 
 def power_of_laws(signs: Signs) -> float | None:

@@ -16,7 +16,8 @@ from rcdiag.diagnosis.validity import INVALID
 
 MANY_SYNCED = 4  # steps at rounding, after which one other step is no sampler that is never synced
 FEWEST_MIXED = 4  # rows sampled by several versions, from which on weights changed in flight
-MOST_ONE_SIDED = 0.98  # share of squared log-ratios of one sign; other weights move tokens both ways
+# Share of squared log-ratios of one sign; other weights move tokens both ways.
+MOST_ONE_SIDED = 0.98
 # Standard errors by which log-ratios grow with the lag, and times by which they do over all lags.
 SURELY_LAGGING, LEAST_GROWTH = 4.0, 1.5
 FEWEST_OF_LAG = 4  # rows
@@ -102,7 +103,7 @@ def _lags(case: Case) -> Array | None:
 
 def _lagging(signs: Signs) -> Suspicion | None:
     """Look for rows that differ the more, the more updates their weights are behind their step."""
-    law, lag = signs.law, _lags(signs.case)
+    lag = _lags(signs.case)
     if lag is None or signs.declared.weights_agree or signs.validity.answer == INVALID:
         return None
     known = signs.case.tokens.per_row > 0
