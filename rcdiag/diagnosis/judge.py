@@ -88,6 +88,8 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
             here = _beside_mended(signs, here, named)
         while here:
             cause, suspicion = here[0]
+            if len(here) > 1:
+                suspicion = replace(suspicion, rival=here[1][1].confidence)
             began = onset is not None and STAGES.index(stage) >= STAGES.index("alignment")
             if began and onset is not None and cause.name not in NOTHING_WRONG:
                 suspicion = replace(suspicion, from_step=onset.step)
@@ -280,7 +282,7 @@ def diagnosis_of(signs: Signs, named: Named) -> Diagnosis:
     if case.trainer is not None:
         pair["trainer"] = case.trainer
     causes = _causes(signs, named)
-    verdict = _verdict(causes)
+    verdict = _verdict(case, causes)
     return Diagnosis(
         verdict=verdict,
         summary=_summary(signs, verdict, causes),
@@ -319,11 +321,12 @@ def verdict_of_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> str:
     two forward passes is correctable where the recorded distribution surely did not sample: then a
     second fault is there, whatever the first is called.
     """
-    verdict, valid = suspicion.verdict or cause.words.verdict, signs.validity.answer
+    verdict = suspicion.verdict or cause.words.verdict
     if verdict == "guides":
         verdict = by_size(signs)
     if cause.stage != "difference" or verdict not in ("healthy", "correctable"):
         return verdict
+    valid = signs.validity.answer
     if valid == UNKNOWN and cause.name == LAST and suspicion.verdict is None:
         return "inconclusive"
     return "broken" if valid == INVALID else verdict
@@ -391,11 +394,12 @@ def by_size(signs: Signs) -> str:
     return "healthy" if little and not beyond_guides(tokens) else "correctable"
 
 
-def _verdict(causes: Sequence[NamedCause]) -> str:
-    """Return the verdict that the causes give together."""
+def _verdict(case: Case, causes: Sequence[NamedCause]) -> str:
+    """Return the verdict that the causes give together; with one policy nothing was compared."""
     if any(cause.verdict == "broken" and cause.confidence >= DECIDES for cause in causes):
         return "broken"
-    if not causes or any(cause.verdict in ("broken", "inconclusive") for cause in causes):
+    doubtful = any(cause.verdict in ("broken", "inconclusive") for cause in causes)
+    if not causes or doubtful or case.trainer is None or not len(case.tokens):
         return "inconclusive"
     return "correctable" if any(cause.verdict == "correctable" for cause in causes) else "healthy"
 
@@ -417,13 +421,19 @@ def _summary(signs: Signs, verdict: str, causes: Sequence[NamedCause]) -> str:
     case = signs.case
     if not causes:
         if case.trainer is None:
-            return f"The table has one policy, `{case.sampler}`; nothing is wrong in its values."
+            return f"{_alone(case)}; its values look valid."
         return (
             f"{len(case.tokens):,} sampled tokens with log-probs of both sides are too few to tell "
             f"anything; {ENOUGH} are needed at least."
         )
+    if case.trainer is None:
+        return f"{_alone(case)}. {causes[0].message}"
     useful = f" {_usefulness(signs)}" if verdict == "correctable" else ""
     return f"{_since(signs, causes[0])}{causes[0].message}{useful}"
+
+
+def _alone(case: Case) -> str:
+    return f"Only one log-prob column (`{case.sampler}`) was found, so nothing was compared"
 
 
 def _since(signs: Signs, cause: NamedCause) -> str:

@@ -46,12 +46,12 @@ def _other_side(case: Case) -> Action:
     column = "`old_log_probs`" if case.sampler != "old" else "`rollout_log_probs`"
     if can_be_scored(case):
         return Action(
-            text=f"score the other side, {column}",
+            text=f"add the other side, {column}",
             command=f"rcdiag score {case.source} --model CKPT",
         )
     return Action(
-        text=f"give the dump of the other side, {column}, beside this one; a checkpoint would need "
-        "`prompt_ids` to score it",
+        text=f"pass the dump with {column} as a second argument; a checkpoint could only score it "
+        "with `prompt_ids`",
         command=f"rcdiag score {case.source} OTHER_DUMP",
     )
 

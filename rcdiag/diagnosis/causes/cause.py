@@ -24,7 +24,10 @@ STAGES = ("storage", "recording", "alignment", "law", "difference")
 class Suspicion:
     """A suspicion is what speaks for a cause in one table, and how sure that makes it."""
 
-    confidence: float  # probability that the cause is right, given such evidence
+    # How well the evidence fits, from 0 to 1, on a scale of the cause's own: `diagnosis.confidence`
+    # turns it into the probability that is shown.
+    confidence: float
+    rival: float = 0.0  # that of the next cause of the same stage
     message: str  # what the cause did to this table, in a sentence with numbers
     evidence: Sequence[Mapping[str, Any]] = ()
     side: str | None = None  # None: that of the cause's words

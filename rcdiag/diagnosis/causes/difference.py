@@ -18,6 +18,7 @@ from rcdiag.diagnosis.validity import INVALID
 
 COARSE = 0.1  # nats, rms: quantised weights differ by less
 GIVEN_BACK = 0.2  # of the re-scores' own difference, by which they may miss the columns
+NEARLY_ALL_ROWS = 0.8  # share of rows
 MANY_ROWS = 32  # rows from which on two kinds of them are told apart
 
 
@@ -26,8 +27,6 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
     if len(signs.case.tokens) == 0 or noisy(signs):
         return None
     quiet = _share_of_quiet_rows(signs)
-    if (worse := _worse_than_uniform(signs)) is not None:
-        return worse
     if validity.answer == INVALID:
         where, possible = _not_sampled(signs)
     elif quiet is not None:
@@ -53,29 +52,35 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
     )
 
 
-def _worse_than_uniform(signs: Signs) -> Suspicion | None:
-    """Look for a column whose tokens are less likely than if each id of the table were as likely
-    as any other: no policy that was trained on such text gives these tokens so little.
+def _not_of_these_tokens(signs: Signs) -> Suspicion | None:
+    """Look for a trainer's column whose tokens are less likely than if each id of the table were as
+    likely as any other, in nearly every row.
+
+    No policy that was trained on such text gives its tokens so little; logits that were not
+    shifted, so that each token is scored by what follows it, do.
     """
-    tokens = signs.case.tokens
-    uniform = -np.log(float(tokens.token_id.max()) + 1.0)
-    means = {
-        signs.case.sampler: float(tokens.sampler.mean()),
-        str(signs.case.trainer): float(tokens.trainer.mean()),
-    }
-    name = min(means, key=means.__getitem__)
-    if means[name] > uniform:
+    tokens, trainer = signs.case.tokens, str(signs.case.trainer)
+    if not len(tokens):
         return None
-    side = "recorder" if name == signs.case.sampler else "trainer"
+    uniform = -np.log(float(tokens.token_id.max()) + 1.0)
+    rows = tokens.per_row > 0
+    of_rows = tokens.row_sums(tokens.trainer)[rows] / tokens.per_row[rows]
+    if float(tokens.trainer.mean()) > uniform or np.mean(of_rows < uniform) < NEARLY_ALL_ROWS:
+        return None
     return Suspicion(
-        confidence=0.92,
-        message=f"`{name}_log_probs` are {-means[name]:.1f} nats below 0 on the mean, more than "
-        f"ln(vocabulary), at least {-uniform:.1f}: worse than a uniform guess. They are not of "
-        "these tokens in this context.",
-        evidence=[fact("mean log-prob", "below that of a uniform guess", **means, uniform=uniform)],
-        side=side,
-        also_possible=["logits-not-shifted", "special-token-ids", "context-differs"],
-        verdict="broken",
+        confidence=0.7,
+        message=f"`{trainer}_log_probs` are {float(tokens.trainer.mean()):.1f} on the mean, below "
+        f"-ln(vocabulary), which is at most {uniform:.1f}: worse than a uniform guess. They are "
+        "not of these tokens, as where logits are not shifted by one.",
+        evidence=[
+            fact(
+                "mean log-prob",
+                "below that of a uniform guess",
+                **{trainer: float(tokens.trainer.mean())},
+                uniform=uniform,
+            )
+        ],
+        also_possible=["special-token-ids", "context-differs", "forwards-differ"],
     )
 
 
@@ -223,5 +228,6 @@ DIFFERENCE = (
     shipped("reference-as-old", "difference", _reference),
     shipped("quantised-weights", "difference", _by_rescore("quantised-weights")),
     *NOISE,
+    shipped("logits-not-shifted", "difference", _not_of_these_tokens),
     shipped("forwards-differ", "difference", _forwards_differ),
 )

@@ -11,7 +11,6 @@ from rcdiag.diagnosis.causes.laws import (
     CERTAIN,
     HOLDS,
     NEARLY,
-    RARE,
     declared_kept_set,
     sets_of_one,
     usable,

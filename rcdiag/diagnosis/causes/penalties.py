@@ -13,7 +13,7 @@ from rcdiag.frozen import dataclass
 # Repeated tokens are compared with new ones of the same id that are about as likely.
 LIKE = (-16.0, -2.0, -0.5, -0.05)
 FEWEST_OF_KIND = 2  # tokens of an id, repeated and new
-LEAST_GAP, SEEN, SURELY = 0.06, 3.5, 5.0  # of shares, and standard errors
+LEAST_GAP, SURELY = 0.06, 5.0  # of shares, and standard errors
 FEW, MANY_IDS = 8, 20  # ids that are pushed at most, and ids that must be seen
 ONE_EDGE = 0.93  # of the largest log-ratio, which others of a pushed id reach
 MANY_TOKENS = 10.0  # that share in these squares
@@ -32,10 +32,10 @@ def penalty(signs: Signs) -> Suspicion | None:
     if not usable(signs) or signs.law.rms < VISIBLE or signs.law.rms > 1.0:
         return None
     gap, z = _repeated_less_new(signs.law)
-    if gap < LEAST_GAP or z < SEEN:
+    if gap < LEAST_GAP or z < SURELY:
         return None
     return Suspicion(
-        confidence=0.9 if z > SURELY else 0.8,
+        confidence=0.9,
         message="The sampler gives tokens that occurred before less than the trainer does: the log-"
         f"ratio is positive {100 * gap:.0f} percentage points more often for repeated tokens than "
         f"for new ones of the same id and like probability ({z:.0f} standard errors).",

@@ -19,6 +19,9 @@ from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 CERTAIN = 0.98
 # Times the error of rounding by which log-ratios tell of something else.
 BEYOND_ROUNDING = 1.5
+# A logarithm of another base is a multiple of the other side's up to noise: how near the median
+# factor is to that of the base, and which share of the rms the factor leaves.
+NEAR_THE_BASE, MOST_LEFT_BY_BASE = 0.005, 0.35
 # Quantiles of two columns, and how far their logarithms are apart at most where they are alike.
 ODDS, ALIKE = (0.02, 0.05, 0.1, 0.2), 0.35
 # Nats between a value that stands for none and all others.
@@ -29,6 +32,10 @@ FAR = 4.0
 UNSURE = 1e-2
 # Nats; tokens that were sampled and accepted have more than that on the median.
 HARDLY = -4.0
+# Rows that end with repeated padding: how many tell, and their share of the rows that end with it.
+FEWEST_PADDED, LEAST_PADDED = 8, 0.5
+# Share of zeros in runs at the edges of rows, from which on that is where they are.
+AT_EDGES = 0.95
 # Numbers that programs write where there is no log-prob.
 SENTINELS = (1.0, -9999.0, -1000.0, -999.0, -100.0, -1e4, -1e6, -1e9, -1e10, -10000.0)
 
@@ -188,12 +195,11 @@ def _log_base(signs: Signs) -> Suspicion | None:
             # Without noise the factor is exact: 0.7, a usual temperature, is not ln 2.
             if max(column.positive.mean(), np.mean(column.other > LARGEST_LOG_PROB)) > 0.01:
                 continue  # no logarithm of a probability, whatever the base
-            alone = abs(k / ratio - 1) < max(0.002, min(left, 0.02)) and left < 0.35
-            alone &= not column.is_no_factor(ratio)
-            if not alone and (_by_temperature(signs, k, ratio) or not column.is_all(ratio)):
+            exact = abs(k / ratio - 1) < NEAR_THE_BASE and left < MOST_LEFT_BY_BASE
+            if not exact or column.is_no_factor(ratio) or _by_temperature(signs, k, ratio):
                 continue
             return Suspicion(
-                confidence=0.97 if abs(k / ratio - 1) < 0.005 else 0.8,
+                confidence=0.97,
                 message=f"The values of `{policy}` are {k:.4f} times the other side's: logarithms "
                 f"of base {base}.",
                 evidence=[fact("ratio of the columns", f"1 / ln {base} = {ratio:.4f}", ratio=k)],
@@ -276,7 +282,36 @@ def _do_not_belong(values: Array, other: Array) -> bool:
     return float(np.corrcoef(one, two)[0, 1]) < 0.4
 
 
+def _padding(signs: Signs) -> Suspicion | None:
+    """Look for rows that end with repeats of one token of which both sides are exactly certain."""
+    case = signs.case
+    sides = [case.log_probs[name] for name in (case.sampler, case.trainer) if name]
+    zero = case.mask & np.all([values == 0.0 for values in sides], axis=0)
+    last = case.start + case.lengths - 1
+    last = last[(case.lengths > 1) & zero[last.clip(0)]]
+    if len(sides) < 2 or len(last) < FEWEST_PADDED:
+        return None
+    ids, counts = np.unique(case.token_id[last], return_counts=True)
+    padding = zero & (case.token_id == ids[counts.argmax()])
+    repeated = int(np.count_nonzero(padding[last] & padding[last - 1]))
+    if repeated < max(FEWEST_PADDED, LEAST_PADDED * len(last)):
+        return None
+    return Suspicion(
+        confidence=0.95,
+        message=f"{repeated:,} rows end with repeats of token {ids[counts.argmax()]}, of which "
+        f"both sides record exactly 0, {int(padding.sum()):,} tokens in all: padding that the mask "
+        "counts as sampled.",
+        evidence=[fact("padding at the end of rows", "no policy sampled it", rows=repeated)],
+        side="recorder",
+        share_of_rows=repeated / max(len(case.lengths), 1),
+        also_possible=["mask-includes-tool"],
+        mended=case.without_tokens(padding),
+    )
+
+
 def _placeholder_zeros(signs: Signs) -> Suspicion | None:
+    if (padding := _padding(signs)) is not None:
+        return padding
     for policy, column in _columns(signs):
         if column.one_value == 0.0 and not column.other_tells:
             return _nothing_but_zeros(signs, policy, column)
@@ -296,18 +331,17 @@ def _placeholder_zeros(signs: Signs) -> Suspicion | None:
             continue  # rows are exchanged, or moved: zeros of sure tokens stand beside other tokens
         if signs.case.trainer is not None and np.mean(_moved(signs)[column.row_of[zeros]]) > 0.5:
             continue  # so they are where a low temperature leaves little that tells it otherwise
-        if _at_the_edges(signs, column.values == 0.0, zeros) > 0.95 and not (
-            _at_the_begin(signs, zeros) > 0.95 and not signs.alignment.shift.any()
-        ):
+        begins, ends = _at_the_edges(signs, column.values == 0.0, zeros)
+        moved = signs.case.trainer is not None and bool(signs.alignment.shift.any())
+        if begins + ends > AT_EDGES and (ends > 1 - AT_EDGES or moved):
             continue  # the end token, and rows that were moved, are causes of their own
         other = column.other[zeros]
         if sets_of_one(signs, policy) and np.median(other) < HARDLY:
             continue  # certain tokens of kept sets, in contexts that the other side does not see
-        first = _at_the_begin(signs, column.values == 0.0) > 0.95
         return Suspicion(
             confidence=0.95,
             message=f"{int((column.values == 0).sum()):,} values of `{policy}` are exactly 0"
-            f"{', at the first token of a row' if first else ''}, "
+            f"{', at the first tokens of rows' if begins > AT_EDGES else ''}, "
             f"{int(zeros.sum()):,} of them where the other side gives the token "
             f"{np.exp(np.median(other)):.2g} on the median: placeholders.",
             evidence=[
@@ -347,16 +381,18 @@ def _nothing_but_zeros(signs: Signs, policy: str, column: StoredColumn) -> Suspi
     )
 
 
-def _at_the_edges(signs: Signs, zeros: Flags, chosen: Flags) -> float:
-    """Return the share of chosen tokens in runs of zeros at the begin or end of a row."""
+def _at_the_edges(signs: Signs, zeros: Flags, chosen: Flags) -> tuple[float, float]:
+    """Return the shares of chosen tokens in runs of zeros at the begin, and at the end, of a row."""
     owner = signs.case.owner[signs.case.mask]
     begins = np.concatenate([[True], owner[1:] != owner[:-1]])
     ends = np.append(begins[1:], True)
     run = np.cumsum(np.concatenate([[True], zeros[1:] != zeros[:-1]]) | begins)
-    edge = np.bincount(run, begins | ends) > 0
+    at_begin, at_end = np.bincount(run, begins) > 0, np.bincount(run, ends) > 0
     # A row of nothing but zeros touches both its edges, and tells of placeholders.
-    whole = np.bincount(run, begins) * np.bincount(run, ends) > 0
-    return float(np.mean((edge & ~whole)[run][chosen]))
+    return (
+        float(np.mean((at_begin & ~at_end)[run][chosen])),
+        float(np.mean((at_end & ~at_begin)[run][chosen])),
+    )
 
 
 def _moved(signs: Signs) -> Flags:
@@ -365,13 +401,6 @@ def _moved(signs: Signs) -> Flags:
     rows = len(signs.case.lengths)
     shifted = np.bincount(alignment.row_of_turn[alignment.shift != 0], minlength=rows) > 0
     return shifted | (alignment.exchanged != np.arange(rows))
-
-
-def _at_the_begin(signs: Signs, chosen: Flags) -> float:
-    """Return the share of chosen tokens that are the first sampled one of their row."""
-    owner = signs.case.owner[signs.case.mask]
-    begins = np.diff(owner, prepend=-1) != 0
-    return float(np.mean(begins[chosen]))
 
 
 def _sentinel(signs: Signs) -> Suspicion | None:

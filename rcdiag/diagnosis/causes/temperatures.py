@@ -29,6 +29,8 @@ MOST_OF_SURPRISAL = 3.0
 EVEN = 0.65
 # Share of what parts two tokens that a declared temperature leaves beside other differences.
 MOST_LEFT = 0.6
+# Share of squared log-ratios that a temperature that no row declares must explain.
+MOST_OF_SQUARES = 0.4
 # Log-probs that were divided are a multiple of the others but for noise, which leaves less than
 # this share of squared log-ratios; or sure tokens tell, by the correlation of their log-ratios'
 # size with their surprisal, both as logarithms.
@@ -48,7 +50,7 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
     seen = _power(signs)
     if (stated := _stated(signs, seen)) is not None:
         return stated
-    if seen is None or signs.law.by_token_id.explained > 0.8:
+    if seen is None:
         return None
     declared = signs.declared.row_temperature
     likelier, invalid = _likelier(signs), signs.validity.answer == INVALID
@@ -59,6 +61,9 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
             return None  # every row was sampled at 1: another law that flattens
         if not invalid and _uneven(signs, seen, declared):
             return None  # a cap on logits flattens too, unevenly
+        known = declared is not None and _agrees(seen.factor, declared)
+        if not known and signs.law.by_log_prob < MOST_OF_SQUARES:
+            return None  # a slope may be significant and explain next to nothing
     if likelier == signs.case.trainer or (likelier is None and invalid):
         return "temperature-raw-recorded", seen, "the trainer's distribution sampled"
     if invalid and seen.told_by != BY_FORKS:

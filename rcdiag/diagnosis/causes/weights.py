@@ -94,11 +94,10 @@ def _lags(case: Case) -> Array | None:
     version, step = case.facts.policy_version, case.facts.step
     if version is None or step is None or not len(case.tokens):
         return None
-    tokens = case.tokens
     if not case.facts.version_by_token:
         return (step - version).astype(np.float64)
-    lag = step[tokens.owner] - version[tokens.place]
-    return tokens.row_sums(lag.astype(np.float64)) / np.maximum(tokens.per_row, 1)
+    lag = (step[case.owner] - version).astype(np.float64)
+    return np.bincount(case.owner, lag, len(step)) / np.maximum(case.lengths, 1)
 
 
 def _lagging(signs: Signs) -> Suspicion | None:
@@ -110,7 +109,7 @@ def _lagging(signs: Signs) -> Suspicion | None:
     behind = lag[known]
     least, most = float(behind.min()), float(behind.max())
     if least == most:
-        return _as_far_behind(signs, int(least))
+        return _as_far_behind(signs, int(least), lag[~known])
     growth, z = _growth(signs.places.rms_of_rows[known], behind)
     if z < SURELY_LAGGING or growth < LEAST_GROWTH:
         return None
@@ -153,21 +152,24 @@ def _growth(rms: Array, lag: Array) -> tuple[float, float]:
     return growth, slope / max(error, 1e-12)
 
 
-def _as_far_behind(signs: Signs, lag: int) -> Suspicion | None:
-    """Weigh weights that are equally many updates behind in all rows.
+def _as_far_behind(signs: Signs, lag: int, before: Array) -> Suspicion | None:
+    """Weigh weights that are equally many updates behind in all rows that are judged.
 
-    A lag of one may be a matter of counting, and does not contrast with anything; that the two
-    sides differ by more than rounding, without another structure, speaks for it.
+    A lag of one may be a matter of counting. Where the mismatch began at a step, the lags `before`
+    that step show whether it began with the lag; else there is nothing to contrast it with, and
+    that the two sides differ by more than rounding, without another structure, speaks for it.
     """
     law = signs.law
-    if lag < 1 or noisy(signs) or law.first_tokens > 3.0:
+    since = signs.onset is not None and len(before) > 0 and float(before.max()) < lag
+    if (lag < 1 and not since) or noisy(signs) or law.first_tokens > 3.0:
         return None
-    directed = by_weights(law)
+    surer = by_weights(law) or since
     updates = "update" if lag == 1 else "updates"
+    where = "in every row from there on, and less before" if since else "in every row"
     return Suspicion(
-        confidence=(0.92 if directed else 0.7) if lag > 1 else (0.8 if directed else 0.55),
+        confidence=(0.92 if surer else 0.7) if lag > 1 or since else (0.8 if surer else 0.55),
         message=f"By `policy_version` and `step` the sampler's weights are {lag} {updates} behind "
-        f"in every row; the two sides differ by {law.rms:.2g} nats rms.",
+        f"{where}; the two sides differ by {law.rms:.2g} nats rms.",
         evidence=[
             fact("step less policy_version", "weights of earlier steps", lag=lag),
             signs.validity.evidence,
@@ -304,27 +306,6 @@ def by_weights(law: Law, share: float = 0.08) -> bool:
     )
 
 
-def _tied_head(signs: Signs) -> Suspicion | None:
-    law = signs.law
-    correlation, explained, _ = law.by_token_id
-    if law.rms < HONEST or explained < 0.8 or law.rms > 1.0 or law.first_tokens > 4:
-        return None
-    return Suspicion(
-        confidence=0.85,
-        message=f"The token id alone explains {explained:.0%} of the log-ratios' variance: the "
-        "output heads differ, and nothing before them.",
-        evidence=[
-            fact(
-                "variance explained by the token id",
-                "the head differs",
-                explained=explained,
-                correlation=correlation,
-            )
-        ],
-        also_possible=["weights-differ", "special-token-ids"],
-    )
-
-
 def _weights_differ(signs: Signs) -> Suspicion | None:
     law = signs.law
     if law.rms < HONEST or not by_weights(law) or signs.declared.weights_agree:
@@ -350,6 +331,7 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
         also_possible=[
             "stale-weights",
             "partial-sync",
+            "tied-head-desync",
             "lora-missing",
             "quantised-weights",
             "forwards-differ",
@@ -426,6 +408,5 @@ WEIGHTS = (
     shipped("in-flight-update", "difference", _in_flight),
     shipped("weights-never-synced", "difference", _never_synced),
     shipped("draft-recorded", "difference", _draft_recorded),
-    shipped("tied-head-desync", "difference", _tied_head),
     shipped("weights-differ", "difference", _weights_differ),
 )

@@ -22,6 +22,7 @@ LEAST_REACH = (
     0.01  # share of a logit's noise that certain tokens are given, for float32 and storage
 )
 LARGEST = 15.0  # nats; larger log-ratios count as this in means of ratios
+PARTS = 40  # of the tokens, by the trainer's log-prob
 # Surprisals, nats, of tokens that both sides are certain of, and how many of them tell a sign.
 SURE, SURE_TOO, FEWEST_SURE = 0.003, 0.02, 200
 
@@ -121,6 +122,23 @@ class Law:
         sure = (sampler < 0) & (sampler > -SURE) & (trainer < 0) & (trainer > -SURE_TOO)
         moved = self.log_ratio[sure & (self.log_ratio != 0)]
         return float(np.mean(moved > 0)) if len(moved) >= FEWEST_SURE else 0.5
+
+    @cached_property
+    def by_log_prob(self) -> float:
+        """Return the share of squared log-ratios that the trainer's log-prob explains, whichever
+        function of it they are: the means over equal parts of the tokens, by that log-prob.
+
+        A temperature explains most, noise and other weights hardly any. The squared means are
+        without the bias that the spread within a part adds.
+        """
+        trainer, values = self.tokens.trainer, self.log_ratio
+        edges = np.quantile(trainer, np.linspace(0, 1, PARTS + 1)[1:-1])
+        part = np.searchsorted(edges, trainer)
+        count = np.maximum(np.bincount(part, minlength=PARTS), 1)
+        mean = np.bincount(part, values, PARTS) / count
+        spread = np.bincount(part, values**2, PARTS) / count - mean**2
+        explained = float(np.sum(count * mean**2 - spread))
+        return explained / max(float(np.sum(values**2)), 1e-300)
 
     @cached_property
     def by_token_id(self) -> Agreement:

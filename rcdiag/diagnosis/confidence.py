@@ -1,0 +1,68 @@
+"""How sure a named cause is: a logistic fit over generated tables whose faults are known.
+
+A cause's own score says how well its evidence fits, on a scale of its own. What such a score is
+worth depends on the table: how many tokens and rows speak, how large the mismatch is, whether who
+sampled agrees with the verdict, how close the next cause of the same stage comes. The coefficients
+in `confidence.toml` turn these into a probability; the file says which tables they were fitted on
+and by which command.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from functools import cache
+from pathlib import Path
+
+from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion
+from rcdiag.diagnosis.signs import HONEST, Signs
+from rcdiag.diagnosis.validity import INVALID, UNKNOWN
+
+COEFFICIENTS = Path(__file__).with_name("confidence.toml")
+# No table is evidence of more: beyond this the fit has too few tables to be held to it.
+MOST = 0.99
+
+
+def features(signs: Signs, cause: Cause, suspicion: Suspicion) -> dict[str, float]:
+    """Return what the confidence in a cause is computed from, by name; each is bounded."""
+    case = signs.case
+    tokens, rows, size, agrees = int(case.mask.sum()), len(case.lengths), 0.0, 0.0
+    if case.trainer is not None and len(case.tokens):
+        size = _bounded(math.log10(max(signs.law.rms, 1e-6) / HONEST), 2.0)
+        broken = (suspicion.verdict or cause.words.verdict) == "broken"
+        # A genuine difference speaks for VALID; other contexts do too, and are broken all the same.
+        valid = {INVALID: -1.0, UNKNOWN: 0.0}.get(signs.validity.answer, 1.0)
+        agrees = max(-valid, 0.0) if broken else valid
+    return {
+        "score": _logit(suspicion.confidence),
+        "rival": _logit(suspicion.rival),
+        "tokens": _bounded(math.log10(max(tokens, 1) / 1e4), 2.0),
+        "rows": _bounded(math.log10(max(rows, 1) / 200), 2.0),
+        "size": size,
+        "who sampled agrees": agrees,
+        "share of rows": suspicion.share_of_rows,
+        "umbrella": float(cause.words.family == "umbrellas"),
+        **{f"stage {stage}": float(cause.stage == stage) for stage in STAGES},
+    }
+
+
+def _logit(score: float) -> float:
+    score = min(max(score, 0.02), 0.98)
+    return math.log(score / (1.0 - score))
+
+
+def _bounded(value: float, most: float) -> float:
+    return min(max(value, -most), most)
+
+
+@cache
+def _coefficients() -> dict[str, float]:
+    return tomllib.loads(COEFFICIENTS.read_text())["coefficients"]
+
+
+def confidence(signs: Signs, cause: Cause, suspicion: Suspicion) -> float:
+    """Return the probability that a cause that is named with such evidence is right."""
+    weights = _coefficients()
+    named = features(signs, cause, suspicion)
+    total = sum(weights[name] * value for name, value in named.items())
+    return min(1.0 / (1.0 + math.exp(-total)), MOST)

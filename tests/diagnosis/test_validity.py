@@ -1,0 +1,121 @@
+"""Whether importance weights are valid, against distributions whose sampler is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.validity import (
+    FEWEST_ROWS,
+    INVALID,
+    LARGEST,
+    MOST_BY_KAPPA,
+    UNKNOWN,
+    VALID,
+    validity_of,
+)
+
+ROWS, LENGTH, VOCABULARY = 200, 50, 30
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def case_of(sampler: np.ndarray, recorded: np.ndarray, trained: np.ndarray, seed: int = 0) -> Case:
+    """Sample from `sampler` and record `recorded`; all are logits [tokens, vocabulary]."""
+    rng = np.random.default_rng(seed)
+    noise = rng.gumbel(size=sampler.shape)
+    token = np.argmax(log_softmax(sampler) + noise, axis=1)
+    of_token = (np.arange(len(token)), token)
+    rows = len(token) // LENGTH
+    return Case(
+        sampler="rollout",
+        trainer="old",
+        row=np.arange(rows),
+        lengths=np.full(rows, LENGTH),
+        token_id=token.astype(np.int32),
+        mask=np.ones(len(token), np.bool_),
+        log_probs={
+            "rollout": log_softmax(recorded)[of_token],
+            "old": log_softmax(trained)[of_token],
+        },
+    )
+
+
+def logits(seed: int = 0, rows: int = ROWS) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0.0, 2.0, (rows * LENGTH, VOCABULARY))
+
+
+def moved(size: float, seed: int = 1) -> np.ndarray:
+    return logits() + np.random.default_rng(seed).normal(0.0, size, (ROWS * LENGTH, VOCABULARY))
+
+
+@pytest.mark.parametrize("size", [0.1, 0.5, 2.0, 4.0])
+def test_weights_are_valid_however_large_the_difference_where_the_record_sampled(size):
+    found = validity_of(case_of(logits(), logits(), moved(size)))
+    assert found.answer == VALID
+    assert "weights are valid" in found.sentence
+
+
+@pytest.mark.parametrize("temperature", [0.6, 0.8, 1.3])
+def test_a_record_from_before_the_temperature_did_not_sample(temperature):
+    sampled = logits() / temperature
+    found = validity_of(case_of(sampled, logits(), sampled))
+    assert found.answer == INVALID
+    assert not found.lacks_support
+    assert found.excess.value > 0.5
+
+
+def test_a_record_that_is_as_far_from_the_sampler_as_the_trainer_is_halfway():
+    found = validity_of(case_of(logits(), moved(0.3, seed=1), moved(0.3, seed=2)))
+    assert found.excess.value == pytest.approx(0.5, abs=0.1)
+    assert found.answer != VALID
+
+
+def test_a_kept_set_lacks_support():
+    cut = np.where(logits() < 1.0, -np.inf, logits())
+    usable = np.isfinite(cut).any(axis=1)
+    cut[~usable] = logits()[~usable]
+    found = validity_of(case_of(cut, cut, logits()))
+    assert (found.answer, found.lacks_support) == (INVALID, True)
+    assert found.ratio_mean.high < 1.0
+
+
+def test_few_tokens_with_little_mismatch_cannot_tell_and_say_how_many_would():
+    few = case_of(logits(rows=10), logits(rows=10), moved(0.05)[: 10 * LENGTH])
+    found = validity_of(few)
+    assert found.answer == UNKNOWN
+    assert found.rows_needed > 10
+    assert f"about {found.rows_needed:,} rows" in found.sentence
+
+
+def test_fewer_rows_than_an_interval_needs_cannot_tell():
+    few = FEWEST_ROWS - 1
+    case = case_of(logits(rows=few), logits(rows=few), moved(2.0)[: few * LENGTH])
+    assert validity_of(case).answer == UNKNOWN
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_interval_holds_the_mean_ratio_of_an_honest_sampler(seed):
+    found = validity_of(case_of(logits(), logits(), moved(0.5), seed=seed))
+    assert found.ratio_mean.low <= 1.0 <= found.ratio_mean.high
+    assert found.excess.low <= 0.0 <= found.excess.high
+
+
+@given(st.lists(st.floats(-6, 3), min_size=2, max_size=8), st.integers(0, 99))
+def test_kappa_of_a_recorded_distribution_that_sampled_is_never_below_its_bound(shift, seed):
+    """By enumeration of one context: E over the recorded distribution, all ratios within reach."""
+    rng = np.random.default_rng(seed)
+    recorded = log_softmax(rng.normal(size=len(shift)))
+    trained = log_softmax(recorded + np.array(shift))
+    log_ratio = trained - recorded
+    p = np.exp(recorded)
+    if np.dot(p, log_ratio**2) < 1e-9 or log_ratio.min() < -LARGEST:
+        return
+    kappa = -2.0 * np.dot(p, log_ratio) / np.dot(p, log_ratio**2)
+    assert (1.0 - kappa) / 2.0 <= MOST_BY_KAPPA + 1e-9
+    assert np.dot(p, np.exp(log_ratio)) == pytest.approx(1.0)
