@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,18 +14,13 @@ from rcdiag.diagnosis.signs.forks import A_POWER, ROUNDING, Forks
 from rcdiag.diagnosis.signs.tempered import (
     BY_FORKS,
     BY_METADATA,
-    BY_SURE,
     Tempered,
     tempered,
 )
 from rcdiag.diagnosis.validity import INVALID
 
-# Nats; where both sides give tokens so much surprisal on the mean, contexts have many likely ones.
-FLAT = 0.6
 # The mean log-ratio of divided log-probs over the mean surprisal is at most this.
 MOST_OF_SURPRISAL = 3.0
-# Spread of the powers of sure tokens, where one temperature makes all of them.
-EVEN = 0.65
 # Share of what parts two tokens that a declared temperature leaves beside other differences.
 MOST_LEFT = 0.6
 # Share of squared log-ratios that a temperature that no row declares must explain.
@@ -55,12 +49,8 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
     declared = signs.declared.row_temperature
     likelier, invalid = _likelier(signs), signs.validity.answer == INVALID
     if seen.told_by != BY_FORKS:
-        if declared is not None:
-            seen = _by_sure_tokens(signs, seen, declared)
         if declared == 1.0 and not signs.declared.sampler.sampling_temperature:
             return None  # every row was sampled at 1: another law that flattens
-        if not invalid and _uneven(signs, seen, declared):
-            return None  # a cap on logits flattens too, unevenly
         known = declared is not None and _agrees(seen.factor, declared)
         if not known and signs.law.by_log_prob < MOST_OF_SQUARES:
             return None  # a slope may be significant and explain next to nothing
@@ -160,44 +150,6 @@ def _stated(signs: Signs, seen: Tempered | None) -> tuple[str, Tempered, str] | 
 def _between(forks: Forks, factor: float) -> bool:
     """Tell whether a power that is too near to 1 to be seen in forks may be there."""
     return bool(abs(np.log(factor)) < 2 * A_POWER and forks.left < 2 * ROUNDING)
-
-
-def _by_sure_tokens(signs: Signs, seen: Tempered, declared: float) -> Tempered:
-    """Take the factor of sure tokens where rows declare it and rare tokens are too few to give it.
-
-    Low temperatures leave few rare tokens, in contexts with several likely ones.
-    """
-    power = signs.sure_power
-    if power is None or not _even(signs) or _agrees(seen.factor, declared):
-        return seen
-    alike = (power.edge > 1.0) == (seen.factor > 1.0) and _agrees(power.edge, declared)
-    return replace(seen, factor=power.edge, spread=power.spread, told_by=BY_SURE) if alike else seen
-
-
-def _uneven(signs: Signs, seen: Tempered, declared: float | None) -> bool:
-    """Tell whether a law is flatter by different factors; noise blurs those near 1, and contexts
-    with many likely tokens all of them, so that a factor that rows declare stands.
-    """
-    tokens = signs.case.tokens
-    if declared is None:
-        many_likely = -max(tokens.sampler.mean(), tokens.trainer.mean()) > FLAT
-        spread = seen.spread > (2.2 if many_likely else 1.1)
-        # Factors of few rare tokens spread by chance; sure tokens tell then.
-        return spread and (_as_under_a_cap(signs) or not _even(signs))
-    far = abs(np.log(seen.factor)) > 0.15
-    return far and seen.spread > 1.5 and not _agrees(seen.factor, declared)
-
-
-def _even(signs: Signs) -> bool:
-    """Tell whether one temperature fits all sure tokens."""
-    power = signs.sure_power
-    return power is not None and power.one_sided and power.spread <= EVEN
-
-
-def _as_under_a_cap(signs: Signs) -> bool:
-    """Tell whether log-ratios of rare tokens lie on a line, and token ids do not explain them."""
-    line = signs.law.rare_line
-    return line is not None and line.explained >= 0.5 and signs.law.by_token_id.explained <= 0.3
 
 
 def _agrees(factor: float, declared: float) -> bool:
@@ -364,6 +316,12 @@ def _tied_to_surprisal(law: Law) -> bool:
         return False
     surprisal, size = np.log(-sampler[sure]), np.log(moved[sure])
     return float(np.corrcoef(surprisal, size)[0, 1]) > TIED
+
+
+def _as_under_a_cap(signs: Signs) -> bool:
+    """Tell whether log-ratios of rare tokens lie on a line, and token ids do not explain them."""
+    line = signs.law.rare_line
+    return line is not None and line.explained >= 0.5 and signs.law.by_token_id.explained <= 0.3
 
 
 def _softcap(signs: Signs) -> Suspicion | None:

@@ -16,7 +16,6 @@ RARE = (-4.0, -2.0)
 LEAST = 15
 # What gives the factor of a temperature.
 BY_RARE = "log-prob of rare tokens, sampler / trainer"
-BY_SURE = "what sure tokens leave, sampler's as a power of the trainer's"
 BY_METADATA = "temperature of the trainer over that of the record, by metadata"
 BY_FORKS = "log-prob between two tokens of one context, sampler / trainer"
 
@@ -52,13 +51,6 @@ class SurePower:
     def one_sided(self) -> bool:
         """Tell whether one law is sharper than the other wherever a token is sure."""
         return self.low > 1.03 or self.high < 0.97
-
-    @property
-    def edge(self) -> float:
-        """Return the power where one other token has all the rest: several ones move it away from
-        1, since a sum of powers is below the power of a sum, and above it for powers below 1.
-        """
-        return self.low if self.low > 1.0 else self.high
 
 
 def sure_power(tokens: PairTokens) -> SurePower | None:
