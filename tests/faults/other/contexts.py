@@ -21,16 +21,24 @@ SAME = (
 )
 # A begin token, positions, packing: often the table shows only that two passes differ.
 FAINT_ALSO = (*SAME, "forwards-differ", "weights-differ", "prefix-cache-stale")
-FAINT_VERDICTS = ("correctable", "inconclusive")
 
 
-def faint(plan: Plan, slug: str) -> Fault:
+def faint(slug: str, *more: str) -> Fault:
+    """A fault that a table may show as a difference of two honest passes and no more."""
     also = tuple(name for name in FAINT_ALSO if name != slug)
-    return Fault(slug, "broken", also, FAINT_VERDICTS, faint=True)
+    return Fault(slug, "weights", (*also, *more), ("broken", "inconclusive"))
 
 
 def with_prompt(plan: Plan, change) -> None:
-    plan.view = lambda row, prompt, response: plain_view(change(row, prompt), response)
+    """The trainer read another prompt; the response keeps its positions, as relative ones do."""
+
+    def view(row: int, prompt: np.ndarray, response: np.ndarray) -> View:
+        other = change(row, prompt)
+        plain = plain_view(other, response)
+        plain.positions = plain.positions + len(prompt) - len(other)
+        return plain
+
+    plan.view = view
 
 
 @kind("prompt-truncated", prompt_lengths=(10, 60))
@@ -52,13 +60,13 @@ def template(plan: Plan) -> Fault:
     """A fixed system prompt in front on one side."""
     system = plan.rng.integers(4, plan.vocabulary, int(plan.graded(4, 30)))
     with_prompt(plan, lambda row, prompt: np.concatenate([prompt[:1], system, prompt[1:]]))
-    return faint(plan, "prompt-template")
+    return faint("prompt-template")
 
 
 @kind("bos-differs", prompt_lengths=(3, 10))
 def bos(plan: Plan) -> Fault:
     with_prompt(plan, lambda row, prompt: prompt[1:])
-    return faint(plan, "bos-differs")
+    return faint("bos-differs")
 
 
 @kind("context-stripped", tools=True)
@@ -88,7 +96,7 @@ def positions(plan: Plan) -> Fault:
         return plain
 
     plan.view = view
-    return faint(plan, "position-ids")
+    return faint("position-ids")
 
 
 @kind("attention-to-padding", group_size=4)
@@ -103,7 +111,7 @@ def padding(plan: Plan) -> Fault:
         return plain
 
     plan.view = view
-    return faint(plan, "attention-to-padding")
+    return faint("attention-to-padding")
 
 
 @kind("packing-leak")
@@ -122,12 +130,11 @@ def packing(plan: Plan) -> Fault:
         return View(inputs, plain.read + len(before), response, positions)
 
     plan.view = view
-    return faint(plan, "packing-leak")
+    return faint("packing-leak")
 
 
 @kind("prefix-cache-stale", prompt_lengths=(10, 60))
 def prefix(plan: Plan) -> Fault:
     """The sampler's state of the prompt was made by older weights; it recorded honestly."""
     plan.prefix = drifted(plan, 3.0 * plan.graded(0.1, 0.6))
-    also = (*FAINT_ALSO[:-1], "stale-weights")
-    return Fault("prefix-cache-stale", "broken", also, FAINT_VERDICTS, faint=True)
+    return faint("prefix-cache-stale", "stale-weights")

@@ -49,7 +49,7 @@ def diagnosed(seed: int, index: int, name: str | None = None) -> dict[str, Any]:
         cause_right="*" in acceptable or (bool(causes) and causes[0][0] in acceptable),
         verdict_right=verdict in key["verdicts"],
         both_named=len(key["faults"]) == 1
-        or all(named & set(fault["acceptable"]) for fault in key["faults"]),
+        or all(named & set(fault["acceptable"]) for fault in key["faults"] if fault["visible"]),
     )
     return key
 
@@ -100,12 +100,8 @@ def wrong(results: list[dict[str, Any]]) -> list[str]:
     for r in results:
         if r["cause_right"] and r["verdict_right"] and r["both_named"]:
             continue
-        what = "".join(
-            letter if not r[name] else "-"
-            for letter, name in zip(
-                "CVB", ("cause_right", "verdict_right", "both_named"), strict=True
-            )  # fmt: skip
-        )
+        checks = {"C": "cause_right", "V": "verdict_right", "B": "both_named"}
+        what = "".join("-" if r[name] else letter for letter, name in checks.items())
         said = " ".join(f"{slug} {confidence:.2f}" for slug, confidence in r["causes"][:3])
         truth = r["truth"]
         lines.append(

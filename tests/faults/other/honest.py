@@ -94,7 +94,7 @@ def routing(plan: Plan) -> Fault:
     """Flips of experts by a noisy router, honest: the sampler samples from what it computed."""
     plan.trainer_noise = SILENT
     bulk = plan.noise(plan.floor)
-    plan.sampler_noise = replace(bulk, router=plan.graded(0.01, 0.2))
+    plan.sampler_noise = replace(bulk, router=plan.graded(0.003, 0.06))
     also = ("engine-noise", "batch-noise", "forwards-differ")
     return Fault("moe-routing", "honest", also)
 

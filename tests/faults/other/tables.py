@@ -31,11 +31,11 @@ from tests.faults.other.sampling import (
 
 # vocabulary -> (odds, fewest and most tokens of a table)
 SIZES = {
-    24: (0.07, 6_000, 30_000),
-    192: (0.23, 6_000, 60_000),
-    4096: (0.40, 5_000, 16_000),
-    16384: (0.20, 4_000, 8_000),
-    50176: (0.10, 3_000, 4_000),
+    24: (0.08, 6_000, 30_000),
+    192: (0.27, 6_000, 60_000),
+    4096: (0.40, 5_000, 12_000),
+    16384: (0.20, 3_500, 6_000),
+    50176: (0.05, 3_000, 3_500),
 }
 SILENT = Noise()
 
@@ -178,7 +178,7 @@ class Plan:
 
     @cached_property
     def pilot(self) -> Sample:
-        count, length = (24, 12) if self.vocabulary > 10_000 else (48, 20)
+        count, length = (10, 32) if self.vocabulary > 10_000 else (16, 60)
         self.pilot_prompts = [self.prompts[i % self.rows] for i in range(count)]
         return generate(
             self.rng,
@@ -407,14 +407,16 @@ def label(faults: list[Fault], truth: dict[str, Any]) -> dict[str, Any]:
     broken = any(fault.family == "broken" for fault in faults)
     for fault in faults:
         acceptable = [fault.slug, *fault.also]
-        hidden = fault.size is not None and fault.size < 1.5 * truth["floor"]
-        if fault.faint and rms < 1.3 * truth["floor"]:
-            acceptable += ["engine-noise", "healthy"]
+        small = fault.size is not None and fault.size < 1.5 * truth["floor"]
+        hidden = fault.faint and rms < 1.3 * truth["floor"]
+        if hidden:
             verdicts |= {"healthy", "correctable", "inconclusive"}
-        if fault.family == "weights" and (hidden or rms < 0.02):
+        if fault.family == "weights" and (small or rms < 0.02):
             # No larger than the rounding of the engines.
+            hidden = True
+        if hidden:
             acceptable += ["engine-noise", "healthy"]
-        keys.append({"slug": fault.slug, "acceptable": acceptable})
+        keys.append({"slug": fault.slug, "acceptable": acceptable, "visible": not hidden})
         family = fault.family
         if family == "entropy":
             # The tokens are less surprising than the recorded entropies; is it shown?
