@@ -37,6 +37,7 @@ def diagnosed(seed: int, index: int, name: str | None = None) -> dict[str, Any]:
         pq.write_table(table, path)
         try:
             diagnosis = rcdiag.diagnose(str(path)).diagnosis
+            assert diagnosis is not None
             verdict = RENAMED.get(diagnosis.verdict, diagnosis.verdict)
             causes = [(cause.slug, float(cause.confidence)) for cause in diagnosis.causes]
         except Exception as error:  # a crash is a wrong answer, and is shown as one

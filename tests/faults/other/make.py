@@ -23,14 +23,24 @@ def half(index: int) -> str:
     return HALVES[index % 2]
 
 
+def cycle() -> list[str]:
+    """Every kind, the healthy ones twice, in an order in which any stretch is a mixture."""
+    names = list(KINDS) + [name for name, made in KINDS.items() if made.healthy]
+    return [names[i] for i in np.random.default_rng(0).permutation(len(names))]
+
+
 def kind_of(index: int) -> str:
     """Two neighbours are of one kind, so that each half has all kinds."""
-    order = np.random.default_rng(0).permutation(len(KINDS))
-    return list(KINDS)[order[index // 2 % len(KINDS)]]
+    names = cycle()
+    return names[index // 2 % len(names)]
 
 
 def make(seed: int, index: int, name: str | None = None) -> tuple[pa.Table, dict[str, Any]]:
-    """Table `index` of a seed and its label; nothing else goes into it."""
+    """Table `index` of a seed and its label; nothing else goes into it.
+
+    A label's `faults` lists each fault with its acceptable causes, `visible` where it is above the
+    engines' noise; "*" accepts any cause (one policy alone: nothing was compared).
+    """
     made = KINDS[name or kind_of(index)]
     plan = Plan(np.random.default_rng([seed, index]), **made.fixed)
     faults = made.build(plan)

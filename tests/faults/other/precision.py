@@ -31,7 +31,7 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
 def float8(x: np.ndarray) -> np.ndarray:
     """e4m3 with one scale for the tensor."""
     scale = np.abs(x).max() / 448.0
-    return mantissa(np.float32(x / scale), 3, 2.0**-6) * np.float32(scale)
+    return mantissa((x / scale).astype(np.float32), 3, 2.0**-6) * np.float32(scale)
 
 
 def integers(x: np.ndarray, bits: int, block: int) -> np.ndarray:

@@ -172,7 +172,7 @@ def generate(
             vectors = hidden(models[m], state[rows], noise.draw(rng, rows, experts.shape[1]))
             z = logits(models[m], vectors)
             raw = own = distributions(z)
-            chosen, mass, divergence = z, 1.0, 0.0
+            chosen, mass, divergence = z, np.ones(len(z)), np.zeros(len(z))
             if not sampling.plain:
                 chosen = sampling.apply(z, rows, t, seen)
                 own = distributions(chosen)
@@ -202,9 +202,9 @@ def generate(
     there = tokens >= 0
     free = there if forced is None else there & (forced[:, :longest] < 0)
     flat = {name: value[there] for name, value in numbers.items()}
-    mass = flat.pop("mass")
+    kept_mass = flat.pop("mass")
     return Sample(
-        lengths=there.sum(1), tokens=tokens[there], free=free[there], kept_mass=mass, **flat
+        lengths=there.sum(1), tokens=tokens[there], free=free[there], kept_mass=kept_mass, **flat
     )
 
 

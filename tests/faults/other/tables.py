@@ -403,7 +403,8 @@ def to_arrow(columns: Columns, plan: Plan) -> pa.Table:
 def label(faults: list[Fault], truth: dict[str, Any]) -> dict[str, Any]:
     """The answer key of a table: causes and verdicts that are fair from the table alone."""
     rms, tokens, length = truth["rms_log_ratio"], truth["tokens"], truth["mean_length"]
-    keys, verdicts = [], set[str]()
+    keys: list[dict[str, Any]] = []
+    verdicts: set[str] = set()
     broken = any(fault.family == "broken" for fault in faults)
     for fault in faults:
         acceptable = [fault.slug, *fault.also]

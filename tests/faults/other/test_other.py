@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.faults.other.make import half, kind_of, make
+from tests.faults.other.make import cycle, half, kind_of, make
 from tests.faults.other.models import EOS, Noise, distributions, logits, random_contexts
 from tests.faults.other.precision import bfloat16, float8, integers
 from tests.faults.other.registry import KINDS
@@ -44,7 +44,7 @@ def z_of(values: np.ndarray, expected: float) -> float:
     return float((values.mean() - expected) / (values.std() / np.sqrt(len(values)) + 1e-12))
 
 
-QUICK = 1  # an index whose table is quick
+QUICK = "healthy, vocabulary of 24"
 HONEST = [
     "healthy",
     "honest noise by row",
@@ -188,15 +188,15 @@ def test_another_prompt_matters_most_at_the_first_tokens() -> None:
 
 
 def test_a_table_is_determined_by_seed_and_index() -> None:
-    one, key = make(7, QUICK)
-    again, same = make(7, QUICK)
+    one, key = make(7, 1, QUICK)
+    again, same = make(7, 1, QUICK)
     assert one.equals(again)
     assert key == same
-    assert not one.equals(make(8, QUICK)[0])
+    assert not one.equals(make(8, 1, QUICK)[0])
 
 
 def test_every_kind_is_in_each_half() -> None:
-    count = 2 * len(KINDS)
+    count = 2 * len(cycle())
     for wanted in ("dev", "kept"):
         kinds = {kind_of(index) for index in range(count) if half(index) == wanted}
         assert kinds == set(KINDS)
