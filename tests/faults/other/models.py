@@ -128,7 +128,7 @@ def hidden(
         chosen = np.exp(gates[rows, experts] - gates.max(1, keepdims=True))
         chosen /= chosen.sum(1, keepdims=True)
         out = np.tanh(np.einsum("nd,edf->nef", state, w["experts"], optimize=True))
-        mixed = state + 1.5 * (chosen[:, :, None] * out[rows, experts]).sum(1)
+        mixed = state + 0.5 * (chosen[:, :, None] * out[rows, experts]).sum(1)
     else:
         mixed = state + np.tanh(state @ w["up"]) @ w["down"]
     mixed = w["norm"] * mixed / np.sqrt((mixed**2).mean(1, keepdims=True) + model.eps)
