@@ -6,9 +6,9 @@ import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import HOLDS, VISIBLE, declared_kept_set, sets_of_one, usable
+from rcdiag.diagnosis.causes.temperatures import MOST_OF_SQUARES
 from rcdiag.diagnosis.estimates import mean_ratio
 from rcdiag.diagnosis.signs import Signs
-from rcdiag.diagnosis.signs.tempered import tempered
 
 
 def _silent(signs: Signs) -> tuple[str, Suspicion] | None:
@@ -116,20 +116,22 @@ def _silent_by_rescore(signs: Signs) -> tuple[str, Suspicion] | None:
     case, honest = signs.case, signs.rescored[1]
     if honest is None:
         return None
-    seen = tempered(signs.between(case.sampler, honest).tokens)
+    seen = signs.between(case.sampler, honest)
     between = signs.between(str(case.trainer), honest)
-    if seen is None or between.rms <= max(3 * signs.law.rms, VISIBLE):
+    if seen.power is None or seen.by_log_prob < MOST_OF_SQUARES:
+        return None
+    if between.rms <= max(3 * signs.law.rms, VISIBLE):
         return None
     return "temperature-silent", Suspicion(
         confidence=0.92,
         message=f"`{case.sampler}` and `{case.trainer}` agree, and `{honest}`, scored at "
-        f"the rows' temperature, is their law at T = {seen.factor:.2f}: tokens were "
+        f"the rows' temperature, is their law at T = {seen.power:.2f}: tokens were "
         "sampled at a temperature that neither column has.",
         evidence=[
             fact(
-                "log-prob of rare tokens against the re-score",
+                "slope of the log-ratio on the re-score's log-prob, 1 less it",
                 "a temperature",
-                ratio=seen.factor,
+                ratio=seen.power,
             )
         ],
     )

@@ -382,7 +382,7 @@ def _nothing_but_zeros(signs: Signs, policy: str, column: StoredColumn) -> Suspi
 
 
 def _at_the_edges(signs: Signs, zeros: Flags, chosen: Flags) -> tuple[float, float]:
-    """Return the shares of chosen tokens in runs of zeros at the begin, and at the end, of a row."""
+    """Return the shares of chosen tokens in runs of zeros at the begin and at the end of rows."""
     owner = signs.case.owner[signs.case.mask]
     begins = np.concatenate([[True], owner[1:] != owner[:-1]])
     ends = np.append(begins[1:], True)

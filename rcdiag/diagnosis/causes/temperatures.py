@@ -1,4 +1,9 @@
-"""Causes in the temperature: one column is of the other's law at another one, or nearly so."""
+"""Causes in the temperature: one column is the other's distribution at another one, or nearly so.
+
+With p = softmax(logits / T), log p at one temperature is a multiple of that at another, up to a sum
+that the tokens of a context share: sampler = power * trainer - log sum, where power is T of the
+trainer over T of the record.
+"""
 
 from __future__ import annotations
 
@@ -11,34 +16,46 @@ from rcdiag.diagnosis.causes.laws import BROKEN, VISIBLE, usable
 from rcdiag.diagnosis.estimates import mean_ratio
 from rcdiag.diagnosis.signs import HONEST, Law, Signs
 from rcdiag.diagnosis.signs.forks import A_POWER, ROUNDING, Forks
-from rcdiag.diagnosis.signs.tempered import (
-    BY_FORKS,
-    BY_METADATA,
-    Tempered,
-    tempered,
-)
 from rcdiag.diagnosis.validity import INVALID
+from rcdiag.frozen import dataclass
 
+# What gives the power.
+BY_SLOPE = "slope of the log-ratio on the trainer's log-prob, 1 less it"
+BY_METADATA = "temperature of the trainer over that of the record, by metadata"
+BY_FORKS = "log-prob between two tokens of one context, sampler / trainer"
+
+# Powers of temperatures that are used, and how far from 1 a power is none.
+POWERS, LEAST_POWER = (0.3, 3.3), 0.03
+# Share of squared log-ratios that a temperature must explain, and one that rows declare.
+MOST_OF_SQUARES, DECLARED = 0.4, 0.2
+# Under a cap on logits rare tokens are moved less than a power would move them, by this share.
+CAPPED = 0.1
 # The mean log-ratio of divided log-probs over the mean surprisal is at most this.
 MOST_OF_SURPRISAL = 3.0
 # Share of what parts two tokens that a declared temperature leaves beside other differences.
 MOST_LEFT = 0.6
-# Share of squared log-ratios that a temperature that no row declares must explain.
-MOST_OF_SQUARES = 0.4
 # Log-probs that were divided are a multiple of the others but for noise, which leaves less than
 # this share of squared log-ratios; or sure tokens tell, by the correlation of their log-ratios'
 # size with their surprisal, both as logarithms.
 LEFT_BY_FACTOR, TIED = 0.03, 0.8
-# Nats by which all tokens together are likelier under one of two laws, so that the odds are 150 to
-# 1, and standard errors of the mean.
+# Nats by which all tokens together are likelier under one of two distributions, so that the odds
+# are 150 to 1, and standard errors of the mean.
 LIKELIER, LIKELIER_Z = 5.0, 2.5
 # Temperatures are set in tenths: by how much one of two must be nearer to a tenth to be meant.
 ROUND = 0.015
-EITHER = 0.6  # confidence where either law may have sampled
+EITHER = 0.6  # confidence where either distribution may have sampled
 
 
-def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
-    """Return which fault of temperature there is, its estimate, and what tells it."""
+@dataclass(frozen=True)
+class Power:
+    """One column is the other's distribution to a power."""
+
+    value: float  # T of the trainer over T of the record
+    found_by: str
+
+
+def _temperature(signs: Signs) -> tuple[str, Power, str] | None:
+    """Return which fault of temperature there is, the power, and what shows who sampled."""
     if not usable(signs) or signs.law.rms < VISIBLE or signs.law.one_sided > 0.995:
         return None
     seen = _power(signs)
@@ -47,48 +64,44 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
     if seen is None:
         return None
     declared = signs.declared.row_temperature
+    sampled_at_1 = declared == 1.0 and not signs.declared.sampler.sampling_temperature
+    if seen.found_by == BY_SLOPE and sampled_at_1:
+        return None  # something else flattens
     likelier, invalid = _likelier(signs), signs.validity.answer == INVALID
-    if seen.told_by != BY_FORKS:
-        if declared == 1.0 and not signs.declared.sampler.sampling_temperature:
-            return None  # every row was sampled at 1: another law that flattens
-        known = declared is not None and _agrees(seen.factor, declared)
-        if not known and signs.law.by_log_prob < MOST_OF_SQUARES:
-            return None  # a slope may be significant and explain next to nothing
     if likelier == signs.case.trainer or (likelier is None and invalid):
         return "temperature-raw-recorded", seen, "the trainer's distribution sampled"
-    if invalid and seen.told_by != BY_FORKS:
+    if invalid and seen.found_by != BY_FORKS:
         return None  # neither distribution sampled: a temperature is not all that is wrong
-    return _whose(seen.factor, declared), seen, "the recorded distribution sampled"
+    return _whose(seen.value, declared), seen, "the recorded distribution sampled"
 
 
-def _whose(factor: float, declared: float | None) -> str:
+def _whose(power: float, declared: float | None) -> str:
     """Return whose temperature is missing where the recorded distribution sampled.
 
-    The factor is T of the trainer over T of the record: either the trainer divides by it and the
-    sampler does not, or the sampler divides by its reciprocal and the trainer does not. Where rows
-    declare no temperature, the round one of the two is meant, and of two round ones the one below
-    1, as nearly all runs have it.
+    Either the trainer divides by the power and the sampler does not, or the sampler divides by its
+    reciprocal and the trainer does not. Where rows declare no temperature, the round one of the two
+    is meant, and of two round ones the one below 1, as nearly all runs have it.
     """
     ignored, left_out = "sampler-ignores-temperature", "trainer-without-temperature"
     if declared is not None and declared != 1.0:
-        return ignored if np.log(factor) / np.log(declared) > 0 else left_out
-    off = {name: abs(T - round(T, 1)) for name, T in ((ignored, factor), (left_out, 1 / factor))}
+        return ignored if np.log(power) / np.log(declared) > 0 else left_out
+    off = {name: abs(T - round(T, 1)) for name, T in ((ignored, power), (left_out, 1 / power))}
     if abs(off[ignored] - off[left_out]) > ROUND:
         return min(off, key=off.__getitem__)
-    return ignored if factor < 1.0 else left_out
+    return ignored if power < 1.0 else left_out
 
 
 def power_of_laws(signs: Signs) -> float | None:
-    """Return the power of the trainer's law that is the sampler's; None without a temperature, and
-    where it is not known exactly: tokens of one context tell it so.
+    """Return the power of the trainer's distribution that is the sampler's; None without a
+    temperature, and where it is not known exactly: two tokens of one context show it so.
     """
     fault = _temperature(signs)
-    return None if fault is None or fault[1].told_by != BY_FORKS else fault[1].factor
+    return None if fault is None or fault[1].found_by != BY_FORKS else fault[1].value
 
 
 def _likelier(signs: Signs) -> str | None:
-    """Return the policy under whose law the tokens are so much likelier that it sampled them, of
-    the two; None where both may have, or where tokens were left out by their log-probs.
+    """Return the policy under which the tokens are so much likelier that it sampled them, of the
+    two; None where both may have, or where tokens were left out by their log-probs.
     """
     law, tokens = signs.law, signs.case.tokens
     mean, z = law.mean
@@ -99,32 +112,44 @@ def _likelier(signs: Signs) -> str | None:
     return signs.case.trainer if mean > 0 else signs.case.sampler
 
 
-def _power(signs: Signs) -> Tempered | None:
-    """Return of which power one law is the other.
+def _power(signs: Signs) -> Power | None:
+    """Return the power by which the two columns are tied; None where there is none.
 
-    Two tokens of one context tell it exactly. Where no two rows share a context, rare and sure
-    tokens tell it from afar.
+    Two tokens of one context show it exactly. Where no two rows share a context, the slope of the
+    log-ratio on the log-prob does, if either side's log-prob explains most of the log-ratios.
     """
-    forks = signs.forks
-    if forks is None:
-        return tempered(signs.case.tokens)
-    declared = signs.declared.row_temperature
-    alone = forks.of_one_power
-    if not alone and (declared is None or not _but_for_more(forks, declared)):
+    forks, declared = signs.forks, signs.declared.row_temperature
+    if forks is not None:
+        if forks.of_one_power or (declared is not None and _but_for_more(forks, declared)):
+            return Power(forks.power, BY_FORKS)
         return None
-    return Tempered(forks.power, forks.left / forks.apart, 1.0, BY_FORKS)
+    power = signs.law.power
+    if power is None or not POWERS[0] < power < POWERS[1] or abs(np.log(power)) < LEAST_POWER:
+        return None
+    least = DECLARED if declared is not None and _agrees(power, declared) else MOST_OF_SQUARES
+    if signs.law.by_log_prob < least or _as_under_a_cap(signs.law):
+        return None
+    return Power(power, BY_SLOPE)
+
+
+def _as_under_a_cap(law: Law) -> bool:
+    """Tell whether rare tokens are moved less than others: a cap takes from large logits alone."""
+    power, rare = law.power, law.power_of_rare
+    if power is None or rare is None or rare <= 0:
+        return True
+    return bool(abs(np.log(rare)) < (1.0 - CAPPED) * abs(np.log(power)))
 
 
 def _but_for_more(forks: Forks, declared: float) -> bool:
-    """Tell whether one law is the other at the temperature of the rows, but for other differences
-    of the two sides, which leave less than the temperature takes off.
+    """Tell whether the two sides differ by the temperature of the rows and by something else that
+    leaves less than the temperature takes off.
     """
     off = abs(np.log(declared))
     near = abs(abs(np.log(max(forks.power, 1e-9))) - off) < max(A_POWER, 0.1 * off)
     return bool(off > 2 * A_POWER and near and forks.left < MOST_LEFT * forks.apart)
 
 
-def _stated(signs: Signs, seen: Tempered | None) -> tuple[str, Tempered, str] | None:
+def _stated(signs: Signs, seen: Power | None) -> tuple[str, Power, str] | None:
     """Return the fault that metadata state: columns of two temperatures, which log-probs bear out
     where they can tell.
     """
@@ -134,28 +159,28 @@ def _stated(signs: Signs, seen: Tempered | None) -> tuple[str, Tempered, str] | 
         return None
     if sampled not in (recorded, trained) or min(recorded, trained) <= 0:
         return None
-    factor = trained / recorded
-    far = max(0.03, 0.25 * abs(np.log(factor)))
-    if seen is not None and abs(np.log(seen.factor / factor)) > far:
+    power = trained / recorded
+    far = max(0.03, 0.25 * abs(np.log(power)))
+    if seen is not None and abs(np.log(seen.value / power)) > far:
         return None
-    if seen is None and signs.forks is not None and not _between(signs.forks, factor):
+    if seen is None and signs.forks is not None and not _between(signs.forks, power):
         return None
-    seen = seen or Tempered(factor, 0.0, 1.0, BY_METADATA)
+    seen = seen or Power(power, BY_METADATA)
     if sampled == trained:
         return "temperature-raw-recorded", seen, "metadata: recorded at another temperature"
     slug = "sampler-ignores-temperature" if recorded == 1.0 else "trainer-without-temperature"
     return slug, seen, "metadata: the trainer's temperature is not the sampler's"
 
 
-def _between(forks: Forks, factor: float) -> bool:
+def _between(forks: Forks, power: float) -> bool:
     """Tell whether a power that is too near to 1 to be seen in forks may be there."""
-    return bool(abs(np.log(factor)) < 2 * A_POWER and forks.left < 2 * ROUNDING)
+    return bool(abs(np.log(power)) < 2 * A_POWER and forks.left < 2 * ROUNDING)
 
 
-def _agrees(factor: float, declared: float) -> bool:
-    """Tell whether a factor is the temperature of the rows, or one over it."""
+def _agrees(power: float, declared: float) -> bool:
+    """Tell whether a power is the temperature of the rows, or one over it."""
     expected = abs(np.log(declared))
-    return bool(abs(abs(np.log(factor)) - expected) < max(0.03, 0.15 * expected))
+    return bool(abs(abs(np.log(max(power, 1e-9))) - expected) < max(0.03, 0.25 * expected))
 
 
 def _temperature_cause(slug: str):
@@ -164,40 +189,28 @@ def _temperature_cause(slug: str):
         if fault is None or fault[0] != slug:
             return None
         _, seen, reads = fault
-        declared = signs.declared.row_temperature
-        law = signs.law
-        estimate = seen.factor if slug != "trainer-without-temperature" else 1 / seen.factor
-        agrees = declared is not None and abs(np.log(estimate / declared)) < 0.12
-        agrees &= seen.spread < 1.5
+        declared, law = signs.declared.row_temperature, signs.law
+        estimate = seen.value if slug != "trainer-without-temperature" else 1 / seen.value
         known = declared is not None and declared != 1.0
-        stated = declared if agrees else None
-        confidence = 0.97 if agrees else 0.88
-        if min(abs(law.ratio_mean[1]), abs(law.inverse_mean[1])) > BROKEN:
-            confidence = 0.75  # neither law sampled these tokens: which one should have is a guess
+        agrees = known and declared is not None and abs(np.log(estimate / declared)) < 0.12
         raw = slug == "temperature-raw-recorded"
         either = not (raw or signs.case.picked_tokens) and _likelier(signs) is None
-        either &= seen.told_by != BY_METADATA
-        possible = [] if known else _other_temperatures(slug)
+        either &= seen.found_by != BY_METADATA
+        possible = [] if known else [one for one in OTHERS if one != slug]
         if either:
             possible = ["temperature-raw-recorded", *possible]
         return Suspicion(
-            confidence=EITHER if either else confidence if raw or known else 0.85,
-            message=_temperature_sentence(slug, estimate, stated, signs),
+            confidence=EITHER if either else 0.97 if agrees else 0.88 if raw or known else 0.8,
+            message=_sentence(slug, estimate, declared if agrees else None, signs),
             evidence=[
                 *_stated_temperatures(signs),
                 fact(
-                    seen.told_by,
-                    f"T of the trainer over T of the record: {seen.factor:.2f}",
-                    ratio=seen.factor,
+                    seen.found_by,
+                    f"T of the trainer over T of the record: {seen.value:.2f}",
+                    ratio=seen.value,
+                    explained=law.by_log_prob,
                 ),
-                fact(
-                    "E[ratio] and E[1 / ratio]",
-                    reads,
-                    ratio=law.ratio_mean[0],
-                    ratio_z=law.ratio_mean[1],
-                    inverse=law.inverse_mean[0],
-                    inverse_z=law.inverse_mean[1],
-                ),
+                {**signs.validity.evidence, "reads": reads},
             ],
             also_possible=possible,
         )
@@ -205,13 +218,11 @@ def _temperature_cause(slug: str):
     return weigh
 
 
-def _other_temperatures(slug: str) -> list[str]:
-    names = ["trainer-without-temperature", "sampler-ignores-temperature", "logit-softcap"]
-    return [name for name in names if name != slug]
+OTHERS = ("trainer-without-temperature", "sampler-ignores-temperature", "logit-softcap")
 
 
 def _stated_temperatures(signs: Signs) -> list[dict[str, Any]]:
-    """Return what columns and metadata state of temperatures, before what statistics tell."""
+    """Return what columns and metadata state of temperatures."""
     declared, sampler, trainer = (
         signs.declared.row_temperature,
         signs.declared.sampler,
@@ -229,16 +240,14 @@ def _stated_temperatures(signs: Signs) -> list[dict[str, Any]]:
     return [fact("temperature, by column and metadata", reads, **known)]
 
 
-def _temperature_sentence(slug: str, estimate: float, stated: float | None, signs: Signs) -> str:
+def _sentence(slug: str, estimate: float, stated: float | None, signs: Signs) -> str:
     """Say which side has which temperature: the stated one where the log-probs agree with it."""
-    sampler, trainer = f"`{signs.case.sampler}`", f"`{signs.case.trainer}`"
-    value = f"{estimate:.2f}"
-    if stated is not None:
-        value = f"{stated:g} (the log-probs give {estimate:.2f})"
+    sampler, trainer = f"`{signs.case.sampler}_log_probs`", f"`{signs.case.trainer}`"
+    value = f"{estimate:.2f}" if stated is None else f"{stated:g} (estimated {estimate:.2f})"
     if slug == "temperature-raw-recorded":
         return (
-            f"Tokens were sampled at temperature {value}, as {trainer} has it; {sampler} "
-            "was recorded before the temperature was applied."
+            f"Tokens were sampled at temperature {value}; {trainer} used the same temperature, but "
+            f"{sampler} are those of before it was applied."
         )
     if slug == "sampler-ignores-temperature":
         return (
@@ -246,8 +255,8 @@ def _temperature_sentence(slug: str, estimate: float, stated: float | None, sign
             "not sample."
         )
     return (
-        f"{sampler} is of a law at temperature {value}, {trainer} of the law at 1: the "
-        "trainer does not divide its logits by the temperature."
+        f"{sampler} are of temperature {value}, those of {trainer} of temperature 1: the trainer "
+        "does not divide its logits by the temperature."
     )
 
 
@@ -318,37 +327,29 @@ def _tied_to_surprisal(law: Law) -> bool:
     return float(np.corrcoef(surprisal, size)[0, 1]) > TIED
 
 
-def _as_under_a_cap(signs: Signs) -> bool:
-    """Tell whether log-ratios of rare tokens lie on a line, and token ids do not explain them."""
-    line = signs.law.rare_line
-    return line is not None and line.explained >= 0.5 and signs.law.by_token_id.explained <= 0.3
-
-
 def _softcap(signs: Signs) -> Suspicion | None:
-    """Look for a law that is flatter than the other, unevenly: large gaps more than small ones."""
-    if not usable(signs) or signs.law.rms < 0.03 or _temperature(signs) is not None:
+    """Look for a distribution that is flatter than the other, large gaps between logits more than
+    small ones, which no power makes.
+    """
+    law, forks = signs.law, signs.forks
+    if not usable(signs) or law.rms < 0.03 or _temperature(signs) is not None:
         return None
-    seen = tempered(signs.case.tokens)
-    if seen is None or abs(signs.law.ratio_mean[1]) > BROKEN or signs.law.one_sided > 0.995:
+    if law.power is None or law.by_log_prob < MOST_OF_SQUARES or law.one_sided > 0.995:
         return None
-    if not _as_under_a_cap(signs):
+    if not POWERS[0] < law.power < POWERS[1] or signs.validity.answer == INVALID:
         return None
-    flatter = "sampler" if seen.factor < 1 else "trainer"
+    if forks.of_one_power if forks is not None else not _as_under_a_cap(law):
+        return None
+    flatter = "sampler" if law.power < 1 else "trainer"
     return Suspicion(
         confidence=0.85,
-        message=f"The {flatter}'s law is flatter in every context, unevenly: log-probs of rare "
-        f"tokens are up to {abs(1 - seen.factor):.0%} smaller and vary, as under a cap on logits.",
+        message=f"The {flatter}'s distribution is flatter in every context, and unevenly so: large "
+        "gaps between log-probs shrink more than small ones, as under a cap on logits.",
         evidence=[
-            fact(
-                "log-prob of rare tokens, sampler / trainer",
-                "flatter, unevenly",
-                ratio=seen.factor,
-                spread=seen.spread,
-            )
+            fact(BY_SLOPE, "flatter, unevenly", ratio=law.power, explained=law.by_log_prob),
+            signs.validity.evidence,
         ],
-        side=flatter,
-        also_possible=["trainer-without-temperature", "sampler-ignores-temperature"],
-        verdict="broken",
+        also_possible=["trainer-without-temperature"],
     )
 
 

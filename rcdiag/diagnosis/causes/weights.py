@@ -313,8 +313,6 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
     # Other weights sum to 1, and move tokens both ways: no side is the sharper one everywhere.
     if signs.validity.answer == INVALID or law.one_sided > MOST_ONE_SIDED:
         return None
-    if signs.sure_power is not None and signs.sure_power.one_sided:
-        return None
     return Suspicion(
         confidence=0.9,
         message=f"Log-ratios ({law.rms:.2g} nats rms) depend on the token, the same in both halves "

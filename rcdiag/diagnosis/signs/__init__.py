@@ -14,7 +14,6 @@ from rcdiag.diagnosis.signs.forks import Forks, forks_of
 from rcdiag.diagnosis.signs.law import HONEST, LOUD, Law
 from rcdiag.diagnosis.signs.places import Onset, Places
 from rcdiag.diagnosis.signs.storage import StoredColumn, stored_column
-from rcdiag.diagnosis.signs.tempered import SurePower, sure_power
 from rcdiag.diagnosis.validity import Validity, validity_of
 from rcdiag.frozen import dataclass
 
@@ -79,11 +78,6 @@ class Signs:
             return None
         before, after = (float(np.sqrt(np.mean(values[part] ** 2))) for part in (first, ~first))
         return (before, after) if before <= HONEST and after >= 5 * before else None
-
-    @cached_property
-    def sure_power(self) -> SurePower | None:
-        """Return of which power the trainer's law is the sampler's, by the tokens that are sure."""
-        return sure_power(self.case.tokens)
 
     @property
     def lacks_at_sure_tokens(self) -> bool:

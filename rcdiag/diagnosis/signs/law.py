@@ -22,7 +22,8 @@ LEAST_REACH = (
     0.01  # share of a logit's noise that certain tokens are given, for float32 and storage
 )
 LARGEST = 15.0  # nats; larger log-ratios count as this in means of ratios
-PARTS = 40  # of the tokens, by the trainer's log-prob
+PARTS = 40  # of the tokens, by a log-prob
+FEWEST_OF_LINE = 60  # tokens that are not sure
 # Surprisals, nats, of tokens that both sides are certain of, and how many of them tell a sign.
 SURE, SURE_TOO, FEWEST_SURE = 0.003, 0.02, 200
 
@@ -83,7 +84,7 @@ class Law:
     def rare_line(self) -> Line | None:
         """Fit log_ratio on the trainer's log-prob where that is below -0.5; None for few tokens."""
         rare = self.tokens.trainer < -0.5
-        if rare.sum() < 60:
+        if rare.sum() < FEWEST_OF_LINE:
             return None
         return fit_line(self.tokens.trainer[rare], self.log_ratio[rare])
 
@@ -124,21 +125,42 @@ class Law:
         return float(np.mean(moved > 0)) if len(moved) >= FEWEST_SURE else 0.5
 
     @cached_property
-    def by_log_prob(self) -> float:
-        """Return the share of squared log-ratios that the trainer's log-prob explains, whichever
-        function of it they are: the means over equal parts of the tokens, by that log-prob.
-
-        A temperature explains most, noise and other weights hardly any. The squared means are
-        without the bias that the spread within a part adds.
+    def power(self) -> float | None:
+        """Return a where sampler = a * trainer - a sum that a context's tokens share, by the slope
+        of the log-ratio on the trainer's log-prob; None for few tokens that are not sure.
         """
-        trainer, values = self.tokens.trainer, self.log_ratio
-        edges = np.quantile(trainer, np.linspace(0, 1, PARTS + 1)[1:-1])
-        part = np.searchsorted(edges, trainer)
+        return None if self.rare_line is None else 1.0 - self.rare_line.slope
+
+    @cached_property
+    def power_of_rare(self) -> float | None:
+        """Return the same of the rarest quarter of the tokens alone."""
+        trainer = self.tokens.trainer
+        rare = trainer < np.quantile(trainer, 0.25)
+        if rare.sum() < FEWEST_OF_LINE:
+            return None
+        return 1.0 - fit_line(trainer[rare], self.log_ratio[rare]).slope
+
+    @cached_property
+    def by_log_prob(self) -> float:
+        """Return the share of squared log-ratios that the log-prob of either side explains,
+        whichever function of it they are; the smaller share of the two sides.
+
+        A temperature makes each column a function of the other. Noise and other weights do not, and
+        a column of the wrong tokens explains the log-ratio, but the other column does not.
+        """
+        return min(self._explained_by(self.tokens.trainer), self._explained_by(self.tokens.sampler))
+
+    def _explained_by(self, log_prob: Array) -> float:
+        """Return the share of squared log-ratios in their means over equal parts of the tokens, by
+        a log-prob, without the bias that the spread within a part adds.
+        """
+        edges = np.quantile(log_prob, np.linspace(0, 1, PARTS + 1)[1:-1])
+        part = np.searchsorted(edges, log_prob)
         count = np.maximum(np.bincount(part, minlength=PARTS), 1)
-        mean = np.bincount(part, values, PARTS) / count
-        spread = np.bincount(part, values**2, PARTS) / count - mean**2
+        mean = np.bincount(part, self.log_ratio, PARTS) / count
+        spread = np.bincount(part, self.log_ratio**2, PARTS) / count - mean**2
         explained = float(np.sum(count * mean**2 - spread))
-        return explained / max(float(np.sum(values**2)), 1e-300)
+        return explained / max(float(np.sum(self.log_ratio**2)), 1e-300)
 
     @cached_property
     def by_token_id(self) -> Agreement:

@@ -20,14 +20,6 @@ import rcdiag
 from tests.faults.other.make import HALVES, half, make
 from tests.faults.other.registry import KINDS
 
-# The former words of the verdicts.
-RENAMED = {
-    "fine": "healthy",
-    "correct": "correctable",
-    "fix": "broken",
-    "cannot-tell": "inconclusive",
-}
-
 
 def diagnosed(seed: int, index: int, name: str | None = None) -> dict[str, Any]:
     """The label of one table and what the product says of it."""
@@ -38,7 +30,7 @@ def diagnosed(seed: int, index: int, name: str | None = None) -> dict[str, Any]:
         try:
             diagnosis = rcdiag.diagnose(str(path)).diagnosis
             assert diagnosis is not None
-            verdict = RENAMED.get(diagnosis.verdict, diagnosis.verdict)
+            verdict = diagnosis.verdict
             causes = [(cause.slug, float(cause.confidence)) for cause in diagnosis.causes]
         except Exception as error:  # a crash is a wrong answer, and is shown as one
             verdict, causes = "crash", [(f"{type(error).__name__}: {error}"[:120], 0.0)]
