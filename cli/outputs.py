@@ -83,7 +83,9 @@ def finish(
         write_text(result, to_json(document))
         paths.append(result)
     if csv is not None:
-        write_text(csv, document.frame().write_csv())
+        from rcdiag.results.frames import csv_of
+
+        write_text(csv, csv_of(document.frame()))
         paths.append(csv)
     if html is not None and drawing is None:
         hold_collection()  # figures in files leave much behind, a page does not

@@ -10,22 +10,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rcdiag.errors import RcdiagError
-from rcdiag.files import check_outputs, write_text
+from rcdiag.files import check_outputs, without_controls, write_text
 from rcdiag.results import ConvertResult, Document, Result, from_json
 from rcdiag.results.document import odd_value
-
-# Control characters, which HTML has no place for, and letters that turn the direction of all that
-# follows: text of a dump may hold any.
-CONTROLS = {
-    code: "\N{REPLACEMENT CHARACTER}"
-    for code in (
-        *range(0x20),
-        *range(0x7F, 0xA0),
-        *range(0x202A, 0x202F),
-        *range(0x2066, 0x206A),
-    )
-    if chr(code) not in "\t\n"
-}
 
 
 def load_result(source: str | Path | TextIO) -> Document:
@@ -121,7 +108,7 @@ def report(
             from rcdiag.pages.page import page
 
             text = page(shown, against=other, explain=explanation)
-            write_text(page_path, text.translate(CONTROLS))
+            write_text(page_path, without_controls(text))
             written.append(page_path)
         if folder is not None:
             from rcdiag.pages.save import save_figures

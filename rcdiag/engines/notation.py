@@ -12,6 +12,7 @@ from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting, setting
 from rcdiag.table.trajectories import POLICY_NAME
 
 SHORT = 0.5  # likeness of fp32 to float32, and less than that of bf16 to bfloat16
+LONGEST_NAME = 128  # letters of a policy: a folder of its parts is named by it
 SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -34,6 +35,8 @@ def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
     backend_name, _, dtype = head.partition(":")
     if not POLICY_NAME.fullmatch(name) or not rest:
         raise _bad(text, "wanted NAME=BACKEND[:DTYPE][,key=value...]")
+    if len(name) > LONGEST_NAME:
+        raise _bad(text, f"the name has {len(name)} letters, and {LONGEST_NAME} at most")
     if backend_name not in BACKENDS:
         raise _bad(
             text,

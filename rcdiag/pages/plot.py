@@ -36,17 +36,16 @@ def plot(result: Result, name: str, width: float | None = None) -> Figure:
 
 def _group(result: Result, names: list[str], width: float | None) -> Any:
     """Draw several figures in two columns, or below each other in a column of a paper."""
-    import matplotlib as mpl
-
-    from rcdiag.pages.on_paper import PaperFigure, fit_column
-    from rcdiag.pages.style import NARROW, STYLE
+    from rcdiag.pages.style import NARROW, STYLE, own_style
 
     across = ACROSS if width is None else width
     columns = 1 if across < NARROW else 2
     rows = -(-len(names) // columns)
     up = across / columns * UP / ACROSS
     letters = {"font.size": max(STYLE["font.size"] * across / (2 * ACROSS) * 1.6, 7.0)}
-    with mpl.rc_context({**STYLE, **letters}):
+    with own_style(letters):
+        from rcdiag.pages.on_paper import PaperFigure, fit_column
+
         figure = PaperFigure(figsize=(across, up * rows), layout="constrained")
         parts = figure.subfigures(rows, columns, squeeze=False).ravel()
         for part, name in zip(parts, names, strict=False):

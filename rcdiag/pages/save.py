@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rcdiag.errors import RcdiagError, did_you_mean
-from rcdiag.files import inside, write_bytes, write_text
+from rcdiag.files import csv_cell, inside, write_bytes, write_text
 from rcdiag.pages.charts import Chart, Value
 from rcdiag.pages.drawn import drawing
 from rcdiag.pages.figures import applying
@@ -55,11 +55,10 @@ def save_figures(
 
 
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> str:
-    """Write a table as CSV; what is not known is empty."""
+    """Write a table as CSV; what is not known is empty, and no text is a formula."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(["" if value is None else value for value in row] for row in rows)
+    writer.writerows(map(csv_cell, row) for row in (columns, *rows))
     return stream.getvalue()
 
 

@@ -29,6 +29,9 @@ _RUN = 64
 # log-softmax in float32 may round a certain token to a few 1e-7 above 0, in bfloat16 logits with
 # a fused kernel to about 1e-4; anything above is no log-prob.
 LARGEST_LOG_PROB = 1e-3
+# The least of float32's own logits (-3e38) stands for "never", as -inf does. Beyond -1e12 nats sums
+# in float64 lose the digits that tell the ratios of tokens apart.
+SMALLEST_LOG_PROB = -1e12
 
 TokenEntry = tuple[float, int, int, int, float, float]
 
@@ -101,9 +104,11 @@ class WorstSequence:
         kept = slice(start, min(end, start + TOKENS_KEPT))
         log_ratio = pair.log_ratio_at(slice(start, end))
         reward = None if tokens.reward is None else float(tokens.reward[index])
+        with np.errstate(over="ignore"):  # a sum beyond float64 is infinite
+            log_ratio_sum = float(log_ratio.sum())
         return cls(
             row=int(tokens.row[index]),
-            log_ratio_sum=float(log_ratio.sum()),
+            log_ratio_sum=log_ratio_sum,
             num_tokens=end - start,
             sample_id=None if tokens.sample_id is None else tokens.sample_id[index],
             step=None if tokens.step is None else int(tokens.step[index]),
@@ -175,8 +180,10 @@ def _at_most_the_last_of(size: Array, count: int) -> float:
 
 def shown_log_ratios(log_ratio: Array) -> list[float]:
     """Return log-ratios of single tokens, nats, with the digits that readers see."""
-    rounded: list[float] = np.round(log_ratio, 6).tolist()
-    return rounded
+    with np.errstate(over="ignore"):  # of what is too large to have digits behind the point
+        rounded = np.where(np.abs(log_ratio) < 1e9, np.round(log_ratio, 6), log_ratio)
+    shown: list[float] = rounded.tolist()
+    return shown
 
 
 def shown_log_probs(log_probs: Array) -> list[float]:
@@ -185,16 +192,21 @@ def shown_log_probs(log_probs: Array) -> list[float]:
 
 
 def impossible(log_probs: Array) -> Flags:
-    """Flag values that no log-prob can have: NaN, infinite or positive; the shape of the input."""
-    return ~(np.isfinite(log_probs) & (log_probs <= LARGEST_LOG_PROB))
+    """Flag values that no log-prob can have: NaN, infinite, positive or below -1e12; same shape."""
+    return ~((log_probs >= SMALLEST_LOG_PROB) & (log_probs <= LARGEST_LOG_PROB))
 
 
 def _impossible_places(log_probs: Array) -> NDArray[np.int64]:
     """Return where values are that no log-prob can have."""
     # NaN is the least and the largest of whatever it is in.
-    if len(log_probs) and log_probs.min() > -np.inf and log_probs.max() <= LARGEST_LOG_PROB:
+    if not len(log_probs) or _in_range(float(log_probs.min()), float(log_probs.max())):
         return np.empty(0, np.int64)
     return np.flatnonzero(impossible(log_probs))
+
+
+def _in_range(low: float, high: float) -> bool:
+    """Tell whether all values between are possible log-probs; NaN is in no comparison."""
+    return low >= SMALLEST_LOG_PROB and high <= LARGEST_LOG_PROB
 
 
 def rows_of_numbers(batch: TokenBatch) -> Flags:
@@ -224,8 +236,8 @@ class RowCount:
             for policy, values in batch.log_probs.items()
             if len(values)
         }
-        # NaN is the least and the largest of whatever it is in, and in no comparison.
-        fine = all(low > -np.inf and high <= LARGEST_LOG_PROB for low, high in ranges.values())
+        # NaN is the least and the largest of whatever it is in.
+        fine = all(_in_range(low, high) for low, high in ranges.values())
         bad = 0 if fine else int((~rows_of_numbers(batch)).sum())
         return cls(len(batch.lengths), int(batch.lengths.sum()), bad, ranges)
 

@@ -36,8 +36,8 @@ def _non_finite(given: CheckInput) -> Iterator[Observation]:
             more = "; ..." if bad.rows[policy] > PLACES_SHOWN else ""
             rows += f" ({'; '.join(evidence['first_places'][:PLACES_SHOWN])}{more})"
         yield Observation(
-            message=f"{count} unmasked log-probs of `{policy}` in {rows} are NaN, infinite or "
-            f"positive; {_consequence(given)}",
+            message=f"{count} unmasked log-probs of `{policy}` in {rows} are NaN, infinite, "
+            f"positive or below -1e12; {_consequence(given)}",
             evidence=evidence,
         )
 
@@ -63,10 +63,10 @@ NON_FINITE_LOG_PROBS = Check(
     severity="error",
     stages=("score", "compare", "sweep", "replay"),
     asks="Are all unmasked log-probs numbers that a log-prob can be?",
-    says="Unmasked log-probs are NaN, infinite or positive. Rejection in trainers drops NaN "
-    "without a word, while their metrics become NaN. `mismatch` is computed without the rows that "
-    "hold them, and is null where fewer than half of the rows remain; `corrections` stays as the "
-    "trainer would log it.",
+    says="Unmasked log-probs are NaN, infinite, positive or below -1e12. Rejection in trainers "
+    "drops NaN without a word, while their metrics become NaN. `mismatch` is computed without the "
+    "rows that hold them, and is null where fewer than half of the rows remain; `corrections` "
+    "stays as the trainer would log it.",
     fix="look at these rows; a sampler writes NaN or -inf after an overflow or for a token outside "
     "its kept set, and positive values are probabilities, negated log-probs or logits. Mask them "
     "only if the trainer does",

@@ -9,7 +9,7 @@ import numpy as np
 
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.shapes import shades
-from rcdiag.pages.style import FIRST, INK, SECOND, STYLE
+from rcdiag.pages.style import FIRST, INK, SECOND, own_style
 from rcdiag.results import SweepFamily, SweepResult, SweepRow
 
 if TYPE_CHECKING:
@@ -41,13 +41,12 @@ def _tied(family: SweepFamily, key: str, other: str) -> bool:
 
 def family_figure(family: SweepFamily, width: float | None = None) -> Figure:
     """Draw curves or a map over the bounds, and the trade-off between bias and variance."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    from rcdiag.pages.on_paper import fit_column
-
     free = free_bounds(family)
-    with mpl.rc_context(STYLE):
+    with own_style():
+        from matplotlib.figure import Figure
+
+        from rcdiag.pages.on_paper import fit_column
+
         wide = 5.6 if width is None else width
         figure = Figure(figsize=(wide, max(wide * 0.52, 1.9)), layout="constrained")
         left, right = figure.subplots(1, 2)

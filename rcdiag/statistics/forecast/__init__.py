@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.results.sweep import Forecast, ForecastPoint
+from rcdiag.statistics.extremes import SMALLEST_LOG_PROB
 from rcdiag.statistics.forecast.held_out import Sums, Windows, estimates_differ, held_out
 from rcdiag.statistics.forecast.token_law import TokenLaw, expected_ess, expected_inside, fit_law
 from rcdiag.statistics.ratios import Array
@@ -51,8 +52,11 @@ def forecast(
 def _usable(
     lengths: NDArray[np.int64], sums: Array, cluster: NDArray[np.uint64]
 ) -> tuple[Sums, int]:
-    """Return sequences with a finite sum, in an order that does not hang on that of the rows."""
-    finite = np.isfinite(sums) & (lengths > 0)
+    """Return sequences with a sum of numbers, in an order that does not hang on that of the rows.
+
+    A sum that holds a log-prob which counts as infinite is none: its square overflows.
+    """
+    finite = (np.abs(sums) < -SMALLEST_LOG_PROB) & (lengths > 0)
     data = Sums(lengths.astype(np.float64), sums.astype(np.float64), cluster).take(finite)
     order = np.lexsort((data.sums, data.lengths, data.cluster))
     return Sums(*(column[order] for column in (data.lengths, data.sums, data.cluster))), int(
