@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -66,3 +68,13 @@ def confidence(signs: Signs, cause: Cause, suspicion: Suspicion) -> float:
     named = features(signs, cause, suspicion)
     total = sum(weights[name] * value for name, value in named.items())
     return min(1.0 / (1.0 + math.exp(-total)), MOST)
+
+
+def calibrated(
+    signs: Signs, named: Sequence[tuple[Cause, Suspicion]]
+) -> list[tuple[Cause, Suspicion]]:
+    """Return named causes with the probability that each is right in place of its score."""
+    return [
+        (cause, replace(found, confidence=confidence(signs, cause, found)))
+        for cause, found in named
+    ]

@@ -11,6 +11,7 @@ from rcdiag.diagnosis.case import Array, Case
 from rcdiag.diagnosis.causes.beside_law import beside_law
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
+from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.estimates import rough
 from rcdiag.diagnosis.magnitude import beyond_guides
 from rcdiag.diagnosis.next_experiment import can_be_scored, next_experiment, quoted
@@ -60,7 +61,7 @@ def diagnose(case: Case) -> Diagnosis:
     signs = Signs(case)
     # Broken columns hold infinities and zeros, and what is computed from them is NaN.
     with np.errstate(all="ignore"):
-        return diagnosis_of(signs, suspicions(signs))
+        return diagnosis_of(signs, calibrated(signs, suspicions(signs)))
 
 
 def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:

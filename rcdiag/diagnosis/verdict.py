@@ -12,6 +12,7 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import Cause, Suspicion
 from rcdiag.diagnosis.causes.cause_words import words_of
+from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.judge import (
     DECIDES,
     SILENT,
@@ -53,7 +54,7 @@ def verdict_with_experiments(
     with np.errstate(all="ignore"):
         table = suspicions(signs)
     if run is None or case.prompt_ids is None:
-        return diagnosis_of(signs, table), None
+        return diagnosis_of(signs, calibrated(signs, table)), None
     settled = [(cause, told) for cause, told in table if cause.stage in SETTLED]
     mended = next((told.mended for _, told in reversed(settled) if told.mended is not None), case)
     outcome = run(_without_moved(case, mended))

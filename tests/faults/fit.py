@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rcdiag.diagnosis.causes.cause import Suspicion
 from rcdiag.diagnosis.confidence import COEFFICIENTS, features
 from rcdiag.diagnosis.judge import suspicions
 from rcdiag.diagnosis.signs import Signs
+from rcdiag.results.diagnosis import NOTHING_WRONG
 from rcdiag.usecases.case_of_table import pair_of_table, read_case
 
 Array = NDArray[np.float64]
@@ -52,9 +54,11 @@ def observed(path: Path, right: set[str]) -> list[tuple[dict[str, float], bool]]
     signs = Signs(case)
     with np.errstate(all="ignore"):
         named: list[tuple[Any, Suspicion]] = suspicions(signs)
+        # That the rest is rounding is no cause beside a fault.
+        faults = [one for one in named if one[0].name not in NOTHING_WRONG]
         return [
             (features(signs, cause, found), "*" in right or cause.name in right)
-            for cause, found in named
+            for cause, found in faults or named
         ]
 
 
@@ -97,7 +101,7 @@ def main() -> None:
     for number in range(5):
         weights = fitted(x[fold != number], y[fold != number])
         held_out[fold == number] = 1.0 / (1.0 + np.exp(-x[fold == number] @ weights))
-    print("\n".join(calibration(held_out, y)))
+    sys.stdout.write("\n".join(calibration(held_out, y)) + "\n")
     lines = [
         "# Coefficients of the confidence in a named cause, by feature; made by",
         "# python -m tests.faults.fit FOLDER ...",
