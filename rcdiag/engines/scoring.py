@@ -50,6 +50,10 @@ class StartsEngines(Protocol):
         """Start one of these engines, `number` counted from 0."""
         ...
 
+    def idle(self, spec: PolicySpec) -> str:
+        """Say how many GPUs no engine uses and what would use them; nothing where all work."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoringPlan:
@@ -256,6 +260,8 @@ def _score_policy(
         engines = min(runner.engines(spec), len(missing))
         times = "" if engines == 1 else f" {engines} times"
         say(f"loading {spec.model}{times} for {spec.name} ({spec.backend}, {spec.dtype})")
+        if idle := runner.idle(spec):
+            say(idle)
         job = Job(
             spec=spec,
             max_length=int(lengths.max()),

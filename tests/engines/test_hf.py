@@ -2,9 +2,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from rcdiag.engines import gpus
 from rcdiag.engines.hf import head as head_module
 from rcdiag.engines.hf.engine import HfEngine
+from rcdiag.engines.hf.model import choose_device
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.padded_batches import length_buckets, padded
 from rcdiag.errors import RcdiagError
@@ -125,6 +128,33 @@ def test_padding_stays_under_a_tenth_on_the_shipped_lengths():
     assert lengths.sum() <= sum(a * b for a, b in shapes) < 1.1 * lengths.sum()
     assert max(a * b for a, b in shapes) <= 2048
     assert len(set(shapes)) < 60
+
+
+def test_out_of_memory_names_the_option_that_decides_it(qwen3, table):
+    """The allocator itself refuses: no machine has 2^60 bytes."""
+    backend = HfEngine(parse_policy("p=hf:float32,batch_tokens=600", str(qwen3)))
+    backend.to_logits = lambda hidden: torch.empty(1 << 60, dtype=torch.int8)
+    with pytest.raises(RcdiagError, match="batch_tokens=600") as caught:
+        backend.score(rows_of(table), lambda tokens: None)
+    assert "batch_tokens=300" in caught.value.hint
+    with pytest.raises(RcdiagError, match="1 row of up to 256 tokens") as caught:
+        backend.score(rows_of(table, 2, 3), lambda tokens: None)
+    assert "alone does not fit" in caught.value.hint
+
+
+def test_gpus_that_torch_cannot_use_are_not_passed_over(qwen3, tmp_path, monkeypatch):
+    """A driver too old for this torch, or its CPU build: nvidia-smi lists a GPU, torch has none."""
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(gpus, "_of_the_machine", gpus._of_the_machine.__wrapped__)
+    with pytest.raises(RcdiagError, match="torch cannot use them") as caught:
+        choose_device(None)
+    assert "`CUDA_VISIBLE_DEVICES=`" in caught.value.hint
+    assert choose_device("cpu").type == "cpu"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert choose_device(None).type == "cpu"
 
 
 @pytest.mark.parametrize(
