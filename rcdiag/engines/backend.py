@@ -96,6 +96,10 @@ class Backend:
     passes_options_on: bool = False  # options that rcdiag does not know go to the engine
     default_policy: str | None = None  # what --model alone scores with it where a table lacks it
     other_batches: OtherBatches | None = None
+    # Refuses what the options of a policy ask for and the engine cannot do, before it is started.
+    check: Callable[[PolicySpec], None] = lambda spec: None
+    # How many rows a part holds at least, given the policy's options: what fills one batch.
+    rows_per_part: Callable[[Mapping[str, Any]], int] = lambda options: 1
     # How many GPUs one engine of a policy takes, given the policy's options.
     gpus: Callable[[Mapping[str, Any]], int] = lambda options: 1
     # The place of a policy that its role and precision alone do not tell.

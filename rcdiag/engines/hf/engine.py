@@ -25,7 +25,13 @@ from rcdiag.engines.hf.model import (
     head_is_known,
     load_model,
 )
-from rcdiag.engines.matmul import ROUNDED, RoundedProducts, rounds
+from rcdiag.engines.matmul import (
+    ROUNDED,
+    RoundedProducts,
+    kernel_environment,
+    product_settings,
+    rounds,
+)
 from rcdiag.engines.padded_batches import gather_scores, length_buckets, padded, whole_sequences
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
@@ -67,7 +73,7 @@ class HfEngine:
             for row, row_scores in zip(rows, split, strict=True):
                 scores[row] = row_scores
             progress(int(lengths[rows].sum()))
-        return gather_scores(scores, **self._score_options())
+        return gather_scores(trajectories, scores, **self._score_options())
 
     @contextlib.contextmanager
     def _out_of_memory(self, lengths: NDArray) -> Iterator[None]:
@@ -163,7 +169,8 @@ class HfEngine:
             "attention": self.model.config._attn_implementation,
             "device": device_name(self.device),
             "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
-            "tf32": False,
+            **product_settings(),
+            "environment": kernel_environment(),
             **({"matmul": ROUNDED} if self.rounds else {}),
         }
 
