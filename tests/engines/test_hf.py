@@ -79,6 +79,34 @@ def test_a_float32_head_removes_the_rounding_of_logits(qwen3, table):
     assert not np.array_equal(rounded.log_probs, exact.log_probs)
 
 
+def test_logits_can_be_divided_in_their_own_dtype_as_verl_does(qwen3):
+    """verl: `logits.div_(temperature.to(logits.dtype))`, then a log-softmax in float32."""
+    logits = torch.randn(50, 320, generator=torch.Generator().manual_seed(0)).mul(6).bfloat16()
+    targets, temperature = torch.arange(50), torch.full((50,), 0.7, dtype=torch.float64)
+    both = [
+        head_module.token_scores(
+            logits, targets, temperature, entropy=False, top_k=0, low_division=low
+        )[:, 0]
+        for low in (False, True)
+    ]
+    verl = logits.clone().div_(temperature.to(logits.dtype)[:, None]).float().log_softmax(-1)
+    torch.testing.assert_close(both[1], verl[targets, targets], atol=1e-5, rtol=0)
+    exact = (logits.double() / 0.7).log_softmax(-1)[targets, targets].float()
+    torch.testing.assert_close(both[0], exact, atol=1e-5, rtol=0)
+    assert 0.005 < (both[1] - both[0]).abs().mean() < 0.1
+
+
+def test_the_division_of_a_policy_matters_at_other_temperatures_alone(qwen3, table):
+    rows = rows_of(table)
+    exact, low = (
+        score(f"p=hf:bfloat16,division={name}", qwen3, rows).log_probs
+        for name in ("float32", "logits")
+    )
+    at_one = np.repeat(rows.scoring_temperature == 1.0, rows.response_ids.lengths)
+    assert np.array_equal(exact[at_one], low[at_one])
+    assert 1e-4 < np.abs(exact - low)[~at_one].mean() < 0.1
+
+
 def test_eager_attention_agrees_with_sdpa(qwen3, table, expected):
     result = score("p=hf:float32,attention=eager", qwen3, rows_of(table)).log_probs
     np.testing.assert_allclose(result, np.concatenate(expected["log_probs"]), atol=1e-5)

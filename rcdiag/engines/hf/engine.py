@@ -124,6 +124,7 @@ class HfEngine:
                 self.vocab_size,
                 torch.from_numpy(ids[rows, columns]),
                 torch.from_numpy(temperature[rows]),
+                low_division=self.options.get("division") == "logits",
                 **self._score_options(),
             )
         return scores.float().cpu().numpy()
