@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForImageTextToText, Qwen3VLConfig
 
 from rcdiag.engines import gpus
 from rcdiag.engines.hf import head as head_module
@@ -15,7 +16,7 @@ from rcdiag.table.decode import decode
 from rcdiag.table.opening import open_table
 from rcdiag.table.stream import read_chunks, whole
 from rcdiag.table.trajectories import Trajectories
-from tests.engine_models import make_model, reference
+from tests.engine_models import SIZES, make_model, reference
 
 pytestmark = pytest.mark.engine
 
@@ -119,6 +120,32 @@ def test_other_heads_are_honoured(kind, table, tmp_path):
     result = score("p=hf:float32", model, rows_of(table)).log_probs
     expected = np.concatenate(reference(model, table)["log_probs"])
     np.testing.assert_allclose(result, expected, atol=2e-5)
+
+
+def test_a_model_of_images_scores_rows_of_text(table, tmp_path):
+    """Qwen3-VL has no causal class in transformers."""
+    torch.manual_seed(0)
+    sections = {"mrope_section": [4, 6, 6], "mrope_interleaved": True}
+    rotary = {"rope_type": "default", "rope_theta": 1e4, **sections}
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "depth": 1}
+    config = Qwen3VLConfig(
+        text_config={**SIZES, "rope_parameters": rotary},
+        vision_config={**sizes, "out_hidden_size": 64, "deepstack_visual_indexes": [0]},
+        tie_word_embeddings=True,
+        **{f"{name}_id": 1000 for name in ("image_token", "video_token", "vision_start_token")},
+    )
+    model = AutoModelForImageTextToText.from_config(config).eval()
+    model.save_pretrained(tmp_path)
+    rows = rows_of(table, 0, 3)
+    found = np.split(score("p=hf:float32", tmp_path, rows).log_probs, [1, 31])
+    for row in range(3):
+        prompt, response = rows.prompt_ids.row(row), rows.response_ids.row(row)
+        ids = torch.tensor(np.concatenate([prompt, response]), dtype=torch.long)
+        with torch.no_grad():
+            logits = model(input_ids=ids[None]).logits[0].double()
+        laws = (logits / rows.scoring_temperature[row]).log_softmax(-1)[len(prompt) - 1 : -1]
+        expected = laws[torch.arange(len(response)), ids[len(prompt) :]]
+        np.testing.assert_allclose(found[row], expected, atol=1e-5)
 
 
 def test_an_adapter_scores_like_the_merged_model(qwen3, table, adapter, expected):

@@ -55,11 +55,16 @@ def test_an_adapter_without_a_rank_that_vllm_takes_is_refused(config, words, qwe
     assert caught.value.hint
 
 
-def test_a_checkpoint_with_images_keeps_its_tokenizer_and_reads_text_alone(qwen3, tmp_path):
-    """vLLM 0.30 and later start no multimodal model without a tokenizer."""
+def test_a_checkpoint_with_images_keeps_its_tokenizer_and_reads_text_alone(
+    qwen3, tmp_path, monkeypatch
+):
     config = json.loads((qwen3 / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({"text_config": config, "vision_config": {}}))
     (tmp_path / "model.safetensors").touch()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(RcdiagError, match="torchvision"):
+        options_of("bfloat16", tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: "there")
     options = options_of("bfloat16", tmp_path)
     assert (options["skip_tokenizer_init"], options["language_model_only"]) == (False, True)
     text = options_of("bfloat16", qwen3)

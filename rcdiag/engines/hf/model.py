@@ -8,6 +8,10 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+)
 
 from rcdiag.engines.gpus import refuse_idle_gpus
 from rcdiag.engines.hf.attention import REPEATED, attention_of
@@ -62,15 +66,17 @@ def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
             hint="attention=sdpa or attention=eager",
         )
     transformers.utils.logging.disable_progress_bar()  # rcdiag has its own
+    remote = bool(spec.options.get("trust_remote_code", False))
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=remote)
+        model = _auto_class(config).from_pretrained(
             folder,
             dtype=DTYPES[spec.dtype],
             # A model without sdpa (attention sinks, say) is refused; it would take any other name.
             attn_implementation="sdpa" if attention == REPEATED else attention,
             # Straight to the device: through host memory, engines side by side need N times it.
             device_map={"": device},
-            trust_remote_code=bool(spec.options.get("trust_remote_code", False)),
+            trust_remote_code=remote,
         )
         if attention == REPEATED:
             model.set_attn_implementation(REPEATED)
@@ -83,6 +89,17 @@ def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
     if adapter := spec.options.get("adapter"):
         model = _with_adapter(model, adapter)
     return model.to(device).eval()
+
+
+def _auto_class(config: Any) -> Any:
+    """Return what loads a checkpoint; one of images and text (Qwen3-VL) may have no causal class.
+
+    It scores rows of text alone all the same.
+    """
+    causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not causal:
+        return transformers.AutoModelForImageTextToText
+    return transformers.AutoModelForCausalLM
 
 
 def _with_adapter(model: Any, adapter: str) -> Any:

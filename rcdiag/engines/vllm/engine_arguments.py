@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import inspect
 import json
 import math
@@ -65,6 +66,12 @@ def engine_options(
 
     config = read_config(check_checkpoint(spec.model))
     sees_images = any(f"{what}_config" in config for what in ("vision", "audio"))
+    if sees_images and importlib.util.find_spec("torchvision") is None:
+        raise RcdiagError(
+            f"policy `{spec.name}`: vllm imports torchvision for a model of images, which is not "
+            "installed (the set-up for CPUs leaves it out)",
+            hint="install the torchvision of this torch, or score the rows of text with hf",
+        )
     have_gpu = torch.cuda.is_available()
     _check_device(spec, have_gpu)
     _check_head(spec)
@@ -75,11 +82,12 @@ def engine_options(
         "enforce_eager": not have_gpu,
         "enable_prefix_caching": False,
         "max_model_len": max(max_length, 2),
+        # From vLLM 0.30 on no model of images starts without its tokenizer.
         "skip_tokenizer_init": not sees_images,
         "disable_log_stats": True,
         "enable_lora": "adapter" in spec.options,
     }
-    if sees_images:
+    if sees_images:  # all rows are text
         options["language_model_only"] = True
     if "adapter" in spec.options:
         options["max_lora_rank"] = _lora_rank(Path(spec.options["adapter"]))
