@@ -86,3 +86,30 @@ def test_an_environment_that_contradicts_the_policy_is_refused(path, dtype, name
             set_environment(qwen3, 100, path, dtype)
         assert "unset it" in caught.value.hint
         set_environment(qwen3, 100, "prefill", "bfloat16")  # says nothing against it
+
+
+def test_what_decides_the_numbers_is_kept_and_secrets_are_not(qwen3):
+    given = {"VLLM_KV_CACHE_LAYOUT": "HND", "VLLM_API_KEY": "secret", "VLLM_HOST_IP": "10.0.0.1"}
+    with patch.dict(os.environ, {**given, "NVIDIA_TF32_OVERRIDE": "0"}, clear=True):
+        found = set_environment(qwen3, 100, "prefill", "float32")
+    assert found == {
+        "NVIDIA_TF32_OVERRIDE": "0",
+        "TRITON_F32_DEFAULT": "ieee",
+        "VLLM_FLOAT32_MATMUL_PRECISION": "highest",
+        "VLLM_KV_CACHE_LAYOUT": "HND",
+    }
+
+
+class LogitsProcessor:
+    """Like that of vLLM 0.20 to 0.25, which knows no dtype but the model's."""
+
+    def __init__(self, vocab_size: int, scale: float = 1.0) -> None:
+        self.vocab_size, self.scale = vocab_size, scale
+
+
+def test_a_head_of_its_own_dtype_is_refused_where_vllm_would_ignore_it(qwen3, monkeypatch):
+    module = "vllm.model_executor.layers.logits_processor.LogitsProcessor"
+    monkeypatch.setattr(module, LogitsProcessor)
+    with pytest.raises(RcdiagError, match=r"lm_head=float32: vllm .* has no dtype of its own"):
+        options_of("bfloat16,lm_head=float32", qwen3)
+    assert options_of("float32,lm_head=float32", qwen3)["hf_overrides"] == {"head_dtype": "float32"}

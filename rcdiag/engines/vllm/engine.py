@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rcdiag.engines.backend import Progress
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, read_config
 from rcdiag.engines.gpus import refuse_idle_gpus
-from rcdiag.engines.matmul import ROUNDED, cpu_name, kernel_environment, product_settings, rounds
+from rcdiag.engines.matmul import ROUNDED, cpu_name, product_settings, rounds
 from rcdiag.engines.padded_batches import gather_scores, whole_sequences
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.engines.vllm import plugin as vllm_plugin
@@ -48,7 +48,7 @@ class VllmEngine:
         }
         if _device_type() == "cpu":
             refuse_idle_gpus()
-        set_environment(self.folder, max_length, self.path, spec.dtype)
+        self.environment = set_environment(self.folder, max_length, self.path, spec.dtype)
         self.engine_options = engine_options(spec, self.path, max_length, passed_on)
         may_round = rounds(self.options.get("matmul"), _device_type(), "bfloat16")
         os.environ[vllm_plugin.ROUNDED_LINEAR] = "1" if may_round else "0"
@@ -137,7 +137,7 @@ class VllmEngine:
         return {
             "weights_fingerprint": fingerprint(self.folder),
             **self.engine.collective_rpc(_settings)[0],
-            "environment": kernel_environment(),
+            "environment": self.environment,
             "device": torch.cuda.get_device_name() if cuda else cpu_name(),
             "versions": {**_vllm_version(), "torch": torch.__version__},
             "path": self.path,

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rcdiag.engines.checkpoint import check_checkpoint, read_config, text_config
+from rcdiag.engines.matmul import kernel_environment
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, did_you_mean
 
 
-def set_environment(folder: Path, max_length: int, path: str, dtype: str) -> None:
-    """Set the environment that vLLM reads when it is imported.
+def set_environment(folder: Path, max_length: int, path: str, dtype: str) -> dict[str, str]:
+    """Set the environment that vLLM reads when it is imported; return what decides its numbers.
 
     Variables that are set stay. Where one contradicts what the policy says, it is refused.
     """
+    given = kernel_environment()  # before vLLM adds names of its own, which differ by process
     config = text_config(folder)
     heads = config.get("num_attention_heads", 1)
     width = config.get("head_dim") or config.get("hidden_size", 1) // heads
@@ -56,6 +58,7 @@ def set_environment(folder: Path, max_length: int, path: str, dtype: str) -> Non
             raise RcdiagError(
                 f"{name}={found} is set, and {why}", hint=f"unset it, or set it to {value}"
             )
+    return given | {name: value for name, (value, _) in needed.items()}
 
 
 def engine_options(
