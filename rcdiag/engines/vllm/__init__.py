@@ -56,8 +56,8 @@ def _rows_per_part(options: Mapping[str, Any]) -> int:
 VLLM = Backend(
     name="vllm",
     says="vLLM, its CUDA build (compiled, as samplers run it) or its CPU build (eager), prefix "
-    "caching and speculative decoding off. Every other option goes to vLLM's own engine arguments, for "
-    "example quantization=fp8.",
+    "caching and speculative decoding off. Every other option goes to vLLM's own engine "
+    "arguments, for example quantization=fp8.",
     role="engine",
     dtypes=("bfloat16", "float16", "float32", "auto"),
     default_dtype="bfloat16",
