@@ -66,7 +66,7 @@ COMMON_OPTIONS: dict[str, Option] = {
     "model": Option(says="the checkpoint of this policy, instead of that of --model"),
     "adapter": Option(says="a PEFT LoRA folder to put on the model"),
     "entropy": Option(says="also score the entropy of each next-token distribution", takes=bool),
-    "top_k": Option(says="also score this many of the likeliest tokens of each position", takes=int),
+    "top_k": Option(says="also score this many likeliest tokens of each position", takes=int),
     "lm_head": Option(
         says="the dtype of the last product, that makes the logits",
         takes=("float32", "bfloat16", "float16"),
