@@ -11,10 +11,9 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from cli.terminal.fitted_tables import Column, fitted, full_width
+from rcdiag.formats import measured, share
 from rcdiag.pages.compare.words import counted_policies, how_rows_are_made, nearness
-from rcdiag.pages.formats import interval, number, share
 from rcdiag.results import CompareResult, MetricValue
-from rcdiag.results.base import written_interval
 from rcdiag.results.compare import PolicySummary, Rung
 from rcdiag.results.doc import heading_of
 from rcdiag.statistics.metrics import METRICS
@@ -69,8 +68,8 @@ def _policies(out: Console, result: CompareResult, verbose: bool) -> Table:
     for index, (name, policy) in enumerate(result.policies.items(), 1):
         near = nearness(result, name)
         near = f"[{'green' if policy.may_be_nearest else 'yellow'}]{near}[/]" if near else ""
-        cells = [_mean(policy.log_prob_mean.value), number(policy.behind.value)]
-        cells += [interval(policy.behind)] if verbose else []
+        behind, interval = measured(policy.behind)
+        cells = [_mean(policy.log_prob_mean.value), behind, *([interval] if verbose else [])]
         rows.append([str(index), name, *cells, near, policy.setup])
     return fitted(out, columns, rows, gap=2)
 
@@ -133,16 +132,7 @@ def _ladder(out: Console, result: CompareResult) -> Table:
     rows = [[result.ladder.policies[0], *[""] * 5]]
     for rung in result.ladder.rungs:
         note = "[dim]noise[/]" if rung.at_floor else ""
-        part = (_short(rung.contribution.value), _interval(rung.contribution))
-        rows.append([f"→ {rung.end}", *part, share(rung.share), _short(rung.k2.value), note])
-    whole = result.ladder.whole
-    rows.append(["[bold]whole[/]", _short(whole.value), _interval(whole), "100%", "", ""])
+        part = measured(rung.contribution)
+        rows.append([f"→ {rung.end}", *part, share(rung.share), measured(rung.k2)[0], note])
+    rows.append(["[bold]whole[/]", *measured(result.ladder.whole), "100%", "", ""])
     return fitted(out, columns, rows, gap=2)
-
-
-def _short(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.2g}"
-
-
-def _interval(value: MetricValue) -> str:
-    return written_interval(value, _short, " … ")

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.fitted_tables import Column, fitted
+from rcdiag.formats import number
 from rcdiag.pages.diagnose.words import is_nearer, posterior_rows
-from rcdiag.pages.formats import number
 from rcdiag.results import DiagnoseResult
 from rcdiag.results.diagnose import ExperimentResult
 from rcdiag.results.doc import heading_of

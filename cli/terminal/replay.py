@@ -10,7 +10,7 @@ from cli.terminal.cells import COLOURS
 from cli.terminal.fitted_tables import Column, fitted
 from cli.terminal.headline import draw_against_weights
 from rcdiag.diagnosis.update_health import UPDATE_RULES
-from rcdiag.pages.formats import interval, number
+from rcdiag.formats import measured, number, with_interval
 from rcdiag.pages.replay.words import TAGS, decided_by
 from rcdiag.results import (
     AfterStep,
@@ -66,7 +66,7 @@ def _factors(out: Console, result: ReplayResult) -> Table:
     rows = [
         [
             f"{name} [dim]{factor.behavior} → {factor.target}[/]",
-            *(number(factor.k3_kl.value), interval(factor.k3_kl)),
+            *measured(factor.k3_kl),
             number(factor.ess_seq.value),
         ]
         for name, factor in result.factors.items()
@@ -138,10 +138,7 @@ def _rewards(name: str, after: AfterStep) -> str:
     """Write the rewards of fresh samples before and after the step."""
     assert after.reward_before is not None
     assert after.reward_after is not None
-    ends = [
-        f"{number(reward.value)} ({interval(reward)})"
-        for reward in (after.reward_before, after.reward_after)
-    ]
+    ends = [with_interval(reward) for reward in (after.reward_before, after.reward_after)]
     return f"reward of fresh samples, {name}: {ends[0]} before, {ends[1]} after"
 
 

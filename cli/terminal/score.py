@@ -12,7 +12,7 @@ from cli.terminal.cells import BLOCKS, level
 from cli.terminal.fitted_tables import Column, fitted
 from cli.terminal.headline import draw_against_weights
 from cli.terminal.logged import draw_logged
-from rcdiag.pages.formats import interval, number
+from rcdiag.formats import measured
 from rcdiag.pages.score.words import alone, clusters, correction_rows, raw_ess
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
 from rcdiag.results.doc import heading_of
@@ -73,7 +73,7 @@ def _cells(name: str, value: MetricValue) -> list[str]:
     ideal = "" if metric.ideal is None else f"{metric.ideal:g}"
     if value.expected is not None:
         ideal = f"≈{value.expected:.2g}"
-    cells = [f"{name}[dim]{unit}[/]", number(value.value), interval(value), ideal]
+    cells = [f"{name}[dim]{unit}[/]", *measured(value), ideal]
     return [*cells, level(value.level)]
 
 

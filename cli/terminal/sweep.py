@@ -8,7 +8,7 @@ from rich.table import Table
 
 from cli.terminal.cells import COLOURS
 from cli.terminal.fitted_tables import Column, fitted
-from rcdiag.pages.formats import interval, number, percent
+from rcdiag.formats import measured, percent
 from rcdiag.pages.sweep.words import forecast_test
 from rcdiag.results import MetricValue, SweepFamily, SweepResult, SweepRow
 from rcdiag.results.doc import heading_of
@@ -100,7 +100,5 @@ def _candidates(out: Console, result: SweepResult, shown: list[Candidate]) -> Ta
         chosen = candidate.name == result.recommendation.choice
         name = f"[green bold]{candidate.name}[/]" if chosen else candidate.name
         rank = "" if candidate.rank is None else str(candidate.rank)
-        rows.append(
-            [name, rank, number(candidate.efficiency.value), interval(candidate.efficiency)]
-        )
+        rows.append([name, rank, *measured(candidate.efficiency)])
     return fitted(out, columns, rows, gap=2)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
+from rcdiag.formats import number
 from rcdiag.frozen import dataclass
-from rcdiag.pages.formats import number
 from rcdiag.results import SEVERITIES, Action, Diagnosis, Finding, NamedCause
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, TypedDict
 
@@ -340,19 +340,6 @@ class MetricValue:
             see=("ess_seq", "khat_seq"),
         ),
     ] = field(default=None, metadata=SPARSE)
-
-
-NOT_OBSERVABLE = "not observable"
-
-
-def written_interval(
-    value: MetricValue, number: Callable[[float], str], between: str = " to "
-) -> str:
-    """Write both ends of the 95% interval, "not observable" for one of them; empty without both."""
-    ends = (value.low, value.high)
-    if ends == (None, None):
-        return ""
-    return between.join(NOT_OBSERVABLE if end is None else number(end) for end in ends)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Any
 
+from rcdiag.formats import measured
 from rcdiag.frozen import dataclass
 from rcdiag.results.base import (
     ADDED,
@@ -27,7 +28,7 @@ from rcdiag.results.base import (
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
 from rcdiag.results.score import Mismatch
-from rcdiag.results.show import Shown, Summary, number, size
+from rcdiag.results.show import Shown, Summary, size
 
 # How means under the behavior policy of a pair are made.
 SAMPLED, WEIGHTED, NOT_GIVEN = MEANS = ("sampled", "weighted", "not-given")
@@ -410,7 +411,7 @@ class CompareResult(Shown):
                 name,
                 policy.role,
                 policy.setup,
-                number(policy.behind.value),
+                measured(policy.behind)[0],
                 "nearest" * policy.may_be_nearest,
             )
             for name, policy in order

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, TypedDict
 
+from rcdiag.formats import number
 from rcdiag.frozen import dataclass
 from rcdiag.results.base import (
     FORMAT_VERSION,
@@ -18,7 +19,7 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
-from rcdiag.results.show import Shown, Summary, number, size
+from rcdiag.results.show import Shown, Summary, size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import Annotated, Any, TypedDict
 
 from rcdiag.errors import setting
+from rcdiag.formats import number
 from rcdiag.frozen import dataclass
 from rcdiag.results.base import (
     ADDED,
@@ -30,7 +31,7 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
-from rcdiag.results.show import Shown, Summary, number, size
+from rcdiag.results.show import Shown, Summary, size
 
 _MODEL = "--model CHECKPOINT"
 _WITH_MODEL = f"rcdiag replay rollouts.parquet {_MODEL}"

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import Annotated, Any, TypedDict
 
 from rcdiag.errors import setting
+from rcdiag.formats import measured
 from rcdiag.frozen import dataclass
 from rcdiag.results.base import (
     ADDED,
@@ -48,7 +49,7 @@ from rcdiag.results.base import (
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
 from rcdiag.results.logged import LogComparison
-from rcdiag.results.show import Shown, Summary, interval, number, size
+from rcdiag.results.show import Shown, Summary, size
 
 WeightSum = Annotated[
     float | None,
@@ -763,7 +764,7 @@ class ScoreResult(Shown):
         """Summarise the metrics that have a guide, the gravest first."""
         steps = f", {len(self.steps)} steps" if self.steps else ""
         rows = [
-            (name, number(value.value), interval(value), level)
+            (name, *measured(value), level)
             for level in METRIC_LEVELS
             for name, value in self.mismatch.items()
             if value.level == level

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rcdiag.files import write_text
+from rcdiag.formats import plural
 from rcdiag.frozen import dataclass
-from rcdiag.results.base import Finding, MetricValue, written_interval
+from rcdiag.results.base import Finding
 
 if TYPE_CHECKING:
     import polars as pl
@@ -138,16 +139,6 @@ def _more(count: int, unit: str) -> list[str]:
     return [f"  ... and {count} more {unit}"] if count > 0 else []
 
 
-def number(value: float | None) -> str:
-    """Write a number in four digits; nothing where there is none."""
-    return "" if value is None else f"{value:.4g}"
-
-
-def interval(value: MetricValue) -> str:
-    """Write the interval of a number in four digits."""
-    return written_interval(value, number)
-
-
 def size(result: Counted) -> str:
     """Say how much a result is about."""
-    return f"{result.num_sequences:,} sequences, {result.num_tokens:,} tokens"
+    return f"{plural(result.num_sequences, 'sequence')}, {plural(result.num_tokens, 'token')}"

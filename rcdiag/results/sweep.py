@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import Annotated, Any
 
+from rcdiag.formats import measured
 from rcdiag.frozen import dataclass
 from rcdiag.results.base import (
     ADDED,
@@ -33,7 +34,7 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
-from rcdiag.results.show import Shown, Summary, interval, number, size
+from rcdiag.results.show import Shown, Summary, size
 
 # A smaller gain, relative to the noise without correction, is not worth a correction.
 WORTH = 0.05
@@ -724,8 +725,7 @@ class SweepResult(Shown):
             (
                 str(candidate.rank),
                 candidate.name,
-                number(candidate.efficiency.value),
-                interval(candidate.efficiency),
+                *measured(candidate.efficiency),
             )
             for candidate in ranked
         ]

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, advice_of_cause
+from rcdiag.formats import with_interval
 from rcdiag.results import SEVERITIES, MetricValue
-from rcdiag.results.base import written_interval
 from rcdiag.statistics.metrics import FAMILIES, METRICS, Family
 
 # Long responses and heavy-tailed tokens make sequence ESS small and k-hat large in an honest run.
@@ -92,7 +92,5 @@ def _against_guide(name: str, value: MetricValue) -> str:
     """Write a metric against its guide: `kappa is -0.161 (-0.92 to 0.65), warning (source)`."""
     guide = METRICS[name].guide
     assert guide is not None
-    ends = written_interval(value, lambda end: f"{end:.3g}")
-    interval = f" ({ends})" if ends else ""
     honest = "" if value.expected is None else f", {value.expected:.3g} expected of rounding"
-    return f"{name} is {value.value:.3g}{interval}{honest}, {value.level} ({guide.source})"
+    return f"{name} is {with_interval(value)}{honest}, {value.level} ({guide.source})"

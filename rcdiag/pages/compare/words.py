@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rcdiag.pages.formats import number, share
+from rcdiag.formats import number, share
 from rcdiag.pages.score.words import alone
 from rcdiag.results import CompareResult, PairResult
 from rcdiag.results.compare import NOT_GIVEN, WEIGHTED, Ladder

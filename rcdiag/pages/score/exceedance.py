@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rcdiag.formats import number, percentage
 from rcdiag.pages.charts import Axis, Chart, Mark, Series
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.formats import number, percentage
 from rcdiag.pages.style import FIRST, GRID, SECOND, short
 from rcdiag.results import Histogram, ScoreResult
 from rcdiag.statistics.examples import SIZES, labels_of_sizes

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rcdiag.formats import effective, fraction, part_of, with_interval
 from rcdiag.frozen import dataclass
-from rcdiag.pages.formats import effective, fraction, part_of, with_interval
 from rcdiag.results import CorrectionResult, ScoreResult, SequenceTokens
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rcdiag.formats import with_interval
 from rcdiag.results import Diagnosis, MetricValue
-from rcdiag.results.base import written_interval
 from rcdiag.statistics.intervals import FEW_CLUSTERS
 from rcdiag.usecases.sweep.scores import Scores
 from rcdiag.usecases.sweep.sketched_gradients import DIMENSIONS
@@ -88,7 +88,7 @@ def gate(values: Mapping[str, MetricValue]) -> list[str]:
     kappa, z = values["kappa"], values["ratio_mean_z"]
     if kappa.level == "error":
         sentences.append(
-            f"kappa is {kappa.value:.2f} ({_interval(kappa)}), not near 1: the behavior log-probs "
+            f"kappa is {with_interval(kappa)}, not near 1: the behavior log-probs "
             "are not those of the policy that sampled, so ratios are noise and correcting by them "
             "harms."
         )
@@ -101,18 +101,14 @@ def gate(values: Mapping[str, MetricValue]) -> list[str]:
     return sentences
 
 
-def _interval(value: MetricValue) -> str:
-    return written_interval(value, lambda end: f"{end:.2f}") or "no interval"
-
-
 def presupposed(values: Mapping[str, MetricValue]) -> list[str]:
     """Say that a premise of the reference is in doubt; nothing where it holds."""
     mean = values["ratio_mean"]
     if mean.low is None or mean.high is None or mean.low <= 1.0 <= mean.high:
         return []
     return [
-        f"Untruncated ratios are the reference if E[ratio] = 1; over tokens it is {mean.value:.5g} "
-        f"({mean.low:.5g} to {mean.high:.5g}), which leaves 1 out."
+        f"Untruncated ratios are the reference if E[ratio] = 1; over tokens it is "
+        f"{with_interval(mean)}, which leaves 1 out."
     ]
 
 
