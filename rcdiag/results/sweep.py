@@ -316,8 +316,8 @@ class Candidate:
             "How close the gradient of a batch comes to that of the target policy, free of scale: "
             "the noise of the gradient without correction over the squared error of the "
             "candidate's, which is squared bias plus noise. `method` says how both were estimated. "
-            "Null where nothing is ranked: the recorded policy did not sample, no advantage is "
-            "known, or the mean ratio of sequences is above 1.",
+            "Null where no bias is known: the recorded policy did not sample, too few sequences "
+            "carry the ratios, no advantage is known, or the mean ratio of sequences is above 1.",
             unit="none",
             formula="Var[G of no correction] / (|E[G] - E[R]|^2 + Var[G]); G the candidate's mean "
             "gradient, R that of untruncated ratios",
@@ -342,7 +342,7 @@ class Candidate:
         int | None,
         Doc(
             "Place of a candidate by efficiency, from 1; null where it is refused, and of all "
-            "candidates where the answer is fix-the-cause.",
+            "candidates where the answer is fix-the-cause or cannot-distinguish.",
             see=("efficiency", "refused"),
         ),
     ]
@@ -367,6 +367,19 @@ class Candidate:
             heading="bias²",
         ),
     ] = field(default=None, metadata=ADDED)
+    gradient_bias_high: Annotated[
+        float | None,
+        Doc(
+            "Upper end of the 95% interval of gradient_bias. Where it is far above 1 an estimate of "
+            "0 says nothing: the reference is too noisy.",
+            unit="none",
+            formula="gradient_bias + t x its standard error over prompt groups",
+            healthy="below 1",
+            example="an estimate of 0 with a standard error of 3: 5.9",
+            see=("gradient_bias", "cannot-distinguish"),
+            heading="up to",
+        ),
+    ] = field(default=None, metadata=ADDED)
     gradient_noise: Annotated[
         float | None,
         Doc(
@@ -389,28 +402,28 @@ class Recommendation:
     answer: Annotated[
         str,
         Doc(
-            "What a sweep recommends: correct, do-not-correct, fix-the-cause or cannot-judge.",
-            see=("correct", "do-not-correct", "fix-the-cause", "cannot-judge"),
-            one_of=("correct", "do-not-correct", "fix-the-cause", "cannot-judge"),
+            "What a sweep recommends: take, no-correction, fix-the-cause or cannot-distinguish.",
+            see=("take", "no-correction", "fix-the-cause", "cannot-distinguish"),
+            one_of=("take", "no-correction", "fix-the-cause", "cannot-distinguish"),
         ),
     ]
     choice: Annotated[
         str | None,
         Doc(
-            "The candidate that is recommended; null where there is none, as where the answer is "
-            "fix-the-cause: `reasons` say why.",
-            see=("correct", "none", "indistinguishable"),
+            "The candidate that is recommended, `none` for no correction; null where the answer is "
+            "fix-the-cause or cannot-distinguish: `reasons` say why.",
+            see=("take", "none", "indistinguishable"),
         ),
     ]
     indistinguishable: Annotated[
         list[str],
         Doc(
             "Candidates within one standard error of the best, and 5%: the simplest of them is "
-            "chosen.",
+            "chosen. Where the answer is cannot-distinguish, those that may be the best.",
             formula="squared error less that of the best <= standard error of the difference over "
             "clusters + 0.05 Var[G of no correction]",
-            example="none among them: do not correct",
-            see=("efficiency", "do-not-correct"),
+            example="none among them: no correction",
+            see=("efficiency", "no-correction"),
         ),
     ]
     reasons: Annotated[list[str], Doc("Why a sweep recommends what it does, in sentences.")]

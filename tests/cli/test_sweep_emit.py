@@ -159,7 +159,7 @@ def test_another_candidate_is_not_called_the_recommended_one(rcdiag, table, swep
 def nothing_to_correct(request, tmp_path_factory) -> tuple[Path, SweepResult, str]:
     """A table, its sweep, and the answer of that."""
     table = dump_with_shift(tmp_path_factory.mktemp("nothing") / "a.parquet", request.param)
-    answer = "fix-the-cause" if request.param else "do-not-correct"
+    answer = "fix-the-cause" if request.param else "no-correction"
     return table, api.sweep(table, thresholds=FEW[1]), answer
 
 
@@ -191,7 +191,7 @@ def test_files_are_written_beside_the_configuration(rcdiag, table, tmp_path):
 def advice(choice, *ranked) -> Recommendation:
     """A recommendation with candidates by rank, and whether each is as good as the first."""
     return Recommendation(
-        answer="correct",
+        answer="take",
         choice=choice,
         indistinguishable=[name for name, close in ranked if close],
         reasons=["made up"],
@@ -240,7 +240,7 @@ def test_the_other_outputs_are_written_where_a_trainer_cannot_express_it(
     choice = "seq_tis_10"
 
     def corrected(evidence: Evidence) -> Recommendation:
-        return replace(recommend(evidence), answer="correct", choice=choice)
+        return replace(recommend(evidence), answer="take", choice=choice)
 
     monkeypatch.setattr("rcdiag.usecases.sweep.run.recommend", corrected)
     lame = replace(TRAINERS["slime"].config, write=refuses(CANDIDATES[choice].correction))

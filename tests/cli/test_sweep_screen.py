@@ -56,7 +56,7 @@ def test_the_screen_shows_every_family_and_the_choice_and_why(rcdiag, tmp_path):
     for reason in advice["reasons"]:
         assert f"- {reason}" in words
     correct = f"take {advice['choice']}"
-    assert (correct if advice["answer"] == "correct" else "do not correct") in words
+    assert (correct if advice["answer"] == "take" else "do not correct") in words
 
 
 def test_only_verbose_shows_what_is_refused_and_why(rcdiag, swept):

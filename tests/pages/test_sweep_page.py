@@ -75,7 +75,7 @@ def test_only_what_has_no_larger_error_than_the_recommended_is_called_as_good(re
     ]
     near = replace(
         advice,
-        answer="correct",
+        answer="take",
         choice=best.name,
         candidates=candidates,
         indistinguishable=[name for name in errors if name != best.name] + [best.name],

@@ -156,7 +156,7 @@ def _fix_first(given: CheckInput) -> Iterator[Observation]:
     advice = result.recommendation
     if advice.answer == "fix-the-cause":
         yield Observation(
-            message=f"no correction is recommended: {' '.join(advice.reasons)}",
+            message="no weights repair this: fix the cause first",
             evidence={"answer": advice.answer},
             fix=cause_first(result),
         )
@@ -166,10 +166,10 @@ FIX_BEFORE_CORRECTING = Check(
     slug="fix-before-correcting",
     severity="error",
     stages=("sweep",),
-    asks="Are the log-probs those of the law that sampled, so that correcting by them can help?",
-    says="No correction is recommended, because the log-probs are not to be believed: the "
-    "recorded behavior policy is not the one that sampled, or values are NaN. Ratios are noise "
-    "then, and weighting by them harms.",
+    asks="Are the log-probs those of the distribution that sampled, so that correcting can help?",
+    says="No correction is recommended, because the log-probs cannot be trusted: the recorded "
+    "behavior policy is not the one that sampled, or values are NaN. Ratios are noise then, and "
+    "weighting with them does harm.",
     fix="find out which policy sampled, and record its log-probs; then sweep again",
     example="kappa below 0.3 with its whole interval, or a mean ratio four standard errors from 1",
     see=("kappa", "ratio_mean_z"),

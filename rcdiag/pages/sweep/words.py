@@ -7,10 +7,10 @@ from rcdiag.results import SweepResult
 from rcdiag.results.sweep import WORTH, Candidate, Forecast, Recommendation
 
 ANSWERS = {
-    "correct": "take",
-    "do-not-correct": "do not correct: no estimator is better than none",
-    "fix-the-cause": "fix the cause, do not correct",
-    "cannot-judge": "cannot judge",
+    "take": "use",
+    "no-correction": "no correction: no candidate has a lower error",
+    "fix-the-cause": "fix the cause: no weights repair this table",
+    "cannot-distinguish": "candidates cannot be distinguished on this table",
 }
 
 
@@ -26,21 +26,20 @@ class Tested:
 def forecast_test(forecast: Forecast) -> Tested:
     """Say whether the forecast of longer responses holds where it was tested."""
     if forecast.holds:
-        return Tested("ok", "holds", "fitted on the shorter half, it holds in the longer half")
+        return Tested("ok", "holds", "fitted on the shorter half, it predicts the longer half")
     if forecast.holds is None:
         return Tested("note", "not tested", "too few sequences of different lengths to test it")
     return Tested(
         "error",
         "fails",
-        "fitted on the shorter half, it misses the longer half: do not believe it, and the less "
-        "the longer the response",
+        "its hold-out check failed: ignore it, especially for long responses",
     )
 
 
 def answer(result: SweepResult) -> str:
     """Say what a sweep recommends."""
     advice = result.recommendation
-    choice = f" {advice.choice}" if advice.answer == "correct" else ""
+    choice = f" {advice.choice}" if advice.answer == "take" else ""
     equals = as_good(advice)
     more = f"; as good: {', '.join(equals)}" if equals and choice else ""
     return f"{ANSWERS[advice.answer]}{choice}{more}"

@@ -20,7 +20,7 @@ from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.forecast import forecast
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.suite import Suite
-from rcdiag.table.columns import read_rewards
+from rcdiag.table.columns import frequent_ids, read_rewards
 from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
@@ -35,7 +35,7 @@ from rcdiag.usecases.sweep.configuration import choice_configurations, family_co
 from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds, settings
 from rcdiag.usecases.sweep.recommend import Evidence, recommend
-from rcdiag.usecases.sweep.sketched_gradients import Baseline
+from rcdiag.usecases.sweep.sketched_gradients import Baseline, Buckets
 from rcdiag.usecases.sweep.state import SweepPlan, SweepState
 
 Grids = dict[str, list[Bounds]]
@@ -143,6 +143,7 @@ def sweep_plan(
         recorded=recorded,
         baseline=None if recorded else Baseline.of(*read_rewards(dump)),
         tokens=dump.response_tokens,
+        buckets=Buckets(frequent_ids(dump)),
     )
 
 

@@ -21,6 +21,7 @@ from rcdiag.usecases.sweep.by_cluster import Array, Index, Places, SumsByCluster
 from rcdiag.usecases.sweep.layout import Layout
 from rcdiag.usecases.sweep.sketched_gradients import (
     Baseline,
+    Buckets,
     CandidateGradients,
     candidate_gradients,
     recorded_advantage,
@@ -57,6 +58,7 @@ class SweepPlan:
     recorded: bool = False  # whether rows have an advantage
     baseline: Baseline | None = None  # stands in for advantages that are not recorded
     tokens: int | None = None  # of the table at most; None where that is not known
+    buckets: Buckets = field(default_factory=lambda: Buckets(np.empty(0, np.int32)))
 
     @property
     def counts(self) -> type[np.number]:
@@ -168,17 +170,18 @@ class SweepState:
             rows = self.clusters.rows(pair.tokens.cluster)
             corrections = {name: plan.corrections[name][0] for name in plan.candidates}
 
-            def gradients(block: PolicyPair) -> CandidateGradients:
+            def gradients(block: PolicyPair, of_block: Index) -> CandidateGradients:
                 with np.errstate(all="ignore"):
-                    return candidate_gradients(block, corrections, plan.baseline)
+                    return candidate_gradients(
+                        block, corrections, plan.baseline, plan.buckets, of_block
+                    )
 
-            start = 0
-            for block in _side_by_side(executor)(gradients, pair.blocks):
-                places = Places(rows[start : start + block.rows], self.clusters.most)
-                for name, values in block.sequences.items():
-                    places.add(self.clusters.table(name, values.shape[1:]), values)
+            blocks = pair.blocks
+            ends = np.cumsum([len(block.lengths) for block in blocks])
+            for block in _side_by_side(executor)(gradients, blocks, np.split(rows, ends[:-1])):
+                for name, values in block.sums.items():
+                    self.clusters.table(name, values.shape[1:])[block.clusters] += values
                 self._add_tails(block.tails)
-                start += block.rows
             self.steps |= frozenset([None] if step is None else np.unique(step).tolist())
             self.lengths = self.lengths + count_lengths(pair.lengths)
             most = max((layout.left.count for layout in plan.layouts.values()), default=1)
