@@ -19,7 +19,7 @@ from rcdiag.results.base import drawn_sentence
 if TYPE_CHECKING:
     from rcdiag.results import Result
 
-FINDINGS = 6  # without -v
+FINDINGS = 4  # without -v
 
 
 def draw(out: Console, result: Result, *, verbose: bool) -> None:
