@@ -190,14 +190,10 @@ class Diagnosis:
 
     @property
     def against_weights(self) -> str | None:
-        """Say why no weights mend the table; None where weights can."""
+        """Say why no importance weights repair the table; None where weights can."""
         if self.verdict != "broken":
             return None
-        causes = ", ".join(cause.slug for cause in self.causes if cause.verdict == "broken")
-        return (
-            f"The verdict is broken{f' ({causes})' if causes else ''}: weights made from these "
-            "log-probs are wrong whatever their bounds."
-        )
+        return "No preset repairs this: a level of ok says that weights are even, not right."
 
 
 # How a verdict counts for `--fail-on`.

@@ -97,11 +97,11 @@ def findings_of(checks: Iterable[Check], given: CheckInput) -> list[Finding]:
 
 
 def cause_first(result: Any) -> str | None:
-    """Return the advice to mend the named cause first, where no weights mend the table."""
+    """Return the advice to fix the named cause first, where no weights repair the table."""
     diagnosis = result.diagnosis
     if diagnosis is None or diagnosis.verdict != "broken" or not diagnosis.causes:
         return None
-    return f"mend {diagnosis.causes[0].slug} first: no weights do"
+    return f"fix {diagnosis.causes[0].slug} first: no importance weights repair it"
 
 
 def advice_of_cause(result: Any) -> str | None:
@@ -122,10 +122,10 @@ def advice_of_cause(result: Any) -> str | None:
         return None
     cause = named[0]
     if diagnosis.verdict == "healthy":
-        return f"{cause.slug} explains it, and it costs nothing here: nothing must be mended"
+        return f"{cause.slug} explains it, and it costs nothing here"
     return (
-        f"{cause.slug} explains it: {_within(cause.actions[0].text)}; until then `rcdiag sweep` "
-        "says which weights pay"
+        f"{cause.slug} explains it: {_within(cause.actions[0].text)}; meanwhile `rcdiag sweep` "
+        "picks a correction, if any helps"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rcdiag.formats import effective, fraction, part_of, with_interval
 from rcdiag.frozen import dataclass
 from rcdiag.results import CorrectionResult, ScoreResult, SequenceTokens
@@ -85,6 +87,87 @@ def _row(name: str, correction: CorrectionResult, tokens: int, sequences: int) -
         else f"{correction.weight_sum / tokens:.4g}",
         bias_bound="" if actual["bias_bound"] is None else f"{actual['bias_bound']:.2g}",
     )
+
+
+# A preset changes next to nothing where it keeps every token and its weights are this even.
+EVEN = 0.99
+LISTED = 2  # presets that are named on a line
+
+
+def preset_lines(result: ScoreResult) -> list[tuple[str, str]]:
+    """Say in three lines what the presets do here: label and sentence.
+
+    Which change nothing, which cost most, and what the trainer does by default. A few presets have
+    a line each.
+    """
+    names = list(result.corrections)
+    if len(names) <= 3:
+        return [(name, _effect(result, name)) for name in names]
+    trainers = {correction.trainer for correction in result.corrections.values()}
+    trainer = trainers.pop() if len(trainers) == 1 else ""
+    idle = [name for name in names if _changes_nothing(result, name)]
+    active = [name for name in names if name not in idle]
+    lines = []
+    if idle:
+        lines.append(("no effect", f"{len(idle)} of {len(names)} presets: {_named(idle)}"))
+    if active:
+        worst = min(active, key=lambda name: _effective(result, name))
+        alike = [name for name in active if _effective(result, name) == _effective(result, worst)]
+        more = f" (+{len(alike) - 1})" if len(alike) > 1 else ""
+        lines.append(("cost most", f"{worst}{more}: {_effect(result, worst)}"))
+    if trainer:
+        default = _default_preset(trainer, result)
+        what = "no correction" if default is None else f"{default}, {_effect(result, default)}"
+        lines.append(("default", f"{trainer}: {what}"))
+    return lines
+
+
+def _changes_nothing(result: ScoreResult, name: str) -> bool:
+    correction = result.corrections[name]
+    shares = (correction.actual["ess_token_applied"], correction.actual["ess_seq_applied"])
+    even = all(share is not None and share >= EVEN for share in shares)
+    return correction.kept_tokens == result.num_tokens and even
+
+
+def _effective(result: ScoreResult, name: str) -> float:
+    """Return the share of sequences that are effective under a preset; -1 where it is not known."""
+    share: float | None = result.corrections[name].actual["ess_seq_applied"]
+    return -1.0 if share is None else round(share, 6)
+
+
+def _effect(result: ScoreResult, name: str) -> str:
+    """Say what a preset keeps, and the effective sample size of sequences under its weights."""
+    correction = result.corrections[name]
+    if _changes_nothing(result, name):
+        return "changes nothing"
+    kept = f"keeps {part_of(correction.kept_tokens, max(result.num_tokens, 1))} of tokens"
+    share = correction.actual["ess_seq_applied"]
+    if share is None:
+        return kept
+    left = effective(share * result.num_sequences)
+    return f"{kept}, ESS {left} of {result.num_sequences:,}"
+
+
+def _default_preset(name: str, result: ScoreResult) -> str | None:
+    """Return the preset that is what a trainer does where nothing is set; None without one."""
+    from rcdiag.trainers import find_trainer  # stored results are drawn without it
+
+    trainer = find_trainer(name)
+    default = {**trainer.settings, **trainer.unset}
+    return next(
+        (
+            preset
+            for preset, settings in trainer.presets.items()
+            if preset in result.corrections and {**trainer.settings, **settings} == default
+        ),
+        None,
+    )
+
+
+def _named(names: Sequence[str]) -> str:
+    """Name the first few of a list."""
+    more = f", and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"{', '.join(names[:LISTED])}{more}"
 
 
 def holds_text(sequence: SequenceTokens) -> bool:
