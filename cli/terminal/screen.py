@@ -13,11 +13,18 @@ from cli.options import FailOn
 from cli.terminal.console import TerminalConsole, write_out
 from cli.terminal.draw import draw
 from cli.terminal.progress import Bars
+from rcdiag.pages.answers import answer
 from rcdiag.results import SEVERITIES, to_json
 from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
 
 if TYPE_CHECKING:
     from rcdiag.results import ConvertResult, Result
+
+
+def closing_line(result: Result) -> str:
+    """Say verdict and answer of a result in a line, beside what stands on stdout alone."""
+    verdict = "not judged" if result.diagnosis is None else result.diagnosis.verdict
+    return f"{verdict}; {answer(result)}"
 
 
 class Screen:
@@ -27,12 +34,6 @@ class Screen:
         self.quiet, self.verbose, self.json = quiet, verbose, json
         self.out = TerminalConsole(highlight=False)
         self.err = TerminalConsole(stderr=True, highlight=False)
-
-    def aside(self) -> Screen:
-        """Return a screen with the result on stderr too: stdout is for something else."""
-        other = Screen(quiet=self.quiet, verbose=self.verbose, json=False)
-        other.out = other.err
-        return other
 
     def say(self, text: str) -> None:
         if not self.quiet:

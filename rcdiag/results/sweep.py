@@ -34,6 +34,7 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
+from rcdiag.results.parts import Part
 from rcdiag.results.show import Shown, Summary, size
 
 # A smaller gain, relative to the noise without correction, is not worth a correction.
@@ -79,7 +80,7 @@ class SweepProvenance(Provenance):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SweepRow:
+class SweepRow(Part):
     """A row describes one setting of an estimator family on the whole table, without clamps."""
 
     bounds: Bounds
@@ -246,7 +247,7 @@ class SweepRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Configurations:
+class Configurations(Part):
     """Configurations are what a reader pastes into a trainer for each setting of a family.
 
     Text that settings have in common stands once, as a template.
@@ -269,7 +270,7 @@ class Configurations:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SweepFamily:
+class SweepFamily(Part):
     """A family holds one row for each setting of an estimator family that is tried."""
 
     title: Annotated[str, Doc("Name of an estimator family as figures and tables print it.")]
@@ -304,7 +305,7 @@ class SweepFamily:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class Candidate(Part):
     """A candidate is an estimator with its setting, as the recommendation judges it."""
 
     name: Annotated[str, Doc("Name of a candidate, which `rcdiag explain` answers.")]
@@ -370,8 +371,8 @@ class Candidate:
     gradient_bias_high: Annotated[
         float | None,
         Doc(
-            "Upper end of the 95% interval of gradient_bias. Where it is far above 1 an estimate of "
-            "0 says nothing: the reference is too noisy.",
+            "Upper end of the 95% interval of gradient_bias. Where it is far above 1 an estimate "
+            "of 0 says nothing: the reference is too noisy.",
             unit="none",
             formula="gradient_bias + t x its standard error over prompt groups",
             healthy="below 1",
@@ -390,13 +391,13 @@ class Candidate:
             healthy="1 without correction",
             example="sequences with weights of variance 0.25 that go with nothing else: 1.25",
             see=("efficiency", "gradient_bias", "ess_seq_applied"),
-            heading="noise",
+            heading="variance",
         ),
     ] = field(default=None, metadata=ADDED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recommendation:
+class Recommendation(Part):
     """A recommendation says which estimator to take, why, and which candidates it compares."""
 
     answer: Annotated[
@@ -449,7 +450,7 @@ class Recommendation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ForecastPoint:
+class ForecastPoint(Part):
     """A point gives the acceptance and effective sample size expected at one response length."""
 
     response_length: Annotated[
@@ -497,7 +498,7 @@ class ForecastPoint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HeldOutBin:
+class HeldOutBin(Part):
     """A held-out bin compares expected and observed numbers at lengths outside the fit."""
 
     label: Annotated[str, Doc("Range of lengths of a held-out bin.")]
@@ -573,7 +574,7 @@ class HeldOutBin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Forecast:
+class Forecast(Part):
     """A forecast says what happens to longer responses, by a law of single tokens.
 
     Tokens of the behavior policy make sum log_ratio a martingale, so that over T tokens of KL k it

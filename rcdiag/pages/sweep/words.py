@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from rcdiag.formats import number
 from rcdiag.frozen import dataclass
+from rcdiag.pages.command_again import of_same_data
 from rcdiag.results import SweepResult
 from rcdiag.results.sweep import WORTH, Candidate, Forecast, Recommendation
 
+NEAREST = 5  # candidates that a screen shows beside the choice
 ANSWERS = {
     "take": "use",
     "no-correction": "no correction: no candidate has a lower error",
@@ -50,7 +53,7 @@ def as_good(advice: Recommendation) -> list[str]:
 
     Of the others that are within one standard error of the best, the table cannot tell it.
     """
-    errors = {candidate.name: _error(candidate) for candidate in advice.candidates}
+    errors = {candidate.name: error(candidate) for candidate in advice.candidates}
     chosen = errors.get(advice.choice or "")
     if chosen is None:
         return []
@@ -58,7 +61,63 @@ def as_good(advice: Recommendation) -> list[str]:
     return [name for name in others if (errors[name] or 0.0) <= chosen + WORTH]
 
 
-def _error(candidate: Candidate) -> float | None:
-    """Return the expected squared error of a gradient, in units of uncorrected noise."""
-    noise = candidate.gradient_noise
-    return None if noise is None else (candidate.gradient_bias or 0.0) + noise
+def error(candidate: Candidate) -> float | None:
+    """Return the squared error of a batch's gradient, in units of its variance uncorrected."""
+    variance = candidate.gradient_noise
+    return None if variance is None else (candidate.gradient_bias or 0.0) + variance
+
+
+def nearest(advice: Recommendation) -> list[Candidate]:
+    """Return the choice, no correction, and the candidates nearest to the best, by their error.
+
+    Refused ones are left out, and candidates that do the same as one that is named.
+    """
+    measured = [one for one in advice.candidates if one.gradient_noise is not None]
+    allowed = [one for one in measured if not one.refused or one.name == "none"]
+    first = [one for name in (advice.choice, "none") for one in allowed if one.name == name]
+    ordered = sorted(allowed, key=lambda one: error(one) or 0.0)
+    named: dict[tuple[float | None, ...], Candidate] = {}
+    for one in (*first, *ordered):
+        named.setdefault((one.gradient_bias, one.gradient_bias_high, one.gradient_noise), one)
+    return list(named.values())[: NEAREST + 1]
+
+
+def parts(candidate: Candidate) -> str:
+    """Write the error of a candidate: `bias² 0 (up to 2.4) + variance 1`."""
+    if candidate.gradient_bias is None:
+        return f"bias² unknown + variance {number(candidate.gradient_noise)}"
+    most = candidate.gradient_bias_high
+    up_to = "" if most is None else f" (up to {number(most)})"
+    variance = number(candidate.gradient_noise)
+    return f"bias² {number(candidate.gradient_bias)}{up_to} + variance {variance}"
+
+
+def by_default(result: SweepResult) -> str:
+    """Say what the trainer's own settings would do here; empty where it is no candidate."""
+    from rcdiag.trainers import find_trainer  # stored results are drawn without it
+    from rcdiag.usecases.sweep.candidates import CANDIDATES
+
+    trainer = find_trainer(str(result.provenance.get("trainer", "verl")))
+    own = trainer.read(trainer.settings)
+    if own.weighting is None and not own.rejections:
+        name: str | None = "none"
+    else:
+        name = next((name for name, it in CANDIDATES.items() if it.correction == own), None)
+    of_own = [one for one in result.recommendation.candidates if one.name == name]
+    if not of_own or of_own[0].gradient_noise is None:
+        return ""
+    title = "no correction" if name == "none" else f"{name}: {parts(of_own[0])}"
+    refused = f"; refused: {of_own[0].refused[0]}" if of_own[0].refused else ""
+    return f"{trainer.name} default, {title}{refused}"
+
+
+def to_paste(result: SweepResult) -> str:
+    """Say which command writes the configuration."""
+    advice = result.recommendation
+    if advice.answer == "fix-the-cause":
+        return ""
+    trainer = str(result.provenance.get("trainer", "verl"))
+    command = of_same_data(result, "sweep")
+    if advice.choice is None:
+        return f"{command} --emit {trainer} --candidate NAME, for one that you choose"
+    return f"{command} --emit {trainer} > correction.yaml"

@@ -1,11 +1,11 @@
 """What to take: a procedure of rcdiag's own, in five steps that comments name.
 
 0 is there anything to correct, and are the ratios those of the distribution that sampled: if not,
-nothing is scored; 1 are the ratios of sequences a reference: if not, no bias is known and candidates
-cannot be distinguished; 2 the squared error of every candidate's batch gradient; 3 constraints;
-4 the simplest candidate whose error is the least, within one standard error and what is not worth a
-correction. Where the bias without correction is known to less than the noise of a batch only, a
-candidate is taken only if it is better than none at 95%.
+nothing is scored; 1 are the ratios of sequences a reference: if not, no bias is known and
+candidates cannot be distinguished; 2 the squared error of every candidate's batch gradient;
+3 constraints; 4 the simplest candidate whose error is the least, within one standard error and what
+is not worth a correction. Where the bias without correction is not known to within the noise of a
+batch, a candidate is taken only if it is better than none at 95%.
 """
 
 from __future__ import annotations
