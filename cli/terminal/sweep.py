@@ -10,7 +10,15 @@ from cli.terminal.cells import COLOURS
 from cli.terminal.fitted_tables import Column, fitted
 from cli.terminal.headline import draw_lines, shortened_to
 from rcdiag.formats import measured, number, percent
-from rcdiag.pages.sweep.words import answer, by_default, error, forecast_test, nearest, to_paste
+from rcdiag.pages.sweep.words import (
+    answer,
+    by_default,
+    error,
+    forecast_test,
+    nearest,
+    squared,
+    to_paste,
+)
 from rcdiag.results import MetricValue, SweepFamily, SweepResult, SweepRow
 from rcdiag.results.doc import heading_of
 from rcdiag.results.sweep import Candidate, Recommendation
@@ -51,22 +59,22 @@ def _nearest(out: Console, result: SweepResult, shown: list[Candidate]) -> Table
     columns = [
         Column(heading=heading_of(Recommendation, "candidates"), align="left"),
         Column(heading=heading_of(Candidate, "gradient_bias")),
-        Column(heading=heading_of(Candidate, "gradient_bias_high"), leaves=2),
+        Column(heading=heading_of(Candidate, "gradient_bias_high")),
         Column(heading=heading_of(Candidate, "gradient_noise")),
         Column(heading="error / none"),
-        Column(heading="", align="left", leaves=1),
+        Column(heading="beside best", align="left", leaves=1),
     ]
     rows = []
     for one in shown:
         known = one.gradient_bias is not None and none
         against = f"{(error(one) or 0.0) / (none or 1.0):.2f}" if known else ""
         chosen = one.name == advice.choice
-        close = "cannot be distinguished" if one.name in advice.indistinguishable else "worse"
+        close = "same" if one.name in advice.indistinguishable else "worse"
         rows.append(
             [
                 f"[green bold]{one.name}[/]" if chosen else one.name,
-                "unknown" if one.gradient_bias is None else number(one.gradient_bias),
-                "" if one.gradient_bias_high is None else number(one.gradient_bias_high),
+                "unknown" if one.gradient_bias is None else squared(one.gradient_bias),
+                "" if one.gradient_bias_high is None else squared(one.gradient_bias_high),
                 number(one.gradient_noise),
                 against,
                 f"[dim]{'chosen' if chosen else 'refused' if one.refused else close}[/]",

@@ -121,7 +121,7 @@ def emit(result: SweepResult, trainer: str, candidate: str | None = None) -> str
     """
     if not isinstance(result, SweepResult):
         raise RcdiagError(
-            f"emit wants the result of a sweep, got {getattr(result, 'kind', type(result).__name__)!r}",
+            f"emit wants the result of a sweep, got {type(result).__name__}",
             hint=f"rcdiag.emit(rcdiag.sweep(table), {trainer!r})",
         )
     return configuration(result.recommendation, trainer, candidate)

@@ -439,6 +439,16 @@ class Recommendation(Part):
             heading="candidate",
         ),
     ]
+    trainer_default: Annotated[
+        str | None,
+        Doc(
+            "The candidate that the trainer's own settings amount to, as they are where its "
+            "correction is switched on and nothing else is set; null where they are none of the "
+            "candidates.",
+            example="verl-0.9: seq_tis_2",
+            see=("choice", "none"),
+        ),
+    ] = field(default=None, metadata=ADDED)
     choice_yaml: Annotated[
         dict[str, str],
         Doc(

@@ -37,6 +37,22 @@ def read_rewards(dump: Table) -> tuple[NDArray[np.uint64] | None, NDArray[np.flo
     return np.concatenate(groups) if groups else None, np.concatenate(rewards)
 
 
+def numbered_groups(dump: Table) -> tuple[NDArray[np.uint64], NDArray[np.uint64]] | None:
+    """Return the hashes of all prompt groups, ascending, and the number of each; None without.
+
+    Groups are numbered as they appear: what hangs on a number does not hang on their names.
+    """
+    if "group_id" not in dump.schema.names:
+        return None
+    groups = [hashed(batch, "group_id") for batch in dump.batches(["group_id"])]
+    if not groups:
+        return None
+    keys, first = np.unique(np.concatenate(groups), return_index=True)
+    numbers = np.empty(len(keys), np.uint64)
+    numbers[np.argsort(first)] = np.arange(len(keys), dtype=np.uint64)
+    return keys, numbers
+
+
 # Which token ids are frequent is known from so many tokens.
 TOKENS_COUNTED = 2_000_000
 

@@ -82,33 +82,30 @@ def nearest(advice: Recommendation) -> list[Candidate]:
     return list(named.values())[: NEAREST + 1]
 
 
+def squared(bias: float) -> str:
+    """Write a squared bias; far below the variance of a batch it is 0."""
+    return number(bias if bias >= 1e-6 else 0.0)
+
+
 def parts(candidate: Candidate) -> str:
     """Write the error of a candidate: `bias² 0 (up to 2.4) + variance 1`."""
     if candidate.gradient_bias is None:
         return f"bias² unknown + variance {number(candidate.gradient_noise)}"
     most = candidate.gradient_bias_high
-    up_to = "" if most is None else f" (up to {number(most)})"
+    up_to = "" if most is None else f" (up to {squared(most)})"
     variance = number(candidate.gradient_noise)
-    return f"bias² {number(candidate.gradient_bias)}{up_to} + variance {variance}"
+    return f"bias² {squared(candidate.gradient_bias)}{up_to} + variance {variance}"
 
 
 def by_default(result: SweepResult) -> str:
-    """Say what the trainer's own settings would do here; empty where it is no candidate."""
-    from rcdiag.trainers import find_trainer  # stored results are drawn without it
-    from rcdiag.usecases.sweep.candidates import CANDIDATES
-
-    trainer = find_trainer(str(result.provenance.get("trainer", "verl")))
-    own = trainer.read(trainer.settings)
-    if own.weighting is None and not own.rejections:
-        name: str | None = "none"
-    else:
-        name = next((name for name, it in CANDIDATES.items() if it.correction == own), None)
+    """Say what the trainer's own settings would do here; empty where they are no candidate."""
+    name = result.recommendation.trainer_default
     of_own = [one for one in result.recommendation.candidates if one.name == name]
     if not of_own or of_own[0].gradient_noise is None:
         return ""
     title = "no correction" if name == "none" else f"{name}: {parts(of_own[0])}"
     refused = f"; refused: {of_own[0].refused[0]}" if of_own[0].refused else ""
-    return f"{trainer.name} default, {title}{refused}"
+    return f"{result.provenance.get('trainer')}: {title}{refused}"
 
 
 def to_paste(result: SweepResult) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from rcdiag.corrections.correction import Correction
@@ -14,7 +14,7 @@ from rcdiag.trainers import find_trainer
 from rcdiag.trainers.emit import emit, emitted, expresses, on_sweep_page, other_ways
 from rcdiag.trainers.settings_text import Inexpressible
 from rcdiag.trainers.trainer import Trainer
-from rcdiag.usecases.sweep.candidates import find_candidate
+from rcdiag.usecases.sweep.candidates import Setting, find_candidate
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds
 
 
@@ -75,6 +75,15 @@ def _instead(advice: Recommendation, trainer: str) -> list[str]:
         else f"# the best that {chosen.name} has is {first}, further behind"
     )
     return [comment, f"# to write it: --emit {trainer} --candidate {first}"]
+
+
+def trainer_default(trainer: str, candidates: Mapping[str, Setting]) -> str | None:
+    """Name the candidate that a trainer's own settings amount to; None where there is none."""
+    chosen = find_trainer(trainer)
+    own = chosen.read(chosen.settings)
+    if own.weighting is None and not own.rejections:
+        return "none"
+    return next((name for name, it in candidates.items() if it.correction == own), None)
 
 
 def choice_configurations(choice: str | None) -> dict[str, str]:

@@ -20,7 +20,7 @@ from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.forecast import forecast
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.suite import Suite
-from rcdiag.table.columns import frequent_ids, read_rewards
+from rcdiag.table.columns import frequent_ids, numbered_groups, read_rewards
 from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
@@ -31,7 +31,11 @@ from rcdiag.usecases.passes import Walk, no_tokens, reads_here, states
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import CANDIDATES, Setting, candidates_with
-from rcdiag.usecases.sweep.configuration import choice_configurations, family_configurations
+from rcdiag.usecases.sweep.configuration import (
+    choice_configurations,
+    family_configurations,
+    trainer_default,
+)
 from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds, settings
 from rcdiag.usecases.sweep.recommend import Evidence, recommend
@@ -85,6 +89,11 @@ def sweep(
     diagnosis = diagnosis_of_table(dump, rows=rows)
     values = with_premises(judged(Suite(whole)), diagnosis)
     advice = recommend(Evidence(state, values, bad, candidates, diagnosis))
+    advice = replace(
+        advice,
+        trainer_default=trainer_default(name, candidates),
+        choice_yaml=choice_configurations(advice.choice),
+    )
     result = SweepResult(
         provenance={**provenance(dump, seed), "trainer": name, "thresholds": thresholds},
         behavior=behavior,
@@ -95,7 +104,7 @@ def sweep(
         num_clusters=len(whole.tokens),
         length_quartiles=length_quartiles(state),
         families=families,
-        recommendation=replace(advice, choice_yaml=choice_configurations(advice.choice)),
+        recommendation=advice,
         forecast=forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
         diagnosis=diagnosis,
     )
@@ -144,6 +153,7 @@ def sweep_plan(
         baseline=None if recorded else Baseline.of(*read_rewards(dump)),
         tokens=dump.response_tokens,
         buckets=Buckets(frequent_ids(dump)),
+        groups=numbered_groups(dump),
     )
 
 

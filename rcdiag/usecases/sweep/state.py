@@ -14,6 +14,7 @@ from rcdiag.corrections.apply import Settings, log_ratio
 from rcdiag.corrections.correction import Correction
 from rcdiag.frozen import dataclass
 from rcdiag.statistics.adding import RunningSum
+from rcdiag.statistics.clusters import Keys
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
 from rcdiag.statistics.suite import BlockSums, SuiteState
@@ -59,6 +60,19 @@ class SweepPlan:
     baseline: Baseline | None = None  # stands in for advantages that are not recorded
     tokens: int | None = None  # of the table at most; None where that is not known
     buckets: Buckets = field(default_factory=lambda: Buckets(np.empty(0, np.int32)))
+
+    # Hashes of all prompt groups, ascending, and the number of each; None: hashes are numbers.
+    groups: tuple[Keys, Keys] | None = None
+
+    def numbers(self, clusters: Keys) -> Keys:
+        """Return the number of the prompt group of each sequence.
+
+        More groups than MAX_CLUSTERS share rows by their numbers, which do not hang on names.
+        """
+        if self.groups is None:
+            return clusters
+        hashes, numbers = self.groups
+        return numbers[np.searchsorted(hashes, clusters)]
 
     @property
     def counts(self) -> type[np.number]:
@@ -167,7 +181,7 @@ class SweepState:
         """Take in all of a batch but its suite."""
         plan, step = self.plan, pair.tokens.step
         with np.errstate(all="ignore"):
-            rows = self.clusters.rows(pair.tokens.cluster)
+            rows = self.clusters.rows(plan.numbers(pair.tokens.cluster))
             corrections = {name: plan.corrections[name][0] for name in plan.candidates}
 
             def gradients(block: PolicyPair, of_block: Index) -> CandidateGradients:
