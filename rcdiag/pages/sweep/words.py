@@ -43,6 +43,11 @@ def answer(result: SweepResult) -> str:
     """Say what a sweep recommends."""
     advice = result.recommendation
     choice = f" {advice.choice}" if advice.answer == "take" else ""
+    valid = result.diagnosis is not None and result.diagnosis.verdict == "correctable"
+    if valid and advice.answer == "no-correction":
+        return "weights are valid, but no candidate has a lower error than none: remove the cause"
+    if valid and advice.answer == "cannot-distinguish":
+        return "weights are valid, but this table cannot rank them: remove the cause first"
     equals = as_good(advice)
     more = f"; as good: {', '.join(equals)}" if equals and choice else ""
     return f"{ANSWERS[advice.answer]}{choice}{more}"

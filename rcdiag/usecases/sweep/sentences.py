@@ -179,12 +179,10 @@ def costs(allowed: Sequence[str], scores: Scores) -> str:
 
 def unresolved(near: Sequence[str], scores: Scores) -> str:
     """Say that the reference is too noisy to tell whether no correction is biased."""
-    others = [name for name in near if name != "none"]
-    named = f", and so may be that of {listed(others)}" if others else ""
     return (
         "The reference is too noisy: without correction bias² may be anything up to "
-        f"{number(scores.most_bias('none'))} times the variance of a batch{named}. More sequences "
-        "would tell."
+        f"{number(scores.most_bias('none'))} times the variance of a batch. More sequences would "
+        f"tell; until then these cannot be distinguished: {listed(near)}."
     )
 
 
