@@ -285,7 +285,7 @@ def diagnosis_of(signs: Signs, named: Named) -> Diagnosis:
         pair=pair,
         causes=causes,
         ruled_out=ruled_out(signs, [cause.slug for cause in causes]),
-        next=next_experiment(case, verdict, causes),
+        next=next_experiment(case, verdict, causes, ENOUGH),
         over_steps=over_steps(signs),
     )
 
