@@ -145,15 +145,10 @@ def _ladder(out: Console, result: CompareResult, verbose: bool) -> Table:
     rows = [[result.ladder.policies[0], *[""] * 5]] if verbose else []
     for rung in rungs:
         note = "[dim]noise[/]" if rung.at_floor else ""
+        step = f"{'' if verbose else rung.start} → {rung.end}".strip()
         part = measured(rung.contribution)
         rows.append(
-            [
-                f"{'' if verbose else rung.start} → {rung.end}".strip(),
-                *part,
-                share(rung.share),
-                measured(rung.k2)[0],
-                note,
-            ]
+            [step, *part, share(rung.share), measured(rung.k2)[0], note],
         )
     if left := len(result.ladder.rungs) - len(rungs):
         rows.append([f"[dim]{plural(left, 'smaller step')} (-v)[/]", *[""] * 5])

@@ -188,5 +188,5 @@ def _run(plan: ScoringPlan, progress: Progress, runner: Runner, *, force: bool, 
         elif parts:
             interrupt.add_note("nothing is kept; rcdiag score ... -o FILE keeps finished parts")
         elif kept:
-            interrupt.add_note("no part was finished yet: the same command begins anew")
+            interrupt.add_note("no part was finished: a rerun starts from scratch")
         raise
