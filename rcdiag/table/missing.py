@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from rcdiag.errors import RcdiagError, mapping_setting, nearest, setting
 from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS, names_for
@@ -103,20 +102,8 @@ def check_columns(
     raise RcdiagError(
         f"{file}: no column{'s' if len(missing) > 1 else ''} {', '.join(listed)}; "
         f"{_found(schema)}{taken}",
-        hint=_hint(list(missing), meant, schema)
-        + _cut_prompt("response_ids", missing, naming)
-        + _structs(schema),
+        hint=_hint(list(missing), meant, schema) + _cut_prompt("response_ids", missing, naming),
     )
-
-
-def _structs(schema: pa.Schema) -> str:
-    """Name the columns whose values are structs, which may hold what is missing."""
-    structs = [field for field in schema if pt.is_struct(field.type)]
-    named = "; ".join(
-        f"`{field.name}` is a struct ({', '.join(inner.name for inner in field.type)})"
-        for field in structs
-    )
-    return f"; {named}: write its fields as columns of their own" if structs else ""
 
 
 def _cut_prompt(tokens: str, missing: Mapping[str, str], naming: Naming) -> str:
