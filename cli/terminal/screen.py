@@ -13,6 +13,7 @@ from cli.options import FailOn
 from cli.terminal.console import TerminalConsole, write_out
 from cli.terminal.draw import draw
 from cli.terminal.progress import Bars
+from rcdiag.errors import without_secrets
 from rcdiag.results import SEVERITIES, to_json
 from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
 
@@ -36,7 +37,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         if not self.quiet:
-            self.err.print(escape(text), soft_wrap=True)
+            self.err.print(escape(without_secrets(text)), soft_wrap=True)
 
     def wrote(self, path: Path) -> None:
         """Say that a file is written; a terminal that can makes its name a link to it."""

@@ -105,9 +105,10 @@ def check_output(output: Destination | None, specs: Sequence[PolicySpec], *, for
     if output is None:
         return
     output.check_free(force=force)
-    may_be_finished = bool(specs) and output.path.is_file()
+    is_file = output.path.is_file() and not output.path.is_symlink()
+    may_be_finished = bool(specs) and is_file
     if not may_be_finished:
-        check_outputs([output.path], force=force)
+        check_outputs([output.path], force=force, into_streams=False)
 
 
 def planned(
