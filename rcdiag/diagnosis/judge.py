@@ -13,7 +13,7 @@ from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
 from rcdiag.diagnosis.estimates import rough
 from rcdiag.diagnosis.magnitude import beyond_guides
-from rcdiag.diagnosis.next_experiment import can_be_scored, here, next_experiment
+from rcdiag.diagnosis.next_experiment import ENOUGH, can_be_scored, here, next_experiment
 from rcdiag.diagnosis.over_steps import over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.signs import HONEST, Onset, Signs
@@ -23,8 +23,6 @@ from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCaus
 NAMED, DECIDES = 0.5, 0.6
 # In these stages causes exclude each other: the most believed is named.
 ONE_OF = ("law", "difference")
-# Fewer tokens tell nothing of laws and differences.
-ENOUGH = 200
 # KL per sequence below which uncorrected gradients are off by less than their noise: the total
 # variation is then at most 0.1, by Pinsker's inequality.
 COSTS_NOTHING = 0.02
@@ -285,7 +283,7 @@ def diagnosis_of(signs: Signs, named: Named) -> Diagnosis:
         pair=pair,
         causes=causes,
         ruled_out=ruled_out(signs, [cause.slug for cause in causes]),
-        next=next_experiment(case, verdict, causes, ENOUGH),
+        next=next_experiment(case, verdict, causes),
         over_steps=over_steps(signs),
     )
 

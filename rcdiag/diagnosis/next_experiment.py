@@ -11,6 +11,7 @@ from rcdiag.formats import plural
 from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
 
 SURE = 0.95  # confidence from which on look-alikes are not worth an experiment
+ENOUGH = 200  # sampled tokens that a verdict needs
 NAMED = 3  # experiments that are named of those that did not fit
 # Causes that other checkpoints would separate from each other.
 OF_OTHER_WEIGHTS = {
@@ -25,18 +26,13 @@ OF_OTHER_WEIGHTS = {
 }
 
 
-def next_experiment(
-    case: Case, verdict: str, causes: Sequence[NamedCause], enough: int
-) -> list[Action]:
-    """Name the command that settles what the table leaves open.
-
-    `enough` is the number of sampled tokens that a verdict needs.
-    """
+def next_experiment(case: Case, verdict: str, causes: Sequence[NamedCause]) -> list[Action]:
+    """Name the command that settles what the table leaves open."""
     if case.trainer is None:
         return [_other_side(case)]
     if not causes and verdict == "inconclusive":
         text = f"take more rows: {plural(len(case.tokens), 'token')} with log-probs of both sides"
-        return [Action(text=f"{text} are too few, {enough} are needed")]
+        return [Action(text=f"{text} are too few, {ENOUGH} are needed")]
     if not _is_open(verdict, causes):
         return []
     if not can_be_scored(case):
