@@ -20,6 +20,8 @@ from rcdiag.formats import plural
 from rcdiag.frozen import dataclass
 from rcdiag.registry import GROUP
 
+MOST = 8  # names that stand in a help text
+
 
 @dataclass(frozen=True, slots=True)
 class Names:
@@ -28,15 +30,19 @@ class Names:
     module: str  # that of the registry
     shipped: str  # the names without any plugin, in short
     read: Callable[[], Iterable[str]]
+    whole: bool = False  # all names, however many
 
     def __str__(self) -> str:
         plugins = importlib.metadata.entry_points(group=GROUP)
         if not plugins and self.module not in sys.modules:
             return self.shipped
         try:
-            return ", ".join(self.read())
+            names = list(self.read())
         except RcdiagError:  # a plugin that fails: the command says which, its help still shows
             return self.shipped
+        if len(names) > MOST and not self.whole:  # those of plugins are the last
+            names = [*names[: MOST - 3], "...", *names[-2:]]
+        return ", ".join(names)
 
 
 def _trainers() -> Iterable[str]:
@@ -92,6 +98,7 @@ NAMES = {
         "parquet, verl, nemo-rl, slime, miles, prime-rl, skyrl, open-instruct, roll, tinker, vllm, "
         "sglang, verl-jsonl, trl, areal, xtuner, ms-swift, art, json-lines",
         _readers,
+        whole=True,
     ),
     "{readers}": Names(
         "rcdiag.table.readers",

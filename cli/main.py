@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import traceback
 from typing import NoReturn
 
 from cli.interrupts import interrupts
@@ -38,7 +39,7 @@ def _run() -> None:
     keep_freed_memory()
     hold_collection()
     from cli.app import app
-    from rcdiag.errors import RcdiagError
+    from rcdiag.errors import RcdiagError, without_secrets
 
     try:
         app()
@@ -56,7 +57,8 @@ def _run() -> None:
             where = f"{error.filename}: " if error.filename else ""
             _refuse(f"{where}{error.strerror}", "free space there, or set TMPDIR to another disk")
         # A bug of ours: the whole traceback, and never the exit code that means "findings".
-        sys.excepthook(*sys.exc_info())
+        shown = without_secrets("".join(traceback.format_exception(error)))
+        print(visible(shown), file=sys.stderr, end="")
         sys.exit(2)
     finally:
         resume_collection()

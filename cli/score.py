@@ -15,9 +15,7 @@ EPILOG = """Examples
 --policy vllm_bf16=vllm:bfloat16 --policy hf_fp32=hf:float32
 --behavior vllm_bf16 --target hf_fp32 -o scored.parquet --html scored.html`
 
-`rcdiag score rollouts.parquet --trainer-config config.yaml --logged metrics.jsonl`
-
-`rcdiag score rollouts.parquet --set decoupled_token_is.rollout_is_threshold=3`"""
+`rcdiag score rollouts.parquet --trainer-config config.yaml --logged metrics.jsonl`"""
 
 
 def score(

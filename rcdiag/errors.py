@@ -20,19 +20,34 @@ class RcdiagError(Exception):
         return self.message
 
 
-# User and password of a URL; the query of a web address, which may be a signature.
-_CREDENTIALS = re.compile(r"(?<=://)[^\s/@'\"]+@")
-_QUERY = re.compile(r"(\bhttps?://[^\s?'\"]+)\?[^\s'\")\]]*")
+# A URL, also where a path was made of it, which loses a slash.
+_SCHEME = r"(\b[A-Za-z][A-Za-z0-9+.-]*:/{1,2})"
+# User and password. What follows the colon of a server's name is a port: anything else is a
+# password, and goes to the last @, because it may hold @, / and spaces itself.
+_PASSWORD = re.compile(
+    _SCHEME + r"[^\s/@:'\"\[]*:(?!\d+(?:[/?#:,;)'\"\s]|$)|\s|$)(?:(?!://)[^\n])*@"
+)
+_USER = re.compile(_SCHEME + r"[^\s/'\"]*@")
+# The query and the fragment of a web address, and of another one what looks like a query.
+_OF_WEB = re.compile(r"(\bhttps?:/{1,2}[^\s?#'\"]+)[?#][^\s'\")\]]*")
+_QUERY = re.compile(_SCHEME + r"([^\n?'\"]+)\?[^\s?'\")\]]*=[^\s'\")\]]*")
 
 
 def without_secrets(text: str) -> str:
-    """Return a text whose URLs have neither user and password nor, on the web, a query.
+    """Return a text whose URLs have neither user and password nor query and fragment.
 
-    Such a query may be the signature that gives access to a file.
+    A query may be the signature that gives access to a file. A `?` in a name behind `s3://` stays:
+    it stands for any letter.
     """
-    if "://" not in text:
+    if ":/" not in text:
         return text
-    return _QUERY.sub(r"\1", _CREDENTIALS.sub("", text))
+    text = _USER.sub(r"\1", _PASSWORD.sub(r"\1", text))
+    return _QUERY.sub(r"\1\2", _OF_WEB.sub(r"\1", text))
+
+
+def has_credentials(url: str) -> bool:
+    """Tell whether a URL holds a user or a password, of which a foreign error may quote a part."""
+    return _PASSWORD.search(url) is not None or _USER.search(url) is not None
 
 
 def nearest(name: str, choices: Iterable[str], likeness: float = 0.6) -> str | None:

@@ -8,8 +8,11 @@ from __future__ import annotations
 import glob
 import os
 import re
+import secrets
+import stat
 from collections.abc import Iterable
 from pathlib import Path
+from urllib.parse import unquote
 
 from rcdiag.errors import RcdiagError, setting
 
@@ -18,22 +21,86 @@ LIKE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write under a temporary name in the same folder, then rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write under a temporary name in the same folder, then rename; a pipe is written into."""
+    temporary = None
     try:
+        if is_stream(path):
+            with open(os.open(path, os.O_WRONLY), "wb") as stream:
+                stream.write(content)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = new_beside(path)
         temporary.write_bytes(content)
         os.replace(temporary, path)
     except OSError as error:
-        temporary_is_there = path.parent.is_dir() and temporary.exists()
-        if temporary_is_there:
-            temporary.unlink()
         raise not_writable(path, error) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def new_beside(path: Path) -> Path:
+    """Make an empty file beside an output, to be written first and renamed to the output at last.
+
+    Nobody who shares the folder can guess its name, and lay a link there before.
+    """
+    temporary = name_beside(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    os.close(os.open(temporary, flags, 0o666))
+    return temporary
+
+
+def name_beside(path: Path) -> Path:
+    """Return a hidden name beside an output that nobody can guess."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+def is_stream(path: Path) -> bool:
+    """Tell whether an output is a pipe or a device such as /dev/stdout, which is written into.
+
+    Anything else that is neither a file nor a folder is refused, and a link to a file too: whoever
+    may write to the folder of the output can lay one to a file of the user.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        mode = None
+    if mode is not None and (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
+        return True
+    is_folder = mode is not None and stat.S_ISDIR(mode)
+    if path.is_symlink() and not is_folder:
+        raise RcdiagError(
+            f"{path}: a link to {os.readlink(path)}, which is not written through",
+            hint="give the path of the file itself, or remove the link",
+        )
+    if mode is not None and not is_folder and not stat.S_ISREG(mode):
+        raise RcdiagError(f"{path}: neither a file nor a pipe", hint="choose another output path")
+    return False
 
 
 def write_text(path: Path, content: str) -> None:
     """Write UTF-8; halves of surrogate pairs, which UTF-8 has not, become question marks."""
     write_bytes(path, content.encode(errors="replace"))
+
+
+def inside(folder: Path, name: str, source: str) -> Path:
+    """Return the path below `folder` for a file that `source` names; refuse one that leaves it.
+
+    A server, an archive or a dump can name a file `../../.bashrc`. Every path that is written and
+    whose name comes from one of them is made here.
+    """
+    # `%2e%2e` stays as it is in a local path, but a server takes it for `..`.
+    climbs = ".." in re.split(r"[/\\]", unquote(name))
+    path = folder / name
+    no_file = path == folder or "\0" in name or os.path.isabs(name)
+    # Where the path or a folder on the way is a link, it resolves to another one.
+    resolved = os.path.join(os.path.realpath(folder), os.path.normpath(name))
+    if climbs or no_file or os.path.realpath(path) != resolved:
+        raise RcdiagError(
+            f"{source}: names a file that would be written outside of its folder: {name}",
+            hint="do not trust this source; no file was written outside",
+        )
+    return path
 
 
 def not_writable(path: Path, error: OSError) -> RcdiagError:
@@ -44,23 +111,40 @@ def not_writable(path: Path, error: OSError) -> RcdiagError:
     )
 
 
-def check_outputs(paths: Iterable[Path | None], *, force: bool) -> None:
-    """Refuse to overwrite a file or a folder with something in it, or to write where none can."""
+def check_outputs(paths: Iterable[Path | None], *, force: bool, into_streams: bool = True) -> None:
+    """Refuse to overwrite a file or a folder with something in it, or to write where none can.
+
+    Pipes and devices are written into, which takes no `force`, unless `into_streams` is false.
+    """
     for path in filter(None, paths):
-        if LIKE_URL.match(str(path)):
+        try:
+            _check_output(path, force=force, into_streams=into_streams)
+        except OSError as error:  # a name that is too long for the file system
+            raise not_writable(path, error) from error
+
+
+def _check_output(path: Path, *, force: bool, into_streams: bool) -> None:
+    if LIKE_URL.match(str(path)):
+        raise RcdiagError(
+            f"{path}: only the table of rcdiag score -o is written to a URL",
+            hint="write to a path of this machine, and copy it from there",
+        )
+    if is_stream(path):
+        if not into_streams:
             raise RcdiagError(
-                f"{path}: only the table of rcdiag score -o is written to a URL",
-                hint="write to a path of this machine, and copy it from there",
+                f"{path}: a table is not written into a pipe or a device",
+                hint="choose the path of a file",
             )
-        empty_folder = path.is_dir() and not any(path.iterdir())
-        if path.exists() and not empty_folder and not force:
-            raise RcdiagError(f"{path}: already there", hint=f"another path, or {setting('force')}")
-        parent = next(folder for folder in path.absolute().parents if folder.exists())
-        if not parent.is_dir() or not os.access(parent, os.W_OK):
-            raise RcdiagError(
-                f"{path}: cannot be written ({parent} is no folder that you may write to)",
-                hint="choose another output path",
-            )
+        return
+    empty_folder = path.is_dir() and not any(path.iterdir())
+    if path.exists() and not empty_folder and not force:
+        raise RcdiagError(f"{path}: already there", hint=f"another path, or {setting('force')}")
+    parent = next(folder for folder in path.absolute().parents if folder.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise RcdiagError(
+            f"{path}: cannot be written ({parent} is no folder that you may write to)",
+            hint="choose another output path",
+        )
 
 
 def check_apart(outputs: Iterable[str | Path | None], inputs: Iterable[str | Path | None]) -> None:

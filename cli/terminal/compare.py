@@ -142,12 +142,13 @@ def _ladder(out: Console, result: CompareResult, verbose: bool) -> Table:
     if not verbose:
         largest = sorted(rungs, key=lambda rung: -abs(rung.contribution.value or 0.0))[:STEPS]
         rungs = [rung for rung in rungs if rung in largest]
-    rows = []
+    rows = [[result.ladder.policies[0], *[""] * 5]] if verbose else []
     for rung in rungs:
         note = "[dim]noise[/]" if rung.at_floor else ""
+        step = f"{'' if verbose else rung.start} → {rung.end}".strip()
         part = measured(rung.contribution)
         rows.append(
-            [f"{rung.start} → {rung.end}", *part, share(rung.share), measured(rung.k2)[0], note]
+            [step, *part, share(rung.share), measured(rung.k2)[0], note],
         )
     if left := len(result.ladder.rungs) - len(rungs):
         rows.append([f"[dim]{plural(left, 'smaller step')} (-v)[/]", *[""] * 5])

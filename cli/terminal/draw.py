@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,8 @@ def draw_findings(out: Console, result: Result) -> None:
 
 
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1].rstrip(' ,')}…"
+    """Cut a text between words."""
+    return textwrap.shorten(text, max(width, 12), placeholder=" …", break_on_hyphens=False)
 
 
 def _print_finding(out: Console, finding: Finding) -> None:

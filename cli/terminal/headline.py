@@ -13,7 +13,7 @@ from cli.terminal.cells import COLOURS
 from rcdiag.pages.headline import FACTS, Headline
 from rcdiag.results import Action, Diagnosis
 
-LABELS = 12  # columns of the labels on the left
+LABELS = 14  # columns of the labels on the left
 ALSO = 2  # further causes without -v
 
 
@@ -35,7 +35,7 @@ def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
 
     grid.add_row("", brief(headline.summary, 4))
     for index, action in enumerate(headline.actions, 1):
-        grid.add_row(f"{'do' if index == 1 else '':<7}{index}", _action(action, out.width))
+        grid.add_row(f"{'do' if index == 1 else '':<9}{index}", _action(action, out.width))
     facts = headline.evidence if verbose else headline.evidence[:FACTS]
     for label, text in _labelled("why", facts):
         grid.add_row(label, brief(text, 2))

@@ -12,6 +12,7 @@ from cli.terminal.cells import BLOCKS, level
 from cli.terminal.fitted_tables import Column, fitted
 from cli.terminal.headline import draw_against_weights, draw_lines
 from cli.terminal.logged import draw_logged
+from rcdiag.errors import RcdiagError
 from rcdiag.formats import measured, plural
 from rcdiag.pages.score.words import clusters, correction_rows, preset_lines, raw_ess
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
@@ -30,7 +31,6 @@ MAIN = (
     "ratio_mean_z",
     "kappa",
 )
-LABELS = 12  # columns of the labels on the left, as in the headline
 
 
 def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
@@ -38,9 +38,13 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
     if not result.target:
         return  # the headline has said that there is one policy
     if not verbose:
-        out.print(_main_table(out, result.mismatch))
-        out.print()
-        draw_lines(out, preset_lines(result))
+        if any(value.value is not None for value in result.mismatch.values()):
+            out.print(_main_table(out, result.mismatch))
+            out.print()
+        lines = preset_lines(result, _default_preset(result))
+        if result.pair_reason:
+            lines.append(("pair", result.pair_reason))
+        draw_lines(out, lines)
         draw_against_weights(out, result.diagnosis)
         if result.logged is not None:
             out.print()
@@ -84,6 +88,19 @@ def _main_table(out: Console, values: dict[str, MetricValue]) -> Table:
         if name in values
     ]
     return fitted(out, columns, rows, gap=2)
+
+
+def _default_preset(result: ScoreResult) -> str | None:
+    """Return what the trainer of a result does where nothing is set; None for several trainers."""
+    trainers = {correction.trainer for correction in result.corrections.values()}
+    if len(trainers) != 1:
+        return None
+    from rcdiag.trainers import find_trainer
+
+    try:
+        return find_trainer(trainers.pop()).default_preset
+    except RcdiagError:  # of a plugin that is not installed here
+        return None
 
 
 def _in_short(about: str) -> str:

@@ -13,6 +13,7 @@ from cli.options import FailOn
 from cli.terminal.console import TerminalConsole, write_out
 from cli.terminal.draw import draw
 from cli.terminal.progress import Bars
+from rcdiag.errors import without_secrets
 from rcdiag.pages.answers import answer
 from rcdiag.results import SEVERITIES, to_json
 from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
@@ -37,7 +38,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         if not self.quiet:
-            self.err.print(escape(text), soft_wrap=True)
+            self.err.print(escape(without_secrets(text)), soft_wrap=True)
 
     def wrote(self, path: Path) -> None:
         """Say that a file is written; a terminal that can makes its name a link to it."""
@@ -66,15 +67,18 @@ class Screen:
             draw_convert(self.out, result, self.verbose)
 
     def exit(self, result: Result, fail_on: FailOn) -> None:
-        """Exit 1 where findings or the verdict reach the level, and say so on stderr."""
+        """Exit 1 if findings or the verdict reach the level, or nothing was compared; say why."""
         if fail_on is FailOn.never:
             return
         least = SEVERITIES.index(fail_on.value)
         failing = [f.slug for f in result.findings if SEVERITIES.index(f.severity) >= least]
-        verdict = None if result.diagnosis is None else result.diagnosis.verdict
+        diagnosis = result.diagnosis
+        verdict = None if diagnosis is None else diagnosis.verdict
         severity = SEVERITY_OF_VERDICT.get(verdict or "")
         if severity is not None and SEVERITIES.index(severity) >= least:
             failing.insert(0, f"verdict {verdict}")
+        elif diagnosis is not None and "trainer" not in diagnosis.pair:
+            failing.insert(0, "nothing was compared: the table has one policy")
         if failing:
             slugs = ", ".join(dict.fromkeys(failing))
             self.err.print(f"exit 1 by --fail-on {fail_on.value}: {slugs}", soft_wrap=True)

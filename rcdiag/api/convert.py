@@ -45,7 +45,7 @@ def convert(
         progress: listener for how far the conversion is.
     """
     target = Path(output)
-    check_outputs([target], force=force)
+    check_outputs([target], force=force, into_streams=False)
     read_given(given)
     parts = located(source, format)
     _check_target(target, parts)

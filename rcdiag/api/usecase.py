@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Generator
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
+from rcdiag.errors import without_secrets
 from rcdiag.extras import saying_what_to_install
 from rcdiag.table.free_memory import hand_back_freed_memory
 from rcdiag.table.remote import NotFetchedError, without_fetching
@@ -55,9 +56,9 @@ def usecase(function: Callable[P, Steps[R]]) -> UseCase[P, R]:
         steps = function(*args, **kwargs)
         try:
             with without_fetching(), saying_what_to_install():
-                return next(steps)
+                return without_secrets(next(steps))
         except NotFetchedError as described:
-            return str(described)
+            return without_secrets(str(described))
         finally:
             steps.close()
 

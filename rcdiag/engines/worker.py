@@ -99,7 +99,7 @@ def _incoming(stream: IO[bytes]) -> Iterator[tuple[dict[str, Any], bytes]]:
 def _take_over_stdout(log: str) -> IO[str]:
     """Open a stream to the parent on the old stdout; stdout and stderr go to the log from here."""
     parent = os.fdopen(os.dup(1), "w", buffering=1)
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
     os.dup2(file, 1)
     os.dup2(file, 2)
     return parent

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rcdiag.errors import without_secrets
 from rcdiag.glossary.entry import Entry
 from rcdiag.results import FORMAT_VERSION
 
@@ -24,7 +25,7 @@ def document(answer: Entry | dict[str, dict[str, str]]) -> str:
         "kind": "explain",
         "format_version": FORMAT_VERSION,
         "provenance": {
-            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            "command": shlex.join([Path(sys.argv[0]).name, *map(without_secrets, sys.argv[1:])]),
             "versions": {"rcdiag": importlib.metadata.version("rcdiag")},
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         },

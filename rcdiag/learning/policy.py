@@ -26,7 +26,7 @@ from rcdiag.engines.hf.model import (
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.extras import saying_what_to_install
-from rcdiag.files import not_writable
+from rcdiag.files import name_beside, not_writable
 from rcdiag.frozen import dataclass
 from rcdiag.learning.micro_batches import MicroBatch
 from rcdiag.learning.training_settings import LoraSettings
@@ -200,7 +200,7 @@ def save_policy(policy: Policy, folder: Path) -> None:
     The folder appears whole or not at all.
     """
     check_free(folder)
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    temporary = name_beside(folder)
     try:
         temporary.mkdir(parents=True)
         if any("lora_" in name for name in policy.parameters):

@@ -34,21 +34,20 @@ MEANINGS = {
     "importance weights are valid. Remove the cause where you can.",
     "broken": "Something is wrong that no importance weights repair. Fix it before you trust a "
     "number made from these log-probs.",
-    "inconclusive": "The table does not tell what is wrong, if anything is: the next experiment "
-    "below would.",
+    "inconclusive": "The table does not show whether anything is wrong.",
 }
-# Where a cause is named and the verdict is `inconclusive`: what is open beside the name, in a few
-# words, and what is known and what is not.
+ONE_POLICY = "Only one policy is recorded: nothing was compared."
+# Where a cause is named and the verdict is `inconclusive`: what is open, in a few words, and in a
+# sentence.
 IDENTICAL = "columns-identical"
-OPEN_CAUSE = "what makes it so"
+OPEN_CAUSE = "its cause"
 OPEN_ORIGIN = "a copy, or one engine for both"
 OPEN_NAME = "too little to act on"
 KNOWN = {
-    OPEN_CAUSE: "That something differs is known; what makes it so is not, and with it whether "
-    "importance weights mend it.",
-    OPEN_ORIGIN: "That the columns are equal is known; whether one engine made both or one was "
-    "copied is not.",
-    OPEN_NAME: "The cause that is named is a guess: too little speaks for it to mend anything.",
+    OPEN_CAUSE: "The two sides differ; the cause is open, and with it whether importance weights "
+    "are valid.",
+    OPEN_ORIGIN: "The columns are equal; whether one engine made both or one was copied is open.",
+    OPEN_NAME: "The named cause is a guess: the evidence is too weak to act on.",
 }
 
 
@@ -95,7 +94,10 @@ def headline(result: Result, answer: str) -> Headline:
         )
     first = diagnosis.causes[0] if diagnosis.causes else None
     return Headline(
-        level=LEVELS[diagnosis.verdict],
+        # Nothing is green where nothing was compared.
+        level=LEVELS[diagnosis.verdict]
+        if compared(diagnosis) or diagnosis.verdict == "broken"
+        else "unknown",
         verdict=diagnosis.verdict,
         cause=_names(diagnosis),
         slugs=[cause.slug for cause in diagnosis.causes],
@@ -151,11 +153,19 @@ def open_beside(diagnosis: Diagnosis) -> str | None:
 
 
 def _means(diagnosis: Diagnosis) -> str:
-    """Say what the verdict means; where it is none, what is known and what is not."""
+    """Say what the verdict means; if it is inconclusive, what is open and what settles it."""
     left = open_beside(diagnosis)
-    if left is None:
-        return MEANINGS[diagnosis.verdict]
-    return f"{KNOWN[left]}{' The next experiment below would tell.' if diagnosis.next else ''}"
+    if not compared(diagnosis):
+        means = ONE_POLICY
+    else:
+        means = MEANINGS[diagnosis.verdict] if left is None else KNOWN[left]
+    settled = diagnosis.verdict == "inconclusive" and diagnosis.next
+    return f"{means}{' The next step below settles it.' if settled else ''}"
+
+
+def compared(diagnosis: Diagnosis) -> bool:
+    """Tell whether two policies were compared, without which nothing is healthy."""
+    return "trainer" in diagnosis.pair
 
 
 def _actions(causes: Sequence[NamedCause]) -> list[Action]:

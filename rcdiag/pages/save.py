@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rcdiag.errors import RcdiagError, did_you_mean
-from rcdiag.files import write_bytes, write_text
+from rcdiag.files import inside, write_bytes, write_text
 from rcdiag.pages.charts import Chart, Value
 from rcdiag.pages.drawn import drawing
 from rcdiag.pages.figures import applying
@@ -44,10 +44,10 @@ def save_figures(
     for name, make, chart in _figures(result, only, width):
         figure = make()
         for kind in KINDS:
-            path = folder / f"{name}.{kind}"
+            path = inside(folder, f"{name}.{kind}", f"a result of rcdiag {result.kind}")
             write_bytes(path, rendered(figure, kind))
             written.append(path)
-        path = folder / f"{name}.csv"
+        path = inside(folder, f"{name}.csv", f"a result of rcdiag {result.kind}")
         columns, rows = drawn_numbers(figure) if chart is None else (chart.columns, chart.rows)
         write_text(path, table_text(columns, rows))
         written.append(path)

@@ -9,6 +9,7 @@ from typing import Any
 from rcdiag.errors import RcdiagError, setting, without_secrets
 from rcdiag.frozen import dataclass
 from rcdiag.table.remote import is_url, local_path, system_of
+from rcdiag.table.remote_file import reason
 
 # Storages in which a file appears when it was uploaded whole; in others it is renamed at the end.
 OBJECT_STORAGE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"}
@@ -76,7 +77,7 @@ class Destination:
 
     def _not_written(self, error: Exception, kept: str) -> RcdiagError:
         return RcdiagError(
-            f"{self}: cannot be written ({type(error).__name__}: {error})",
+            f"{self}: cannot be written ({reason(self.url, error)})",
             hint=f"check the address and the credentials in the environment; {kept}",
         )
 

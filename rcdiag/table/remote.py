@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.remote_file import RemoteFile, gives_ranges, not_readable, remote_file
+from rcdiag.files import inside
+from rcdiag.table.remote_file import RemoteFile, gives_ranges, not_readable, reason, remote_file
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # Bytes that are copied at a time.
@@ -125,23 +126,33 @@ def copy_files(
     Returns the copies with their own URLs, and whether the URL names a folder.
     """
     system, paths, root = _found(url, wanted)
-    above = root or posixpath.commonpath([posixpath.dirname(path) for path in paths])
-    kept = target.joinpath(*PurePosixPath(above).parts[1:][-FOLDERS:])
-    names = {name: kept / PurePosixPath(name).relative_to(above) for name in paths}
     with _named_errors(url):
-        for name, copy in names.items():
+        above = root
+        if above is None:
+            above = posixpath.commonpath([posixpath.dirname(path) for path in paths])
+        kept = PurePosixPath(*PurePosixPath(above).parts[1:][-FOLDERS:])
+        # All paths are checked before the first byte is written.
+        copies = {
+            name: inside(target, str(kept / PurePosixPath(name).relative_to(above)), url)
+            for name in paths
+        }
+        for name, copy in copies.items():
             _copy(system, name, copy)
-            for other in beside(name) if root is None else ():
-                more = posixpath.join(posixpath.dirname(name), other)
-                if more not in names and system.exists(more):
-                    _copy(system, more, copy.with_name(other))
-        copies = [(copy, system.unstrip_protocol(name)) for name, copy in names.items()]
-    return copies, root is not None
+        if root is None:
+            for name, copy in copies.items():
+                for other in beside(name):
+                    more = posixpath.join(posixpath.dirname(name), other)
+                    own = inside(copy.parent, other, url)
+                    if not own.exists() and system.exists(more):
+                        _copy(system, more, own)
+        urls = [(copy, system.unstrip_protocol(name)) for name, copy in copies.items()]
+    return urls, root is not None
 
 
 def _copy(system: Any, name: str, copy: Path) -> None:
+    """Write a file that is not there yet: two names of one path would hide one of the files."""
     copy.parent.mkdir(parents=True, exist_ok=True)
-    with system.open(name, "rb") as source, copy.open("wb") as sink:
+    with system.open(name, "rb") as source, copy.open("xb") as sink:
         shutil.copyfileobj(source, sink, BLOCK)
 
 
@@ -165,7 +176,7 @@ def system_of(url: str) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:
         package = PACKAGES.get(protocol)
         raise RcdiagError(
-            f"{url}: no file system for {protocol}:// ({error})",
+            f"{url}: no file system for {protocol}:// ({reason(url, error)})",
             hint=f"pip install {package}"
             if package
             else "protocols that fsspec knows: s3, gs, hf, az, https, ...",
@@ -178,6 +189,8 @@ def _named_errors(url: str) -> Iterator[None]:
     """Turn errors of a file system into one that names the URL."""
     try:
         yield
+    except RcdiagError:
+        raise
     except Exception as error:  # every file system has errors of its own
         raise not_readable(url, error) from error
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any
 
-from rcdiag.errors import RcdiagError, without_secrets
+from rcdiag.errors import RcdiagError, has_credentials, without_secrets
 
 # Bytes at the end of a file that are fetched and kept together: most footers are shorter.
 TAIL = 1 << 16
@@ -205,9 +205,15 @@ def _about(system: Any, path: str) -> dict[str, Any]:
 def not_readable(url: str, error: Exception) -> RcdiagError:
     """Return the error for a URL that a file system cannot read."""
     return RcdiagError(
-        f"{url}: cannot be read ({type(error).__name__}: {error})",
+        f"{url}: cannot be read ({reason(url, error)})",
         hint="check the address, and the credentials that fsspec takes from the environment",
     )
+
+
+def reason(url: str, error: Exception) -> str:
+    """Return what a file system says of its error; of a URL with a password only the kind."""
+    kind = type(error).__name__
+    return kind if has_credentials(url) else f"{kind}: {error}"
 
 
 def _version(about: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from rcdiag.files import not_writable
+from rcdiag.files import new_beside, not_writable
 from rcdiag.table.lists import lengths_of
 from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY, TOKEN_IDS, column_spec
 from rcdiag.table.unify import cast
@@ -26,7 +26,6 @@ class TableWriter:
     def __init__(self, path: Path, schema: pa.Schema, metadata: dict | None) -> None:
         """`metadata` that is known only when all is written, None here, is given to `describe`."""
         self._path = path
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         self._late = metadata is None
         raw = dict(schema.metadata or {})
         raw.pop(METADATA_KEY, None)
@@ -37,6 +36,7 @@ class TableWriter:
     def __enter__(self) -> TableWriter:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._temporary = new_beside(self._path)
             # What is added to the footer at last is not in a schema that is stored at first.
             self._writer = pq.ParquetWriter(
                 self._temporary,

@@ -33,7 +33,7 @@ def provenance(dump: Table, seed: int, device: str | None = None) -> dict[str, A
     drawn = {} if dump.drawn_from is None else {"rows_drawn": dump.num_rows}
     known = commit()
     return {
-        "command": without_secrets(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])),
+        "command": shlex.join([Path(sys.argv[0]).name, *map(without_secrets, sys.argv[1:])]),
         "versions": _versions(with_engines=device is not None),
         "host": socket.gethostname(),
         "device": device or _processor(),

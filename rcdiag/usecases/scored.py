@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
@@ -32,6 +33,17 @@ def policy_texts(policies: Policies) -> list[str]:
     if isinstance(policies, Mapping):
         return [f"{name}={spec}" if spec else name for name, spec in policies.items()]
     return [policies] if isinstance(policies, str) else list(policies)
+
+
+def compare_command(
+    table: Table, policies: Policies, ladder: str | Sequence[str], model: str | Path | None
+) -> str:
+    """Return the command that scores policies and compares every pair of them."""
+    words = ["rcdiag compare", table.on_command_line]
+    words += [f"--policy {quote(text)}" for text in policy_texts(policies)]
+    words += [f"--ladder {name}" for name in ([ladder] if isinstance(ladder, str) else ladder)]
+    words += [] if model is None else [f"--model {quote(str(model))}"]
+    return " ".join(words)
 
 
 def needed_columns(
@@ -93,9 +105,10 @@ def check_output(output: Destination | None, specs: Sequence[PolicySpec], *, for
     if output is None:
         return
     output.check_free(force=force)
-    may_be_finished = bool(specs) and output.path.is_file()
+    is_file = output.path.is_file() and not output.path.is_symlink()
+    may_be_finished = bool(specs) and is_file
     if not may_be_finished:
-        check_outputs([output.path], force=force)
+        check_outputs([output.path], force=force, into_streams=False)
 
 
 def planned(
@@ -176,5 +189,5 @@ def _run(plan: ScoringPlan, progress: Progress, runner: Runner, *, force: bool, 
         elif parts:
             interrupt.add_note("nothing is kept; rcdiag score ... -o FILE keeps finished parts")
         elif kept:
-            interrupt.add_note("no part was finished yet: the same command begins anew")
+            interrupt.add_note("no part was finished: a rerun starts from scratch")
         raise

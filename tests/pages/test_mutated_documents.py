@@ -61,3 +61,17 @@ def test_numbers_that_are_none_are_drawn(tmp_path, place, value):
     file.write_text(json.dumps(changed("score", f"mismatch/k3_kl/{place}", value)))
     rcdiag.report(file, tmp_path / "page.html")
     assert "</html>" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["/../../stolen", "/../stolen", "x/../../../stolen"])
+def test_no_name_of_a_family_leads_a_figure_out_of_its_folder(tmp_path, name):
+    document = json.loads(stored("sweep"))
+    (family,) = list(document["families"].values())[:1]
+    document["families"] = {name: family}
+    file = tmp_path / "changed.json"
+    file.write_text(json.dumps(document))
+    folder = tmp_path / "deep" / "plots"
+    folder.mkdir(parents=True)
+    with pytest.raises(RcdiagError, match=r"sweep: names a file .* outside of its folder"):
+        rcdiag.report(file, plots=folder, figures=[f"family-{name}"])
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]

@@ -61,7 +61,7 @@ def test_numbers_are_those_of_a_table_without_these_rows(tmp_path, command):
     assert getattr(result, "empty_sequences", 0) == 0
     assert result.diagnosis.causes == whole.diagnosis.causes
     finding = finding_of(result)
-    assert finding.message.startswith("3 rows are not observable: 3 lack `old_log_probs` (the fir")
+    assert finding.message.startswith("3 rows left out: 3 without `old_log_probs` (first: ")
     assert finding.evidence == {"rows": 3, "first_rows": {"old": [0, 7, 19]}}
 
 

@@ -105,9 +105,9 @@ def cause_first(result: Any) -> str | None:
 
 
 def advice_of_cause(result: Any) -> str | None:
-    """Return what the named cause advises; None where none is named but the rounding of engines.
+    """Return the advice of the named cause; None where only rounding noise is named.
 
-    What a table cannot tell is settled by the next experiment.
+    An inconclusive verdict points at the next experiment.
     """
     first = cause_first(result)
     diagnosis = result.diagnosis
@@ -115,7 +115,7 @@ def advice_of_cause(result: Any) -> str | None:
         return first
     if diagnosis.verdict == "inconclusive":
         return (
-            f"settle the cause first: {_within(diagnosis.next[0].text)}" if diagnosis.next else None
+            f"find the cause first: {_within(diagnosis.next[0].text)}" if diagnosis.next else None
         )
     named = [cause for cause in diagnosis.causes if cause.slug not in NOTHING_WRONG]
     if not named or not named[0].actions:

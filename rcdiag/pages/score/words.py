@@ -94,17 +94,15 @@ EVEN = 0.99
 LISTED = 2  # presets that are named on a line
 
 
-def preset_lines(result: ScoreResult) -> list[tuple[str, str]]:
+def preset_lines(result: ScoreResult, default: str | None = None) -> list[tuple[str, str]]:
     """Say in three lines what the presets do here: label and sentence.
 
-    Which change nothing, which cost most, and what the trainer does by default. A few presets have
-    a line each.
+    Which change nothing, which cost most, and what `default` does, which the trainer takes where
+    nothing is set. A few presets have a line each.
     """
     names = list(result.corrections)
     if len(names) <= 3:
         return [(name, _effect(result, name)) for name in names]
-    trainers = {correction.trainer for correction in result.corrections.values()}
-    trainer = trainers.pop() if len(trainers) == 1 else ""
     idle = [name for name in names if _changes_nothing(result, name)]
     active = [name for name in names if name not in idle]
     lines = []
@@ -115,10 +113,9 @@ def preset_lines(result: ScoreResult) -> list[tuple[str, str]]:
         alike = [name for name in active if _effective(result, name) == _effective(result, worst)]
         more = f" (+{len(alike) - 1})" if len(alike) > 1 else ""
         lines.append(("cost most", f"{worst}{more}: {_effect(result, worst)}"))
-    if trainer:
-        default = _default_preset(trainer, result)
-        what = "no correction" if default is None else f"{default}, {_effect(result, default)}"
-        lines.append(("default", f"{trainer}: {what}"))
+    if default in result.corrections:
+        trainer = result.corrections[default].trainer
+        lines.append(("default", f"{trainer}: {default}, {_effect(result, default)}"))
     return lines
 
 
@@ -143,25 +140,9 @@ def _effect(result: ScoreResult, name: str) -> str:
     kept = f"keeps {part_of(correction.kept_tokens, max(result.num_tokens, 1))} of tokens"
     share = correction.actual["ess_seq_applied"]
     if share is None:
-        return kept
+        return f"{kept}, ESS unknown"
     left = effective(share * result.num_sequences)
     return f"{kept}, ESS {left} of {result.num_sequences:,}"
-
-
-def _default_preset(name: str, result: ScoreResult) -> str | None:
-    """Return the preset that is what a trainer does where nothing is set; None without one."""
-    from rcdiag.trainers import find_trainer  # stored results are drawn without it
-
-    trainer = find_trainer(name)
-    default = {**trainer.settings, **trainer.unset}
-    return next(
-        (
-            preset
-            for preset, settings in trainer.presets.items()
-            if preset in result.corrections and {**trainer.settings, **settings} == default
-        ),
-        None,
-    )
 
 
 def _named(names: Sequence[str]) -> str:

@@ -1,0 +1,137 @@
+"""An output goes into a pipe, and never through a link that somebody laid."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from rcdiag.errors import RcdiagError
+from rcdiag.files import new_beside, write_text
+from rcdiag.table.writer import TableWriter
+from tests.cli.test_hostile_input import rows_of
+
+
+class Reader(threading.Thread):
+    """Reads a pipe to its end."""
+
+    def __init__(self, path: Path | int) -> None:
+        super().__init__(daemon=True)
+        self._path, self.text = path, ""
+        self.start()
+
+    def run(self) -> None:
+        with open(self._path, encoding="utf-8") as stream:
+            self.text = stream.read()
+
+
+@pytest.mark.parametrize("option", ["--result", "--html", "--csv"])
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_an_output_goes_into_a_pipe(rcdiag, doubtful, tmp_path, option, force):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "link").symlink_to(pipe)  # as /dev/stdout is one
+    reader = Reader(pipe)
+    ran = rcdiag("score", doubtful, option, tmp_path / "link", "-q", *force)
+    assert ran.code == 0, ran.err
+    reader.join(60)
+    assert len(reader.text) > 100
+    assert pipe.is_fifo()
+    assert (tmp_path / "link").is_symlink()
+    if option == "--result":
+        assert json.loads(reader.text)["kind"] == "score"
+
+
+def test_an_output_goes_into_a_descriptor_of_the_shell(rcdiag, doubtful):
+    """`--result >(jq .verdict)` is one: /dev/fd/63."""
+    out, into = os.pipe()
+    reader = Reader(out)
+    ran = rcdiag("score", doubtful, "--result", f"/dev/fd/{into}", "-q")
+    os.close(into)
+    reader.join(60)
+    assert ran.code == 0, ran.err
+    assert json.loads(reader.text)["kind"] == "score"
+
+
+@pytest.mark.parametrize("command", [["score", "--result"], ["score", "--html"], ["convert", "-o"]])
+@pytest.mark.parametrize("target", ["there", "not there"])
+def test_a_link_is_neither_followed_nor_replaced(rcdiag, doubtful, tmp_path, command, target):
+    name, option = command
+    (tmp_path / "there").write_text("mine")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / target)
+    ran = rcdiag(name, doubtful, option, link, "--force")
+    assert ran.code == 2
+    assert f"{link}: a link to {tmp_path / target}" in ran.err
+    assert "hint: give the path of the file itself" in ran.err
+    assert link.is_symlink()
+    assert (tmp_path / "there").read_text() == "mine"
+    assert not (tmp_path / "not there").exists()
+
+
+@pytest.mark.parametrize("name", ["score", "convert"])
+def test_a_table_does_not_replace_a_pipe(rcdiag, doubtful, tmp_path, name):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    ran = rcdiag(name, doubtful, "-o", pipe, "--force")
+    assert ran.code == 2
+    assert "pipe: a table is not written into a pipe" in ran.err
+    assert pipe.is_fifo()
+
+
+def test_a_socket_is_refused(tmp_path):
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(tmp_path / "socket"))
+        with pytest.raises(RcdiagError, match="neither a file nor a pipe"):
+            write_text(tmp_path / "socket", "{}")
+    assert (tmp_path / "socket").is_socket()
+
+
+def lay_links(folder: Path, name: str) -> Path:
+    """Lay links of all names that were guessed from the output's and this process's number."""
+    target = folder / "target"
+    target.write_text("mine")
+    (folder / f".{name}.{os.getpid()}.tmp").symlink_to(target)
+    return target
+
+
+def test_no_laid_link_takes_a_text(tmp_path):
+    target = lay_links(tmp_path, "r.json")
+    write_text(tmp_path / "r.json", "{}")
+    assert target.read_text() == "mine"
+    assert (tmp_path / "r.json").read_text() == "{}"
+
+
+def test_no_laid_link_takes_a_table(tmp_path):
+    target = lay_links(tmp_path, "t.parquet")
+    rows = rows_of()
+    with TableWriter(tmp_path / "t.parquet", rows.schema, {}) as writer:
+        writer.write(rows)
+    assert target.read_text() == "mine"
+    assert (tmp_path / "t.parquet").read_bytes()[:4] == b"PAR1"
+
+
+def test_a_laid_link_at_the_very_name_ends_the_run(tmp_path, monkeypatch):
+    """No name is followed, also if it could be guessed."""
+    monkeypatch.setattr("secrets.token_hex", lambda _: "guessed")
+    target = tmp_path / "target"
+    (tmp_path / ".r.json.guessed.tmp").symlink_to(target)
+    with pytest.raises(RcdiagError, match=r"r\.json: cannot be written"):
+        write_text(tmp_path / "r.json", "{}")
+    with pytest.raises(FileExistsError):
+        new_beside(tmp_path / "r.json")
+    assert not target.exists()
+
+
+def test_an_output_has_the_rights_that_the_user_gives_new_files(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_text(tmp_path / "r.json", "{}")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "r.json").stat().st_mode & 0o777 == 0o640

@@ -1,0 +1,121 @@
+"""User, password, query and fragment of a URL reach neither screen nor file, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+import rcdiag as library
+from rcdiag.errors import RcdiagError
+from tests.web import serving
+
+PASSWORDS = {
+    "plain": "SECRETA",
+    "at": "SECRETA@SECRETB",
+    "slash": "SECRETA/SECRETB",
+    "space": "SECRETA SECRETB",
+    "all": "SECRETA@/ SECRETB/@ SECRETC",
+}
+ROW = {"response_ids": [1, 2], "rollout_log_probs": [-1.0, -0.5], "old_log_probs": [-1.0, -0.5]}
+LINE = json.dumps(ROW).encode() + b"\n"
+
+
+def without(text: str) -> None:
+    assert "SECRET" not in text
+    assert "USER" not in text
+
+
+def url(password: str, scheme: str = "http", host: str = "127.0.0.1:9") -> str:
+    return f"{scheme}://USER:{password}@{host}/d/x.parquet?sig=SECRETQ#SECRETF"
+
+
+COMMANDS = {
+    "score": ["score", "URL"],
+    "dry run": ["score", "URL", "--dry-run"],
+    "convert": ["convert", "URL", "-o", "OUT"],
+    "convert to": ["convert", "TABLE", "-o", "URL"],
+    "score to": ["score", "TABLE", "-o", "URL", "--model", "M", "--policy", "p=hf:float32"],
+    "result": ["score", "TABLE", "--result", "URL"],
+    "page": ["score", "TABLE", "--html", "URL"],
+    "logged": ["score", "TABLE", "--logged", "URL"],
+    "config of a trainer": ["score", "TABLE", "--trainer-config", "URL"],
+    "report": ["report", "URL"],
+    "config": ["score", "TABLE", "--config", "URL"],
+    "model": ["score", "TABLE", "--model", "URL", "--policy", "p=hf:float32"],
+    "joined": ["score", "TABLE", "URL"],
+    "compare": ["compare", "TABLE", "URL"],
+}
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+@pytest.mark.parametrize("password", PASSWORDS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_shows_a_secret(rcdiag, doubtful, tmp_path, name, password, scheme):
+    values = {
+        "URL": url(PASSWORDS[password], scheme),
+        "TABLE": str(doubtful),
+        "OUT": str(tmp_path / "out.parquet"),
+    }
+    ran = rcdiag(*[values.get(word, word) for word in COMMANDS[name]], "-v")
+    assert ran.code == 2
+    assert "Traceback" not in ran.err
+    without(ran.err + ran.out)
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+def test_a_source_that_is_read_leaves_no_secret(rcdiag, tmp_path, password):
+    """In the result, the page, the line of its command, a table, nor on the screen."""
+    pytest.importorskip("aiohttp")
+    secret = quote(PASSWORDS[password], safe="")
+    result, page, table = (tmp_path / name for name in ("r.json", "p.html", "t.parquet"))
+    with serving({}, LINE) as host:
+        source = f"{host.replace('//', f'//USER:{secret}@')}/d/a.jsonl?sig=SECRETQ"
+        from_lines = ["--from", "json-lines"]
+        for command in (
+            ["score", source, *from_lines, "--dry-run"],
+            ["score", source, *from_lines, "--result", result, "--html", page, "-v"],
+            ["convert", source, *from_lines, "-o", table, "-v"],
+            ["score", source, *from_lines, "--json"],
+        ):
+            ran = rcdiag(*command)
+            assert ran.code in (0, 1), ran.err
+            without(ran.out + ran.err)
+    for path in (result, page, table):
+        without(path.read_bytes().decode(errors="replace"))
+    assert json.loads(result.read_text())["provenance"]["dump"][0].endswith("/d/a.jsonl")
+
+
+def test_the_command_in_a_result_has_no_secret_of_any_argument(doubtful, monkeypatch):
+    words = ["score", url("SECRETA SECRETB"), "--logged", url("S/ECRET@SECRET"), "--given", "x=a@b"]
+    monkeypatch.setattr(sys, "argv", ["rcdiag", *words])
+    command = library.score(doubtful).provenance["command"]
+    without(command)
+    assert command.endswith("--given x=a@b")
+
+
+def test_a_bug_shows_no_secret(rcdiag, doubtful, monkeypatch):
+    place = url(PASSWORDS["slash"])
+
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError(place)
+
+    monkeypatch.setattr("rcdiag.score", broken)
+    ran = rcdiag("score", doubtful)
+    assert ran.code == 2
+    assert "Traceback" in ran.err
+    without(ran.err)
+
+
+@pytest.mark.parametrize("password", PASSWORDS.values())
+def test_no_error_of_the_library_holds_a_secret(password):
+    for call in (library.score, library.load_result, library.open_table):
+        with pytest.raises(RcdiagError) as caught:
+            call(url(password))
+        without(f"{caught.value.message} {caught.value.hint} {caught.value.args}")
+    with pytest.raises(RcdiagError) as caught:
+        library.load_result(Path(url(password)))
+    without(str(caught.value))
