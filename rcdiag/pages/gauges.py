@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from rcdiag.formats import between, effective, measured, number, percentage
+from rcdiag.formats import between, effective, measured, number, percentage, plural
 from rcdiag.frozen import dataclass
 from rcdiag.pages.blocks import Gauge
 from rcdiag.results import MetricValue
@@ -87,7 +87,7 @@ def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
         "Effective sequences",
         value,
         counted,
-        unit=f"of {num_sequences:,}",
+        unit=f"of {plural(num_sequences, 'sequence')}",
         of="weights of whole sequences",
         guide=guide,
         least=1.0 / num_sequences,  # of any sample one sequence is effective
@@ -100,7 +100,7 @@ def _sampler(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
 
 
 def _kappa(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
-    return _gauge("kappa", SAMPLER, mismatch["kappa"], unit="1 is yes")
+    return _gauge("kappa", SAMPLER, mismatch["kappa"], unit="kappa; 1 if it sampled")
 
 
 def _mean_ratio(mismatch: Mapping[str, MetricValue]) -> Gauge | None:

@@ -665,7 +665,8 @@ class Forecast(Part):
     points: Annotated[
         list[ForecastPoint],
         Doc(
-            "What the forecast expects at each of a few response lengths.",
+            "What the forecast expects at each of a few response lengths, up to the longest "
+            "response where `holds` is null.",
             see=("accepted_seq", "accepted_geo"),
         ),
     ]

@@ -13,7 +13,7 @@ from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, with_premises
 from rcdiag.frozen import dataclass
 from rcdiag.results import SweepResult
-from rcdiag.results.sweep import SweepFamily
+from rcdiag.results.sweep import Forecast, SweepFamily
 from rcdiag.runners import Runner
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
@@ -105,7 +105,10 @@ def sweep(
         length_quartiles=length_quartiles(state),
         families=families,
         recommendation=advice,
-        forecast=forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
+        forecast=_within_data(
+            forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
+            int(whole.table.lengths.max()),
+        ),
         diagnosis=diagnosis,
     )
     given = CheckInput(
@@ -117,6 +120,14 @@ def sweep(
         naming=dump.naming,
     )
     return replace(result, findings=findings(given))
+
+
+def _within_data(forecast: Forecast, longest: int) -> Forecast:
+    """Leave out the lengths beyond the longest response, where the forecast could not be tested."""
+    if forecast.holds is not None:
+        return forecast
+    points = [point for point in forecast.points if point.response_length <= longest]
+    return replace(forecast, points=points)
 
 
 def _bounds_of(family: str, candidates: Mapping[str, Setting], own: Sequence[str]) -> list[Bounds]:
