@@ -40,17 +40,20 @@ def forecast_test(forecast: Forecast) -> Tested:
 
 
 def answer(result: SweepResult) -> str:
-    """Say what a sweep recommends."""
+    """Say what a sweep recommends, and what is as good."""
+    equals = as_good(result.recommendation) if result.recommendation.answer == "take" else []
+    return "; as good: ".join(filter(None, [recommended(result), ", ".join(equals)]))
+
+
+def recommended(result: SweepResult) -> str:
+    """Say what a sweep recommends; where weights are valid and do not help, what helps instead."""
     advice = result.recommendation
-    choice = f" {advice.choice}" if advice.answer == "take" else ""
     valid = result.diagnosis is not None and result.diagnosis.verdict == "correctable"
     if valid and advice.answer == "no-correction":
         return "weights are valid, but no candidate has a lower error than none: remove the cause"
     if valid and advice.answer == "cannot-distinguish":
         return "weights are valid, but this table cannot rank them: remove the cause first"
-    equals = as_good(advice)
-    more = f"; as good: {', '.join(equals)}" if equals and choice else ""
-    return f"{ANSWERS[advice.answer]}{choice}{more}"
+    return f"{ANSWERS[advice.answer]}{f' {advice.choice}' if advice.answer == 'take' else ''}"
 
 
 def as_good(advice: Recommendation) -> list[str]:

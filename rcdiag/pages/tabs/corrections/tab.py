@@ -5,7 +5,7 @@ from __future__ import annotations
 from rcdiag.pages.blocks import Block, Fold, Lines, Part, Section, Snippet, Tab, Words
 from rcdiag.pages.command_again import of_same_data
 from rcdiag.pages.merge import DumpResults
-from rcdiag.pages.sweep.words import ANSWERS
+from rcdiag.pages.sweep.words import recommended
 from rcdiag.pages.tabs.corrections.all_corrections import all_corrections
 from rcdiag.pages.tabs.corrections.bounds import sliders
 from rcdiag.pages.tabs.corrections.forecast import forecast
@@ -42,9 +42,7 @@ def _heading(results: DumpResults) -> str:
         return "No correction repairs this: fix the cause first"
     if results.sweep is None:
         return "What each preset would have done"
-    advice = results.sweep.recommendation
-    choice = f" {advice.choice}" if advice.answer == "take" else ""
-    sentence = f"{ANSWERS[advice.answer]}{choice}"
+    sentence = recommended(results.sweep)
     return f"{sentence[0].upper()}{sentence[1:]}"
 
 
