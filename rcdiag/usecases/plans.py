@@ -65,6 +65,8 @@ def plan_of(
 def with_hint_at_trainer(plan: Plan, table: Table) -> Plan:
     """Add a note to the default plan where the dump was written by another trainer."""
     written_by = table.metadata.get("conversion", {}).get("format", "")
+    if not written_by:
+        return plan  # the other trainers are not loaded
     other = families().get(written_by.removesuffix("-jsonl"))
     if other is None or other.family == plan.trainer.family:
         return plan

@@ -40,7 +40,7 @@ def test_the_table_alone_asks_for_the_checkpoint():
     named = [cause("forwards-differ", 0.85, "stale-weights", "int4-weights")]
     (action,) = next_experiment(CASE, "inconclusive", named)
     assert action.command == f"rcdiag diagnose {CASE.source} --model CKPT"
-    assert action.text.startswith("tell forwards-differ from stale-weights and int4-weights")
+    assert action.text.startswith("separate forwards-differ from stale-weights and int4-weights")
 
 
 def test_without_prompts_no_checkpoint_can_be_asked():

@@ -102,7 +102,10 @@ def preset_lines(result: ScoreResult, default: str | None = None) -> list[tuple[
     """
     names = list(result.corrections)
     if len(names) <= 3:
-        return [(name, _effect(result, name)) for name in names]
+        return [
+            (name, f"{_effect(result, name)} ({result.corrections[name].level or 'not judged'})")
+            for name in names
+        ]
     idle = [name for name in names if _changes_nothing(result, name)]
     active = [name for name in names if name not in idle]
     lines = []
