@@ -50,6 +50,11 @@ class Screen:
         """Return a listener for the library, a context: its bars go when the block ends."""
         return Bars(self.err, self.say, quiet=self.quiet)
 
+    def heading(self, title: str) -> None:
+        """Draw a line with a title between two results."""
+        if not self.quiet:
+            self.out.rule(title, align="left", characters="-")
+
     def show(self, result: Result) -> None:
         """Draw the result, or with `json` print its document alone."""
         if self.json:
