@@ -21,7 +21,7 @@ from rcdiag.diagnosis.causes.cause_words import cause_words
 from rcdiag.frozen import dataclass
 from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Lines, Part, Tab, Table, Terms, Words
 from rcdiag.pages.drawn import static_svg
-from rcdiag.pages.headline import LEVELS, NOT_JUDGED, Headline
+from rcdiag.pages.headline import NOT_JUDGED, Headline, level_of
 from rcdiag.pages.merge import DumpResults, merged
 from rcdiag.pages.packing import packed, packed_document
 from rcdiag.pages.score.words import holds_text
@@ -144,7 +144,7 @@ def _head(dump: DumpResults) -> Head:
         str(dump.results[0].provenance.get("time", ""))[:10],
         _text(dump),
     ]
-    level = LEVELS.get(verdict, "unknown")
+    level = "unknown" if diagnosed is None else level_of(diagnosed)
     return Head(level, verdict, dump.dump, [fact for fact in facts if fact])
 
 

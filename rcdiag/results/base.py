@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, TypedDict
 
 from rcdiag.errors import setting
 from rcdiag.frozen import dataclass
 from rcdiag.results.doc import Doc
+from rcdiag.results.parts import Part
 
 # 1: the first. 2: other names for some fields (`results/older.py`).
 FORMAT_VERSION = 3
@@ -300,7 +301,7 @@ LEVELS = ("ok", "unknown", "warning", "error")  # of a number; the last is the w
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MetricValue:
+class MetricValue(Part):
     """A metric value is a number with its 95% interval and its level."""
 
     value: Annotated[
@@ -342,21 +343,8 @@ class MetricValue:
     ] = field(default=None, metadata=SPARSE)
 
 
-NOT_OBSERVABLE = "not observable"
-
-
-def written_interval(
-    value: MetricValue, number: Callable[[float], str], between: str = " to "
-) -> str:
-    """Write both ends of the 95% interval, "not observable" for one of them; empty without both."""
-    ends = (value.low, value.high)
-    if ends == (None, None):
-        return ""
-    return between.join(NOT_OBSERVABLE if end is None else number(end) for end in ends)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class Finding(Part):
     """A finding tells the reader something about the data, and what to do about it."""
 
     slug: Annotated[
@@ -421,7 +409,7 @@ LogRatioRmsNumber = Annotated[float, _RMS]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProfileBin:
+class ProfileBin(Part):
     """A profile bin says how far apart both policies are on the tokens of one bin."""
 
     label: Annotated[str, Doc("Which values of the axis fall into a bin of a profile.")]
@@ -443,7 +431,7 @@ class ProfileBin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Profile:
+class Profile(Part):
     """A profile gives the mismatch along one axis; only bins with tokens are listed."""
 
     title: Annotated[str, Doc("Name of a profile's axis.")]

@@ -135,8 +135,8 @@ PROFILES: dict[str, Axis] = {
         "",
         PROBABILITIES,
         _mean_log_prob,
-        "Symmetric in both policies, so free of the selection that a bin by one policy's "
-        "probability makes: believe this one.",
+        "Binned by the mean of both policies' log-probs. Bins of one policy's probability select "
+        "tokens on which that policy is high, and show a difference that is not there.",
         logarithmic=True,
     ),
     "entropy": Axis(

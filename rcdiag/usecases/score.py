@@ -378,7 +378,7 @@ def _corrected(
     """Apply every correction to the whole table as one batch."""
     if plan is None or rows is None:
         return {}
-    return correction_results(plan, rows.whole, _k_hats(values))
+    return correction_results(plan, rows.whole, _k_hats(values), _k3_level(values))
 
 
 def _figures(state: PairState, suite: Suite) -> dict[str, Any]:
@@ -390,6 +390,10 @@ def _figures(state: PairState, suite: Suite) -> dict[str, Any]:
         "geometric_log_ratio": log_ratio_counts(sums / table.lengths).tolist(),
         "concentration": state.lorenz.shares(SHARES),
     }
+
+
+def _k3_level(values: dict[str, MetricValue]) -> str | None:
+    return values["k3_kl"].level if "k3_kl" in values else None
 
 
 def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:
@@ -410,7 +414,8 @@ def _by_step(
         values = with_premises(numbers, diagnosis)
         corrected = {}
         if plan is not None and reading.rows is not None:
-            corrected = correction_results(plan, reading.rows.steps[step], _k_hats(values))
+            of_step = reading.rows.steps[step]
+            corrected = correction_results(plan, of_step, _k_hats(values), _k3_level(values))
         results[str(step)] = StepResult(
             num_sequences=size.sequences,
             num_tokens=size.tokens,
