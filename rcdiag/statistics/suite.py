@@ -187,6 +187,10 @@ class Suite:
     def point(self) -> Totals:
         return point(self.rows)
 
+    def sizes(self, level: str) -> Array:
+        """Return the tokens or sequences of each cluster, [clusters]."""
+        return self.rows.column("sequences" if level == "seq" else "tokens")
+
     @cached_property
     def left_out(self) -> Totals:
         return leave_one_out(self.rows)

@@ -243,6 +243,10 @@ class Addends:
     def __len__(self) -> int:
         return len(self.matrix)
 
+    def column(self, name: str) -> Array:
+        """Return what each row adds to a sum, [clusters]."""
+        return self.matrix[:, self.names.index(name)]
+
     def totals(self, sums: Array) -> Totals:
         """Make totals from `sums` [replicates, names] of the rows."""
         columns = dict(zip(self.names, np.ascontiguousarray(sums.T), strict=True))

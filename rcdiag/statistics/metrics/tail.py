@@ -107,7 +107,7 @@ def _outside(bound: float, example: str) -> Metric:
         from_totals=lambda t: t.per_token(outside_name(bound)),
         bound=0.0,
         most=1.0,
-        zero_is_certain=False,
+        counts=outside_name(bound),
     )
 
 
