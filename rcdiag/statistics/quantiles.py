@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.frozen import dataclass
-from rcdiag.statistics.clusters import ClusterSums, cluster_sums
+from rcdiag.statistics.clusters import ClusterSums, cluster_sums, content_order
 from rcdiag.statistics.intervals import NONE, Interval, errors_and_reaches, influences
 from rcdiag.statistics.ratios import Array
 
@@ -188,7 +188,7 @@ class SharesBelow:
     @classmethod
     def of(cls, clusters: ClusterSums) -> SharesBelow:
         """Read them off the counts of clusters in coarse bins; no edge of fewer than two."""
-        counts = clusters.sums
+        counts = clusters.sums[content_order(clusters.sums)]
         if len(counts) < 2:
             return cls(np.zeros(0), np.zeros((0, 0)), np.zeros(0, np.int64), np.zeros((0, 1)))
         of_clusters = counts.sum(axis=1, keepdims=True)

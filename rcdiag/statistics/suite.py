@@ -177,7 +177,7 @@ class Suite:
 
     @cached_property
     def rows(self) -> Addends:
-        return addends(self.state.table, self.state.tokens)
+        return addends(self.state.table, self.state.tokens).by_content()
 
     @property
     def clusters(self) -> int:

@@ -6,6 +6,7 @@ Totals are made of the table as it is, and of those with one cluster left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
-from rcdiag.statistics.clusters import ClusterSums, grouping
+from rcdiag.statistics.clusters import ClusterSums, content_order, grouping
 from rcdiag.statistics.packed import joined_columns, packed_where_many
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import RATIO_SUMS, TOKEN_MAXIMA, TOKEN_SUMS, Array, Ratios
@@ -242,6 +243,10 @@ class Addends:
 
     def __len__(self) -> int:
         return len(self.matrix)
+
+    def by_content(self) -> Addends:
+        """Return the rows in an order that does not hang on what clusters are called."""
+        return replace(self, matrix=self.matrix[content_order(self.matrix)])
 
     def column(self, name: str) -> Array:
         """Return what each row adds to a sum, [clusters]."""

@@ -65,7 +65,7 @@ class WeightedSuite(Suite):
     def rows(self) -> Addends:
         """Return the weighted sums by cluster; `tokens` and `sequences` are sums of weights."""
         shifts = {"token_ratio": 0.0, "seq_ratio": 0.0}
-        return Addends(self.weighted.names, self.weighted.sums.sums, shifts)
+        return Addends(self.weighted.names, self.weighted.sums.sums, shifts).by_content()
 
 
 def _token_columns(pair: PolicyPair, log_weight: Array) -> dict[str, Array]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.results.sweep import Forecast, ForecastPoint
+from rcdiag.statistics.clusters import added_by_index, content_order
 from rcdiag.statistics.forecast.held_out import Sums, Windows, estimates_differ, held_out
 from rcdiag.statistics.forecast.token_law import TokenLaw, expected_ess, expected_inside, fit_law
 from rcdiag.statistics.ratios import Array
@@ -48,12 +51,24 @@ def forecast(
     )
 
 
+def _numbered(data: Sums) -> NDArray[np.int64]:
+    """Return the clusters by number, [sequences], in an order that no name has a part in."""
+    rows = np.stack([data.lengths, np.abs(data.sums), np.square(data.sums)], axis=1)
+    order = np.lexsort((data.sums, data.lengths))  # sums do not hang on the order of rows either
+    totals = added_by_index(data.cluster[order], rows[order], int(data.cluster.max(initial=-1)) + 1)
+    number = np.empty(len(totals), np.int64)
+    number[content_order(totals)] = np.arange(len(totals))
+    return number[data.cluster]
+
+
 def _usable(
     lengths: NDArray[np.int64], sums: Array, cluster: NDArray[np.uint64]
 ) -> tuple[Sums, int]:
     """Return sequences with a finite sum, in an order that does not hang on that of the rows."""
     finite = np.isfinite(sums) & (lengths > 0)
-    data = Sums(lengths.astype(np.float64), sums.astype(np.float64), cluster).take(finite)
+    _, named = np.unique(cluster, return_inverse=True)
+    data = Sums(lengths.astype(np.float64), sums.astype(np.float64), named).take(finite)
+    data = replace(data, cluster=_numbered(data))
     order = np.lexsort((data.sums, data.lengths, data.cluster))
     return Sums(*(column[order] for column in (data.lengths, data.sums, data.cluster))), int(
         (~finite).sum()

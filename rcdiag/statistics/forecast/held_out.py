@@ -42,7 +42,7 @@ class Sums:
 
     lengths: Array
     sums: Array
-    cluster: NDArray[np.uint64]
+    cluster: NDArray[np.integer]
 
     def __len__(self) -> int:
         return len(self.lengths)
