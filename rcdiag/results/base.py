@@ -334,10 +334,23 @@ class MetricValue:
     expected: Annotated[
         float | None,
         Doc(
-            "What the rounding of two honest engines makes of a number, at these lengths of "
-            "responses and this KL per token (k3_kl, or its error bound where that is less); null "
-            "for numbers that do not depend on the length.",
-            see=("ess_seq", "khat_seq"),
+            "What rounding alone makes of a number, at the precisions of `expected_of`: computed "
+            "from the recorded probabilities and the lengths of responses, and from nothing that "
+            "the policies differ by. Null for numbers that do not depend on the length, and for "
+            "precisions of unknown noise.",
+            formula="from the KL per token noise^2 E[(1 - p)^2] / 2, with a logit noise of 0.1 "
+            "nats in bfloat16, 0.0125 in float16 (rcdiag's proposal)",
+            see=("expected_of", "ess_seq", "khat_seq"),
+        ),
+    ] = field(default=None, metadata=SPARSE)
+    expected_of: Annotated[
+        str | None,
+        Doc(
+            "Precisions whose rounding `expected` speaks of, the behavior policy's first: those "
+            "that the table's metadata declares, or bfloat16 against float32, `(assumed)`, where "
+            "it declares none.",
+            example="bfloat16 against float32 (assumed)",
+            see=("expected",),
         ),
     ] = field(default=None, metadata=SPARSE)
 

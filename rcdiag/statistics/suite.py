@@ -27,6 +27,7 @@ from rcdiag.statistics.quantiles import (
 )
 from rcdiag.statistics.ranks import RankSample, joined_samples, sample_by_sequence
 from rcdiag.statistics.ratios import TOKEN_MAXIMA, Array
+from rcdiag.statistics.rounding import ASSUMED, Rounding
 from rcdiag.statistics.totals import (
     Addends,
     SequenceTable,
@@ -174,6 +175,7 @@ class Suite:
     """A state, ready for metrics to be read off; the costly parts are made when first asked for."""
 
     state: SuiteState
+    rounding: Rounding = ASSUMED
 
     @cached_property
     def rows(self) -> Addends:

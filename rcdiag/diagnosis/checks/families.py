@@ -94,5 +94,7 @@ def _against_guide(name: str, value: MetricValue) -> str:
     assert guide is not None
     ends = written_interval(value, lambda end: f"{end:.3g}")
     interval = f" ({ends})" if ends else ""
-    honest = "" if value.expected is None else f", {value.expected:.3g} expected of rounding"
+    honest = ""
+    if value.expected is not None:
+        honest = f", {value.expected:.3g} expected of rounding, {value.expected_of}"
     return f"{name} is {value.value:.3g}{interval}{honest}, {value.level} ({guide.source})"

@@ -81,8 +81,9 @@ class Metric:
     guide: Guide | None = None
     # The guide on given data, where it depends on them; None where there is nothing to judge.
     guide_for: Callable[[Suite], Guide | None] | None = None
-    # What honest rounding of two engines makes of the number on given data; it has no say in it.
-    expects: Callable[[Suite], float] | None = None
+    # What rounding alone makes of the number, by precisions, probabilities and lengths; none of the
+    # observed mismatch is in it. None where the precisions say nothing.
+    expects: Callable[[Suite], float | None] | None = None
     source: str = ""  # of the definition: a paper, or whose number it is
     # Trainer -> its name for the number, and how that differs.
     elsewhere: Mapping[str, str] = field(default_factory=dict)
@@ -161,7 +162,8 @@ class Metric:
             return MetricValue(value=None)  # and no NaN of the table's doing
         low, high = interval
         expected = None if self.expects is None else self.expects(suite)
-        return MetricValue(value=value, low=low, high=high, expected=expected)
+        of = None if self.expects is None else suite.rounding.precisions
+        return MetricValue(value=value, low=low, high=high, expected=expected, expected_of=of)
 
     def as_observable(self, suite: Suite, low: float | None, high: float | None) -> Interval:
         """Return an interval without the end that giants which were never drawn would move.

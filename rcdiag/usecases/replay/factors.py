@@ -27,7 +27,7 @@ def factors(batch: ReplayBatch) -> dict[str, Factor]:
 
 def _factor(batch: ReplayBatch, behavior: str, target: str) -> Factor:
     pair = batch.pair(behavior, target)
-    suite = Suite(SuiteState.of(pair))
+    suite = Suite(SuiteState.of(pair), batch.rounding)
     constant = RowCount.of(pair.tokens).constant - batch.scored_roles
     measured = _measured(pair, suite, broken=bool(constant & {behavior, target}))
     return Factor(
