@@ -110,11 +110,8 @@ def _mean_ratio(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
 
 
 def _tells(kappa: MetricValue) -> bool:
-    """Tell whether the interval of kappa is narrow enough to tell a sampler from none."""
-    guide = METRICS["kappa"].guide
-    if guide is None or kappa.low is None or kappa.high is None:
-        return False
-    return kappa.level not in (None, "unknown") and kappa.high - kappa.low <= 2.0 * guide.error
+    """Tell whether kappa tells a sampler from none."""
+    return kappa.level not in (None, "unknown")
 
 
 def _gauge(

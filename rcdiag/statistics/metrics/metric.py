@@ -120,6 +120,12 @@ class Metric:
         return "seq" if "over sequences" in self.formula else "token"
 
     @property
+    def range(self) -> tuple[float, float] | None:
+        """Return the least and the most that the metric can be; None where it has no such ends."""
+        ends = {end for end in (self.least, self.bound, self.most) if end is not None}
+        return (min(ends), max(ends)) if len(ends) > 1 else None
+
+    @property
     def about(self) -> str:
         """Say what the metric is, and its formula, in one paragraph."""
         return f"{self.says} Formula: {self.formula}."
