@@ -175,8 +175,10 @@ def _at_most_the_last_of(size: Array, count: int) -> float:
 
 def shown_log_ratios(log_ratio: Array) -> list[float]:
     """Return log-ratios of single tokens, nats, with the digits that readers see."""
-    rounded: list[float] = np.round(log_ratio, 6).tolist()
-    return rounded
+    with np.errstate(over="ignore"):
+        rounded = np.round(log_ratio, 6)
+    shown: list[float] = np.where(np.isfinite(rounded), rounded, log_ratio).tolist()
+    return shown
 
 
 def shown_log_probs(log_probs: Array) -> list[float]:

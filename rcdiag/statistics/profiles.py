@@ -301,7 +301,8 @@ def profile_of(
     mean = _estimates(log_ratio, tokens)
     square = _estimates(squares, tokens, floor=0.0)
     kl = _estimates(k3_sum, tokens, floor=0.0)
-    all_squares = float(squares.sum())
+    with np.errstate(over="ignore"):
+        all_squares = float(squares.sum())
     bins = [
         ProfileBin(
             label=labels[index],

@@ -86,7 +86,8 @@ def worst_ids(vocabulary: Vocabulary) -> list[TokenProfile]:
     Their means have no interval: sums by prompt group and id would not fit into memory.
     """
     seen, log_ratio, squares = vocabulary.sums
-    total = float(squares.sum())
+    with np.errstate(over="ignore"):
+        total = float(squares.sum())
     if not np.isfinite(total) or total == 0.0:
         return []
     order = np.argsort(-np.where(seen >= FEWEST, squares, -1.0), kind="stable")[:WORST]

@@ -15,6 +15,8 @@ from rcdiag.statistics.ratios import Array
 
 # 16 to 65,536 tokens, four to an octave.
 LENGTHS = np.unique(np.round(np.exp2(np.arange(16, 65) / 4.0)))
+# Nats. No policy gives a response less; powers of larger sums leave the range of float64.
+LARGEST = 1e30
 FEWEST = 2  # sequences that have a variance
 
 
@@ -64,8 +66,8 @@ def _numbered(data: Sums) -> NDArray[np.int64]:
 def _usable(
     lengths: NDArray[np.int64], sums: Array, cluster: NDArray[np.uint64]
 ) -> tuple[Sums, int]:
-    """Return sequences with a finite sum, in an order that does not hang on that of the rows."""
-    finite = np.isfinite(sums) & (lengths > 0)
+    """Return sequences with a sum in range, in an order that does not hang on that of the rows."""
+    finite = (np.abs(sums) < LARGEST) & (lengths > 0)
     _, named = np.unique(cluster, return_inverse=True)
     data = Sums(lengths.astype(np.float64), sums.astype(np.float64), named).take(finite)
     data = replace(data, cluster=_numbered(data))
