@@ -100,10 +100,12 @@ class WorstSequence:
         tokens, start = pair.tokens, end - int(pair.lengths[index])
         kept = slice(start, min(end, start + TOKENS_KEPT))
         log_ratio = pair.log_ratio_at(slice(start, end))
+        with np.errstate(over="ignore", invalid="ignore"):
+            log_ratio_sum = float(log_ratio.sum())
         reward = None if tokens.reward is None else float(tokens.reward[index])
         return cls(
             row=int(tokens.row[index]),
-            log_ratio_sum=float(log_ratio.sum()),
+            log_ratio_sum=log_ratio_sum,
             num_tokens=end - start,
             sample_id=None if tokens.sample_id is None else tokens.sample_id[index],
             step=None if tokens.step is None else int(tokens.step[index]),
@@ -139,7 +141,7 @@ class WorstSequences:
     @classmethod
     def of(cls, pair: PolicyPair, log_ratio_sums: Array | None = None) -> WorstSequences:
         """Keep the worst sequences; `log_ratio_sums` [sequences], nats, are made unless given."""
-        with np.errstate(invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             if log_ratio_sums is None:
                 log_ratio_sums = segment_sum(pair.log_ratio, pair.lengths)
         sums = np.abs(log_ratio_sums)
