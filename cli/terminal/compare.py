@@ -14,7 +14,7 @@ from cli.terminal.fitted_tables import Column, fitted, full_width
 from rcdiag.pages.compare.words import counted_policies, how_rows_are_made, nearness
 from rcdiag.pages.formats import interval, number, share
 from rcdiag.results import CompareResult, MetricValue
-from rcdiag.results.base import written_interval
+from rcdiag.results.base import counted_rows, written_interval
 from rcdiag.results.compare import PolicySummary, Rung
 from rcdiag.results.doc import heading_of
 from rcdiag.statistics.metrics import METRICS
@@ -22,8 +22,8 @@ from rcdiag.statistics.metrics import METRICS
 
 def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
     out.print(
-        f"{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens, "
-        f"{counted_policies(result)}\n"
+        f"{counted_rows(result.num_sequences, result.rows_left_out)}, "
+        f"{result.num_tokens:,} response tokens, {counted_policies(result)}\n"
     )
     out.print(_policies(out, result, verbose))
     if not result.pairs:

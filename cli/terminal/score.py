@@ -15,6 +15,7 @@ from cli.terminal.logged import draw_logged
 from rcdiag.pages.formats import interval, number
 from rcdiag.pages.score.words import alone, clusters, correction_rows, raw_ess
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
+from rcdiag.results.base import counted_rows
 from rcdiag.results.doc import heading_of
 from rcdiag.results.score import CorrectionNumbers
 from rcdiag.statistics.metrics import FAMILIES, METRICS
@@ -26,7 +27,8 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
         return
     steps = f", {len(result.steps)} steps" if result.steps else ""
     out.print(
-        f"{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens{steps}\n"
+        f"{counted_rows(result.num_sequences, result.rows_left_out)}, "
+        f"{result.num_tokens:,} response tokens{steps}\n"
         f"behavior: [bold]{result.behavior}[/]   target: [bold]{result.target}[/]   "
         f"[dim]intervals over {clusters(result)}[/]\n"
     )

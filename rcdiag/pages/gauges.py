@@ -86,7 +86,7 @@ def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
         unit=f"of {num_sequences:,}",
         of="weights of whole sequences",
         guide=guide,
-        least=1.0 / num_sequences,  # of any sample one sequence is effective
+        least=1.0 / max(num_sequences, 1),  # of any sample one sequence is effective
     )
 
 

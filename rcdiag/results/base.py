@@ -192,7 +192,7 @@ RowsLeftOut = Annotated[
         "`mismatch` is null.",
         unit="sequences",
         healthy="ideal 0",
-        see=("non-finite-log-probs",),
+        see=("non-finite-log-probs", "positive-log-probs"),
     ),
 ]
 KeptTokens = Annotated[
@@ -356,6 +356,13 @@ class MetricValue:
 
 
 NOT_OBSERVABLE = "not observable"
+
+
+def counted_rows(rows: int, left_out: int, what: str = "sequences") -> str:
+    """Write how many rows there are, and of how many of them no number speaks."""
+    if not left_out:
+        return f"{rows:,} {what}"
+    return f"{rows:,} {what} ({left_out:,} of them left out: NaN, infinite or positive log-probs)"
 
 
 def written_interval(

@@ -276,9 +276,8 @@ def _add_to_bins(cells: Array, sums: Array, numbers: NDArray[np.int64]) -> None:
     """Add sums by combination to `cells` [clusters, bins, SUMS]; `numbers` are their bins."""
     order = np.argsort(numbers, kind="stable")
     bins, first = np.unique(numbers[order], return_index=True)
-    with np.errstate(invalid="ignore"):
-        with np.errstate(over="ignore", invalid="ignore"):
-            cells[:, bins] += np.add.reduceat(sums[:, order], first, axis=1)
+    with np.errstate(invalid="ignore"), np.errstate(over="ignore", invalid="ignore"):
+        cells[:, bins] += np.add.reduceat(sums[:, order], first, axis=1)
 
 
 def joined_bins(blocks: Sequence[BlockBins], groups: Grouping) -> BatchBins:

@@ -88,6 +88,8 @@ def content_order(rows: Array) -> NDArray[np.intp]:
     Clusters lie in the order of their keys, which are hashes of names. Sums over them in this order
     are the same to the last bit whatever the clusters are called.
     """
+    if not len(rows):
+        return np.arange(0)
     flat = rows.reshape(len(rows), -1)
     with np.errstate(over="ignore", invalid="ignore"):
         keys = (flat.min(axis=1), flat.max(axis=1), np.square(flat).sum(axis=1), flat.sum(axis=1))

@@ -257,7 +257,7 @@ def jackknife_intervals(metrics: Sequence[Replicates]) -> list[Interval]:
         sizes = [
             np.ones(clusters) if metric.sizes is None else metric.sizes for _, metric, *_ in varies
         ]
-        error, down, up = errors_and_reaches(influence.T, clusters, np.stack(sizes, axis=1))
+        error, down, up = errors_and_reaches(influence.T, clusters, np.stack(sizes).T)
         for place, (number, metric, centre, _, logs) in enumerate(varies):
             low, high = centre - down[place] * error[place], centre + up[place] * error[place]
             intervals[number] = metric.interval(float(low), float(high), logs=logs)

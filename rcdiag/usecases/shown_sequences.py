@@ -196,7 +196,8 @@ def _check(sequence: SequenceTokens | None, where: str, row: int) -> None:
     if not _of_numbers(sequence):
         raise RcdiagError(
             f"{_asked(row)}: {where} holds a log-prob that is NaN, infinite or positive",
-            hint="name another row; the finding `non-finite-log-probs` names such rows",
+            hint="name another row; the findings `non-finite-log-probs` and `positive-log-probs` "
+            "name such rows",
         )
 
 
