@@ -13,8 +13,9 @@ from rcdiag.statistics.ratios import Array
 
 Keys = NDArray[np.uint64]
 
-# Above so many, clusters share rows by their key. Sums of independent clusters are independent, so
-# every interval stays right; its width is known to sqrt(2 / 4096), or 2%.
+# Above so many, clusters share rows by their key, a hash of their name. Sums of independent
+# clusters are independent, so every interval stays right; its width is known to sqrt(2 / 4096), or
+# 2%.
 MAX_CLUSTERS = 4096
 
 # So many numbers are added up by a matrix, a tenth of the work; fewer in less time than it takes to
