@@ -53,14 +53,15 @@ def forecast(
     )
 
 
-def _numbered(data: Sums) -> NDArray[np.int64]:
+def _numbered(data: Sums) -> NDArray[np.uint64]:
     """Return the clusters by number, [sequences], in an order that no name has a part in."""
+    keys, cluster = np.unique(data.cluster, return_inverse=True)
     rows = np.stack([data.lengths, np.abs(data.sums), np.square(data.sums)], axis=1)
     order = np.lexsort((data.sums, data.lengths))  # sums do not hang on the order of rows either
-    totals = added_by_index(data.cluster[order], rows[order], int(data.cluster.max(initial=-1)) + 1)
-    number = np.empty(len(totals), np.int64)
-    number[content_order(totals)] = np.arange(len(totals))
-    return number[data.cluster]
+    totals = added_by_index(cluster[order], rows[order], len(keys))
+    number = np.empty(len(keys), np.uint64)
+    number[content_order(totals)] = np.arange(len(keys), dtype=np.uint64)
+    return number[cluster]
 
 
 def _usable(
@@ -68,8 +69,7 @@ def _usable(
 ) -> tuple[Sums, int]:
     """Return sequences with a sum in range, in an order that does not hang on that of the rows."""
     finite = (np.abs(sums) < LARGEST) & (lengths > 0)
-    _, named = np.unique(cluster, return_inverse=True)
-    data = Sums(lengths.astype(np.float64), sums.astype(np.float64), named).take(finite)
+    data = Sums(lengths.astype(np.float64), sums.astype(np.float64), cluster).take(finite)
     data = replace(data, cluster=_numbered(data))
     order = np.lexsort((data.sums, data.lengths, data.cluster))
     return Sums(*(column[order] for column in (data.lengths, data.sums, data.cluster))), int(

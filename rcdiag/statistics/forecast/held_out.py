@@ -42,7 +42,7 @@ class Sums:
 
     lengths: Array
     sums: Array
-    cluster: NDArray[np.integer]
+    cluster: NDArray[np.uint64]
 
     def __len__(self) -> int:
         return len(self.lengths)
