@@ -177,9 +177,10 @@ _ENTRIES: dict[str, Entry] = {
     ),
     "ideal": _word(
         "The value of a metric where both policies are the same; after ≈, where the length of "
-        "responses matters, what the rounding of two honest engines makes of it.",
-        example="k3_kl has the ideal 0, ess_token 1; ess_seq ≈0.14",
-        see=("level", "expected"),
+        "responses matters, what rounding at the declared precisions makes of it (bfloat16 against "
+        "float32 is assumed where none are declared). The observed mismatch has no part in it.",
+        example="k3_kl has the ideal 0, ess_token 1; ess_seq ≈0.94",
+        see=("level", "expected", "expected_of"),
     ),
     "batch normalisation": _word(
         "Weights divided by their mean over the batch, so that they average 1. Keys of trainers do "

@@ -90,7 +90,7 @@ def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
         unit=f"of {plural(num_sequences, 'sequence')}",
         of="weights of whole sequences",
         guide=guide,
-        least=1.0 / num_sequences,  # of any sample one sequence is effective
+        least=1.0 / max(num_sequences, 1),  # of any sample one sequence is effective
     )
 
 
@@ -113,11 +113,8 @@ def _mean_ratio(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
 
 
 def _tells(kappa: MetricValue) -> bool:
-    """Tell whether the interval of kappa is narrow enough to tell a sampler from none."""
-    guide = METRICS["kappa"].guide
-    if guide is None or kappa.low is None or kappa.high is None:
-        return False
-    return kappa.level not in (None, "unknown") and kappa.high - kappa.low <= 2.0 * guide.error
+    """Tell whether kappa tells a sampler from none."""
+    return kappa.level not in (None, "unknown")
 
 
 def _gauge(

@@ -28,6 +28,7 @@ from rcdiag.pages.score.words import holds_text
 from rcdiag.pages.tabs import about, change, corrections, diagnosis, ladder, tokens, update
 from rcdiag.results import SEVERITIES, Action, Finding, Result, unstructured
 from rcdiag.results.base import LEVELS as METRIC_LEVELS
+from rcdiag.results.base import counted_rows
 
 # What a name means, as the popovers of the page show it; None for a name without an explanation.
 Explain = Callable[[str], Mapping[str, str] | None]
@@ -139,7 +140,8 @@ def _head(dump: DumpResults) -> Head:
     largest = dump.largest
     facts = [
         f"{behavior} → {target}" if target else behavior,
-        f"{largest.num_sequences:,} responses, {largest.num_tokens:,} tokens",
+        f"{counted_rows(largest.num_sequences, dump.rows_left_out, 'response')}, "
+        f"{largest.num_tokens:,} tokens",
         _steps(dump),
         str(dump.results[0].provenance.get("time", ""))[:10],
         _text(dump),

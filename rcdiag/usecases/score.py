@@ -31,6 +31,7 @@ from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
 from rcdiag.statistics.histograms import log_ratio_counts
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
+from rcdiag.statistics.rounding import Rounding, rounding_of
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.token_ids import worst_ids
 from rcdiag.table.free_memory import check_rows_fit
@@ -93,7 +94,8 @@ def score(
     rows_read = rows_to_judge(dump, (behavior, target)) if reads_here(runner) else None
     reading = _read(dump, behavior, target, plan, runner, rows_read)
     state, rows = reading.state, reading.rows
-    suite = Suite(_whole(state.by_step()))
+    rounding = rounding_of(dump.metadata.get("policies", {}), behavior, target)
+    suite = Suite(_whole(state.by_step()), rounding)
     count = sum(reading.sizes.values(), RowCount())
     lacking = unobserved(dump, (behavior, target))
     diagnosis = diagnosis_of_table(dump, origin, rows_read)
@@ -116,7 +118,7 @@ def score(
         scoring=policies,
         mismatch=values,
         corrections=_corrected(plan, rows, values),
-        steps=_by_step(reading, plan, diagnosis, constant),
+        steps=_by_step(reading, plan, diagnosis, constant, rounding),
         findings=[],
         figures=_figures(state, suite),
         worst_tokens=state.worst_tokens.to_list(),
@@ -401,7 +403,11 @@ def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:
 
 
 def _by_step(
-    reading: Reading, plan: Plan | None, diagnosis: Diagnosis, constant: set[str]
+    reading: Reading,
+    plan: Plan | None,
+    diagnosis: Diagnosis,
+    constant: set[str],
+    rounding: Rounding,
 ) -> dict[str, StepResult]:
     """Give the numbers of every training step, a batch of the trainer; none of a single step."""
     if len(reading.sizes) < 2:
@@ -410,7 +416,7 @@ def _by_step(
     results = {}
     for step, size in reading.sizes.items():
         state = states.get(step)
-        numbers = _values(None if state is None else Suite(state), size, constant)
+        numbers = _values(None if state is None else Suite(state, rounding), size, constant)
         values = with_premises(numbers, diagnosis)
         corrected = {}
         if plan is not None and reading.rows is not None:

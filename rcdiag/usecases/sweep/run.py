@@ -19,6 +19,7 @@ from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.forecast import forecast
 from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.rounding import rounding_of
 from rcdiag.statistics.suite import Suite
 from rcdiag.table.columns import frequent_ids, numbered_groups, read_rewards
 from rcdiag.table.observed import unobserved
@@ -87,7 +88,8 @@ def sweep(
     }
     bad = sum(non_finite.tokens.values())
     diagnosis = diagnosis_of_table(dump, rows=rows)
-    values = with_premises(judged(Suite(whole)), diagnosis)
+    rounding = rounding_of(dump.metadata.get("policies", {}), behavior, target)
+    values = with_premises(judged(Suite(whole, rounding)), diagnosis)
     advice = recommend(Evidence(state, values, bad, candidates, diagnosis))
     advice = replace(
         advice,
