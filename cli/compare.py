@@ -21,25 +21,26 @@ Tables = Annotated[
     list[str],
     typer.Argument(
         metavar="DUMP...",
-        help="Dumps ({readers}); several are joined on sample_id, rows with other tokens left out",
+        help="Dumps; several are joined on sample_id, rows with different tokens left out",
     ),
 ]
 Chosen = Annotated[
     list[str] | None,
     typer.Option(
         "--policy",
-        metavar="NAME | NAME=BACKEND[:DTYPE][,...]",
-        help="Compare only these, in this order from sampler to trainer; with = and a backend "
-        "({backends}) score it first",
+        metavar="NAME[=ENGINE]",
+        help="Compare only these, in order from sampler to trainer; `NAME=ENGINE` scores it first "
+        "({backends})",
     ),
 ]
 
 
 Sampler = Annotated[
-    str | None, typer.Option("--behavior", metavar="NAME", help="The sampler; default rollout")
+    str | None,
+    typer.Option("--behavior", metavar="NAME", help="Policy that sampled; default rollout"),
 ]
 Trained = Annotated[
-    str | None, typer.Option("--target", metavar="NAME", help="The trainer; default old")
+    str | None, typer.Option("--target", metavar="NAME", help="Policy that trains; default old")
 ]
 
 
@@ -72,7 +73,7 @@ def compare(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Compare all policies pair by pair: who is nearest to the sampler, which step adds what."""
+    """Compare all policies pair by pair: which fits the samples best, which step adds what."""
     from cli.outputs import Drawing, chosen, finish
     from cli.terminal.screen import Screen
 

@@ -16,7 +16,7 @@ EPILOG = """Examples
 
 `rcdiag convert sampler/ trainer/ -o dump.parquet`: two dumps of one run are joined
 
-Formats (`rcdiag explain NAME`): {readers}"""
+Formats (`rcdiag explain NAME`): {formats}"""
 
 Output = Annotated[
     Path,
@@ -25,11 +25,11 @@ Output = Annotated[
 Tokenizer = Annotated[
     str | None,
     typer.Option(
-        metavar="PATH", help="Checkpoint folder whose tokenizer encodes dumps that hold text alone"
+        metavar="PATH", help="Checkpoint folder with the tokenizer for dumps that hold only text"
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the output")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more: every change")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print every change")]
 
 
 def convert(
@@ -45,7 +45,7 @@ def convert(
     quiet: options.Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Turn a trainer's dump into a trajectory table, and say what was changed and what lacks."""
+    """Turn a trainer's dump into a trajectory table; list what was changed and what is missing."""
     from cli.outputs import chosen
     from cli.terminal.screen import Screen
 

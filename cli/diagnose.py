@@ -1,4 +1,4 @@
-"""`rcdiag diagnose`: the causes of a mismatch by name, told apart with the trainer's checkpoint."""
+"""`rcdiag diagnose`: the causes of a mismatch by name, tested with the trainer's checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EPILOG = """Examples
 TrainersModel = Annotated[
     str | None,
     typer.Option(
-        metavar="PATH", help="The trainer's checkpoint folder; {{step}} is filled from each row"
+        metavar="PATH", help="The trainer's checkpoint folder; {{step}} is each row's step"
     ),
 ]
 Checkpoints = Annotated[
@@ -28,16 +28,19 @@ Checkpoints = Annotated[
     typer.Option(
         "--checkpoint",
         metavar="PATH",
-        help="Other weights to try, or a folder of checkpoints; repeatable; by default those of "
-        "the nearest steps beside --model",
+        help="Other checkpoints to test, or a folder of them; repeatable; default: those of "
+        "neighbouring steps next to --model",
     ),
 ]
 Budget = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="Begin no further experiment after so many seconds"),
+    typer.Option(metavar="SECONDS", help="Start no new experiment after this time"),
 ]
 RowsRead = Annotated[
-    int, typer.Option("--rows", metavar="N", min=1, help="Score about N rows with the checkpoint")
+    int,
+    typer.Option(
+        "--rows", metavar="N", min=1, help="Number of rows to score with the checkpoint, about"
+    ),
 ]
 
 
@@ -66,7 +69,7 @@ def diagnose(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Name the causes of a mismatch, by experiments with the trainer's checkpoint if given."""
+    """Name the causes of a mismatch; with a checkpoint, test them by experiments."""
     from cli.outputs import Drawing, chosen, finish
     from cli.terminal.screen import Screen
 

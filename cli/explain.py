@@ -35,7 +35,7 @@ def explain(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Say what a name means: formula, direction, healthy range, who calls it what."""
+    """Explain a name: formula, direction, healthy range, its name in each trainer."""
     answer = rcdiag.explain() if name is None else rcdiag.explain(name)
     if json:
         from cli.terminal.console import write_out

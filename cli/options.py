@@ -33,13 +33,14 @@ DumpArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="DUMP...",
-        help="Dump ({readers}): file, directory, glob or URL; several of one run are joined",
+        help="A trainer's dump or a parquet table: file, folder, glob or URL; several dumps of "
+        "one run are joined",
     ),
 ]
 Format = Annotated[
     str | None,
     typer.Option(
-        "--from", metavar="FORMAT", help="The dump's format, where its files do not tell: {readers}"
+        "--from", metavar="FORMAT", help="Format of the dump if its files do not show it: {readers}"
     ),
 ]
 Given = Annotated[
@@ -47,7 +48,7 @@ Given = Annotated[
     typer.Option(
         "--given",
         metavar="NAME=VALUE",
-        help="What the dump lacks and you know, e.g. `temperature=0.7`, `group_size=8`; repeatable",
+        help="A fact that the dump lacks: `temperature=0.7`, `group_size=8`; repeatable",
     ),
 ]
 Column = Annotated[
@@ -60,13 +61,16 @@ Column = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="Checkpoint folder of policies that name no other"),
+    typer.Option(
+        metavar="PATH", help="Checkpoint folder or hub id for policies without one of their own"
+    ),
 ]
 Policy = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME=BACKEND[:DTYPE][,key=value...]",
-        help="Score a policy with a backend ({backends}), e.g. `old=hf:float32`; repeatable",
+        metavar="NAME=ENGINE",
+        help="Score a policy: `old=hf:float32`, `rollout=vllm:bfloat16`; repeatable; engines: "
+        "{backends} (`rcdiag explain hf`)",
     ),
 ]
 Ladder = Annotated[
@@ -78,16 +82,14 @@ Ladder = Annotated[
 ]
 NoiseFloor = Annotated[
     bool,
-    typer.Option(
-        "--noise-floor", help="Score one policy once more, with other batches: NAME_again"
-    ),
+    typer.Option("--noise-floor", help="Score one policy again in other batches, as NAME_again"),
 ]
 On = Annotated[
     str,
     typer.Option(
         metavar="WHERE",
-        help="Where engines run and parts of the table are read: local, ray (the cluster that runs "
-        "here) or ray:ADDRESS",
+        help="Where to run engines and read the table: local, ray (the running cluster) or "
+        "ray:ADDRESS",
     ),
 ]
 DeviceList = Annotated[
@@ -95,15 +97,14 @@ DeviceList = Annotated[
     typer.Option(
         "--devices",
         metavar="N|LIST",
-        help="GPUs that engines use, 4 or 0,1,2,3: one engine for each set; without a GPU shares "
-        "of the cores",
+        help="GPUs for engines, 4 or 0,1,2,3: one engine per set; on CPU a share of the cores",
     ),
 ]
 Rate = Annotated[
     float | None,
     typer.Option(
         metavar="TOKENS",
-        help="Tokens that one engine scores in a second, for the hours that --dry-run says",
+        help="Tokens per second of one engine, for the time that --dry-run estimates",
     ),
 ]
 Behavior = Annotated[str, typer.Option(metavar="NAME", help="Policy that sampled")]
@@ -111,24 +112,25 @@ Target = Annotated[
     str, typer.Option(metavar="NAME", help="Policy that trains; log_ratio = target - behavior")
 ]
 BehaviorOrChosen = Annotated[
-    str | None, typer.Option("--behavior", metavar="NAME", help="Policy that sampled: rollout")
+    str | None,
+    typer.Option("--behavior", metavar="NAME", help="Policy that sampled; default rollout"),
 ]
 TargetOrChosen = Annotated[
     str | None,
     typer.Option(
         "--target",
         metavar="NAME",
-        help="Policy that trains: old; log_ratio = target - behavior",
+        help="Policy that trains; default old; log_ratio = target - behavior",
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of all that is drawn at random")]
+Seed = Annotated[int, typer.Option(help="Random seed")]
 Rows = Annotated[
     int | None,
     typer.Option(
         "--rows",
         metavar="N",
         min=1,
-        help="Draw about N rows, whole prompt groups by --seed: a first look at a huge dump",
+        help="Read about N rows, drawn by prompt group: a first look at a huge dump",
     ),
 ]
 OutputTable = Annotated[
@@ -137,7 +139,7 @@ OutputTable = Annotated[
         "-o",
         "--output",
         metavar="FILE",
-        help="Parquet to write, with the scores; or a URL of object storage (s3://, gs://)",
+        help="Scored parquet table to write: file or object-store URL",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -152,26 +154,24 @@ CsvFile = Annotated[
     Path | None,
     typer.Option(
         "--csv",
-        help="CSV to write: one row for each metric and step",
+        help="CSV to write: one row per metric and step",
         rich_help_panel=OUTPUT,
     ),
 ]
 HtmlFile = Annotated[
     Path | None,
-    typer.Option("--html", help="Self-contained report to write", rich_help_panel=OUTPUT),
+    typer.Option("--html", help="Self-contained HTML page to write", rich_help_panel=OUTPUT),
 ]
 PlotsFolder = Annotated[
     Path | None,
-    typer.Option(
-        "--plots", help="Folder for the figures as PDF, SVG, PNG and CSV", rich_help_panel=OUTPUT
-    ),
+    typer.Option("--plots", help="Folder for figures (PDF, SVG, PNG, CSV)", rich_help_panel=OUTPUT),
 ]
 Figures = Annotated[
     list[str] | None,
     typer.Option(
         "--figure",
         metavar="NAME",
-        help="Figure to write with --plots, of all that there are. May be repeated",
+        help="Figure to write with --plots; repeatable; default all",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -185,16 +185,15 @@ FigureWidth = Annotated[
     ),
 ]
 Json = Annotated[
-    bool, typer.Option("--json", help="Print the result document alone", rich_help_panel=OUTPUT)
+    bool, typer.Option("--json", help="Print only the result document", rich_help_panel=OUTPUT)
 ]
 IncludeText = Annotated[
     bool | None,
     typer.Option(
         "--include-text/--no-text",
-        help="Whether result and page hold text of the worst sequences. By default they do where "
-        "the tokenizer of --model, or of the model that the table names, is here; --include-text "
-        "refuses to run without one, --no-text keeps all text out; token ids, paths and the host's "
-        "name stay",
+        help="Text of the worst sequences in result and page; by default where a tokenizer is "
+        "found (--model, or the model in the table's metadata); --include-text requires one; "
+        "--no-text leaves text out, but not token ids, paths and the host's name",
         show_default=False,
         rich_help_panel=OUTPUT,
     ),
@@ -204,16 +203,24 @@ SequenceRow = Annotated[
     typer.Option(
         "--sequence",
         metavar="ROW",
-        help="Row whose tokens result and page hold whole, beside the worst ones and some drawn at "
-        "random; repeatable",
+        help="Row whose tokens result and page show, besides the worst and some random ones; "
+        "repeatable",
         rich_help_panel=OUTPUT,
     ),
 ]
-Fail = Annotated[FailOn, typer.Option("--fail-on", help="Exit 1 on findings from this level on")]
+Fail = Annotated[
+    FailOn,
+    typer.Option(
+        "--fail-on", help="Exit 1 on findings of this level or above, or if nothing was compared"
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite outputs and recorded columns")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would run")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Say nothing but errors")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more: all metrics' meaning")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check inputs and print what would run")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only")]
+Verbose = Annotated[
+    bool,
+    typer.Option("-v", "--verbose", help="Print all numbers, limits and sources"),
+]
 
 
 def parse_columns(pairs: list[str] | None) -> dict[str, str]:

@@ -20,13 +20,29 @@ class Arithmetic(StrEnum):
     float32 = "float32"
 
 
+def complete_trainer(incomplete: str) -> list[str]:
+    """Complete the name of a trainer in the shell."""
+    from rcdiag.trainers import trainer_names
+
+    return [name for name in (*trainer_names(), "all") if name.startswith(incomplete)]
+
+
+def complete_preset(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a preset of the trainer that was given, or of the default one."""
+    from rcdiag.trainers import DEFAULT, find_trainer
+
+    presets = find_trainer(context.params.get("trainer") or DEFAULT).presets
+    return [name for name in presets if name.startswith(incomplete)]
+
+
 TrainerName = Annotated[
     str | None,
     typer.Option(
         "--trainer",
         metavar="NAME",
-        help="Trainer whose definitions and names are used, or `all` for the default of each: "
-        "{trainers}",
+        help="Trainer whose presets and metrics are computed ({trainers}), or `all`: the default "
+        "of each",
+        autocompletion=complete_trainer,
         rich_help_panel=PANEL,
     ),
 ]
@@ -34,7 +50,8 @@ Preset = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="Take only this preset of the trainer; repeatable; default all",
+        help="Compute only this preset; repeatable; default all",
+        autocompletion=complete_preset,
         rich_help_panel=PANEL,
     ),
 ]
@@ -43,7 +60,7 @@ Setting = Annotated[
     typer.Option(
         "--set",
         metavar="PRESET.SETTING=VALUE",
-        help="Change a setting of a preset (example below); repeatable",
+        help="Change a setting of a preset; repeatable",
         rich_help_panel=PANEL,
     ),
 ]
@@ -51,8 +68,7 @@ TrainerConfigFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="The trainer's own configuration (YAML, TOML, JSON or a script with flags), taken as "
-        "it is, instead of presets",
+        help="The trainer's own config (YAML, TOML, JSON or a launch script) instead of presets",
         rich_help_panel=PANEL,
     ),
 ]
@@ -60,7 +76,7 @@ ArithmeticOption = Annotated[
     Arithmetic,
     typer.Option(
         "--arithmetic",
-        help="float32 reproduces the rounding of the trainer's own numbers",
+        help="float32 reproduces the rounding in the trainer's numbers",
         rich_help_panel=PANEL,
     ),
 ]
@@ -69,8 +85,8 @@ LogFile = Annotated[
     typer.Option(
         "--logged",
         metavar="FILE",
-        help="The trainer's own log, set beside our numbers key by key: JSONL, CSV, W&B history, "
-        "TensorBoard events, or what the run printed",
+        help="The trainer's metrics log to compare with: JSONL, CSV, W&B history, TensorBoard, or "
+        "console output",
         rich_help_panel=PANEL,
     ),
 ]
@@ -79,7 +95,7 @@ Carry = Annotated[
     str | None,
     typer.Option(
         metavar="TRAINER:PRESET",
-        help="Set a preset beside what each other trainer has for it, e.g. trl:sequence_mask",
+        help="Compare a preset with its equivalent in every trainer, e.g. trl:sequence_mask",
         rich_help_panel=PANEL,
     ),
 ]

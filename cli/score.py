@@ -15,11 +15,7 @@ EPILOG = """Examples
 --policy vllm_bf16=vllm:bfloat16 --policy hf_fp32=hf:float32
 --behavior vllm_bf16 --target hf_fp32 -o scored.parquet --html scored.html`
 
-`rcdiag score rollouts.parquet --trainer-config config.yaml --logged metrics.jsonl`
-
-`rcdiag score rollouts.parquet --set decoupled_token_is.rollout_is_threshold=3`
-
-Metrics (`rcdiag explain NAME`): {metrics}"""
+`rcdiag score rollouts.parquet --trainer-config config.yaml --logged metrics.jsonl`"""
 
 
 def score(
@@ -61,7 +57,7 @@ def score(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Measure how far two policies are apart on the same tokens, scoring them first if asked."""
+    """Measure the mismatch of two policies on the same tokens; score them first if asked."""
     from cli.outputs import Drawing, chosen, finish
     from cli.terminal.screen import Screen
 

@@ -11,32 +11,40 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from cli.terminal.fitted_tables import Column, fitted, full_width
+from rcdiag.formats import measured, plural, share
 from rcdiag.pages.compare.words import counted_policies, how_rows_are_made, nearness
-from rcdiag.pages.formats import interval, number, share
 from rcdiag.results import CompareResult, MetricValue
-from rcdiag.results.base import written_interval
+from rcdiag.results.base import counted_rows
 from rcdiag.results.compare import PolicySummary, Rung
 from rcdiag.results.doc import heading_of
 from rcdiag.statistics.metrics import METRICS
 
+# Without -v: policies of which the matrix is drawn, and steps of the ladder, the largest.
+MATRIX, STEPS = 4, 4
+
 
 def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
-    out.print(
-        f"{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens, "
-        f"{counted_policies(result)}\n"
-    )
-    out.print(_policies(out, result, verbose))
     if not result.pairs:
-        return
-    made = how_rows_are_made(result)
-    out.print(f"\n[dim]KL(row || column) by k3, nats per token{f'; {made}' if made else ''}[/]")
-    out.print(_matrix(out, result, "k3_kl"))
+        return  # the headline has said that there is one policy
+    if verbose:
+        out.print(
+            f"{counted_rows(result.num_sequences, result.rows_left_out)}, "
+            f"{plural(result.num_tokens, 'response token')}, {counted_policies(result)}\n"
+        )
+    out.print(_policies(out, result, verbose))
+    count = len(result.policies)
+    if verbose or count <= MATRIX:
+        made = how_rows_are_made(result)
+        what = f"KL(row || column) by k3, nats per token{f'; {made}' if made else ''}"
+        out.print(f"\n[dim]{what}[/]")
+        out.print(_matrix(out, result, "k3_kl"))
     if verbose:
         for metric in _headlines(result):
             out.print(f"\n[dim]{metric}[/]")
             out.print(_matrix(out, result, metric))
-    out.print("\n[dim]from the sampler to the trainer, E\\[log-ratio²] / 2, nats per token[/]")
-    out.print(_ladder(out, result))
+    if verbose or count > 2:  # of two policies the ladder is one step
+        out.print("\n[dim]from sampler to trainer: E\\[log-ratio²] / 2, nats per token[/]")
+        out.print(_ladder(out, result, verbose))
 
 
 def _headlines(result: CompareResult) -> list[str]:
@@ -68,9 +76,9 @@ def _policies(out: Console, result: CompareResult, verbose: bool) -> Table:
     rows = []
     for index, (name, policy) in enumerate(result.policies.items(), 1):
         near = nearness(result, name)
-        near = f"[{'green' if policy.may_be_nearest else 'yellow'}]{near}[/]" if near else ""
-        cells = [_mean(policy.log_prob_mean.value), number(policy.behind.value)]
-        cells += [interval(policy.behind)] if verbose else []
+        near = near and f"[{'default' if policy.may_be_nearest else 'yellow'}]{near}[/]"
+        behind, interval = measured(policy.behind)
+        cells = [_mean(policy.log_prob_mean.value), behind, *([interval] if verbose else [])]
         rows.append([str(index), name, *cells, near, policy.setup])
     return fitted(out, columns, rows, gap=2)
 
@@ -121,7 +129,8 @@ def _cell(result: CompareResult, one: str, other: str, metric: str) -> str:
     return f"[dim]{text}[/]" if pair.at_floor else text
 
 
-def _ladder(out: Console, result: CompareResult) -> Table:
+def _ladder(out: Console, result: CompareResult, verbose: bool) -> Table:
+    """Draw the steps from sampler to trainer; without `verbose` the largest few."""
     columns = [
         Column(heading="step", align="left"),
         Column(heading=heading_of(Rung, "contribution")),
@@ -130,19 +139,19 @@ def _ladder(out: Console, result: CompareResult) -> Table:
         Column(heading=heading_of(Rung, "k2"), leaves=1),
         Column(heading=""),
     ]
-    rows = [[result.ladder.policies[0], *[""] * 5]]
-    for rung in result.ladder.rungs:
+    rungs = result.ladder.rungs
+    if not verbose:
+        largest = sorted(rungs, key=lambda rung: -abs(rung.contribution.value or 0.0))[:STEPS]
+        rungs = [rung for rung in rungs if rung in largest]
+    rows = [[result.ladder.policies[0], *[""] * 5]] if verbose else []
+    for rung in rungs:
         note = "[dim]noise[/]" if rung.at_floor else ""
-        part = (_short(rung.contribution.value), _interval(rung.contribution))
-        rows.append([f"→ {rung.end}", *part, share(rung.share), _short(rung.k2.value), note])
-    whole = result.ladder.whole
-    rows.append(["[bold]whole[/]", _short(whole.value), _interval(whole), "100%", "", ""])
+        step = f"{'' if verbose else rung.start} → {rung.end}".strip()
+        part = measured(rung.contribution)
+        rows.append(
+            [step, *part, share(rung.share), measured(rung.k2)[0], note],
+        )
+    if left := len(result.ladder.rungs) - len(rungs):
+        rows.append([f"[dim]{plural(left, 'smaller step')} (-v)[/]", *[""] * 5])
+    rows.append(["[bold]whole[/]", *measured(result.ladder.whole), "100%", "", ""])
     return fitted(out, columns, rows, gap=2)
-
-
-def _short(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.2g}"
-
-
-def _interval(value: MetricValue) -> str:
-    return written_interval(value, _short, " … ")

@@ -1,4 +1,4 @@
-"""A conversion is drawn on the terminal: what is there, what was changed, what is lacking."""
+"""A conversion is drawn on the terminal: what is there, what was changed, what is missing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rcdiag.formats import plural
 from rcdiag.results import ConvertResult
 
 SHOWN = 6  # changes without -v
@@ -15,10 +16,10 @@ SHOWN = 6  # changes without -v
 
 def draw_convert(out: Console, result: ConvertResult, verbose: bool) -> None:
     """Draw a conversion in under 20 lines; with -v every change of it."""
-    files = f"{result.files:,} file{'s' if result.files > 1 else ''}"
     out.print(
-        f"[bold]{escape(Path(result.output).name)}[/]  {result.rows:,} rows, "
-        f"{result.tokens:,} response tokens, from {files} of {escape(result.format)}"
+        f"[bold]{escape(Path(result.output).name)}[/]  {plural(result.rows, 'row')}, "
+        f"{plural(result.tokens, 'response token')}, from {plural(result.files, 'file')} of "
+        f"{escape(result.format)}"
     )
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="dim", no_wrap=True)
@@ -30,15 +31,21 @@ def draw_convert(out: Console, result: ConvertResult, verbose: bool) -> None:
         lines.add_row("given", escape(given))
     for number, text in enumerate(changes(result, verbose)):
         lines.add_row("" if number else "changed", escape(text))
-    for number, (name, way) in enumerate(result.lacking.items()):
-        lines.add_row("" if number else "lacking", escape(f"{name}: {way}"))
+    by_way: dict[str, list[str]] = {}
+    for name, way in result.lacking.items():
+        by_way.setdefault(way, []).append(name)
+    for number, (way, names) in enumerate(by_way.items()):
+        lines.add_row("" if number else "missing", escape(f"{', '.join(names)}: {way}"))
     out.print(lines)
 
 
 def changes(result: ConvertResult, verbose: bool) -> list[str]:
     """Write the changes as lines; without -v the first few."""
-    texts = [text + (f" ({rows:,} rows)" if rows else "") for text, rows in result.changes.items()]
+    texts = [
+        text + (f" ({plural(rows, 'row')})" if rows else "")
+        for text, rows in result.changes.items()
+    ]
     hidden = len(texts) - SHOWN
     if verbose or hidden <= 1:
         return texts
-    return [*texts[:SHOWN], f"and {hidden} more: -v"]
+    return [*texts[:SHOWN], f"and {plural(hidden, 'more change')}: -v"]

@@ -9,37 +9,49 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.fitted_tables import Column, fitted
-from rcdiag.pages.diagnose.words import is_nearer, posterior_rows
-from rcdiag.pages.formats import number
+from cli.terminal.headline import draw_lines
+from rcdiag.formats import number, plural
+from rcdiag.pages.diagnose.words import explains, is_nearer, posterior_rows
 from rcdiag.results import DiagnoseResult
 from rcdiag.results.diagnose import ExperimentResult
 from rcdiag.results.doc import heading_of
 
-SHOWN = 6  # trials without -v, of those that come nearer than the checkpoint as it is
+SHOWN = 4  # trials without -v, of those that fit better than the checkpoint itself
 
 
 def draw_diagnose(out: Console, result: DiagnoseResult, verbose: bool) -> None:
-    """Draw what the experiments leave unexplained, the best first."""
+    """Draw which settings explain a column, and which rows match which checkpoint.
+
+    With `verbose` a table of all settings that were tried.
+    """
     if result.trainer_model is None:
-        out.print("[dim]no --model was given: the causes are told by the table alone[/]")
-        return
-    read = (
-        f"{result.rows_read:,} rows scored with {result.trainer_model} in {result.duration:.0f} s"
-    )
-    out.print(f"[dim]{escape(read)}[/]\n")
-    nearer = [one for one in result.experiments if is_nearer(one)]
-    shown = result.experiments if verbose else nearer[:SHOWN]
-    if shown:
-        out.print(_experiments(out, shown))
-    if more := len(result.experiments) - len(shown):
-        trials = f"{more} more trial{'s' * (more != 1)}" if shown else f"{more} trials"
-        nearer_too = len(nearer) > len(shown)
-        nearest = "" if nearer_too else ", which come no nearer than the checkpoint as it is"
-        out.print(f"[dim]{trials}{nearest} (all: -v)[/]")
-    for line in posterior_rows(result):
-        out.print(escape(line))
+        return  # the headline has said that no experiment was run
+    read = f"{plural(result.rows_read, 'row')}, scored with {result.trainer_model}"
+    if verbose:
+        out.print(f"[dim]{escape(read)}[/]\n")
+        if result.experiments:
+            out.print(_experiments(out, result.experiments))
+    lines = [] if verbose else [("tested", read), *_settings(result)]
+    lines += [("rows", line) for line in posterior_rows(result)]
     if result.open:
-        out.print(f"[dim]no time left for: {', '.join(result.open)} (--budget)[/]")
+        lines.append(("not run", f"{', '.join(result.open)}: no time left (--budget)"))
+    draw_lines(out, lines)
+
+
+def _settings(result: DiagnoseResult) -> list[tuple[str, str]]:
+    """Say what the settings that fit better than the checkpoint itself explain, the best first."""
+    nearer = [one for one in result.experiments if is_nearer(one)]
+    if any(one.explained for one in nearer):
+        nearer = [one for one in nearer if one.explained]
+    lines = [
+        ("explained" if one.explained else "in part", f"{explains(one)} ({one.cause})")
+        for one in nearer[:SHOWN]
+    ]
+    if left := len(result.experiments) - len(lines):
+        other = plural(left, f"{'more ' if lines else ''}setting")
+        none = "" if lines else ", none fits better than the checkpoint itself"
+        lines.append(("tried", f"{other}{none} (all: -v)"))
+    return lines
 
 
 def _experiments(out: Console, shown: Sequence[ExperimentResult]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -9,14 +10,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from cli.terminal.cells import COLOURS
-from cli.terminal.headline import draw_closing, draw_headline
+from cli.terminal.headline import draw_closing, draw_headline, draw_lines
+from rcdiag.formats import plural
 from rcdiag.pages.answers import answer
-from rcdiag.pages.headline import headline
+from rcdiag.pages.headline import finding_parts, headline, more
 from rcdiag.results import Finding
 from rcdiag.results.base import drawn_sentence
 
 if TYPE_CHECKING:
     from rcdiag.results import Result
+
+FINDINGS = 4  # without -v
 
 
 def draw(out: Console, result: Result, *, verbose: bool) -> None:
@@ -27,9 +31,40 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
         out.print(sentence)
     kind = result.kind  # its file alone is loaded: those of other kinds take their time
     getattr(import_module(f"cli.terminal.{kind}"), f"draw_{kind}")(out, result, verbose)
-    for finding in result.findings:
-        _print_finding(out, finding)
-    draw_closing(out, line)
+    if verbose:
+        for finding in result.findings:
+            _print_finding(out, finding)
+        draw_closing(out, line)
+    else:
+        draw_findings(out, result)
+        out.print()
+        draw_lines(out, [("more", more(result))])
+
+
+def draw_findings(out: Console, result: Result) -> None:
+    """Draw a line for each finding: severity, name, the numbers, and what to do about them."""
+    if result.findings:
+        out.print()
+    shown = result.findings[:FINDINGS]
+    for finding in shown:
+        head = f"{finding.severity}  {finding.slug}  "
+        what, to_do = finding_parts(finding, result)
+        room = max(out.width - len(head), 24)
+        if len(to_do) <= room // 2:  # the numbers give way to what is short to do
+            what = _cut(what, room - len(to_do) - 2)
+        cut = _cut(f"{what}: {to_do}", room)
+        out.print(
+            f"[{COLOURS[finding.severity]}]{finding.severity}[/]  [bold]{finding.slug}[/]  "
+            f"{escape(cut)}",
+            soft_wrap=True,
+        )
+    if left := len(result.findings) - len(shown):
+        out.print(f"[dim]and {plural(left, 'more finding')} (-v)[/]")
+
+
+def _cut(text: str, width: int) -> str:
+    """Cut a text between words."""
+    return textwrap.shorten(text, max(width, 12), placeholder=" …", break_on_hyphens=False)
 
 
 def _print_finding(out: Console, finding: Finding) -> None:

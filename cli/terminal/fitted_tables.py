@@ -26,6 +26,7 @@ class Column:
     align: Literal["left", "right"] = "right"
     leaves: int = 0  # columns with a higher number are left out first; 0 always stays
     words: bool = False  # its cells are sentences, broken between words
+    extra: bool = False  # for wide terminals: not named as hidden where there is no room
     style: str = ""
 
 
@@ -42,10 +43,12 @@ def fitted(
         shown.remove(leaving)
     table = _table(*_part(columns, cells, shown), gap)
     left_out = [
-        column.heading.strip() for index, column in enumerate(columns) if index not in shown
+        column.heading.strip()
+        for index, column in enumerate(columns)
+        if index not in shown and not column.extra
     ]
     if left_out:
-        table.caption = Text(f"no room for {', '.join(left_out)}", "dim")
+        table.caption = Text(f"hidden: {', '.join(left_out)}", "dim")
         table.caption_justify = "left"
     return table
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.cells import COLOURS
-from rcdiag.pages.headline import FACTS, RULED_OUT, Headline
+from rcdiag.pages.headline import FACTS, Headline
 from rcdiag.results import Action, Diagnosis
 
-LABELS = 12  # columns of the labels on the left
+LABELS = 14  # columns of the labels on the left
+ALSO = 2  # further causes without -v
 
 
 def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
@@ -25,30 +27,66 @@ def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
     grid.add_row(f"[bold {colour}]{headline.verdict}[/]", _beside(cause, headline, out.width))
     if cause and not _fits(headline, out.width):
         grid.add_row("", f"[dim]{escape(headline.about)}[/]")
-    grid.add_row("", escape(headline.summary))
+    width = out.width - LABELS
+
+    def brief(text: str, lines: int) -> str:
+        """Escape a text; without `verbose` it is cut to a few lines."""
+        return escape(text if verbose else shortened_to(text, width, lines))
+
+    grid.add_row("", brief(headline.summary, 4))
     for index, action in enumerate(headline.actions, 1):
-        grid.add_row(f"{'do' if index == 1 else '':<7}{index}", _action(action, out.width))
+        grid.add_row(f"{'do' if index == 1 else '':<9}{index}", _action(action, out.width))
     facts = headline.evidence if verbose else headline.evidence[:FACTS]
     for label, text in _labelled("why", facts):
-        grid.add_row(label, escape(text))
-    for label, text in _labelled("also", headline.also):
-        grid.add_row(label, escape(text))
+        grid.add_row(label, brief(text, 2))
+    for label, text in _labelled("also", headline.also if verbose else headline.also[:ALSO]):
+        grid.add_row(label, brief(text, 2))
     if headline.steps:
-        grid.add_row("steps", escape(headline.steps))
+        grid.add_row("steps", brief(headline.steps, 2))
     if headline.ruled_out:
-        shown = headline.ruled_out if verbose else headline.ruled_out[:RULED_OUT]
-        left = len(headline.ruled_out) - len(shown)
-        more = f"; and {left} more (-v)" if left else ""
-        by_reason: dict[str, list[str]] = {}
-        for slug, reason in shown:
-            by_reason.setdefault(reason, []).append(slug)
-        said = "; ".join(f"{', '.join(slugs)}: {why}" for why, slugs in by_reason.items())
-        grid.add_row("not", f"[dim]{escape(said)}{more}[/]")
+        grid.add_row("not", f"[dim]{escape(_ruled_out(headline, width, verbose))}[/]")
     for index, action in enumerate(headline.next):
         grid.add_row("next" if index == 0 else "", _action(action, out.width))
     grid.add_row("numbers", escape(headline.numbers))
     out.print(grid)
     out.print()
+
+
+def _ruled_out(headline: Headline, width: int, verbose: bool) -> str:
+    """Name the causes that are ruled out, on one line; with `verbose` say by what."""
+    if verbose:
+        by_reason: dict[str, list[str]] = {}
+        for slug, reason in headline.ruled_out:
+            by_reason.setdefault(reason, []).append(slug)
+        return "; ".join(f"{', '.join(slugs)}: {why}" for why, slugs in by_reason.items())
+    slugs = [slug for slug, _ in headline.ruled_out]
+    text = ""
+    for count in range(1, len(slugs) + 1):
+        more = f", and {len(slugs) - count} more" if count < len(slugs) else ""
+        longer = f"{', '.join(slugs[:count])}{more} (why: -v)"
+        if text and len(longer) > width:
+            break
+        text = longer
+    return text
+
+
+def shortened_to(text: str, width: int, lines: int) -> str:
+    """Cut a text after a few lines of a width, between words."""
+    return "\n".join(
+        textwrap.wrap(
+            text, max(width, 20), max_lines=lines, placeholder=" …", break_on_hyphens=False
+        )
+    )
+
+
+def draw_lines(out: Console, lines: Sequence[tuple[str, str]]) -> None:
+    """Draw labelled sentences beneath each other."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    for label, text in lines:
+        grid.add_row(escape(label), escape(text))
+    out.print(grid)
 
 
 def _fits(headline: Headline, width: int) -> bool:
@@ -82,8 +120,7 @@ def draw_against_weights(out: Console, diagnosis: Diagnosis | None) -> None:
     """Draw beneath a table of corrections that none of them mends the table, where so."""
     against = None if diagnosis is None else diagnosis.against_weights
     if against is not None:
-        levels = "Levels say how weights are spread, not that they help."
-        out.print(f"[{COLOURS['error']}]{escape(against)}[/] [dim]{levels}[/]")
+        out.print(f"[{COLOURS['error']}]{escape(against)}[/]")
 
 
 def draw_closing(out: Console, headline: Headline) -> None:

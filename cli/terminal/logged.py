@@ -1,4 +1,4 @@
-"""A trainer's own log is drawn beside our numbers: a line for each key, those that differ first."""
+"""A trainer's log is compared with our numbers: a line for each key, those that differ first."""
 
 from __future__ import annotations
 
@@ -9,32 +9,42 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.fitted_tables import Column, fitted
+from rcdiag.formats import plural
 from rcdiag.pages.score.logged import AGREES, LoggedLine, lines_of, sentences
 from rcdiag.results import LogComparison, LoggedKey
 from rcdiag.results.doc import heading_of
 
-# Keys without an explanation whose notes are written where the screen is not verbose.
-NOTES = 3
+# Without -v: keys that are shown of those that differ, and that have a note without a reason.
+KEYS, NOTES = 6, 3
 
 
 def draw_logged(out: Console, comparison: LogComparison, verbose: bool) -> None:
-    """Draw one line for each key with the step that is furthest off, then why."""
+    """Draw the keys that differ, each at the step where it differs most, and why.
+
+    With `verbose` all keys; else the first few of those that differ.
+    """
     lines = lines_of(comparison)
-    out.print(f"[bold]{escape(comparison.file)}[/] beside {_beside(comparison)}")
-    out.print(_table(out, lines, comparison))
+    agree = sum(line.agrees for line in lines)
+    shown = lines if verbose else [line for line in lines if not line.agrees][:KEYS]
+    out.print(
+        f"[bold]{escape(comparison.file)}[/] and {_compared_with(comparison)}: {agree} of "
+        f"{plural(len(lines), 'key')} agree"
+    )
+    if shown:
+        out.print(_table(out, shown, comparison))
     for name, sentence in sentences(comparison, None if verbose else NOTES).items():
         out.print(f"[dim]{escape(name)}: {escape(sentence)}[/]")
     if comparison.step_reason:
         out.print(f"[dim]steps: {escape(comparison.step_reason)}[/]")
-    others = f"keys of the log that are no numbers of ours: {len(comparison.not_ours)}"
-    missing = f"of ours that are not in the log: {len(comparison.not_logged)}"
-    out.print(f"[dim]{others}; {missing}{'' if verbose else ' (-v names them)'}[/]")
+    others = f"{plural(len(comparison.not_ours), 'logged key')} not computed here"
+    missing = f"{plural(len(comparison.not_logged), 'computed key')} not logged"
+    out.print(f"[dim]{others}; {missing}{'' if verbose else ' (names: -v)'}[/]")
     if verbose:
         for names in (comparison.not_ours, comparison.not_logged):
             out.print(f"[dim]{escape(', '.join(names))}[/]")
 
 
-def _beside(comparison: LogComparison) -> str:
+def _compared_with(comparison: LogComparison) -> str:
     if comparison.preset is None:
         return "the mismatch"
     return f"preset {escape(comparison.preset)}: {escape(comparison.preset_reason)}"

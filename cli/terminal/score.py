@@ -10,27 +10,55 @@ from rich.table import Table
 
 from cli.terminal.cells import BLOCKS, level
 from cli.terminal.fitted_tables import Column, fitted
-from cli.terminal.headline import draw_against_weights
+from cli.terminal.headline import draw_against_weights, draw_lines
 from cli.terminal.logged import draw_logged
-from rcdiag.pages.formats import interval, number
-from rcdiag.pages.score.words import alone, clusters, correction_rows, raw_ess
+from rcdiag.errors import RcdiagError
+from rcdiag.formats import measured, plural
+from rcdiag.pages.score.words import clusters, correction_rows, preset_lines, raw_ess
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
+from rcdiag.results.base import counted_rows
 from rcdiag.results.doc import heading_of
 from rcdiag.results.score import CorrectionNumbers
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
+# The numbers of the first screen: how far, in which direction, how heavy the tail, who sampled.
+MAIN = (
+    "k3_kl",
+    "k1_kl",
+    "prob_diff_mean",
+    "ratio_outside_2",
+    "ess_seq",
+    "khat_seq",
+    "ratio_mean_z",
+    "kappa",
+)
+
 
 def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
+    """Draw eight numbers and three lines on the presets; with `verbose` all numbers and presets."""
     if not result.target:
-        out.print(alone(result.behavior))
+        return  # the headline has said that there is one policy
+    if not verbose:
+        if any(value.value is not None for value in result.mismatch.values()):
+            out.print(_main_table(out, result.mismatch))
+            out.print()
+        lines = preset_lines(result, _default_preset(result))
+        if result.pair_reason:
+            lines.append(("pair", result.pair_reason))
+        draw_lines(out, lines)
+        draw_against_weights(out, result.diagnosis)
+        if result.logged is not None:
+            out.print()
+            draw_logged(out, result.logged, verbose)
         return
-    steps = f", {len(result.steps)} steps" if result.steps else ""
+    steps = f", {plural(len(result.steps), 'step')}" if result.steps else ""
     out.print(
-        f"{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens{steps}\n"
+        f"{counted_rows(result.num_sequences, result.rows_left_out)}, "
+        f"{plural(result.num_tokens, 'response token')}{steps}\n"
         f"behavior: [bold]{result.behavior}[/]   target: [bold]{result.target}[/]   "
-        f"[dim]intervals over {clusters(result)}[/]\n"
+        f"[dim]95% intervals over {clusters(result)}[/]\n"
     )
-    out.print(_metric_table(out, result.mismatch, verbose))
+    out.print(_metric_table(out, result.mismatch))
     out.print(_histogram_line(result.figures["log_ratio_histogram"], out.width))
     if result.corrections:
         out.print()
@@ -45,24 +73,57 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
         draw_logged(out, result.logged, verbose)
 
 
-def _metric_table(out: Console, values: dict[str, MetricValue], verbose: bool) -> Table:
-    """Draw the numbers that decide; `verbose` draws all, with their meaning, by family."""
+def _main_table(out: Console, values: dict[str, MetricValue]) -> Table:
+    """Draw the eight numbers; a wide terminal says beside them what they are."""
+    columns = [
+        Column(heading=heading_of(ScoreResult, "mismatch"), align="left"),
+        Column(heading=heading_of(MetricValue, "value")),
+        Column(heading=heading_of(MetricValue, "low"), leaves=1),
+        Column(heading="ideal", leaves=2),
+        Column(heading=heading_of(MetricValue, "level"), align="left"),
+        Column(heading="what it is", align="left", leaves=3, extra=True, style="dim"),
+    ]
+    rows = [
+        [*_cells(name, values[name]), escape(_in_short(METRICS[name].about))]
+        for name in MAIN
+        if name in values
+    ]
+    return fitted(out, columns, rows, gap=2)
+
+
+def _default_preset(result: ScoreResult) -> str | None:
+    """Return what the trainer of a result does where nothing is set; None for several trainers."""
+    trainers = {correction.trainer for correction in result.corrections.values()}
+    if len(trainers) != 1:
+        return None
+    from rcdiag.trainers import find_trainer
+
+    try:
+        return find_trainer(trainers.pop()).default_preset
+    except RcdiagError:  # of a plugin that is not installed here
+        return None
+
+
+def _in_short(about: str) -> str:
+    """Return the first clause of a definition."""
+    return about.split(". ")[0].split(": ")[0].split(",")[0]
+
+
+def _metric_table(out: Console, values: dict[str, MetricValue]) -> Table:
+    """Draw all numbers by family, with their meaning."""
     columns = [
         Column(heading=heading_of(ScoreResult, "mismatch"), align="left"),
         Column(heading=heading_of(MetricValue, "value")),
         Column(heading=heading_of(MetricValue, "low"), leaves=1),
         Column(heading="ideal", leaves=3),
         Column(heading=heading_of(MetricValue, "level"), align="left"),
+        Column(heading="what it is", align="left", leaves=2, words=True, style="dim"),
     ]
-    if verbose:
-        columns.append(
-            Column(heading="what it is", align="left", leaves=2, words=True, style="dim")
-        )
     rows = [
-        [*_cells(name, values[name]), *([escape(metric.about)] if verbose else [])]
+        [*_cells(name, values[name]), escape(metric.about)]
         for family in FAMILIES.values()
         for name, metric in family.metrics.items()
-        if name in values and (verbose or metric.headline)
+        if name in values
     ]
     return fitted(out, columns, rows, gap=2)
 
@@ -73,7 +134,7 @@ def _cells(name: str, value: MetricValue) -> list[str]:
     ideal = "" if metric.ideal is None else f"{metric.ideal:g}"
     if value.expected is not None:
         ideal = f"≈{value.expected:.2g}"
-    cells = [f"{name}[dim]{unit}[/]", number(value.value), interval(value), ideal]
+    cells = [f"{name}[dim]{unit}[/]", *measured(value), ideal]
     return [*cells, level(value.level)]
 
 

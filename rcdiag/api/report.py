@@ -116,7 +116,7 @@ def report(
             for result in shown:
                 written += save_figures(result, folder, only=figures, width=width)
         if notebook_path is not None:
-            written += _notebook(notebook_path, results, shown)
+            written += _notebook(notebook_path, results, shown, force)
     return written
 
 
@@ -145,7 +145,7 @@ def _name(source: str | Path) -> str:
     return "result" if str(source).lstrip().startswith("{") else os.fspath(source)
 
 
-def _notebook(path: Path, results: Results, loaded: Sequence[Result]) -> list[Path]:
+def _notebook(path: Path, results: Results, loaded: Sequence[Result], force: bool) -> list[Path]:
     """Write the notebook, and the results that it loads and that are in no file yet."""
     from rcdiag.pages.notebook import notebook
 
@@ -155,7 +155,7 @@ def _notebook(path: Path, results: Results, loaded: Sequence[Result]) -> list[Pa
     for item, result in zip(listed, loaded, strict=True):
         if isinstance(item, Document) or not Path(item).is_file():
             own = path.with_name(f"{path.stem}_{result.kind}.json")
-            result.save(own)
+            result.save(own, force=force)
             written.append(own)
         else:
             own = Path(item)

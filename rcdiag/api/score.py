@@ -16,13 +16,14 @@ from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.chosen_pair import choose_pair
 from rcdiag.usecases.dry_run import check_rate, description
 from rcdiag.usecases.one_policy import only_policy, score_of_one
-from rcdiag.usecases.plans import Settings, plan_of
+from rcdiag.usecases.plans import Settings, plan_of, with_hint_at_trainer
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.score import score as measure
 from rcdiag.usecases.scored import (
     Policies,
     check_output,
+    compare_command,
     needed_columns,
     planned,
     scored_table,
@@ -145,6 +146,8 @@ def score(
         rows,
         seed,
     )
+    if trainer is None and trainer_config is None and carry is None:
+        corrections = with_hint_at_trainer(corrections, table)
     specs = wanted_policies(
         table,
         policies=policies,
@@ -177,6 +180,15 @@ def score(
     pair = choose_pair(table.policies, scored_names, behavior, target)
     check_pair(table, pair.behavior, pair.target, [spec.name for spec in specs])
     rows_named(table, sequences or ())
+    aside = [name for name in scored_names if name not in (pair.behavior, pair.target)]
+    if len(aside) > 1 and written is None and len(aside) == len(scored_names):
+        raise RcdiagError(
+            f"{', '.join(aside)} would be scored and then not used: the pair is {pair.behavior} "
+            f"and {pair.target}",
+            hint=f"compare every pair: {compare_command(table, policies, ladder, model)}; or name "
+            f"a pair: {setting('behavior', aside[0])}, {setting('target', aside[-1])}; or keep "
+            f"the columns: {setting('output', 'FILE', '-o')}",
+        )
     if pair.reason:
         progress.say(pair.reason)
     plan = planned(table, specs, written, force=force)

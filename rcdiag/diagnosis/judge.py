@@ -14,7 +14,7 @@ from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
 from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.estimates import rough
 from rcdiag.diagnosis.magnitude import beyond_guides
-from rcdiag.diagnosis.next_experiment import can_be_scored, next_experiment, quoted
+from rcdiag.diagnosis.next_experiment import ENOUGH, can_be_scored, here, next_experiment
 from rcdiag.diagnosis.over_steps import over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.signs import HONEST, Onset, Signs
@@ -25,8 +25,6 @@ from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCaus
 NAMED, DECIDES = 0.5, 0.6
 # In these stages causes exclude each other: the most believed is named.
 ONE_OF = ("law", "difference")
-# Fewer tokens tell nothing of laws and differences.
-ENOUGH = 200
 # KL per sequence below which uncorrected gradients are off by less than their noise: the total
 # variation is then at most 0.1, by Pinsker's inequality.
 COSTS_NOTHING = 0.02
@@ -361,8 +359,8 @@ def _mending(signs: Signs, cause: Cause, verdict: str) -> list[Action]:
     differ = signs.declared.weights_differ and slug == "stale-weights"
     if differ and sampler and trainer and can_be_scored(signs.case):
         command = (
-            f"rcdiag diagnose {signs.case.source} --model {quoted(trainer)} --checkpoint "
-            f"{quoted(sampler)}"
+            f"rcdiag diagnose {signs.case.source} --model {here(trainer)} --checkpoint "
+            f"{here(sampler, 'OLDER')}"
         )
         return [*actions[:1], Action(text="Confirm", command=command), *actions[1:]]
     told = Action(text="In each engine and trainer", command=f"rcdiag explain {slug}")
@@ -378,7 +376,7 @@ def _action(signs: Signs, text: str) -> Action:
         return Action(text=f"{says}, with `prompt_ids` in the table.")
     command = command.removesuffix(".").replace("DUMP", signs.case.source)
     if model := signs.declared.trainer.model:
-        command = command.replace("CKPT", quoted(model))
+        command = command.replace("CKPT", here(model))
     return Action(text=says, command=f"rcdiag {command}")
 
 

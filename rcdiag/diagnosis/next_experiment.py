@@ -1,15 +1,19 @@
-"""The cheapest experiment that would split what a diagnosis leaves open, as a command to copy."""
+"""The cheapest experiment that settles what a diagnosis leaves open, as a command to copy."""
 
 from __future__ import annotations
 
+import glob
+import re
 from collections.abc import Sequence
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.formats import plural
 from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
 
-SURE = 0.95  # confidence from which on no look-alike is worth an experiment
-NAMED = 3  # experiments without time that are named
-# Causes that another checkpoint's weights would tell from the others.
+SURE = 0.95  # confidence from which on look-alikes are not worth an experiment
+ENOUGH = 200  # sampled tokens that a verdict needs
+NAMED = 3  # experiments that are named of those that did not fit
+# Causes that other checkpoints would separate from each other.
 OF_OTHER_WEIGHTS = {
     "stale-weights",
     "weights-differ",
@@ -23,14 +27,18 @@ OF_OTHER_WEIGHTS = {
 
 
 def next_experiment(case: Case, verdict: str, causes: Sequence[NamedCause]) -> list[Action]:
-    """Name the command that tells more than the table alone, where something is open."""
+    """Name the command that settles what the table leaves open."""
     if case.trainer is None:
         return [_other_side(case)]
+    if not causes and verdict == "inconclusive":
+        text = f"take more rows: {plural(len(case.tokens), 'token')} with log-probs of both sides"
+        return [Action(text=f"{text} are too few, {ENOUGH} are needed")]
     if not _is_open(verdict, causes):
         return []
     if not can_be_scored(case):
         text = (
-            "record `prompt_ids`, or give the dump that has them too: a checkpoint then tells more"
+            "record `prompt_ids`, or give the dump that has them as well: then a checkpoint can "
+            "score the rows"
         )
         return [Action(text=text)]
     return [
@@ -46,12 +54,12 @@ def _other_side(case: Case) -> Action:
     column = "`old_log_probs`" if case.sampler != "old" else "`rollout_log_probs`"
     if can_be_scored(case):
         return Action(
-            text=f"add the other side, {column}",
+            text=f"score the missing side, {column}",
             command=f"rcdiag score {case.source} --model CKPT",
         )
     return Action(
-        text=f"pass the dump with {column} as a second argument; a checkpoint could only score it "
-        "with `prompt_ids`",
+        text=f"pass the other dump, with {column}, as a second argument (without `prompt_ids` no "
+        "checkpoint can score it)",
         command=f"rcdiag score {case.source} OTHER_DUMP",
     )
 
@@ -64,10 +72,10 @@ def can_be_scored(case: Case) -> bool:
 def next_after_experiments(
     diagnosis: Diagnosis, case: Case, *, model: str, checkpoints: Sequence[str], left: Sequence[str]
 ) -> list[Action]:
-    """Name what tells more than the experiments that a checkpoint has just been asked for.
+    """Name what to run after the experiments with a checkpoint.
 
-    `left` are experiments for which no time was left. Older weights are worth a try where none were
-    tried; else the sampler's own engine, asked again, tells the engine from what it was given.
+    `left` are experiments that did not fit into the budget. Older checkpoints are next if none were
+    tested; else re-scoring with the sampler's engine separates the engine from its inputs.
     """
     if case.trainer is None:
         return diagnosis.next
@@ -75,7 +83,7 @@ def next_after_experiments(
     tried = "".join(f" --checkpoint {quoted(name)}" for name in checkpoints)
     if left:
         more = f" and {len(left) - NAMED} more" if len(left) > NAMED else ""
-        text = f"run what no time was left for: {', '.join(left[:NAMED])}{more}"
+        text = f"run what did not fit into the budget: {', '.join(left[:NAMED])}{more}"
         return [Action(text=text, command=f"{again}{tried}")]
     if not _is_open(diagnosis.verdict, diagnosis.causes):
         return []
@@ -87,7 +95,8 @@ def next_after_experiments(
         return [Action(text=text, command=f"{again} --checkpoint OLDER")]
     return [
         Action(
-            text="tell the engine from what it was given: score the same tokens with it again",
+            text="re-score the same tokens with the sampler's engine, to separate the engine from "
+            "its inputs",
             command=f"rcdiag score {case.source} --model {quoted(model)} --ladder engine",
         )
     ]
@@ -105,15 +114,24 @@ def _split(causes: Sequence[NamedCause]) -> str:
     """Say which causes an experiment would tell apart."""
     first = causes[0]
     if not first.also_possible or first.confidence >= SURE:
-        return "tell more"
-    return f"tell {first.slug} from {' and '.join(first.also_possible[:2])}"
+        return "run the experiments"
+    return f"separate {first.slug} from {' and '.join(first.also_possible[:2])}"
 
 
 def _checkpoint(case: Case) -> str:
-    """Return the trainer's model as the metadata names it, or the word CKPT."""
+    """Return the trainer's model as the metadata names it, if it is here; else the word CKPT."""
     about = case.metadata.get("policies", {}).get(case.trainer, {})
     model = about.get("model") if isinstance(about, dict) else None
-    return quoted(model) if isinstance(model, str) else "CKPT"
+    return here(model) if isinstance(model, str) else "CKPT"
+
+
+def here(model: str, instead: str = "CKPT") -> str:
+    """Write a model's place as a shell takes it; a folder that is not here is `instead`.
+
+    Metadata name paths of the machine and folder where the table was made.
+    """
+    folder = re.sub(r"\{(step|policy_version)\}", "*", model)
+    return quoted(model) if glob.glob(folder) else instead
 
 
 def quoted(model: str) -> str:

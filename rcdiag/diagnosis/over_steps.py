@@ -1,4 +1,4 @@
-"""What moved over the training steps: from which step on, and which number first."""
+"""Changes over the training steps: which numbers change, and at which step."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rcdiag.statistics.ratios import TokenValues, outside
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-# A number has moved where it stays beyond the steps before by so many times their own spread, and
-# by so many standard errors of its rows.
+# A number has moved if it stays beyond the earlier steps by this multiple of their spread, and of
+# its standard error.
 SPREADS, ERRORS = 2.0, 4.0
 MOST_STEPS = 2000
 SHOWN = 4  # numbers of a sentence
-GROWS, LEAST_GROWN = 2.0, 1e-4  # times by which a number has a trend, and what k3 then comes to
+GROWS, LEAST_GROWN = 2.0, 1e-4  # a trend: growth by this factor, to a k3 of at least this
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Series:
 
 
 def over_steps(signs: Signs) -> OverSteps | None:
-    """Say what moved over the steps of a case; None without several steps of two policies."""
+    """Describe the changes over the steps of a case; None without several steps of two policies."""
     case = signs.case
     if case.trainer is None or case.facts.step is None or not len(case.tokens):
         return None
@@ -210,51 +210,49 @@ def _change(series: Series, began: int) -> int | None:
 def _sentence(
     steps: Counts, k3: Array, moved: Sequence[MovedNumber], onset: int | None, ends: int | None
 ) -> str:
-    """Say what moved, the first first; or that nothing did."""
+    """Describe the changes in the order of their steps, or say that there are none."""
     if ends is not None:
-        return (
-            f"k3_kl is large in steps {onset} to {ends} and falls back after: what was changed "
-            "there?"
-        )
+        if onset == ends:
+            return f"k3_kl spikes at step {onset} only"
+        return f"k3_kl is large in steps {onset} to {ends} and falls back afterwards"
     some = _loud(k3)
     if some is not None and not moved:
-        of = f"{len(some)} of {len(steps)} steps" if len(some) > 1 else f"one of {len(steps)} steps"
-        more = ", ..." if len(some) > SHOWN else ""
-        return f"k3_kl is large in {of} ({', '.join(map(str, steps[some][:SHOWN]))}{more}), alone"
+        named = ", ".join(map(str, steps[some][:SHOWN])) + (", ..." if len(some) > SHOWN else "")
+        if len(some) == 1:
+            return f"k3_kl spikes at step {named} only (of {len(steps)} steps)"
+        return f"k3_kl spikes in {len(some)} of {len(steps)} steps: {named}"
     if not moved:
         low, high = k3.min(), k3.max()
-        # A large table is judged by some of its rows, which may miss a step.
-        of_all = f"{len(steps)} steps, from the first ({steps[0]}) on"
         if high > LEAST_GROWN and not 1 / GROWS < trend(k3) < GROWS:
             return _of_trend(k3)
         if onset is not None:
-            return f"k3_kl is larger from step {onset} on; no other number moved beyond chance"
-        return f"alike in {of_all}: k3_kl {low:.2g} to {high:.2g}"
+            return f"k3_kl is larger from step {onset} on; no other number changes significantly"
+        return f"no change over steps {steps[0]} to {steps[-1]}: k3_kl {low:.2g} to {high:.2g}"
     if some is not None and some[0] == 0 and some[-1] == len(some) - 1:
         return (
-            f"k3_kl is large from the first step ({steps[0]}) to {steps[some[-1]]}, and falls from "
-            f"step {steps[len(some)]} on ({np.median(k3[some]):.2g} to "
-            f"{np.median(k3[len(some) :]):.2g})"
+            f"k3_kl is large in steps {steps[0]} to {steps[some[-1]]} and drops at step "
+            f"{steps[len(some)]} ({np.median(k3[some]):.2g} to {np.median(k3[len(some) :]):.2g})"
         )
     first = moved[0].moved_at
     together = [one for one in moved if one.moved_at == first]
     later = [one for one in moved if one.moved_at > first]
-    verb = "moved" if len(moved) == len(together) else "moved first"
-    said = f"{_listed(together[:SHOWN])} {verb}, from step {first} on"
+    verb = "change" if len(together) > 1 else "changes"
+    first_of = "" if len(moved) == len(together) else " first"
+    said = f"{_listed(together[:SHOWN])} {verb}{first_of}, at step {first}"
     if later:
-        by_step = [f"{_numbers(one)} from step {one.moved_at} on" for one in later[:SHOWN]]
+        by_step = [f"{_numbers(one)} at step {one.moved_at}" for one in later[:SHOWN]]
         said += f"; then {', '.join(by_step)}"
     return said
 
 
 def _of_trend(k3: Array) -> str:
-    """Say that the mismatch grows, or falls, without a step at which it does."""
+    """Describe a mismatch that grows or falls gradually."""
     third = max(len(k3) // 3, 1)
     first, last = np.median(k3[:third]), np.median(k3[-third:])
     verb = "grows" if last > first else "falls"
     return (
-        f"k3_kl {verb} from step to step, from {first:.2g} to {last:.2g} (the medians of the first "
-        f"and the last third of {len(k3)} steps)"
+        f"k3_kl {verb} steadily, from {first:.2g} to {last:.2g} (medians of the first and last "
+        f"third of {len(k3)} steps)"
     )
 
 

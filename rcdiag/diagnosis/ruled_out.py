@@ -1,4 +1,4 @@
-"""Causes that the evidence speaks against, so that nobody looks for them."""
+"""Causes that the evidence rules out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEIGHTS = ("stale-weights", "weights-never-synced", "tied-head-desync", "lora-mi
 
 
 def ruled_out(signs: Signs, named: Collection[str]) -> list[str]:
-    """Return the causes that a table speaks against, those first that are asked for most."""
+    """Return the causes that a table rules out, the most common ones first."""
     if signs.case.trainer is None or len(signs.case.tokens) < 400:
         return []
     against = [slug for slugs, test, _ in TESTS if test(signs) for slug in slugs]
@@ -28,10 +28,10 @@ def ruled_out(signs: Signs, named: Collection[str]) -> list[str]:
 
 
 def _aligned(signs: Signs) -> bool:
-    """Tell whether nearly every turn fits as it stands: well, or much better than at another lag.
+    """Tell whether almost every turn aligns best at lag 0, in absolute terms or against other lags.
 
-    Where the columns differ by much, no turn fits well; what is shifted or exchanged would fit
-    elsewhere.
+    Where the columns differ a lot no turn correlates well, but shifted or swapped ones would
+    correlate better at another lag or row.
     """
     alignment = signs.alignment
     zero = alignment.as_they_stand
@@ -47,7 +47,7 @@ def _aligned(signs: Signs) -> bool:
 
 
 def _no_other_law(signs: Signs) -> bool:
-    """Tell whether log-ratios leave no room for a temperature, or the table states just one."""
+    """Tell whether log-ratios are too small for a temperature, or the table states just one."""
     sampler, trainer = signs.declared.sampler, signs.declared.trainer
     stated = {sampler.temperature, sampler.sampling_temperature, trainer.temperature}
     return signs.law.rms < 0.012 or (len(stated) == 1 and None not in stated)
@@ -71,23 +71,23 @@ TESTS: tuple[tuple[tuple[str, ...], Callable[[Signs], bool], str], ...] = (
     (
         (*SHIFTS, "rows-swapped"),
         _aligned,
-        "nearly every row's columns fit best as they stand",
+        "almost every row aligns best with no shift",
     ),
     (
         TEMPERATURES,
         _no_other_law,
-        "the log-ratios are too small for another temperature, or the table states one for "
+        "log-ratios are too small for another temperature, or the table states one temperature for "
         "sampling and both columns",
     ),
-    (KEPT_SETS, _nothing_cut, "the mean ratio is 1: no tokens were cut from the sampler's law"),
+    (KEPT_SETS, _nothing_cut, "E[ratio] = 1: no tokens were cut from the sampled distribution"),
     (
         WEIGHTS,
         _same_weights,
-        "the table names the same weights for both sides, or log-ratios are small and have no "
-        "direction by token id",
+        "both sides have the same weights fingerprint, or log-ratios are small and not systematic "
+        "by token id",
     ),
-    (("replica-unsynced",), _steady, "all engines are about as far from the trainer"),
+    (("replica-unsynced",), _steady, "all engines differ from the trainer by similar amounts"),
 )
 
-# What speaks against a cause that a table rules out, by its slug.
+# The reason why a table rules out a cause, by its slug.
 RULED_OUT_BY = {slug: words for slugs, _, words in TESTS for slug in slugs}

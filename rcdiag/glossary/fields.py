@@ -27,7 +27,6 @@ from rcdiag.results import (
     score,
     sweep,
 )
-from rcdiag.results.base import NOT_OBSERVABLE
 from rcdiag.results.doc import Doc, described_types, documented_fields
 from rcdiag.results.guide import Guide
 
@@ -40,7 +39,7 @@ _SUFFIX = re.compile(r"(Result|Report|Replay|Summary)$")
 ALIASES = {
     **dict.fromkeys(("lower", "upper", "rs_lower", "rs_upper", "is_upper"), "bounds"),
     "result.trainer": "correction.trainer",
-    NOT_OBSERVABLE: "low",
+    "not observable": "low",
 }
 
 

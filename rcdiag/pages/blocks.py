@@ -10,8 +10,8 @@ from dataclasses import field
 from math import isclose, isnan
 from typing import Any, ClassVar
 
+from rcdiag.formats import measured, number, percentage
 from rcdiag.frozen import dataclass
-from rcdiag.pages.formats import interval, number, percentage
 from rcdiag.results import MetricValue
 
 MOST_NAMES = 1  # below the first name of a row
@@ -90,8 +90,8 @@ def metric(value: MetricValue | None) -> Cell:
     """Make a cell of a number with its 95% interval below it."""
     if value is None or value.value is None:
         return amount(None)
-    note = interval(value) if value.low != value.high else ""
-    return amount(value.value, note=note, level=value.level or "")
+    written, interval = measured(value)
+    return amount(value.value, written, note=interval, level=value.level or "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from rcdiag.formats import between, effective, measured, number, percentage, plural
 from rcdiag.frozen import dataclass
 from rcdiag.pages.blocks import Gauge
-from rcdiag.pages.formats import effective, number, percentage
 from rcdiag.results import MetricValue
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import METRICS
@@ -61,12 +61,16 @@ def gauges_of_two(
 
 
 def _size(value: MetricValue) -> Gauge | None:
-    return _gauge("k3_kl", "KL, sampler to trainer", value, number, unit="nats per token")
+    return _gauge("k3_kl", "KL, sampler to trainer", value, unit="nats per token")
 
 
 def _outliers(value: MetricValue) -> Gauge | None:
     return _gauge(
-        "ratio_outside_2", "Tokens beyond a factor of 2", value, percentage, unit="of the tokens"
+        "ratio_outside_2",
+        "Tokens beyond a factor of 2",
+        value,
+        percentage,
+        unit="of the tokens",
     )
 
 
@@ -83,10 +87,10 @@ def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
         "Effective sequences",
         value,
         counted,
-        unit=f"of {num_sequences:,}",
+        unit=f"of {plural(num_sequences, 'sequence')}",
         of="weights of whole sequences",
         guide=guide,
-        least=1.0 / num_sequences,  # of any sample one sequence is effective
+        least=1.0 / max(num_sequences, 1),  # of any sample one sequence is effective
     )
 
 
@@ -96,7 +100,7 @@ def _sampler(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
 
 
 def _kappa(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
-    return _gauge("kappa", SAMPLER, mismatch["kappa"], number, unit="1 is yes")
+    return _gauge("kappa", SAMPLER, mismatch["kappa"], unit="kappa; 1 if it sampled")
 
 
 def _mean_ratio(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
@@ -104,24 +108,20 @@ def _mean_ratio(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
         "ratio_mean_z",
         SAMPLER,
         mismatch["ratio_mean_z"],
-        number,
         unit="standard errors of the mean ratio from 1",
     )
 
 
 def _tells(kappa: MetricValue) -> bool:
-    """Tell whether the interval of kappa is narrow enough to tell a sampler from none."""
-    guide = METRICS["kappa"].guide
-    if guide is None or kappa.low is None or kappa.high is None:
-        return False
-    return kappa.level not in (None, "unknown") and kappa.high - kappa.low <= 2.0 * guide.error
+    """Tell whether kappa tells a sampler from none."""
+    return kappa.level not in (None, "unknown")
 
 
 def _gauge(
     name: str,
     title: str,
     value: MetricValue,
-    written: Callable[[float], str],
+    written: Callable[[float], str] | None = None,
     *,
     unit: str,
     of: str = "",
@@ -130,19 +130,23 @@ def _gauge(
 ) -> Gauge | None:
     """Set a number on the bands of its guide; None where there is no number.
 
-    Bounds below `least`, which no number reaches, are not written.
+    `written` writes a number that is shown in another unit than it is measured in. Bounds below
+    `least`, which no number reaches, are not written.
     """
     if value.value is None or not math.isfinite(value.value):
         return None
     guide = METRICS[name].guide if guide is None else guide
     scale = None if guide is None else _scale(guide)
-    bounds = "" if guide is None else limits(guide, written, least)
+    bounds = "" if guide is None else limits(guide, written or number, least)
+    shown, interval = measured(value)
+    if written is not None:
+        shown, interval = written(value.value), _interval(value, written)
     return Gauge(
         name=name,
         title=title,
-        value=written(value.value),
+        value=shown,
         unit=unit,
-        about="; ".join(filter(None, (of, _interval(value, written), bounds))),
+        about="; ".join(filter(None, (of, interval and f"95% interval {interval}", bounds))),
         level=value.level or "",
         source="" if guide is None else guide.source,
         bands=() if scale is None else scale.bands,
@@ -196,12 +200,8 @@ def _around(guide: Guide, middle: float) -> Scale:
 
 
 def _interval(value: MetricValue, written: Callable[[float], str]) -> str:
-    if value.low is None:
-        below = "" if value.high is None else f"up to {written(value.high)}, lower end"
-        return f"95% interval {below} not observable" if below else ""
-    if value.high is None:
-        return f"95% interval from {written(value.low)}, upper end not observable"
-    return f"95% interval {written(value.low)} to {written(value.high)}"
+    low, high = (None if end is None else written(end) for end in (value.low, value.high))
+    return between(low, high)
 
 
 def limits(guide: Guide, written: Callable[[float], str], least: float = -math.inf) -> str:

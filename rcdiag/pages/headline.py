@@ -5,25 +5,26 @@ Terminal and page share it, so that they say the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
+from rcdiag.formats import measured, number, plural
 from rcdiag.frozen import dataclass
-from rcdiag.pages.formats import number
-from rcdiag.results import SEVERITIES, Action, Diagnosis, Finding, NamedCause
+from rcdiag.results import SEVERITIES, Action, Diagnosis, Finding, MetricValue, NamedCause
 
 if TYPE_CHECKING:
     from rcdiag.results import Result
     from rcdiag.results.diagnose import ExperimentResult
 
 # What speaks against a cause of which no table alone tells.
-BY_TRIAL = "tried with the checkpoint, and explains nothing"
+BY_TRIAL = "tried with the checkpoint, and does not explain the mismatch"
 NOT_JUDGED = "not judged"  # the verdict of a result that holds none
 # The level whose colour a verdict has.
 LEVELS = {"healthy": "ok", "correctable": "warning", "broken": "error", "inconclusive": "unknown"}
-ACTIONS, FACTS, RULED_OUT = 3, 2, 4
+ACTIONS, FACTS = 3, 2
 
 
 # What each verdict means for whoever trains on these numbers.
@@ -33,21 +34,20 @@ MEANINGS = {
     "importance weights are valid. Remove the cause where you can.",
     "broken": "Something is wrong that no importance weights repair. Fix it before you trust a "
     "number made from these log-probs.",
-    "inconclusive": "The table does not tell what is wrong, if anything is: the next experiment "
-    "below would.",
+    "inconclusive": "The table does not show whether anything is wrong.",
 }
-# Where a cause is named and the verdict is `inconclusive`: what is open beside the name, in a few
-# words, and what is known and what is not.
+ONE_POLICY = "Only one policy is recorded: nothing was compared."
+# Where a cause is named and the verdict is `inconclusive`: what is open, in a few words, and in a
+# sentence.
 IDENTICAL = "columns-identical"
-OPEN_CAUSE = "what makes it so"
+OPEN_CAUSE = "its cause"
 OPEN_ORIGIN = "a copy, or one engine for both"
 OPEN_NAME = "too little to act on"
 KNOWN = {
-    OPEN_CAUSE: "That something differs is known; what makes it so is not, and with it whether "
-    "importance weights mend it.",
-    OPEN_ORIGIN: "That the columns are equal is known; whether one engine made both or one was "
-    "copied is not.",
-    OPEN_NAME: "The cause that is named is a guess: too little speaks for it to mend anything.",
+    OPEN_CAUSE: "The two sides differ; the cause is open, and with it whether importance weights "
+    "are valid.",
+    OPEN_ORIGIN: "The columns are equal; whether one engine made both or one was copied is open.",
+    OPEN_NAME: "The named cause is a guess: the evidence is too weak to act on.",
 }
 
 
@@ -94,7 +94,7 @@ def headline(result: Result, answer: str) -> Headline:
         )
     first = diagnosis.causes[0] if diagnosis.causes else None
     return Headline(
-        level=LEVELS[diagnosis.verdict],
+        level=level_of(diagnosis),
         verdict=diagnosis.verdict,
         cause=_names(diagnosis),
         slugs=[cause.slug for cause in diagnosis.causes],
@@ -121,7 +121,7 @@ def _against(slug: str, result: Result) -> str:
 def counted(findings: Sequence[Finding]) -> str:
     """Count the findings by severity, the gravest first."""
     counts = [
-        f"{count} {severity}{'s' if count > 1 else ''}"
+        plural(count, severity)
         for severity in reversed(SEVERITIES)
         if (count := sum(finding.severity == severity for finding in findings))
     ]
@@ -150,11 +150,26 @@ def open_beside(diagnosis: Diagnosis) -> str | None:
 
 
 def _means(diagnosis: Diagnosis) -> str:
-    """Say what the verdict means; where it is none, what is known and what is not."""
+    """Say what the verdict means; if it is inconclusive, what is open and what settles it."""
     left = open_beside(diagnosis)
-    if left is None:
-        return MEANINGS[diagnosis.verdict]
-    return f"{KNOWN[left]}{' The next experiment below would tell.' if diagnosis.next else ''}"
+    if not compared(diagnosis):
+        means = ONE_POLICY
+    else:
+        means = MEANINGS[diagnosis.verdict] if left is None else KNOWN[left]
+    settled = diagnosis.verdict == "inconclusive" and diagnosis.next
+    return f"{means}{' The next step below settles it.' if settled else ''}"
+
+
+def level_of(diagnosis: Diagnosis) -> str:
+    """Return the level whose colour a diagnosis has: nothing is green if nothing was compared."""
+    if compared(diagnosis) or diagnosis.verdict == "broken":
+        return LEVELS[diagnosis.verdict]
+    return "unknown"
+
+
+def compared(diagnosis: Diagnosis) -> bool:
+    """Tell whether two policies were compared, without which nothing is healthy."""
+    return "trainer" in diagnosis.pair
 
 
 def _actions(causes: Sequence[NamedCause]) -> list[Action]:
@@ -170,14 +185,19 @@ def _about(result: Result) -> str:
     names = [Path(str(path)).name for path in dump]
     table = names[0] if names else "table"
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{table}{more}, {result.num_sequences:,} responses, {result.num_tokens:,} tokens"
+    size = f"{plural(result.num_sequences, 'response')}, {plural(result.num_tokens, 'token')}"
+    return f"{table}{more}, {size}"
 
 
 def fact_text(entry: Mapping[str, Any]) -> str:
-    """Write an entry of evidence in a line: `E[ratio]: value 1.02, z 10.3 (not 1)`."""
+    """Write an entry of evidence in a line: `E[ratio]: 1.02, z 10.3 (not 1)`."""
+    words = str(entry["name"]).split()
     values = [
+        # The number that the entry is named after.
+        _value(value)
+        if name == "value" or name in words
         # A name of the user's that ends in a number would run into its value: `step_4 = 0`.
-        f"{name} = {_value(value)}"
+        else f"{name} = {_value(value)}"
         if name[-1:].isdigit()
         else f"{name.replace('_', ' ')} {_value(value)}"
         for name, value in entry.items()
@@ -190,3 +210,35 @@ def _value(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return ", ".join(map(_value, value)) if isinstance(value, (list, tuple)) else str(value)
     return f"{value:,}" if isinstance(value, int) else number(value)
+
+
+def finding_parts(finding: Finding, result: Result) -> tuple[str, str]:
+    """Say a finding in two clauses: the numbers, and what to do about them.
+
+    Numbers beyond a guide stand with their names alone: limits and sources are in the message.
+    Where the named cause is the remedy, its actions are pointed at.
+    """
+    mismatch: Mapping[str, MetricValue] = getattr(result, "mismatch", {})
+    names = finding.evidence
+    if names and all(name in mismatch for name in names):
+        what = ", ".join(f"{name} {measured(mismatch[name])[0]}" for name in names)
+    else:
+        what = CLAUSE.split(finding.message, maxsplit=1)[0]
+    causes = [] if result.diagnosis is None else result.diagnosis.causes
+    if causes and finding.fix.startswith((f"{causes[0].slug} explains", f"fix {causes[0].slug}")):
+        return what, f"see {'do 1' if causes[0].actions else causes[0].slug}"
+    return what, CLAUSE.split(finding.fix, maxsplit=1)[0]
+
+
+# The end of the clause that says the most: a colon, a semicolon or brackets.
+CLAUSE = re.compile(r"[:;] | \(")
+
+
+def more(result: Result) -> str:
+    """Say how to see what the first screen leaves out."""
+    parts = ["all numbers, limits: -v"]
+    verdict = "" if result.diagnosis is None else result.diagnosis.verdict
+    if result.kind == "score" and verdict == "correctable":
+        parts.append("pick a correction: rcdiag sweep")
+    parts.append("page: --html")
+    return "   ".join(parts)

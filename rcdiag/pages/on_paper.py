@@ -16,7 +16,7 @@ from matplotlib.ticker import (
     SymmetricalLogLocator,
 )
 
-from rcdiag.pages.formats import RAISED
+from rcdiag.formats import RAISED
 from rcdiag.pages.style import NARROW, NOTEBOOK_DPI
 from rcdiag.pages.svg import rendered
 

@@ -16,7 +16,7 @@ from rcdiag.pages.drawn import drawing
 from rcdiag.pages.figures import applying
 from rcdiag.pages.numbers import drawn_numbers
 from rcdiag.pages.svg import rendered
-from rcdiag.pages.sweep.families import family_figure
+from rcdiag.pages.sweep.families import chosen_bounds, family_figure
 from rcdiag.results import Result, SweepResult
 
 if TYPE_CHECKING:
@@ -71,7 +71,9 @@ def _figures(result: Result, only: Collection[str], width: float | None) -> Iter
         if not only or spec.name in only:
             chart = None if spec.chart is None else spec.chart(result)
             yield spec.name, partial(drawing, spec, result, width), chart
-    families = result.families if isinstance(result, SweepResult) else {}
-    for name, family in families.items():
+    if not isinstance(result, SweepResult):
+        return
+    for name, family in result.families.items():
         if not only or f"family-{name}" in only:
-            yield f"family-{name}", partial(family_figure, family, width), None
+            chosen = chosen_bounds(result, name)
+            yield f"family-{name}", partial(family_figure, family, width, chosen), None

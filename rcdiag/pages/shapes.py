@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rcdiag.pages.formats import number
+from rcdiag.formats import number
 from rcdiag.pages.style import FIRST, as_text
 from rcdiag.results import MetricValue
 

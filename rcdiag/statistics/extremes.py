@@ -103,9 +103,9 @@ class WorstSequence:
         tokens, start = pair.tokens, end - int(pair.lengths[index])
         kept = slice(start, min(end, start + TOKENS_KEPT))
         log_ratio = pair.log_ratio_at(slice(start, end))
-        reward = None if tokens.reward is None else float(tokens.reward[index])
-        with np.errstate(over="ignore"):  # a sum beyond float64 is infinite
+        with np.errstate(over="ignore", invalid="ignore"):
             log_ratio_sum = float(log_ratio.sum())
+        reward = None if tokens.reward is None else float(tokens.reward[index])
         return cls(
             row=int(tokens.row[index]),
             log_ratio_sum=log_ratio_sum,
@@ -144,7 +144,7 @@ class WorstSequences:
     @classmethod
     def of(cls, pair: PolicyPair, log_ratio_sums: Array | None = None) -> WorstSequences:
         """Keep the worst sequences; `log_ratio_sums` [sequences], nats, are made unless given."""
-        with np.errstate(invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             if log_ratio_sums is None:
                 log_ratio_sums = segment_sum(pair.log_ratio, pair.lengths)
         sums = np.abs(log_ratio_sums)
@@ -268,34 +268,62 @@ class RowCount:
 
 
 @dataclass(frozen=True, slots=True)
-class NonFinite:
-    """Counts of NaN, infinite and positive log-probs of each policy, and the rows with them."""
+class Places:
+    """Counts of tokens of each policy with one flaw, and of the rows with them."""
 
     tokens: Mapping[str, int] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
     first_rows: Mapping[str, list[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, batch: TokenBatch) -> NonFinite:
+    def of(cls, batch: TokenBatch, places: Mapping[str, NDArray[np.int64]]) -> Places:
+        """Count the tokens at some `places` of each policy's log-probs."""
         tokens, rows, first_rows = {}, {}, {}
         ends = np.cumsum(batch.lengths)
-        for policy, log_probs in batch.log_probs.items():
-            places = _impossible_places(log_probs)
-            if not len(places):
+        for policy, own in places.items():
+            if not len(own):
                 continue
-            bad = batch.row[np.unique(np.searchsorted(ends, places, side="right"))]
-            tokens[policy], rows[policy] = len(places), len(bad)
+            bad = batch.row[np.unique(np.searchsorted(ends, own, side="right"))]
+            tokens[policy], rows[policy] = len(own), len(bad)
             first_rows[policy] = [int(row) for row in bad[:ROWS_NAMED]]
         return cls(tokens, rows, first_rows)
 
-    def __add__(self, other: NonFinite) -> NonFinite:
+    def __add__(self, other: Places) -> Places:
         def added(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
             both = {name: one[name] + two[name] for name in one if name in two}
             return {**one, **two, **both}
 
         first = added(self.first_rows, other.first_rows)
-        return NonFinite(
+        return Places(
             added(self.tokens, other.tokens),
             added(self.rows, other.rows),
             {policy: rows[:ROWS_NAMED] for policy, rows in first.items()},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class NonFinite:
+    """Log-probs that are none: those that are NaN or infinite, and those that are positive."""
+
+    not_finite: Places = field(default_factory=Places)
+    positive: Places = field(default_factory=Places)
+
+    @classmethod
+    def of(cls, batch: TokenBatch) -> NonFinite:
+        not_finite, positive = {}, {}
+        for policy, log_probs in batch.log_probs.items():
+            places = _impossible_places(log_probs)
+            above = np.isfinite(log_probs[places]) & (log_probs[places] > 0)
+            not_finite[policy], positive[policy] = places[~above], places[above]
+        return cls(Places.of(batch, not_finite), Places.of(batch, positive))
+
+    def __add__(self, other: NonFinite) -> NonFinite:
+        return NonFinite(self.not_finite + other.not_finite, self.positive + other.positive)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Return how many tokens of each policy have a flaw; of those policies that have one."""
+        both = (self.not_finite.tokens, self.positive.tokens)
+        return {
+            policy: sum(one.get(policy, 0) for one in both) for policy in {**both[0], **both[1]}
+        }

@@ -142,8 +142,16 @@ def _no_nulls(batch: Batch, name: str, array: pa.Array) -> None:
         row = int(np.argmax(as_numpy(array.is_null())))
         raise RcdiagError(
             f"{batch.where(row)}: column `{name}` is null",
-            hint="drop the row, or write what belongs there (an empty list for no tokens)",
+            hint=_instead_of_null(name, array.type),
         )
+
+
+def _instead_of_null(name: str, kind: pa.DataType) -> str:
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        return "drop the row, or write an empty list if there are no tokens"
+    if name == "group_id":
+        return "give every row the id of its prompt, or leave the column out"
+    return "drop the row, or write a value"
 
 
 def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ragged:
@@ -198,8 +206,22 @@ def _same_lengths(batch: Batch, name: str, column: Ragged, response_ids: Ragged)
         raise RcdiagError(
             f"{batch.where(row)}: {response_ids.lengths[row]} response tokens, but "
             f"{column.lengths[row]} values in column `{name}`",
-            hint="off by one usually means that the end-of-sequence token was dropped on one side",
+            hint=_why_lengths_differ(
+                batch, row, int(response_ids.lengths[row] - column.lengths[row])
+            ),
         )
+
+
+def _why_lengths_differ(batch: Batch, row: int, more: int) -> str:
+    """Say what it may mean that a response has `more` tokens than values in a column."""
+    if more > 0 and "prompt_ids" in batch.table.column_names:
+        prompt = batch.table.column("prompt_ids")[row].as_py()
+        if prompt is not None and len(prompt) == more:
+            return f"`response_ids` hold the prompt too ({more} tokens): write only what follows it"
+    if abs(more) == 1:
+        return "one token apart: the end-of-sequence token was probably dropped on one side"
+    whole = ", `response_ids` may hold the prompt too" if more > 0 else ""
+    return f"every column needs a value for each response token{whole}"
 
 
 def _mask(batch: Batch, response_ids: Ragged) -> NDArray[np.bool_]:

@@ -109,6 +109,13 @@ class Trainer:
     config: ConfigFile = field(default_factory=ConfigFile)
 
     @property
+    def default_preset(self) -> str | None:
+        """Return the preset that a run without any setting has; None where none is like it."""
+        default = {**self.settings, **self.unset}
+        named = self.presets.items()
+        return next((name for name, one in named if {**self.settings, **one} == default), None)
+
+    @property
     def words(self) -> GenerationWords:
         """Return what the generation does, when it came out, and where its settings stand."""
         return read_generations(self.package)[self.name]

@@ -115,19 +115,17 @@ def _result(table: Table, tokens: int, output: Path, origin: dict[str, Any]) -> 
 
 
 def lacking(table: Table, name: str) -> dict[str, str]:
-    """Return what a table lacks for score and replay, with how to get it."""
+    """Return what is missing for score and replay, and how to get it."""
     missing: dict[str, str] = {}
     prompts = "prompt_ids" in table.columns
     recorders = {"rollout": "the sampler", "old": "the trainer before its update"}
-    backends = {"rollout": "vllm:bfloat16", "old": "hf:float32"}
-    absent = [policy for policy in backends if policy not in table.policies]
+    absent = [policy for policy in recorders if policy not in table.policies]
     wanted = {column: column for column in (f"{policy}_log_probs" for policy in absent)}
     meant = meant_columns(wanted, table.schema, {}, least=SAYS_LOG_PROBS)
     for policy in absent:
         column = f"{policy}_log_probs"
         missing[column] = (
-            f"rcdiag score {name} --model CKPT --policy {policy}={backends[policy]} "
-            "-o scored.parquet"
+            f"rcdiag score {name} --model CKPT -o scored.parquet"  # fills both columns
             if prompts
             else f"record those of {recorders[policy]}"
         )
@@ -137,15 +135,15 @@ def lacking(table: Table, name: str) -> dict[str, str]:
                 f"{missing[column]}"
             )
     if not prompts:
-        missing["prompt_ids"] = "without them no model can score the tokens; record them"
+        missing["prompt_ids"] = "record them: a model needs them to score the tokens"
     if "temperature" not in table.columns:
-        missing["temperature"] = "--given temperature=VALUE, if it was the same for all rows"
+        missing["temperature"] = "--given temperature=VALUE, if all rows have the same"
     if not {"advantage", "advantages"} & set(table.columns):
         missing["advantages"] = (
             "rcdiag replay computes them from `reward` and groups"
             if {"reward", "group_id"} <= set(table.columns)
-            else "for replay: record `advantages`, or `reward` with groups"
+            else "record `advantages`, or `reward` with groups, for replay"
         )
     if "step" not in table.columns:
-        missing["step"] = "all rows count as one training step; --given step=N says which"
+        missing["step"] = "all rows count as one step; --given step=N sets it"
     return missing

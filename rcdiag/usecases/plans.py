@@ -10,6 +10,7 @@ from typing import Any
 
 from rcdiag.errors import RcdiagError, one_of, setting
 from rcdiag.results import Finding
+from rcdiag.table.table import Table
 from rcdiag.trainers import DEFAULT, families, find_trainer, spoken_name
 from rcdiag.trainers.carry import Carried, carried, named
 from rcdiag.trainers.own_config import read_trainer_config
@@ -59,6 +60,25 @@ def plan_of(
         )
     plan = plan_corrections(read.trainer, {CONFIG: changed}, arithmetic, read.findings)
     return replace(plan, document=read.document)
+
+
+def with_hint_at_trainer(plan: Plan, table: Table) -> Plan:
+    """Add a note to the default plan where the dump was written by another trainer."""
+    written_by = table.metadata.get("conversion", {}).get("format", "")
+    if not written_by:
+        return plan  # the other trainers are not loaded
+    other = families().get(written_by.removesuffix("-jsonl"))
+    if other is None or other.family == plan.trainer.family:
+        return plan
+    note = Finding(
+        slug="trainer-not-chosen",
+        severity="note",
+        message=f"the dump is from {other.family}, the presets are those of {plan.trainer.name}: "
+        f"{setting('trainer', other.family)} computes its own",
+        fix=setting("trainer", other.family),
+        evidence={"dump": written_by, "trainer": plan.trainer.name},
+    )
+    return replace(plan, findings=(*plan.findings, note))
 
 
 def _check_alone(

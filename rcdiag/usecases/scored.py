@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
@@ -32,6 +33,17 @@ def policy_texts(policies: Policies) -> list[str]:
     if isinstance(policies, Mapping):
         return [f"{name}={spec}" if spec else name for name, spec in policies.items()]
     return [policies] if isinstance(policies, str) else list(policies)
+
+
+def compare_command(
+    table: Table, policies: Policies, ladder: str | Sequence[str], model: str | Path | None
+) -> str:
+    """Return the command that scores policies and compares every pair of them."""
+    words = ["rcdiag compare", table.on_command_line]
+    words += [f"--policy {quote(text)}" for text in policy_texts(policies)]
+    words += [f"--ladder {name}" for name in ([ladder] if isinstance(ladder, str) else ladder)]
+    words += [] if model is None else [f"--model {quote(str(model))}"]
+    return " ".join(words)
 
 
 def needed_columns(
@@ -177,5 +189,5 @@ def _run(plan: ScoringPlan, progress: Progress, runner: Runner, *, force: bool, 
         elif parts:
             interrupt.add_note("nothing is kept; rcdiag score ... -o FILE keeps finished parts")
         elif kept:
-            interrupt.add_note("no part was finished yet: the same command begins anew")
+            interrupt.add_note("no part was finished: a rerun starts from scratch")
         raise

@@ -197,7 +197,8 @@ def _check(sequence: SequenceTokens | None, where: str, row: int) -> None:
         raise RcdiagError(
             f"{_asked(row)}: {where} holds a log-prob that is NaN, infinite, positive or below "
             "-1e12",
-            hint="name another row; the finding `non-finite-log-probs` names such rows",
+            hint="name another row; the findings `non-finite-log-probs` and `positive-log-probs` "
+            "name such rows",
         )
 
 

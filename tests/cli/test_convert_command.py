@@ -36,7 +36,7 @@ def test_the_screen_says_what_is_there_changed_and_lacking(rcdiag, dump, tmp_pat
     assert "policies  rollout, old" in ran.out
     assert "given     temperature=0.7" in ran.out
     assert "changed   group_id: rows with equal prompts are a prompt group" in ran.out
-    assert "lacking   step: all rows count as one training step" in ran.out
+    assert "missing   step: all rows count as one step" in ran.out
     assert f"Wrote {out}" in ran.err
     assert pq.read_table(out).num_rows == 24
 
@@ -65,10 +65,10 @@ def test_many_changes_are_cut_without_verbose(rcdiag, tmp_path):
     for step in range(9):
         write_toy(notes / f"{step}.toyjsonl", [{"response_ids": [1], f"note_{step}": 1}])
     ran = rcdiag("convert", notes, "-o", tmp_path / "out" / "out.parquet")
-    assert "more: -v" in ran.out
+    assert "more changes: -v" in ran.out
     assert len(ran.out.splitlines()) < 40
     ran = rcdiag("convert", notes, "-o", tmp_path / "out" / "out.parquet", "--force", "-v")
-    assert "more: -v" not in ran.out
+    assert "more changes: -v" not in ran.out
 
 
 @pytest.mark.parametrize(

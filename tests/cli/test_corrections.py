@@ -60,7 +60,7 @@ def test_float32_reproduces_the_rounding_of_a_trainer(rcdiag, table):
 
 
 def test_the_screen_names_every_preset_with_its_level(rcdiag, table):
-    out = rcdiag("score", table).out
+    out = rcdiag("score", table, "-v").out
     for name in TRAINERS["verl-0.9"].presets:
         assert f"\n{name} " in out
 

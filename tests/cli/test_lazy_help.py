@@ -38,6 +38,6 @@ def test_a_loaded_registry_is_listed_whole_and_anew_each_time(rcdiag, monkeypatc
     importlib.import_module("rcdiag.trainers")
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setitem(NAMES, "{trainers}", Names("rcdiag.trainers", "few", lambda: ["mine"]))
-    assert "default of each: mine" in rcdiag("score", "--help").out
+    assert "are computed (mine)" in rcdiag("score", "--help").out
     monkeypatch.setitem(NAMES, "{trainers}", Names("no_such_module", "few", lambda: ["mine"]))
-    assert "default of each: few" in rcdiag("score", "--help").out
+    assert "are computed (few)" in rcdiag("score", "--help").out

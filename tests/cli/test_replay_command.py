@@ -174,6 +174,6 @@ def test_the_same_seed_gives_the_same_document(rcdiag, table):
 
 
 def test_help_says_what_the_command_does(rcdiag):
-    output = re.sub(r"\x1b\[[0-9;]*m", "", rcdiag("replay", "--help").out)
+    output = re.sub(r"\x1b\[[0-9;]*m", "", rcdiag("replay", "--help-all").out)
     for option in ("--loss", "--denominator", "--rebaseline", "--model", "--save", "--evaluate"):
         assert option in output

@@ -16,6 +16,8 @@ def test_the_first_screen_says_what_is_ruled_out_and_by_what(rcdiag, name):
     out = rcdiag("score", SAMPLES / f"{name}.parquet").out
     (line,) = [one for one in out.splitlines() if one.startswith("not  ")]
     assert "shift-by-one" in line
+    assert "(why: -v)" in line
+    out = rcdiag("score", SAMPLES / f"{name}.parquet", "-v").out
     assert RULED_OUT_BY["rows-swapped"] in " ".join(out.split())
 
 

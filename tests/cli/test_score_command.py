@@ -8,11 +8,10 @@ from math import nan
 import pyarrow as pa
 import pytest
 
+from cli.terminal.score import MAIN
 from rcdiag.statistics.metrics import METRICS
 from tests.builders import ids_like, write_table
 from tests.cli.conftest import BEHAVIOR, dump_with_shift
-
-HEADLINES = {name for name, metric in METRICS.items() if metric.headline}
 
 
 def test_json_is_one_document_with_everything_the_contract_names(rcdiag, doubtful):
@@ -24,7 +23,7 @@ def test_json_is_one_document_with_everything_the_contract_names(rcdiag, doubtfu
     assert (document["num_sequences"], document["num_tokens"]) == (3, 6)
     assert set(document["mismatch"]) == set(METRICS)
     for value in document["mismatch"].values():
-        assert set(value) - {"expected"} == {"value", "low", "high", "level"}
+        assert set(value) - {"expected", "expected_of"} == {"value", "low", "high", "level"}
     assert {"corrections", "steps", "findings"} <= set(document)
     for finding in document["findings"]:
         assert set(finding) == {"slug", "severity", "message", "fix", "evidence"}
@@ -40,7 +39,7 @@ def test_the_screen_shows_the_metrics_that_decide_and_the_findings(rcdiag, doubt
     ran = rcdiag("score", doubtful)
     assert ran.code == 0
     shown = {line.split()[0] for line in ran.out.splitlines() if line.strip()}
-    assert shown & set(METRICS) == HEADLINES
+    assert shown & set(METRICS) == set(MAIN)
     assert "mismatch-above-guide" in ran.out
     assert "rollout" in ran.out
     assert "old" in ran.out
@@ -124,7 +123,7 @@ def test_a_table_with_one_policy_is_told_to_score_the_other(rcdiag, tmp_path):
     columns = {"response_ids": ids, "rollout_log_probs": BEHAVIOR}
     path = write_table(tmp_path / "a.parquet", prompt_ids=ids, **columns)
     (step,) = rcdiag("score", path, "--json").document["diagnosis"]["next"]
-    assert step["text"] == "score the other side, `old_log_probs`"
+    assert step["text"] == "score the missing side, `old_log_probs`"
     assert step["command"] == f"rcdiag score {path} --model CKPT"
     bare = write_table(tmp_path / "b.parquet", **columns)
     (step,) = rcdiag("score", bare, "--json").document["diagnosis"]["next"]
@@ -183,7 +182,7 @@ def test_the_preset_table_says_whose_effective_sample_sizes_it_has(rcdiag, tmp_p
     table = write_table(tmp_path / "t.parquet", response_ids=ids_like(behavior), **columns)
     preset = ("--preset", "decoupled_token_is")
     page = tmp_path / "r.html"
-    ran = rcdiag("score", table, *preset, "--html", page)
+    ran = rcdiag("score", table, *preset, "-v", "--html", page)
     document = rcdiag("score", table, *preset, "--json").document
     applied = document["corrections"]["decoupled_token_is"]["actual"]
     raw = {name: document["mismatch"][name]["value"] for name in ("ess_token", "ess_seq")}

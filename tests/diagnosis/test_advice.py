@@ -39,24 +39,27 @@ def judged(verdict: str, slug: str, *actions: str, next: str = "") -> SimpleName
 @pytest.mark.parametrize(
     ("result", "advice"),
     [
-        (judged("broken", "shift-by-one", "Shift."), "mend shift-by-one first: no weights do"),
+        (
+            judged("broken", "shift-by-one", "Shift."),
+            "fix shift-by-one first: no importance weights repair it",
+        ),
         (
             judged("correctable", "stale-weights", "Sync weights."),
-            "stale-weights explains it: sync weights; until then `rcdiag sweep` says which "
-            "weights pay",
+            "stale-weights explains it: sync weights; meanwhile `rcdiag sweep` picks a "
+            "correction, if any helps",
         ),
         (
             judged("correctable", "added", "GPU clocks differ."),
-            "added explains it: GPU clocks differ; until then `rcdiag sweep` says which weights "
-            "pay",
+            "added explains it: GPU clocks differ; meanwhile `rcdiag sweep` picks a "
+            "correction, if any helps",
         ),
         (
             judged("healthy", "moe-routing", "Replay the experts."),
-            "moe-routing explains it, and it costs nothing here: nothing must be mended",
+            "moe-routing explains it, and it costs nothing here",
         ),
         (
             judged("inconclusive", "", next="Score with the checkpoint:"),
-            "settle the cause first: score with the checkpoint",
+            "find the cause first: score with the checkpoint",
         ),
         (judged("healthy", "engine-noise", "Nothing."), None),
         (judged("correctable", "engine-noise", "Nothing."), None),

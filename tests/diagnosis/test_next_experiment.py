@@ -40,7 +40,7 @@ def test_the_table_alone_asks_for_the_checkpoint():
     named = [cause("forwards-differ", 0.85, "stale-weights", "int4-weights")]
     (action,) = next_experiment(CASE, "inconclusive", named)
     assert action.command == f"rcdiag diagnose {CASE.source} --model CKPT"
-    assert action.text.startswith("tell forwards-differ from stale-weights and int4-weights")
+    assert action.text.startswith("separate forwards-differ from stale-weights and int4-weights")
 
 
 def test_without_prompts_no_checkpoint_can_be_asked():
@@ -70,7 +70,7 @@ def test_what_no_time_was_left_for_is_next_with_the_same_checkpoints():
         checkpoints=["ckpt/step_4"],
         left=["quantised", "window", "rotary", "packing"],
     )
-    assert text == "run what no time was left for: quantised, window, rotary and 1 more"
+    assert text == "run what did not fit into the budget: quantised, window, rotary and 1 more"
     assert command == (
         f"rcdiag diagnose {CASE.source} --model 'ckpt/step 8' --checkpoint ckpt/step_4"
     )
@@ -86,5 +86,5 @@ def test_older_weights_are_next_where_none_were_tried():
 
 def test_the_engine_is_next_where_no_weights_are_suspected():
     ((text, command),) = after("inconclusive", cause("moe-routing", 0.6, "engine-noise"))
-    assert text.startswith("tell the engine from what it was given")
+    assert text.startswith("re-score the same tokens with the sampler's engine")
     assert command.endswith("--ladder engine")

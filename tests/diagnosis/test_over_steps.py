@@ -47,7 +47,7 @@ def test_a_collapse_is_said_with_its_step_and_its_numbers(begins):
     assert (said.large_from, said.large_to) == (begins, None)
     assert {one.moved_at for one in said.moved} == {begins}
     assert {one.name for one in said.moved} >= {"k3_kl", "prob_diff_mean"}
-    assert f"moved, from step {begins} on" in said.says
+    assert f"change, at step {begins}" in said.says
     k3 = next(one for one in said.moved if one.name == "k3_kl")
     assert k3.median_after > 100 * k3.median_before
 
@@ -56,7 +56,7 @@ def test_a_collapse_is_said_with_its_step_and_its_numbers(begins):
 def test_a_slow_trend_is_not_alike(verb, order):
     sizes = list(np.linspace(0.0, 0.04, 20))[::order]
     said = told(run(sizes))
-    assert said.says.startswith(f"k3_kl {verb} from step to step")
+    assert said.says.startswith(f"k3_kl {verb} steadily, from ")
     assert said.says.endswith("of 20 steps)")
 
 
@@ -94,7 +94,7 @@ def test_what_moved_before_the_mismatch_is_said_first():
     said = told(replace(case, facts=replace(case.facts, reward=reward)))
     assert first(said) == ("reward", 7)
     assert "reward (1 to" in said.says
-    assert "moved first, from step 7 on; then k3_kl" in said.says
+    assert "changes first, at step 7; then k3_kl" in said.says
     assert said.large_from == 10
     quiet = run([0.0] * 16)
     alone = told(replace(quiet, facts=replace(quiet.facts, reward=reward)))
@@ -119,10 +119,10 @@ def test_what_falls_back_is_judged_by_its_own_steps():
 @pytest.mark.parametrize(
     ("sizes", "says"),
     [
-        ([0.0] * 8, "alike in 8 steps, from the first (0) on"),
-        ([0.2] * 8, "alike in 8 steps, from the first (0) on"),
-        ([0.3] * 3 + [0.0] * 13, "large from the first step (0) to 2, and falls from step 3 on"),
-        ([0.0, 0.3] * 8, "large in 8 of 16 steps (1, 3, 5, 7, ...)"),
+        ([0.0] * 8, "no change over steps 0 to 7: k3_kl "),
+        ([0.2] * 8, "no change over steps 0 to 7: k3_kl "),
+        ([0.3] * 3 + [0.0] * 13, "large in steps 0 to 2 and drops at step 3"),
+        ([0.0, 0.3] * 8, "spikes in 8 of 16 steps: 1, 3, 5, 7, ..."),
     ],
 )
 def test_what_does_not_begin_in_the_run_has_its_sentence(sizes, says):
@@ -141,7 +141,7 @@ def test_chance_moves_nothing(seed):
 def test_one_row_is_no_collapse():
     said = told(run([0.0] * 159 + [0.5]))
     assert (said.moved, said.large_from) == ([], None)
-    assert "large in one of 160 steps (159)" in said.says
+    assert "spikes at step 159 only (of 160 steps)" in said.says
 
 
 def test_one_step_has_nothing_over_steps():
@@ -153,7 +153,7 @@ def test_screen_page_and_document_say_it(tmp_path, rcdiag):  # noqa: F811
     html, result = tmp_path / "r.html", tmp_path / "r.json"
     screen = rcdiag("score", path, "--html", html, "--result", result).out
     says = api.load_result(result).diagnosis.over_steps.says
-    assert "from step 7 on" in says
+    assert "at step 7" in says
     assert says in " ".join(screen.replace("steps       ", "").split())
     assert says in " ".join(html.read_text().split())
     assert rcdiag("diagnose", path, "--json").document["diagnosis"]["over_steps"]["says"] == says

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from rcdiag.formats import effective, fraction, measured, number, percentage
 from rcdiag.pages.blocks import Figure, Gauge, Lines, Tab, Words
-from rcdiag.pages.formats import effective, fraction, number, percentage
 from rcdiag.pages.headline import Headline
 from rcdiag.pages.merge import DumpResults, merged
 from rcdiag.pages.page import _parts, _tabs
-from rcdiag.results import to_json
+from rcdiag.results import MetricValue, to_json
 from tests.pages.makers import FIRST, MAKERS, OTHERS, PAGES
 
 # Numbers that are no measurement: the level of intervals, a factor in a name, an ideal of 0 and 1.
@@ -44,6 +44,21 @@ def texts(value: Any) -> Iterator[str]:
             yield from texts(item)
     elif isinstance(value, str):
         yield value
+
+
+def measurements(value: Any) -> Iterator[str]:
+    """All numbers with intervals of a document, as they are written."""
+    if isinstance(value, dict):
+        if {"value", "low", "high"} <= value.keys() and isinstance(value["value"], float):
+            ends = {name: value[name] for name in ("value", "low", "high")}
+            if not any(isinstance(end, str) for end in ends.values()):
+                for text in measured(MetricValue(**ends)):
+                    yield from NUMBER.findall(text)
+        for item in value.values():
+            yield from measurements(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from measurements(item)
 
 
 def counts(value: Any) -> Counter[tuple[str, str]]:
@@ -100,6 +115,7 @@ def test_numbers_of_sentences_stand_in_the_documents_or_count_what_does(name):
     numbers = [leaf for document in documents for leaf in leaves(document)]
     written = forms_of(numbers, (number, percentage, fraction))
     for document in documents:
+        written |= set(measurements(document))
         level = counts(document.get("presets", {}))
         written |= {f"{many:,}" for many in (*level.values(), *sizes(document))}
     written |= {
@@ -119,6 +135,7 @@ def test_numbers_of_captions_stand_in_the_documents(name):
     dump, documents = of_page(name)
     numbers = [leaf for document in documents for leaf in leaves(document)]
     written = forms_of(numbers, (number, percentage))
+    written |= {text for document in documents for text in measurements(document)}
     spoken = " ".join(text for document in documents for text in texts(document))
     figures = [part for part in _parts(_tabs(dump)) if isinstance(part, Figure)]
     for figure in figures:
@@ -133,8 +150,9 @@ def test_a_gauge_shows_its_number_interval_and_level():
     gauges = {part.name: part for part in _parts(_tabs(dump)) if isinstance(part, Gauge)}
     assert list(gauges) == ["k3_kl", "ratio_outside_2", "ess_seq", "kappa"]
     k3 = dump.score.mismatch["k3_kl"]
-    assert gauges["k3_kl"].value == number(k3.value)
-    assert f"{number(k3.low)} to {number(k3.high)}" in gauges["k3_kl"].about
+    value, interval = measured(k3)
+    assert gauges["k3_kl"].value == value
+    assert f"95% interval {interval}" in gauges["k3_kl"].about
     assert gauges["k3_kl"].level == k3.level
     del gauges["kappa"]  # which is judged by the value of its interval that is nearest to 1
     for gauge in gauges.values():

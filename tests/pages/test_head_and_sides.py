@@ -68,7 +68,7 @@ def test_a_bound_of_fewer_than_one_sequence_is_not_written():
         next(gauge for gauge in gauges(mismatch, count) if gauge.name == "ess_seq")
         for count in (10, 10_000)
     )
-    assert few.about == "weights of whole sequences; 95% interval up to 9, lower end not observable"
+    assert few.about == "weights of whole sequences; 95% interval up to 9"
     assert "warning at or below" in many.about
     assert "error at or below" in many.about
 

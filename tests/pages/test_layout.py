@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from rcdiag.api.report import explanation
-from rcdiag.pages.formats import percentage
+from rcdiag.formats import percentage
 from rcdiag.pages.page import page
 from rcdiag.results import from_json
 from tests.pages.browser import visit

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 import pytest
 
 from rcdiag.errors import RcdiagError
+from rcdiag.formats import number, percent
 from rcdiag.pages.figures import FIGURES, applying
-from rcdiag.pages.formats import number, percent
 from rcdiag.pages.page import page, sha256
 from rcdiag.pages.save import save_figures
 from rcdiag.results import Finding, MetricValue, NamedCause, ScoreResult, from_json, to_json
@@ -112,10 +112,10 @@ def test_the_title_and_the_icon_say_verdict_dump_and_cause(result):
     )
     diagnosed = dataclasses.replace(result.diagnosis, verdict="broken", causes=[cause])
     text = page(dataclasses.replace(result, diagnosis=diagnosed))
-    assert "<title>fix: table.parquet, sampled at T, recorded before T</title>" in text
+    assert "<title>broken: table.parquet, sampled at T, recorded before T</title>" in text
     icon = unquote(re.search(r'rel="icon" href="([^"]+)"', text)[1])
     assert "#b3261e" in icon
-    assert ">f</text>" in icon
+    assert ">b</text>" in icon
 
 
 def test_a_tab_without_data_is_not_there(result, text):
@@ -169,15 +169,15 @@ def test_a_figure_that_is_not_there_is_refused_with_a_name_near_it(result, tmp_p
     [
         (0.00123456, "0.00123"),
         (1.0, "1"),
-        (1.0 - 2.5e-8, "0.999999975"),
-        (1.0 - 8.9e-7, "0.99999911"),
-        (1.0 + 1.2e-5, "1.000012"),
-        (1.0 + 2e-10, "1"),
-        (0.95, "0.95"),
+        (1.0 - 2.5e-8, "1.0000"),
+        (1.0 - 8.9e-7, "1.0000"),
+        (1.0 + 1.2e-5, "1.0000"),
+        (1.0 + 2e-13, "1"),
+        (0.95, "0.950"),
         (0.95194, "0.952"),
         (1.0629, "1.063"),
         (0.99787, "0.9979"),
-        (1.00021, "1.00021"),
+        (1.00021, "1.0002"),
         (float("nan"), "nan"),
         (float("inf"), "inf"),
         (None, "n/a"),

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rcdiag.pages.formats import number
+from rcdiag.formats import number
 from rcdiag.results import ScoreResult
 from tests.pages.browser import visit
 from tests.pages.makers import MAKERS

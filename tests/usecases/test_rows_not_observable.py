@@ -61,17 +61,17 @@ def test_numbers_are_those_of_a_table_without_these_rows(tmp_path, command):
     assert getattr(result, "empty_sequences", 0) == 0
     assert result.diagnosis.causes == whole.diagnosis.causes
     finding = finding_of(result)
-    assert finding.message.startswith("3 rows are not observable: 3 lack `old_log_probs` (the fir")
+    assert finding.message.startswith("3 rows left out: 3 without `old_log_probs` (first: ")
     assert finding.evidence == {"rows": 3, "first_rows": {"old": [0, 7, 19]}}
 
 
 def test_the_screen_counts_them_and_names_the_first(tmp_path, command_line):
     path = table_of(tmp_path / "null.parquet")
-    ran = command_line("score", path)
+    ran = command_line("score", path, "-v")
     assert ran.code == 0, ran.err
     # A long path is cut where the line ends.
     text = "".join(ran.out.split())
-    assert "".join(f"3 lack `old_log_probs` (the first: {path}, row 0)".split()) in text
+    assert "".join(f"3 without `old_log_probs` (first: {path}, row 0)".split()) in text
 
 
 def test_rows_that_are_named_are_those_of_the_table(tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.missing_mask import tool_spans
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.signs.places import IdOutlier
 
@@ -222,7 +223,28 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
 
 def _mask_includes_tool(signs: Signs) -> Suspicion | None:
     """Look for long runs of tokens that no policy would have sampled."""
-    tokens = signs.case.tokens
+    case = signs.case
+    if (spans := tool_spans(case)) is not None:
+        return Suspicion(
+            confidence=0.96,
+            message=f"The response mask is missing: {int(spans.sum()):,} tokens have NaN log-probs "
+            "in spans inside responses, as tool and template tokens do.",
+            evidence=[
+                fact(
+                    "NaN tokens in spans between sampled tokens",
+                    "no token is masked",
+                    tokens=int(spans.sum()),
+                    rows=len(np.unique(case.owner[spans])),
+                )
+            ],
+            side="recorder",
+            share_of_rows=len(np.unique(case.owner[spans])) / max(len(case.lengths), 1),
+            also_possible=["nan-log-probs"],
+            mended=replace(_parted_by(case, spans), not_numbers={}),
+        )
+    if case.trainer is None:
+        return None
+    tokens = case.tokens
     if len(tokens) < 200:
         return None
     trainer = np.minimum(tokens.trainer, 0.0)
@@ -338,7 +360,7 @@ def _long_runs(owner: np.ndarray, flags: np.ndarray, least: int = 4) -> np.ndarr
 
 
 SAMPLED_TOKENS = (
-    shipped("mask-includes-tool", "storage", _mask_includes_tool),
+    shipped("mask-includes-tool", "storage", _mask_includes_tool, needs_two=False),
     shipped("mask-drops-last", "alignment", _mask_drops_last, needs_two=False),
     shipped("eos-one-sided", "alignment", _eos_one_sided),
     shipped("special-token-ids", "alignment", _special_ids),

@@ -10,6 +10,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import sets_of_one
+from rcdiag.diagnosis.causes.missing_mask import tool_spans
 from rcdiag.diagnosis.causes.recording import holds_entropy
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.signs.alignment import tamed
@@ -76,7 +77,7 @@ def _first(signs: Signs, column: StoredColumn, tokens: Flags) -> int:
 
 def _nan_log_probs(signs: Signs) -> Suspicion | None:
     spoilt = [entry for entry in _columns(signs) if entry[0] in signs.case.not_numbers]
-    if not spoilt:
+    if not spoilt or tool_spans(signs.case) is not None:
         return None
     bad = np.any([~column.finite for _, column in spoilt], axis=0)
     first_policy, column = spoilt[0]

@@ -97,17 +97,17 @@ def findings_of(checks: Iterable[Check], given: CheckInput) -> list[Finding]:
 
 
 def cause_first(result: Any) -> str | None:
-    """Return the advice to mend the named cause first, where no weights mend the table."""
+    """Return the advice to fix the named cause first, where no weights repair the table."""
     diagnosis = result.diagnosis
     if diagnosis is None or diagnosis.verdict != "broken" or not diagnosis.causes:
         return None
-    return f"mend {diagnosis.causes[0].slug} first: no weights do"
+    return f"fix {diagnosis.causes[0].slug} first: no importance weights repair it"
 
 
 def advice_of_cause(result: Any) -> str | None:
-    """Return what the named cause advises; None where none is named but the rounding of engines.
+    """Return the advice of the named cause; None where only rounding noise is named.
 
-    What a table cannot tell is settled by the next experiment.
+    An inconclusive verdict points at the next experiment.
     """
     first = cause_first(result)
     diagnosis = result.diagnosis
@@ -115,17 +115,17 @@ def advice_of_cause(result: Any) -> str | None:
         return first
     if diagnosis.verdict == "inconclusive":
         return (
-            f"settle the cause first: {_within(diagnosis.next[0].text)}" if diagnosis.next else None
+            f"find the cause first: {_within(diagnosis.next[0].text)}" if diagnosis.next else None
         )
     named = [cause for cause in diagnosis.causes if cause.slug not in NOTHING_WRONG]
     if not named or not named[0].actions:
         return None
     cause = named[0]
     if diagnosis.verdict == "healthy":
-        return f"{cause.slug} explains it, and it costs nothing here: nothing must be mended"
+        return f"{cause.slug} explains it, and it costs nothing here"
     return (
-        f"{cause.slug} explains it: {_within(cause.actions[0].text)}; until then `rcdiag sweep` "
-        "says which weights pay"
+        f"{cause.slug} explains it: {_within(cause.actions[0].text)}; meanwhile `rcdiag sweep` "
+        "picks a correction, if any helps"
     )
 
 

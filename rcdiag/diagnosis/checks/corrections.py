@@ -1,4 +1,4 @@
-"""These checks ask whether corrections do what their settings say, and are right at all."""
+"""Checks of corrections: what their settings do, and whether they are valid at all."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, cause_first
+from rcdiag.formats import plural
 from rcdiag.results import ScoreResult
 from rcdiag.results.guide import PROPOSAL
 
@@ -24,7 +25,7 @@ def _everything_rejected(given: CheckInput) -> Iterator[Observation]:
     if where:
         places = "; ".join(f"{name} in {_steps(steps)}" for name, steps in where.items())
         yield Observation(
-            message=f"presets that keep no token have no loss (NaN in the trainer): {places}",
+            message=f"presets that reject every token have no loss (NaN in the trainer): {places}",
             evidence=where,
         )
 
@@ -40,7 +41,7 @@ EVERYTHING_REJECTED = Check(
     severity="warning",
     stages=("score",),
     asks="Does every correction keep some token of every batch?",
-    says="A correction keeps no token of a batch: there is no loss, NaN in the trainer.",
+    says="A correction rejects every token of a batch: there is no loss (NaN in the trainer).",
     fix="widen the bounds, or find the cause of the mismatch; a mean log-ratio beyond a geometric "
     "bound rejects every long sequence at once",
     example="seq_mean_k1 0.999_1.001 where KL is above 0.001 nats per token and sequences are long",
@@ -56,8 +57,9 @@ def _float32_decides(given: CheckInput) -> Iterator[Observation]:
         if rounded is None:
             continue
         sentence = (
-            f"{name}: in float32, as the trainer computes, {rounded['kept_tokens']:,} tokens of "
-            f"{rounded['kept_sequences']:,} sequences are kept"
+            f"{name} in float32, as the trainer computes, keeps "
+            f"{plural(rounded['kept_tokens'], 'token')} of "
+            f"{plural(rounded['kept_sequences'], 'sequence')}"
         )
         if rounded["weight_sum"] is not None:
             sentence += f" and the weight sum is {rounded['weight_sum']:.9g}"
@@ -71,10 +73,10 @@ FLOAT32_DECIDES = Check(
     slug="float32-decides",
     severity="note",
     stages=("score",),
-    asks="Does the trainer's float32 decide as float64 does?",
-    says="Trainers compute in float32, and its rounding puts tokens or sequences on the other side "
-    "of a bound; the trainer logs the numbers of float32.",
-    fix="compare a dashboard with the numbers of --arithmetic float32",
+    asks="Does float32, which trainers use, keep the same tokens as float64?",
+    says="Trainers compute in float32; its rounding moves tokens or sequences across a threshold, "
+    "so the trainer logs other numbers.",
+    fix="compare dashboards with --arithmetic float32",
     example="a binary KL of tokens with a probability near 1 has few digits left in float32",
     see=("kept_tokens", "weight_sum"),
     find=_float32_decides,
@@ -100,10 +102,10 @@ SETTING_WITHOUT_EFFECT = Check(
     slug="setting-without-effect",
     severity="warning",
     stages=("score",),
-    asks="Does every setting of a correction do something?",
-    says="The trainer takes a setting and silently does nothing with it; a note where a preset of "
-    "the trainer's own has it.",
-    fix="drop the setting, or turn on what it needs",
+    asks="Does every setting of a correction have an effect?",
+    says="The trainer accepts a setting and silently ignores it; a note where a preset of the "
+    "trainer itself has it.",
+    fix="remove the setting, or enable what it depends on",
     example="use_rs: true with use_tis: false in slime",
     see=("use_tis", "use_rs"),
     find=_without_effect,
@@ -126,11 +128,11 @@ def _mirrored(given: CheckInput) -> Iterator[Observation]:
     if not differ:
         return
     first, numbers = next(iter(differ.items()))
-    more = f" (and {len(differ) - 1} more)" if len(differ) > 1 else ""
+    more = f" (and {plural(len(differ) - 1, 'more preset')})" if len(differ) > 1 else ""
     yield Observation(
-        message="verl holds -log_ratio against k1 bounds, so lower_upper keeps ratios from 1/upper "
-        f"to 1/lower: {first} keeps {numbers['kept_tokens']:,} tokens, by the documents "
-        f"{numbers['kept_tokens_by_documents']:,}{more}",
+        message=f"{first} keeps {plural(numbers['kept_tokens'], 'token')}, by verl's documentation "
+        f"{numbers['kept_tokens_by_documents']:,}{more}: verl compares -log_ratio with k1 bounds, "
+        "so lower_upper keeps ratios from 1/upper to 1/lower",
         evidence=differ,
     )
 
@@ -139,11 +141,11 @@ MIRRORED_BOUNDS = Check(
     slug="mirrored-bounds",
     severity="note",
     stages=("score",),
-    asks="Do k1 bounds keep what verl's documents say that they keep?",
-    says="From 0.7.1 on verl holds -log_ratio against k1 bounds, so that lower_upper keeps ratios "
-    "within [1/upper, 1/lower]; its documents say [lower, upper]. It is a finding only where it "
-    "changes what is kept.",
-    fix="write the reciprocal bounds, 1/upper_1/lower, to get what the documents say",
+    asks="Do k1 bounds keep what verl's documentation says?",
+    says="From 0.7.1 on verl compares -log_ratio with k1 bounds, so lower_upper keeps ratios in "
+    "[1/upper, 1/lower]; its documentation says [lower, upper]. Reported only where it changes "
+    "what is kept.",
+    fix="write 1/upper_1/lower to get the documented bounds",
     example='token_k1 "0.6_1.6" keeps ratios within [0.625, 1.667]',
     see=("token_k1", "accepted_ratios"),
     source="verl, verl/trainer/ppo/rollout_corr_helper.py, against docs/algo/rollout_corr.md",
@@ -156,7 +158,7 @@ def _fix_first(given: CheckInput) -> Iterator[Observation]:
     advice = result.recommendation
     if advice.answer == "fix-the-cause":
         yield Observation(
-            message=f"no correction is recommended: {' '.join(advice.reasons)}",
+            message="no weights repair this: fix the cause first",
             evidence={"answer": advice.answer},
             fix=cause_first(result),
         )
@@ -166,10 +168,11 @@ FIX_BEFORE_CORRECTING = Check(
     slug="fix-before-correcting",
     severity="error",
     stages=("sweep",),
-    asks="Are the log-probs those of the law that sampled, so that correcting by them can help?",
-    says="No correction is recommended, because the log-probs are not to be believed: the "
-    "recorded behavior policy is not the one that sampled, or values are NaN. Ratios are noise "
-    "then, and weighting by them harms.",
+    asks="Are the recorded log-probs those of the distribution that sampled, so that importance "
+    "weights can help?",
+    says="No correction is recommended because the recorded log-probs are wrong: the recorded "
+    "policy is not the one that sampled, or values are NaN. Importance weights made from them add "
+    "error.",
     fix="find out which policy sampled, and record its log-probs; then sweep again",
     example="kappa below 0.3 with its whole interval, or a mean ratio four standard errors from 1",
     see=("kappa", "ratio_mean_z"),
@@ -190,8 +193,8 @@ def _nan_replaced(given: CheckInput) -> Iterator[Observation]:
     if instead:
         value = next(iter(instead.values()))
         yield Observation(
-            message=f"{', '.join(instead)}: a log-prob that is NaN becomes {value:g} before "
-            "anything is computed, so that such tokens have a ratio and count in every mean",
+            message=f"{', '.join(instead)}: NaN log-probs become {value:g} before "
+            "anything is computed, so these tokens get a ratio and count in every mean",
             evidence={"log_prob": value, "presets": list(instead)},
         )
 
@@ -200,9 +203,9 @@ NAN_REPLACED = Check(
     slug="nan-taken-for-log-prob",
     severity="warning",
     stages=("score",),
-    asks="Does the trainer notice a log-prob that is NaN?",
-    says="The trainer puts a number in place of log-probs that are NaN, before it looks for NaN: "
-    "such tokens have a ratio and a weight like any other.",
+    asks="Does the trainer detect NaN log-probs?",
+    says="The trainer replaces NaN log-probs by a number before it checks for NaN: these tokens "
+    "get a ratio and a weight like any other.",
     fix="find out why the sampler records NaN",
     example="open-instruct: rollout NaN, old -0.5: log-ratio -1.5",
     see=("non-finite-log-probs",),

@@ -1,4 +1,4 @@
-"""A check of each family of metrics asks whether one is beyond its guide."""
+"""Each family of metrics has a check that reports its metrics beyond their limits."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from functools import partial
 from typing import Any
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, advice_of_cause
+from rcdiag.formats import with_interval
 from rcdiag.results import SEVERITIES, MetricValue
-from rcdiag.results.base import written_interval
 from rcdiag.statistics.metrics import FAMILIES, METRICS, Family
 
 # Long responses and heavy-tailed tokens make sequence ESS small and k-hat large in an honest run.
 OF_LENGTH_AND_TAILS = ("little-overlap", "heavy-tail", "behavior-is-not-the-sampler")
-HONEST = "; the rounding of two engines alone makes it so at this length and law of tokens"
-# The gravest that a number may be beside a verdict: what weights mend is no error, and what must
-# not be mended is no alarm. Where the cause cannot be told, the number stands for itself.
+HONEST = "; rounding noise of two engines alone does this at these response lengths"
+# The worst severity of a number under a verdict: what importance weights repair is no error, and
+# what needs no repair is no warning. Under other verdicts the number's own level counts.
 GRAVEST = {"healthy": "note", "correctable": "warning"}
 BESIDE = {
-    "healthy": "; the verdict is healthy, so it is a note",
+    "healthy": ", downgraded to a note: the mismatch is rounding noise",
     "correctable": ", downgraded to a warning: importance weights are valid here",
 }
 
 
 def family_checks() -> list[Check]:
-    """Make a check for every family, those first that must be settled before anything else."""
+    """Make a check for every family, those first that must be resolved before anything else."""
     return [
         _check(family) for family in sorted(FAMILIES.values(), key=lambda family: not family.gate)
     ]
@@ -32,15 +32,15 @@ def family_checks() -> list[Check]:
 
 def _check(family: Family) -> Check:
     judged = tuple(name for name, metric in family.metrics.items() if metric.guide)
-    first = " Settle it before anything else." if family.gate else ""
+    first = " Resolve it before anything else." if family.gate else ""
     return Check(
         slug=family.slug,
         severity="error",
         stages=("score",),
         asks=family.question,
-        says=f"A metric that answers this is beyond its guide. The severity is the worst level of "
-        "the family's metrics, error or warning, but no graver than the verdict: a warning where "
-        f"that is correct, a note where it is fine.{first}",
+        says="A metric of this family is beyond its limit. The severity is the worst level of the "
+        "family's metrics, but at most a warning where the verdict is correctable, and a note "
+        f"where it is healthy.{first}",
         fix=family.fix,
         example=f"rcdiag explain {judged[0]}" if judged else "",
         see=judged,
@@ -68,10 +68,9 @@ def _beyond_guide(family: Family, given: CheckInput) -> Iterator[Observation]:
 
 
 def _beside_verdict(result: Any, severity: str) -> tuple[str, str]:
-    """Return how a number beyond its guide counts beside the verdict, and why where that is less.
+    """Return the severity of a number beyond its limit under the verdict, and why it is lower.
 
-    Numbers and verdict come from one judge, so that `--fail-on` answers the same to both. A verdict
-    on another pair of policies says nothing of these numbers.
+    `--fail-on` then agrees with the verdict. A verdict on another pair of policies does not count.
     """
     pair = {"sampler": result.behavior, "trainer": result.target}
     judged = result.diagnosis is not None and result.diagnosis.pair == pair
@@ -89,10 +88,10 @@ def _rounding_alone(result: Any) -> bool:
 
 
 def _against_guide(name: str, value: MetricValue) -> str:
-    """Write a metric against its guide: `kappa is -0.161 (-0.92 to 0.65), warning (source)`."""
+    """Write a metric with its limit: `kappa is -0.161 (-0.92 to 0.65), warning (source)`."""
     guide = METRICS[name].guide
     assert guide is not None
-    ends = written_interval(value, lambda end: f"{end:.3g}")
-    interval = f" ({ends})" if ends else ""
-    honest = "" if value.expected is None else f", {value.expected:.3g} expected of rounding"
-    return f"{name} is {value.value:.3g}{interval}{honest}, {value.level} ({guide.source})"
+    honest = ""
+    if value.expected is not None:
+        honest = f", {value.expected:.3g} expected of rounding, {value.expected_of}"
+    return f"{name} is {with_interval(value)}{honest}, {value.level} ({guide.source})"

@@ -1,4 +1,4 @@
-"""These checks say whether a trainer's own log has the numbers that rcdiag computes."""
+"""Checks of a trainer's metrics log against the numbers that rcdiag computes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
 from rcdiag.errors import setting
+from rcdiag.formats import plural
 from rcdiag.results import LogComparison
 
 EXAMPLE = "rcdiag score rollouts.parquet --trainer-config config.yaml --logged metrics.jsonl"
@@ -19,9 +20,9 @@ def _comparison(given: CheckInput) -> LogComparison | None:
 
 
 def _beside(comparison: LogComparison) -> str:
-    """Say what stands beside the log."""
+    """Say what the log is compared with."""
     preset = f"preset {comparison.preset}" if comparison.preset else "the mismatch"
-    return f"{comparison.file} beside {preset}"
+    return f"{comparison.file} and {preset}"
 
 
 def _differs(given: CheckInput) -> Iterator[Observation]:
@@ -32,8 +33,8 @@ def _differs(given: CheckInput) -> Iterator[Observation]:
     names = list(dict.fromkeys(one.key for one in comparison.unexplained))
     some = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" * (len(names) > NAMED))
     yield Observation(
-        message=f"{_beside(comparison)}: {count} of {keys} numbers differ, and nothing that was "
-        f"tried explains it: {some}",
+        message=f"{_beside(comparison)}: {count} of {plural(keys, 'number')} differ without a "
+        f"known reason: {some}",
         evidence={"keys": names, "numbers": count, "compared": keys},
     )
 
@@ -56,14 +57,13 @@ LOGGED_CHECKS = (
         slug="logged-differs",
         severity="warning",
         stages=("score",),
-        asks="Has the trainer's own log the numbers that rcdiag computes from the dump?",
-        says="The trainer's log has other numbers than rcdiag computes from the dump, and neither "
-        "float32, another generation or preset of the trainer, micro-batches, the sign, the mean "
-        "over tokens or sequences, nor rejection makes up for it. The dump is then not of what the "
-        "trainer saw: other rows, another mask, other log-probs, or another step.",
-        fix="see that dump and log are of one run and step, that all rows of the batch were "
-        f"dumped, and that {setting('trainer')} and its settings are those of the run; the result "
-        "has every key with what holds for it",
+        asks="Does the trainer's log have the numbers that rcdiag computes from the dump?",
+        says="The trainer's log has other numbers than those that rcdiag computes from the dump. "
+        "float32, another version or preset of the trainer, micro-batches, a sign, means over "
+        "tokens or sequences, and rejection were tried and do not explain it. The dump is not what "
+        "the trainer saw: other rows, another mask, other log-probs, or another step.",
+        fix="check that dump and log are of the same run and step, that all rows of the batch were "
+        f"dumped, and that {setting('trainer')} and its settings are those of the run",
         example=EXAMPLE,
         see=("theirs", "ours", "logged-agrees"),
         find=_differs,
@@ -73,8 +73,8 @@ LOGGED_CHECKS = (
         severity="note",
         stages=("score",),
         asks="Does rcdiag compute the numbers that the trainer logged?",
-        says="The trainer's log and rcdiag have the same numbers, or numbers whose difference is "
-        "explained: the dump holds what the trainer saw.",
+        says="The trainer's log and rcdiag agree, or their differences are explained: the dump is "
+        "what the trainer saw.",
         fix="nothing to do",
         example=EXAMPLE,
         see=("theirs", "ours", "logged-differs"),

@@ -1,4 +1,4 @@
-"""These checks ask whether the table can be judged: broken values, few rows, rows left out."""
+"""Checks of the table itself: invalid values, few rows, rows left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
 from rcdiag.errors import mapping_setting, setting
+from rcdiag.formats import plural
 from rcdiag.results.guide import PROPOSAL
+from rcdiag.statistics.extremes import Places
 from rcdiag.statistics.intervals import FEW_CLUSTERS
 from rcdiag.statistics.metrics import METRICS
 
@@ -20,34 +22,34 @@ if TYPE_CHECKING:
 PLACES_SHOWN = 3
 
 
-def _non_finite(given: CheckInput) -> Iterator[Observation]:
+def _at_places(places: Places, are: str, given: CheckInput) -> Iterator[Observation]:
     """Yield one finding per policy, with the first rows and what they do to the numbers."""
-    bad = given.non_finite
-    for policy, count in bad.tokens.items():
+    for policy, count in places.tokens.items():
         evidence: dict[str, Any] = {
             "policy": policy,
             "tokens": count,
-            "rows": bad.rows[policy],
-            "first_rows": bad.first_rows[policy],
+            "rows": places.rows[policy],
+            "first_rows": places.first_rows[policy],
         }
-        rows = f"{bad.rows[policy]} rows"
+        rows = plural(places.rows[policy], "row")
         if given.where is not None:
-            evidence["first_places"] = [given.where(row) for row in bad.first_rows[policy]]
-            more = "; ..." if bad.rows[policy] > PLACES_SHOWN else ""
+            evidence["first_places"] = [given.where(row) for row in places.first_rows[policy]]
+            more = "; ..." if places.rows[policy] > PLACES_SHOWN else ""
             rows += f" ({'; '.join(evidence['first_places'][:PLACES_SHOWN])}{more})"
         yield Observation(
-            message=f"{count} unmasked log-probs of `{policy}` in {rows} are NaN, infinite, "
-            f"positive or below -1e12; {_consequence(given)}",
+            message=f"{plural(count, 'unmasked log-prob')} of `{policy}` in {rows} "
+            f"{'is' if count == 1 else 'are'} {are}; "
+            f"{_consequence(given)}",
             evidence=evidence,
         )
 
 
 def _consequence(given: CheckInput) -> str:
-    """Say what log-probs that are no numbers do to the numbers of the result."""
+    """Say how invalid log-probs change the numbers of the result."""
     if given.result.kind in ("score", "compare"):
         if 2 * given.result.rows_left_out > given.result.num_sequences:
             whose = "" if given.result.kind == "score" else " of its pairs"
-            return f"fewer than half of the rows remain without them: `mismatch`{whose} is null"
+            return f"fewer than half of the rows are without them: `mismatch`{whose} is null"
         if given.result.rows_left_out:
             return "`mismatch` is computed without these rows"
     touched = [
@@ -58,20 +60,40 @@ def _consequence(given: CheckInput) -> str:
     return f"touched metrics: {', '.join(touched) or 'none'}"
 
 
+_STAGES = ("score", "compare", "sweep", "replay")
+_LEFT_OUT = (
+    "`mismatch` is computed without the rows that hold them, and is null where fewer than half of "
+    "the rows remain; `corrections` stays as the trainer would log it."
+)
+
 NON_FINITE_LOG_PROBS = Check(
     slug="non-finite-log-probs",
     severity="error",
-    stages=("score", "compare", "sweep", "replay"),
-    asks="Are all unmasked log-probs numbers that a log-prob can be?",
-    says="Unmasked log-probs are NaN, infinite, positive or below -1e12. Rejection in trainers "
-    "drops NaN without a word, while their metrics become NaN. `mismatch` is computed without the "
-    "rows that hold them, and is null where fewer than half of the rows remain; `corrections` "
-    "stays as the trainer would log it.",
-    fix="look at these rows; a sampler writes NaN or -inf after an overflow or for a token outside "
-    "its kept set, and positive values are probabilities, negated log-probs or logits. Mask them "
-    "only if the trainer does",
+    stages=_STAGES,
+    asks="Is every unmasked log-prob a finite number?",
+    says="Unmasked log-probs are NaN, infinite or below -1e12. Rejection in trainers silently "
+    f"drops NaN, while their metrics become NaN. {_LEFT_OUT}",
+    fix="look at these rows: NaN at tool tokens means that the mask is missing; elsewhere NaN or "
+    "-inf come from an overflow or a token outside the kept set. Mask them only if the trainer "
+    "does",
     example="a sampler writes -inf for a token outside its kept set",
-    find=_non_finite,
+    see=("positive-log-probs",),
+    find=lambda given: _at_places(
+        given.non_finite.not_finite, "NaN, infinite or below -1e12", given
+    ),
+)
+
+POSITIVE_LOG_PROBS = Check(
+    slug="positive-log-probs",
+    severity="error",
+    stages=_STAGES,
+    asks="Is every unmasked log-prob 0 or below?",
+    says=f"Unmasked log-probs are positive, beyond what rounding makes of 0. {_LEFT_OUT}",
+    fix="look at these rows: positive values are probabilities, negated log-probs, entropies or "
+    "logits",
+    example="0.37 for a token of probability 0.37, whose log-prob is -0.99",
+    see=("non-finite-log-probs",),
+    find=lambda given: _at_places(given.non_finite.positive, "positive", given),
 )
 
 
@@ -85,10 +107,10 @@ def _not_observable(given: CheckInput) -> Iterator[Observation]:
     for policy, count in lacking.by_policy.items():
         first = lacking.first_rows[policy][0]
         place = f"row {first}" if given.where is None else given.where(first)
-        parts.append(f"{count:,} lack `{policy}_log_probs` (the first: {place})")
+        parts.append(f"{count:,} without `{policy}_log_probs` (first: {place})")
     yield Observation(
-        message=f"{lacking.rows:,} rows are not observable: {', '.join(parts)}; all numbers are "
-        "of the other rows",
+        message=f"{plural(lacking.rows, 'row')} left out: {', '.join(parts)}; all numbers are of "
+        "the other rows",
         evidence=evidence,
     )
 
@@ -97,13 +119,13 @@ ROWS_NOT_OBSERVABLE = Check(
     slug="rows-not-observable",
     severity="warning",
     stages=("score", "compare", "sweep", "replay"),
-    asks="Has every row log-probs of all policies that are compared?",
-    says="The log-probs of some rows are null: they were not recorded, or a dump that was joined "
-    "has no such row. Nothing is known of these rows, so all numbers are computed without them, "
-    "and hold for the table only as far as the rows that are left are like those that are not.",
-    fix="record both policies on every row, or look at which rows lack one: rows that were dropped "
-    "for their length or reward make the others a selection",
-    example="a trainer that skips groups of equal rewards records no log-probs of them",
+    asks="Does every row have log-probs of all compared policies?",
+    says="The log-probs of some rows are null: they were not recorded, or a joined dump does not "
+    "have the row. All numbers are computed without these rows, and hold for the whole table only "
+    "if the rows are missing at random.",
+    fix="record both policies on every row, or check which rows are missing: rows dropped for "
+    "their length or reward bias the rest",
+    example="a trainer that skips groups of equal rewards records no log-probs for them",
     see=("non-finite-log-probs",),
     find=_not_observable,
 )
@@ -115,7 +137,7 @@ def _temperature_unknown(given: CheckInput) -> Iterator[Observation]:
     rows = {name: policy[key] for name, policy in result.scoring.items() if policy.get(key)}
     if rows:
         yield Observation(
-            message=f"{max(rows.values())} rows state no temperature; they were scored at 1",
+            message=f"{plural(max(rows.values()), 'row')} without a temperature: scored at 1",
             evidence=rows,
         )
 
@@ -124,10 +146,10 @@ TEMPERATURE_UNKNOWN = Check(
     slug="temperature-unknown",
     severity="note",
     stages=("score",),
-    asks="Is the temperature of every row that was scored known?",
-    says="Rows without a temperature were scored at 1; at another temperature these are other "
-    "policies.",
-    fix="add a `temperature` column: at another temperature these are other policies",
+    asks="Is the temperature of every scored row known?",
+    says="Rows without a temperature were scored at temperature 1. If they were sampled at "
+    "another, the scored log-probs are of another distribution.",
+    fix="add a `temperature` column, or --given temperature=VALUE",
     example="add a `temperature` column to the table",
     find=_temperature_unknown,
 )
@@ -137,7 +159,8 @@ def _without_tokens(given: CheckInput) -> Iterator[Observation]:
     count = given.result.empty_sequences
     if count:
         yield Observation(
-            message=f"{count} sequences have no unmasked token and are left out",
+            message=f"{plural(count, 'sequence')} without an unmasked token "
+            f"{'is' if count == 1 else 'are'} left out",
             evidence={"sequences": count},
         )
 
@@ -146,10 +169,10 @@ SEQUENCES_WITHOUT_TOKENS = Check(
     slug="sequences-without-tokens",
     severity="note",
     stages=("score",),
-    asks="Has every row a token that counts?",
+    asks="Does every row have an unmasked token?",
     says="Rows have no unmasked token. They are left out here; trainers count them in means over "
     "rows.",
-    fix="padding rows are harmless here; trainers count them in some of their means",
+    fix="nothing to do if they are padding rows; trainers count them in some means",
     example="one such row in four lowers rollout_is_seq_mean by a quarter",
     see=("rollout_corr/rollout_is_seq_mean",),
     find=_without_tokens,
@@ -162,12 +185,11 @@ def _few_clusters(given: CheckInput) -> Iterator[Observation]:
     count = result.num_groups if result.kind == "replay" else result.num_clusters
     if count >= FEW_CLUSTERS:
         return
-    what = f"{count} prompt groups (or sequences without a group) are"
     replayed = result.kind == "replay" and result.step is not None
     where = f" in step {result.step}" if replayed else ""
     yield Observation(
-        message=f"{what if count != 1 else 'one prompt group is'} too few for good intervals"
-        + where,
+        message=f"{plural(count, 'prompt group')}{where}, too few for good intervals "
+        f"(needs {FEW_CLUSTERS})",
         evidence={"clusters": count},
     )
 
@@ -176,12 +198,12 @@ FEW_PROMPT_GROUPS = Check(
     slug="few-clusters",
     severity="note",
     stages=("score", "compare", "sweep", "replay"),
-    asks="Are there enough prompt groups for intervals?",
-    says=f"There are fewer than {FEW_CLUSTERS} prompt groups (or sequences without a group): "
-    "intervals are made from them, and so few make no good ones. One alone makes none: levels are "
-    "unknown then.",
-    fix="score more prompts; tokens of one prompt depend on each other and count little",
-    example="tokens of one prompt depend on each other: score more prompts, not more samples",
+    asks="Are there enough prompt groups for confidence intervals?",
+    says=f"There are fewer than {FEW_CLUSTERS} prompt groups (or sequences without a group), and "
+    "confidence intervals are computed over groups. With one group there is no interval, and "
+    "levels are unknown.",
+    fix="score more prompts, not more samples: tokens from one prompt are correlated",
+    example="8 samples of 5 prompts are 5 groups, not 40",
     see=("unknown", "low"),
     source=PROPOSAL,
     find=_few_clusters,
@@ -193,9 +215,9 @@ def _read_under_other_names(given: CheckInput) -> Iterator[Observation]:
     if naming.taken:
         first = next(iter(naming.taken))
         yield Observation(
-            message=f"columns are read by their names: {naming.sentence()}",
+            message=f"columns read under other names: {naming.sentence()}",
             evidence={"columns": dict(naming.taken)},
-            fix="where one means something else, name the right column, or none: "
+            fix="if one means something else, name the right column, or none: "
             f"{mapping_setting('columns', {first: 'OTHER'}, '--column')}, "
             f"{mapping_setting('columns', {first: ''}, '--column')}",
         )
@@ -205,11 +227,11 @@ COLUMNS_READ_BY_NAME = Check(
     slug="columns-read-by-name",
     severity="note",
     stages=("score", "compare", "diagnose", "sweep", "replay"),
-    asks="Are columns read that have another name in the table?",
-    says="The table lacks columns and has them under names that trainers or engines give to them. "
-    "They are read, because no second column has such a name, their types are those of the "
-    "columns, and in the first rows their lists are as long as the response.",
-    fix=f"where one means something else, name the right column: "
+    asks="Are columns read under other names?",
+    says="The table has columns under names that trainers or engines use. They are read because "
+    "no second column has such a name, their types fit, and in the first rows their lists are as "
+    "long as the response.",
+    fix=f"if one means something else, name the right column: "
     f"{setting('columns', option='--column')}; an empty name reads none",
     example="`inference_logprobs` of prime-rl is read as `rollout_log_probs`",
     see=("column-not-read",),
@@ -251,8 +273,7 @@ def _not_read(given: CheckInput) -> Iterator[Observation]:
         doubts = given.naming.doubts.get(name, ())
         why = next((f": {doubt.why}" for doubt in doubts if doubt.column == column), "")
         yield Observation(
-            message=f"column `{column}` may be `{name}`, which the table lacks, and is not read"
-            + why,
+            message=f"column `{column}` is not read, but may be the missing `{name}`{why}",
             evidence={"column": column, "may_be": name},
             fix=f"if it is: {mapping_setting('columns', {name: column}, '--column')}",
         )
@@ -281,11 +302,11 @@ def _left_out_of_join(given: CheckInput) -> Iterator[Observation]:
     lacking = "; ".join(
         f"{table} lacks {count:,}" for table, count in report.missing_rows.items() if count
     )
-    differ = f"{report.tokens_differ:,} have other tokens" if report.tokens_differ else ""
+    differ = f"{report.tokens_differ:,} with different tokens" if report.tokens_differ else ""
     reasons = "; ".join(reason for reason in (lacking, differ) if reason)
     yield Observation(
-        message=f"{report.common_samples:,} samples are in all tables with the same tokens; "
-        f"left out: {reasons} (first: {', '.join(report.left_out)})",
+        message=f"{plural(report.common_samples, 'sample')} joined; left out: {reasons} (first: "
+        f"{', '.join(report.left_out)})",
         evidence={
             "missing": report.missing_rows,
             "tokens_differ": report.tokens_differ,
@@ -298,11 +319,11 @@ ROWS_LEFT_OUT_OF_JOIN = Check(
     slug="rows-left-out-of-the-join",
     severity="warning",
     stages=("compare",),
-    asks="Have all tables the same samples with the same tokens?",
-    says="Several tables were compared, and samples that one of them lacks or has with other "
-    "tokens are left out: the finding counts and names them.",
-    fix="score the same dump in all runs; samples with other tokens are other samples",
-    example="a run that was scored on a part of the dump",
+    asks="Do all tables have the same samples with the same tokens?",
+    says="Several tables were joined, and samples that are missing in one of them or have "
+    "different tokens there are left out: the finding counts and names them.",
+    fix="score the same dump in all runs",
+    example="one run was scored on a part of the dump",
     find=_left_out_of_join,
 )
 
@@ -319,9 +340,9 @@ def _below_least(given: CheckInput) -> Iterator[Observation]:
     if values:
         numbers = ", ".join(f"{name} is {value:.2g}" for name, value in values.items())
         yield Observation(
-            message=f"{numbers}: below 0, which in truth it never is. It takes the mean ratio for "
-            "1, which the sampled ratios do not have, by chance, because rare large ones were not "
-            "met, or because another policy sampled",
+            message=f"{numbers}: negative, because the estimator assumes E[ratio] = 1, which fails "
+            "in this sample (by chance, because rare large ratios are missing, or because another "
+            "policy sampled)",
             evidence=values,
         )
 
@@ -330,12 +351,12 @@ DIVERGENCE_BELOW_ZERO = Check(
     slug="divergence-below-zero",
     severity="note",
     stages=("score",),
-    asks="Is every estimate of a divergence one that a divergence can have?",
-    says="The estimate of a divergence that is never negative came out below 0, so that it says "
-    "nothing but that the divergence is small beside its error: its level is unknown and it has no "
-    "interval. Such an estimate takes the mean ratio for 1, and the sampled ratios have another, "
-    "by chance, because rare large ratios were not met, or because another policy sampled.",
-    fix="read the self-normalised number, which is never negative, with k-hat beside it, or k2_kl",
+    asks="Is every estimate of a divergence non-negative?",
+    says="A divergence cannot be negative, but its estimate is: the divergence is small compared "
+    "with its error, so its level is unknown and it has no interval. The estimator assumes a mean "
+    "ratio of 1, which fails in this sample by chance, because rare large ratios are missing, or "
+    "because another policy sampled.",
+    fix="use the self-normalised estimate with k-hat, or k2_kl",
     example="chi2_seq -0.009 where ratio_mean_seq is 0.9; chi2_seq_self_normalised is 0.22",
     see=("chi2_seq", "chi2_seq_self_normalised", "khat_seq"),
     find=_below_least,
@@ -346,9 +367,9 @@ def _no_experiment(given: CheckInput) -> Iterator[Observation]:
     result = given.result
     if result.kind == "diagnose" and result.trainer_model and not result.rows_read:
         yield Observation(
-            message=f"no experiment was run with {result.trainer_model}: no row could be scored, "
-            "for which it needs `prompt_ids` and a log-prob that is a number; the table alone was "
-            "judged",
+            message=f"no experiment was run with {result.trainer_model}: scoring a row needs "
+            "`prompt_ids` and a finite log-prob, which no row has; the verdict is from the table "
+            "only",
             evidence={"model": result.trainer_model, "rows_read": 0},
         )
 
@@ -357,17 +378,18 @@ NO_EXPERIMENT = Check(
     slug="no-experiment",
     severity="warning",
     stages=("diagnose",),
-    asks="Could the checkpoint be asked?",
-    says="A checkpoint was given and no row could be scored with it. The verdict is that of the "
-    "table alone.",
-    fix="record `prompt_ids`, or join the dump that has them: give both dumps",
-    example="a table of responses alone, without the tokens before them",
+    asks="Could the checkpoint score any row?",
+    says="A checkpoint was given, but no row could be scored with it. The verdict is from the "
+    "table only.",
+    fix="record `prompt_ids`, or give the dump that has them as well",
+    example="a table of responses without their prompts",
     find=_no_experiment,
 )
 
 TABLE_CHECKS = (
     NO_EXPERIMENT,
     NON_FINITE_LOG_PROBS,
+    POSITIVE_LOG_PROBS,
     TEMPERATURE_UNKNOWN,
     ROWS_NOT_OBSERVABLE,
     SEQUENCES_WITHOUT_TOKENS,

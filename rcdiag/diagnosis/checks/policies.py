@@ -1,4 +1,4 @@
-"""These checks ask which of several policies sampled the tokens, and who stands apart."""
+"""Checks of several policies: which one sampled, and which one disagrees with the others."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rcdiag.diagnosis.checks.check import (
 )
 from rcdiag.diagnosis.triangulation import healthy
 from rcdiag.engines.scored_by import unlike
+from rcdiag.formats import measured, number, with_interval
 from rcdiag.results.guide import PROPOSAL
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ OF_THE_RESCORING = ("rescoring-stands-apart",)  # what the cause in the run does
 
 
 def _stands_apart(slug: str, meaning: str, given: CheckInput) -> Iterator[Observation]:
-    """Report the verdict on sampler, engine and trainer, where it is this one."""
+    """Report which of sampler, engine and trainer disagrees, if it is this case."""
     result: CompareResult = given.result
     trio = result.triangulation
     if trio is None or trio.agreement != slug:
@@ -35,7 +36,7 @@ def _stands_apart(slug: str, meaning: str, given: CheckInput) -> Iterator[Observ
     yield Observation(
         message=f"{meaning} ({who}; k2 in nats per token: {apart})",
         evidence={"k2": {pair: distance.value for pair, distance in trio.k2.items()}},
-        # Somebody stands apart, and not far.
+        # One disagrees, by little.
         severity="note" if small else None,
         fix=None if small or slug in OF_THE_RESCORING else advice_of_cause(result),
     )
@@ -47,7 +48,7 @@ def _verdict(slug: str, severity: str, meaning: str, says: str, fix: str, exampl
         slug=slug,
         severity=severity,
         stages=("compare",),
-        asks="Who of recorded, re-scored and trainer log-probs stands apart?",
+        asks="Which of recorded, re-scored and trainer log-probs disagrees with the others?",
         says=says,
         fix=fix,
         example=example,
@@ -61,54 +62,53 @@ TRIANGULATION_CHECKS = (
     _verdict(
         "engine-against-trainer",
         "warning",
-        "recorded and re-scored log-probs agree and the trainer's stand apart: engine and trainer "
+        "the trainer's log-probs disagree with recorded and re-scored ones: engine and trainer "
         "compute different functions (precision, kernels, model code), or the trainer's log-probs "
         "are of other weights",
-        "Recorded and re-scored log-probs agree and the trainer's stand apart. Engine and trainer "
-        "compute different functions, or the trainer's log-probs are of other weights.",
-        "look at the ladder for the step that adds most; score the trainer's precision with vllm",
+        "Recorded and re-scored log-probs agree, the trainer's disagree with both. Engine and "
+        "trainer compute different functions, or the trainer's log-probs are of other weights.",
+        "find the largest step of the ladder; score the trainer's precision with vllm",
         "bfloat16 in vllm, float32 in the trainer: score the trainer's precision with vllm",
     ),
     _verdict(
         "generation-against-rescoring",
         "warning",
-        "what was recorded stands apart of both re-scored and trainer log-probs: something "
-        "happened while generating (sampling parameters, stale weights, decode kernels, "
-        "speculative decoding, an update in flight, or a bad dump)",
-        "Re-scored and trainer log-probs agree and what the sampler recorded stands apart. "
-        "Something happened while generating: sampling parameters, stale weights, decode kernels, "
-        "an update in flight, or a bad dump.",
+        "recorded log-probs disagree with both re-scored and trainer log-probs: something "
+        "happened during generation (sampling parameters, stale weights, decode kernels, "
+        "speculative decoding, an in-flight update, or a bad dump)",
+        "Re-scored and trainer log-probs agree, the recorded ones disagree with both. Something "
+        "happened during generation: sampling parameters, stale weights, decode kernels, an "
+        "in-flight update, or a bad dump.",
         "check temperature, top-p and weights of the sampler; re-score by decode (path=decode)",
-        "recorded before the temperature was applied: policy decode=vllm,path=decode tells "
-        "decode kernels from it",
+        "recorded before the temperature was applied: policy decode=vllm,path=decode separates "
+        "decode kernels from that",
     ),
     _verdict(
         "rescoring-stands-apart",
         "warning",
-        "recorded and trainer log-probs agree and the re-scored ones stand apart: the re-scoring "
+        "the re-scored log-probs disagree with recorded and trainer log-probs: the re-scoring "
         "run is set up differently (checkpoint, adapter, temperature, prefix cache)",
-        "Recorded and trainer log-probs agree and the re-scored ones stand apart, so the "
-        "re-scoring run is set up differently and tells nothing yet.",
-        "check model, adapter and options of the re-scored policy before believing it",
+        "Recorded and trainer log-probs agree, the re-scored ones disagree with both: the "
+        "re-scoring run is set up differently and shows nothing yet.",
+        "check model, adapter and options of the re-scored policy before using it",
         "another checkpoint, or a forgotten adapter",
     ),
     _verdict(
         "three-differ",
         "warning",
-        "recorded, re-scored and trainer log-probs all differ: two faults, or tokens that do not "
-        "line up",
-        "Recorded, re-scored and trainer log-probs all differ, and none of them stands apart: two "
-        "faults, or tokens that do not line up.",
+        "recorded, re-scored and trainer log-probs all disagree: two faults, or misaligned tokens",
+        "Recorded, re-scored and trainer log-probs all disagree with each other: two faults, or "
+        "misaligned tokens.",
         "check token ids and prompts first; then re-score by decode and in the trainer's precision",
         "response_ids that were tokenised again: check ids and prompts first",
     ),
     _verdict(
         "three-agree",
         "note",
-        "recorded, re-scored and trainer log-probs differ little, and none stands apart: rounding",
+        "recorded, re-scored and trainer log-probs agree up to rounding noise",
         "Recorded, re-scored and trainer log-probs differ by no more than the noise floor or "
-        "healthy rounding (k2 below 0.001 nats per token), and none stands apart.",
-        "nothing to mend between engine and trainer; look at steps and staleness instead",
+        "healthy rounding (k2 below 0.001 nats per token).",
+        "engine and trainer agree; look at steps and staleness instead",
         "look at staleness over the steps instead",
     ),
 )
@@ -125,10 +125,9 @@ def _not_nearest(given: CheckInput) -> Iterator[Observation]:
             result.policies, key=lambda name: result.policies[name].log_prob_mean.value or 0.0
         )
         yield Observation(
-            message=f"`{best}` is nearer to what sampled the tokens than `{sampler}`, by "
-            f"{behind.value:.2g} nats per token ({behind.low:.2g} to {behind.high:.2g}): "
-            f"`{sampler}` is not the law that sampled, and importance weights against it "
-            "correct for the wrong policy",
+            message=f"`{best}` fits the sampled tokens better than `{sampler}` by "
+            f"{with_interval(behind)} nats per token: `{sampler}` is not the distribution that "
+            "sampled, and importance weights made from it correct for the wrong policy",
             evidence={"nearest": result.nearest_policies, "behind": behind.value},
             fix=cause_first(result),
         )
@@ -138,12 +137,12 @@ RECORDED_IS_NOT_NEAREST = Check(
     slug="recorded-is-not-nearest",
     severity="warning",
     stages=("compare",),
-    asks="Has the recorded policy the highest mean log-prob on the tokens that it sampled?",
+    asks="Does the recorded policy have the highest mean log-prob on the tokens it sampled?",
     says="Another policy has a higher mean log-prob on the sampled tokens than the recorded one, "
-    "beyond its interval, and so is nearer to what really sampled them: the recorded log-probs are "
-    "not of the law that sampled.",
-    fix="find what the sampler really did (temperature, top-p, weights); record its processed "
-    "log-probs",
+    "beyond the interval, and so is nearer to the true sampler: the recorded log-probs are not of "
+    "the distribution that sampled.",
+    fix="find out how the sampler really sampled (temperature, top-p, weights), and record its "
+    "processed log-probs",
     example="E[log p - log q] = KL(s || q) - KL(s || p) for whatever s sampled",
     see=("kappa",),
     source="the logarithmic score is proper: Gneiting & Raftery 2007, JASA 102(477), 2.1",
@@ -156,8 +155,8 @@ def _sampler_missing(given: CheckInput) -> Iterator[Observation]:
     if all(policy.role != "sampler" for policy in result.policies.values()):
         yield Observation(
             message=f"none of {', '.join(f'`{name}`' for name in result.policies)} is known to "
-            "have sampled: numbers of a pair that presuppose a sampling law (KL, total variation, "
-            "effective sample sizes) are null",
+            "have sampled: numbers that need samples of a policy (KL, total variation, effective "
+            "sample sizes) are null",
             evidence={"policies": list(result.policies)},
         )
 
@@ -166,11 +165,11 @@ SAMPLER_NOT_COMPARED = Check(
     slug="sampler-not-compared",
     severity="note",
     stages=("compare",),
-    asks="Is the policy that sampled the tokens among those that are compared?",
-    says="The sampler is not among the policies that are compared, so that no mean under one of "
-    "them can be made of the sampled tokens. What presupposes a sampling law is null, with the "
-    "level unknown; k2_kl and other sizes of the log-ratio stay.",
-    fix="compare it too (--policy rollout), or name the policy that sampled with --behavior",
+    asks="Is the policy that sampled among the compared ones?",
+    says="The sampler is not among the compared policies, so no expectation under one of them can "
+    "be estimated from the tokens. Numbers that need one are null, with level unknown; k2_kl and "
+    "other sizes of the log-ratio remain.",
+    fix="compare the sampler too (--policy rollout), or name it with --behavior",
     example="rcdiag compare scored.parquet --behavior vllm_bf16",
     see=("sampler", "token_means"),
     find=_sampler_missing,
@@ -188,15 +187,11 @@ def _noise_floor(given: CheckInput) -> Iterator[Observation]:
         for name, pair in result.pairs.items()
         if pair.at_floor and name in result.figures and name not in repeated
     ]
-    comparison = (
-        f"no further apart than that: {', '.join(at_floor)}"
-        if at_floor
-        else "all pairs are above it"
-    )
+    comparison = f"at this floor: {', '.join(at_floor)}" if at_floor else "all pairs are above it"
     yield Observation(
-        message=f"`{floor.policy}` differs from itself in another batch by k2 "
-        f"{floor.k2.value:.2g} nats per token, at most {floor.log_ratio_abs_max or 0.0:.2g} "
-        f"nats; {comparison}",
+        message=f"noise floor of `{floor.policy}` (the same policy in other batches): k2 "
+        f"{measured(floor.k2)[0]} nats per token, largest difference "
+        f"{number(floor.log_ratio_abs_max or 0.0)} nats; {comparison}",
         evidence={"k2": floor.k2.value, "pairs": at_floor},
     )
 
@@ -205,11 +200,10 @@ NOISE_FLOOR = Check(
     slug="noise-floor",
     severity="note",
     stages=("compare",),
-    asks="How far is one policy from itself when it is scored in another batch?",
-    says="One policy was scored twice with other batches, and this is how far it is from itself. "
-    "Pairs that are no further apart differ by noise of kernels that depend on the batch.",
-    fix="differences at the floor are noise of kernels that depend on the batch; do not look for "
-    "their cause",
+    asks="How much does a policy differ from itself when scored in other batches?",
+    says="One policy was scored twice in different batches; the difference is the noise floor. "
+    "Pairs at this floor differ only by batch-dependent kernels.",
+    fix="nothing to do about pairs at the floor: batch-dependent kernels",
     example="rcdiag score rollouts.parquet --model PATH --ladder engine --noise-floor -o "
     "scored.parquet",
     see=("k2_kl",),
@@ -236,13 +230,13 @@ UNLIKE_ENGINES = Check(
     slug="unlike-engines",
     severity="note",
     stages=("score", "compare"),
-    asks="Were all rows of a policy scored by engines of one kind?",
-    says="Engines on unlike devices, or with other versions of their libraries, scored the rows of "
-    "one policy. They round otherwise, so that a part of the mismatch may be theirs and not the "
-    "run's; the metadata of the table lists them with their hosts, parts and tokens.",
-    fix="score again on nodes of one kind; or measure how far the kinds are apart: score the "
-    "policy on each of them under a name of its own, then rcdiag compare",
-    example="half of the parts on an H200 and half on an A100",
+    asks="Were all rows of a policy scored on the same kind of engine?",
+    says="Engines on different devices or with different library versions scored the rows of one "
+    "policy. They round differently, so part of the mismatch may come from them; the table's "
+    "metadata lists them with hosts, parts and tokens.",
+    fix="score again on one kind of node, or score the policy on each kind under its own name and "
+    "run rcdiag compare",
+    example="half of the table on an H200 and half on an A100",
     see=("noise-floor",),
     find=_unlike_engines,
 )

@@ -1,6 +1,6 @@
-"""These are the words of findings that are made while settings of a trainer are read.
+"""Texts of findings that are made while a trainer's settings are read.
 
-Those that a trainer makes of its own settings stand in the `findings.toml` beside its code.
+A trainer's own are in the `findings.toml` next to its code.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ TRAINER_CONFIG_CHECKS = (
     _of_settings(
         "threshold-read-as-number",
         "error",
-        "Does YAML read every bound as it is written?",
-        "YAML lets underscores group digits, so that bounds without quotes may be one number, and "
-        "the trainer takes that.",
+        "Does YAML read every bound as intended?",
+        "YAML lets underscores group digits: unquoted bounds may be read as one number, and the "
+        "trainer uses that.",
         "write the bounds in quotes",
         'rollout_is_threshold: 0.5_5 is 0.55; write "0.5_5"',
         ("rollout_is_threshold", "rollout_rs_threshold"),
@@ -52,9 +52,8 @@ TRAINER_CONFIG_CHECKS = (
     _of_settings(
         "trainer-refuses",
         "error",
-        "Does the trainer itself take these settings?",
-        "The trainer itself would stop on these settings. Nothing is computed for them; all else "
-        "goes on.",
+        "Does the trainer accept these settings?",
+        "The trainer itself rejects these settings. Nothing is computed for them.",
         "change the settings as the message says",
         "rollout_rs: geometric in verl 0.7.1, which calls it seq_mean_k1",
         ("rollout_rs", "rollout_is_threshold"),
@@ -63,46 +62,55 @@ TRAINER_CONFIG_CHECKS = (
     _of_settings(
         "settings-not-computed",
         "error",
-        "Can a table give what these settings compute?",
-        "The trainer takes these settings, and they need what no table has. Nothing is computed "
-        "for them; all else goes on.",
-        "take the settings that the message names",
+        "Can these settings be computed from a table?",
+        "The trainer accepts these settings, but they need data that no table has. Nothing is "
+        "computed for them.",
+        "use the settings that the message names",
         "prox_logp_method: loglinear in AReaL, by versions that the trainer was at",
         ("prox_logp_method", "trainer-refuses"),
     ),
     _of_settings(
         "trainer-guessed",
         "note",
-        "Which generation of the trainer is the config of?",
-        "A trainer's config fits several generations; the finding names the one it was read as.",
+        "Which version of the trainer is the config for?",
+        "The config fits several versions of the trainer; the finding names the one used.",
         f"say which it is with {setting('trainer')}",
         "rcdiag score rollouts.parquet --trainer-config config.yaml --trainer verl-0.8.0",
     ),
     _of_settings(
+        "trainer-not-chosen",
+        "note",
+        "Are the presets those of the trainer that wrote the dump?",
+        "The dump was written by one trainer, and the presets are those of another, which is the "
+        "default.",
+        f"choose it with {setting('trainer')}",
+        "rcdiag score rollout_data/ --trainer slime",
+    ),
+    _of_settings(
         "trainer-defaults",
         "note",
-        "Does the file set anything of the correction?",
-        "A trainer's config has no setting of its correction; what is computed is what the trainer "
-        "then does, which is a correction for some trainers.",
-        "give the file in which the settings stand",
+        "Does the file configure the correction?",
+        "The config has no settings of the correction; the trainer's default is computed, which "
+        "for some trainers is a correction.",
+        "give the file with the settings",
         "a TRL config with use_vllm: true alone runs sequence_mask with clip_max 3",
     ),
     _of_settings(
         "base-config-missing",
         "warning",
-        "Are the files there on which the trainer's config stands?",
-        "A YAML config names other files in `defaults` and changes some of their settings; without "
-        "them the trainer's own defaults are taken.",
-        "put the files where `defaults` names them",
+        "Are the base files of the config there?",
+        "A YAML config names base files in `defaults`; they are missing, so the trainer's own "
+        "defaults are used.",
+        "put the base files where `defaults` names them",
         "defaults: grpo_math_1B.yaml in a recipe of NeMo-RL",
         source="NeMo-RL, nemo_rl/utils/config.py, load_config_with_inheritance",
     ),
     _of_settings(
         "loss-of-trainer-config",
         "note",
-        "Which policy loss does the trainer's configuration ask for?",
-        "A replayed update takes its policy loss, the bounds of it and how losses of tokens become "
-        "one number from the trainer's own configuration file.",
+        "Which policy loss does the trainer's config choose?",
+        "A replayed update uses policy loss, clip range and aggregation of the trainer's config "
+        "file.",
         "options of the command override the file",
         "actor.policy_loss.loss_mode: gspo with clip_ratio_low: 3e-4 in a verl config",
         ("clip_low", "clip_high", "clip_c", "token-mean"),
@@ -111,17 +119,17 @@ TRAINER_CONFIG_CHECKS = (
         "carried-over",
         "note",
         "Which other trainers have this correction?",
-        "A preset of one trainer is carried over to another: it has an equal, only something near, "
-        "which does otherwise what the sentence says, or nothing.",
-        "take the settings of an equal; a near one gives other numbers",
+        "A preset of one trainer is translated to another: there is an exact equivalent, a close "
+        "one (the message says what differs), or none.",
+        "use the settings of an exact equivalent; a close one gives other numbers",
         "rcdiag score rollouts.parquet --carry verl:decoupled_token_is",
     ),
     _of_settings(
         "advantages-missing",
         "warning",
-        "Does the table have what the correction looks at?",
-        "A correction that looks at the sign of the advantages is not computed for a table without "
-        "them.",
+        "Does the table have the advantages that the correction needs?",
+        "A correction that depends on the sign of the advantages is not computed for a table "
+        "without them.",
         "record them in a column `advantages`",
         "DPPO drops tokens whose probability rose where the advantage is above 0",
     ),

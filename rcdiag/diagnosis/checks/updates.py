@@ -1,4 +1,4 @@
-"""These checks ask whether the updates of presets are safe, and whether they differ."""
+"""Checks of replayed updates: whether they are safe, and whether they differ."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, cause_first
+from rcdiag.formats import plural
 from rcdiag.results import MetricValue
 
 if TYPE_CHECKING:
@@ -19,8 +20,7 @@ def _undefined(given: CheckInput) -> Iterator[Observation]:
     names = {name: preset.undefined for name, preset in result.presets.items() if preset.undefined}
     if names:
         yield Observation(
-            message=f"no loss under {', '.join(names)}: {next(iter(names.values()))}; the other "
-            "presets go on",
+            message=f"no loss under {', '.join(names)}: {next(iter(names.values()))}",
             evidence=names,
         )
 
@@ -30,8 +30,8 @@ LOSS_UNDEFINED = Check(
     severity="warning",
     stages=("replay",),
     asks="Is there a loss under every preset?",
-    says="Under this preset there is no loss: every token of the batch is rejected. The trainer "
-    "logs NaN or 0 and takes no useful step.",
+    says="This preset rejects every token of the batch, so there is no loss. The trainer logs NaN "
+    "or 0 and takes no useful step.",
     fix="widen the bounds, or find the cause of the mismatch",
     example="decoupled_geo_rs where KL is above 0.001 nats per token and sequences long",
     see=("everything-rejected",),
@@ -60,8 +60,8 @@ def _unsafe(given: CheckInput) -> Iterator[Observation]:
         return
     without = any(result.presets[name].mode == "naive" for name in bad)
     yield Observation(
-        message=f"{len(bad)} of {len(result.presets)} updates are unsafe"
-        f"{', that without correction too' if without else ''}, for example {advised[0]}: "
+        message=f"{len(bad)} of {plural(len(result.presets), 'preset')} fail a health rule"
+        f"{', including no correction' if without else ''}; e.g. {advised[0]}: "
         f"{bad[advised[0]][0]}",
         evidence=bad,
         fix=cause_first(result) or _safe_ones(result),
@@ -76,22 +76,22 @@ def _safe_ones(result: ReplayResult) -> str:
         if preset.health.verdict == "ok" and preset.mode != "naive"
     ]
     if not safe:
-        return "lower the mismatch: no correction of this replay makes an update that is safe"
+        return "reduce the mismatch: no preset of this replay passes the health rules"
     named = ", ".join(safe[:SAFE_NAMED])
     more = f" and {len(safe) - SAFE_NAMED} more" if len(safe) > SAFE_NAMED else ""
-    return f"take one whose health is ok ({named}{more}), or lower the mismatch"
+    return f"use one with health ok ({named}{more}), or reduce the mismatch"
 
 
 UNSAFE_UPDATE = Check(
     slug="unsafe-update",
     severity="warning",
     stages=("replay",),
-    asks="Is the update of every preset safe by the rules of health?",
-    says="A replayed update breaks a rule of health: too few sequences kept, too small an "
-    "effective sample size, a few sequences that hold the gradient, a wrong direction, or a step "
-    "that moves the policy too far.",
-    fix="take one whose health is ok, or lower the mismatch; where the verdict is broken, repair "
-    "its cause first",
+    asks="Does the update of every preset pass the health rules?",
+    says="A replayed update fails a health rule: too few sequences kept, too small an effective "
+    "sample size, a few sequences that dominate the gradient, a wrong direction, or a step that "
+    "moves the policy too far.",
+    fix="use a preset with health ok, or reduce the mismatch; where the verdict is broken, fix its "
+    "cause first",
     example="rcdiag replay DUMP -v shows every rule with its source",
     see=("health",),
     find=_unsafe,
@@ -99,7 +99,7 @@ UNSAFE_UPDATE = Check(
 
 
 def _parting(given: CheckInput) -> Iterator[Observation]:
-    """Report the first step after which a decoupled and a bypass copy are told apart."""
+    """Report the first step after which decoupled and bypass updates differ significantly."""
     result: ReplayResult = given.result
     for step in result.steps:
         after = {
@@ -116,7 +116,7 @@ def _parting(given: CheckInput) -> Iterator[Observation]:
         if apart:
             one, other = apart[0]
             yield Observation(
-                message=f"from step {step.step} on decoupled and bypass part: {one} is "
+                message=f"decoupled and bypass differ from step {step.step} on: {one} is "
                 f"{after[one][1].value:.2g} nats per token from the sampler, {other} "
                 f"{after[other][1].value:.2g}",
                 evidence={"step": step.step, "pairs": [list(pair) for pair in apart[:10]]},
@@ -135,10 +135,10 @@ UPDATES_PART = Check(
     slug="updates-part",
     severity="note",
     stages=("replay",),
-    asks="Do decoupled and bypass updates from the same start leave the sampler alike?",
-    says="Over several steps decoupled and bypass updates from the same start leave the sampler by "
-    "different distances: their 95% intervals of KL(rollout || new) do not meet.",
-    fix="look at the figure over the steps; the one that leaves faster is the one to worry about",
+    asks="Do decoupled and bypass updates move equally far from the sampler?",
+    says="Over several steps, decoupled and bypass updates from the same start move different "
+    "distances from the sampler: their 95% intervals of KL(rollout || new) do not overlap.",
+    fix="see the figure over steps; the faster one is the riskier",
     example="rcdiag replay DUMP --model CHECKPOINT --steps 3",
     find=_parting,
 )
@@ -162,10 +162,10 @@ ALL_UPDATES_ALIKE = Check(
     slug="all-updates-alike",
     severity="note",
     stages=("replay",),
-    asks="Does it matter which preset is taken?",
-    says="All presets make the same update on this batch: no ratio is near a bound.",
-    fix="nothing to choose between; look at a step with more mismatch",
-    example="a step whose sampler and trainer agree to rounding",
+    asks="Does the choice of preset matter?",
+    says="All presets make the same update on this batch: no ratio is near a threshold.",
+    fix="nothing to choose; try a step with more mismatch",
+    example="a step where sampler and trainer agree up to rounding",
     find=_alike,
 )
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rcdiag.formats import RAISED
 from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.formats import RAISED
 from rcdiag.pages.shapes import heights, name_ticks, shades, signed_decades, whole_numbers
 from rcdiag.pages.style import FIRST, INK, NARROW, SECOND, short
 from rcdiag.results import CompareResult, MetricValue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rcdiag.pages.formats import number, share
+from rcdiag.formats import plural, share, with_interval
 from rcdiag.pages.score.words import alone
 from rcdiag.results import CompareResult, PairResult
 from rcdiag.results.compare import NOT_GIVEN, WEIGHTED, Ladder
@@ -15,7 +15,7 @@ def answer(result: CompareResult) -> str:
     ladder, near = result.ladder, nearest(result)
     if not ladder.rungs:
         return near
-    whole = f"{ladder.policies[0]} → {ladder.policies[-1]}: k2 {number(ladder.whole.value)} nats"
+    whole = f"{ladder.policies[0]} → {ladder.policies[-1]}: k2 {with_interval(ladder.whole)} nats"
     more = _largest_step(ladder) if len(ladder.rungs) > 1 else ""
     return f"{whole} per token{more}; {near}"
 
@@ -27,7 +27,7 @@ def _largest_step(ladder: Ladder) -> str:
         return ""
     step = f"{largest.start} → {largest.end}"
     if largest.share.level == "unknown":
-        return ", of which no step's share can be told"
+        return ", no step's share is certain"
     return f", {step} adds {share(largest.share)} of it"
 
 
@@ -38,37 +38,37 @@ def sampler_of(result: CompareResult) -> str | None:
 
 
 def nearest(result: CompareResult) -> str:
-    """Say which policies are nearest to what sampled; the sampler itself is no news."""
+    """Say which policies have the highest mean log-prob on the sampled tokens."""
     sampler, names = sampler_of(result), result.nearest_policies
     others = ", ".join(name for name in names if name != sampler)
     if sampler is None:
-        return f"nearest to what sampled: {others or 'not known'}"
+        return f"best fit to the sampled tokens: {others or 'not known'}"
     if sampler not in names:
-        return f"nearest to what sampled: {others or 'not known'}, and not {sampler}"
+        return f"best fit to the sampled tokens: {others or 'not known'}, better than {sampler}"
     if not others:
-        return f"no other policy is as near to what sampled as {sampler} itself"
-    return f"as near to what sampled as {sampler} itself: {others}"
+        return f"{sampler} fits the sampled tokens best"
+    return f"{sampler} and {others} fit the sampled tokens best"
 
 
 def nearness(result: CompareResult, name: str) -> str:
-    """Say in a word or two how near a policy is to what sampled; empty where others are nearer."""
+    """Say whether a policy fits the sampled tokens best; empty where others fit better."""
     policy = result.policies[name]
     if policy.role != "sampler":
-        return "nearest" if policy.may_be_nearest else ""
+        return "best fit" if policy.may_be_nearest else ""
     if len(result.policies) == 1:
         return "sampler"  # there is none that could be nearer
-    return "sampler" if policy.may_be_nearest else "not nearest"
+    return "sampler" if policy.may_be_nearest else "not best fit"
 
 
 def how_rows_are_made(result: CompareResult) -> str:
-    """Say under which law the rows of a matrix of KL are; empty where each row's policy sampled."""
+    """Say which distribution the rows of a KL matrix average over; empty where it is their own."""
     sampler, means = sampler_of(result), {pair.token_means for pair in result.pairs.values()}
     sentences = []
     if WEIGHTED in means:
-        sentences.append(f"rows other than {sampler}, which sampled, are weighted to it")
+        sentences.append(f"rows other than {sampler} are reweighted from it")
     if NOT_GIVEN in means:
         unknown = "the sampler is not compared"
-        why = unknown if sampler is None else f"weights to {sampler} cannot tell it"
+        why = unknown if sampler is None else "too few effective samples after reweighting"
         sentences.append(f"n/a: {why}")
     return "; ".join(sentences)
 
@@ -83,7 +83,7 @@ def means(pair: PairResult, sampler: str | None) -> str:
     missing = [what for what, how in made.items() if how == NOT_GIVEN]
     sentences = []
     if weighted:
-        sentences.append(f"{' and '.join(weighted)}: weighted to {sampler}, which sampled")
+        sentences.append(f"{' and '.join(weighted)}: reweighted from {sampler}, which sampled")
     if missing:
         sentences.append(f"{' and '.join(missing)}: not given")
     return "; ".join(sentences)
@@ -91,5 +91,4 @@ def means(pair: PairResult, sampler: str | None) -> str:
 
 def counted_policies(result: CompareResult) -> str:
     """Count the policies of a comparison in words."""
-    count = len(result.policies)
-    return "1 policy" if count == 1 else f"{count} policies"
+    return plural(len(result.policies), "policy", "policies")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rcdiag.formats import percentage
 from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.formats import percentage
 from rcdiag.pages.style import FIRST, INK
 from rcdiag.results import ScoreResult
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rcdiag.formats import number, percentage
 from rcdiag.pages.charts import Axis, Chart, Mark, Series
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.formats import number, percentage
 from rcdiag.pages.shapes import ends, heights, whole_numbers
 from rcdiag.pages.style import FIRST, SECOND
 from rcdiag.results import MetricValue, ScoreResult

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rcdiag.formats import effective, fraction, part_of, with_interval
 from rcdiag.frozen import dataclass
-from rcdiag.pages.formats import effective, fraction, part_of, with_interval
 from rcdiag.results import CorrectionResult, ScoreResult, SequenceTokens
 
 
@@ -85,6 +87,71 @@ def _row(name: str, correction: CorrectionResult, tokens: int, sequences: int) -
         else f"{correction.weight_sum / tokens:.4g}",
         bias_bound="" if actual["bias_bound"] is None else f"{actual['bias_bound']:.2g}",
     )
+
+
+# A preset changes next to nothing where it keeps every token and its weights are this even.
+EVEN = 0.99
+LISTED = 2  # presets that are named on a line
+
+
+def preset_lines(result: ScoreResult, default: str | None = None) -> list[tuple[str, str]]:
+    """Say in three lines what the presets do here: label and sentence.
+
+    Which change nothing, which cost most, and what `default` does, which the trainer takes where
+    nothing is set. A few presets have a line each.
+    """
+    names = list(result.corrections)
+    if len(names) <= 3:
+        return [
+            (name, f"{_effect(result, name)} ({result.corrections[name].level or 'not judged'})")
+            for name in names
+        ]
+    idle = [name for name in names if _changes_nothing(result, name)]
+    active = [name for name in names if name not in idle]
+    lines = []
+    if idle:
+        lines.append(("no effect", f"{len(idle)} of {len(names)} presets: {_named(idle)}"))
+    if active:
+        worst = min(active, key=lambda name: _effective(result, name))
+        alike = [name for name in active if _effective(result, name) == _effective(result, worst)]
+        more = f" (+{len(alike) - 1})" if len(alike) > 1 else ""
+        lines.append(("cost most", f"{worst}{more}: {_effect(result, worst)}"))
+    if default in result.corrections:
+        trainer = result.corrections[default].trainer
+        lines.append(("default", f"{trainer}: {default}, {_effect(result, default)}"))
+    return lines
+
+
+def _changes_nothing(result: ScoreResult, name: str) -> bool:
+    correction = result.corrections[name]
+    shares = (correction.actual["ess_token_applied"], correction.actual["ess_seq_applied"])
+    even = all(share is not None and share >= EVEN for share in shares)
+    return correction.kept_tokens == result.num_tokens and even
+
+
+def _effective(result: ScoreResult, name: str) -> float:
+    """Return the share of sequences that are effective under a preset; -1 where it is not known."""
+    share: float | None = result.corrections[name].actual["ess_seq_applied"]
+    return -1.0 if share is None else round(share, 6)
+
+
+def _effect(result: ScoreResult, name: str) -> str:
+    """Say what a preset keeps, and the effective sample size of sequences under its weights."""
+    correction = result.corrections[name]
+    if _changes_nothing(result, name):
+        return "changes nothing"
+    kept = f"keeps {part_of(correction.kept_tokens, max(result.num_tokens, 1))} of tokens"
+    share = correction.actual["ess_seq_applied"]
+    if share is None:
+        return f"{kept}, ESS unknown"
+    left = effective(share * result.num_sequences)
+    return f"{kept}, ESS {left} of {result.num_sequences:,}"
+
+
+def _named(names: Sequence[str]) -> str:
+    """Name the first few of a list."""
+    more = f", and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"{', '.join(names[:LISTED])}{more}"
 
 
 def holds_text(sequence: SequenceTokens) -> bool:

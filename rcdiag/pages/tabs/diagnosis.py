@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
+from rcdiag.formats import measured, number, shortened
 from rcdiag.frozen import dataclass
 from rcdiag.pages.answers import answer
 from rcdiag.pages.blocks import (
@@ -31,7 +32,6 @@ from rcdiag.pages.blocks import (
 )
 from rcdiag.pages.diagnose.words import posterior_rows
 from rcdiag.pages.drawn import figures_of
-from rcdiag.pages.formats import interval, number, shortened
 from rcdiag.pages.gauges import gauges, limits
 from rcdiag.pages.headline import Headline, counted, headline
 from rcdiag.pages.merge import DumpResults
@@ -133,7 +133,7 @@ def _verdict(results: DumpResults) -> Section:
 
 def _gauges(results: DumpResults) -> Section | None:
     mismatch = mismatch_of(results)
-    made = gauges(mismatch, results.largest.num_sequences) if mismatch else []
+    made = gauges(mismatch, results.measured_sequences) if mismatch else []
     if not made:
         return None
     blocks: list[Block] = [Gauges(items=made)]
@@ -318,11 +318,12 @@ def _beyond(finding: Finding, mismatch: Mapping[str, MetricValue]) -> list[Beyon
         if number_here is None or guide is None or number_here.value != value:
             return []  # of a step, or of other tokens than those of the page's numbers
         bounds = _limits(guide, number_here).text
+        value_here, interval = measured(number_here)
         made.append(
             Beyond(
                 name=term(name),
-                value=number(number_here.value),
-                interval=interval(number_here) if number_here.low != number_here.high else "",
+                value=value_here,
+                interval=interval,
                 limits=f"{number_here.level}; {bounds}" if bounds else str(number_here.level),
                 source=guide.source,
             )

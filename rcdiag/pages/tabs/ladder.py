@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rcdiag.formats import number
 from rcdiag.pages.blocks import (
     Block,
     Column,
@@ -21,7 +22,6 @@ from rcdiag.pages.blocks import (
 from rcdiag.pages.compare.policies import distances
 from rcdiag.pages.compare.words import answer, means, nearness, sampler_of
 from rcdiag.pages.drawn import figures_of
-from rcdiag.pages.formats import number
 from rcdiag.pages.merge import DumpResults
 from rcdiag.results import CompareResult, Rung
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
+from rcdiag.formats import number, shortened
 from rcdiag.pages.blocks import (
     Block,
     Cell,
@@ -28,7 +29,6 @@ from rcdiag.pages.blocks import (
 )
 from rcdiag.pages.command_again import with_sequence
 from rcdiag.pages.drawn import figures_of
-from rcdiag.pages.formats import number, shortened
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.score.exceedance import SMALLEST, any_beyond
 from rcdiag.pages.score.profiles import FIGURES as PROFILES

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rcdiag.formats import measured
 from rcdiag.frozen import dataclass
 from rcdiag.pages.blocks import (
     Block,
@@ -26,7 +27,6 @@ from rcdiag.pages.blocks import (
     text,
 )
 from rcdiag.pages.drawn import figures_of
-from rcdiag.pages.formats import interval, number
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.replay.words import FACTORS, TAGS, answer, decided_by, divided, health_order
 from rcdiag.pages.tabs.corrections.treatments import NONE, recommended
@@ -259,8 +259,8 @@ def _against(result: ReplayResult, update: Update, against: str, number_name: st
     if value is None or value.value is None:
         return ""
     sign = "+" if value.value > 0 else ""
-    ends = interval(value) if value.low != value.high else ""
-    return "\n".join(filter(None, (f"Δ {sign}{number(value.value)}", ends)))
+    written, interval = measured(value)
+    return "\n".join(filter(None, (f"Δ {sign}{written}", interval)))
 
 
 def _factors(result: ReplayResult) -> Section:

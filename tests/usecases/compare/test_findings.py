@@ -73,7 +73,7 @@ def test_a_sampler_that_is_not_nearest_is_said_with_who_is(tmp_path):
     finding = only(result, "recorded-is-not-nearest")
     assert result.nearest_policies == ["old"]
     assert finding.evidence == {"nearest": ["old"], "behind": pytest.approx(0.05)}
-    assert "`old` is nearer" in finding.message
+    assert "`old` fits the sampled tokens better" in finding.message
 
 
 def test_a_sampler_that_is_nearest_is_left_in_peace(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.diagnosis.triangulation import noise_floor
-from rcdiag.pages.formats import share
+from rcdiag.formats import share
 from rcdiag.statistics.moments import k2
 from rcdiag.usecases.compare.ladder import ladder
 from tests.builders import flat

@@ -1,0 +1,152 @@
+"""Screens, pages, findings and sentences write numbers and counts with these functions.
+
+A number has the digits that its 95% interval bears: value and ends are rounded to the same
+decimal, the second digit of the interval's width. Without an interval it has three digits.
+"""
+
+from __future__ import annotations
+
+from math import floor, isfinite, log10
+from typing import Protocol
+
+NOT_AVAILABLE = "n/a"
+# A number below this is what float64 leaves of a zero.
+NOISE = 1e-12
+# At most so many decimals near 1, and digits anywhere: log-probs are rounded by engines.
+DECIMALS, DIGITS = 4, 5
+# Digits of a power of ten -> raised letters, which any font and any terminal has.
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+class Measured(Protocol):
+    """A number with its 95% interval; an end is None where the table cannot show it."""
+
+    @property
+    def value(self) -> float | None: ...
+    @property
+    def low(self) -> float | None: ...
+    @property
+    def high(self) -> float | None: ...
+    @property
+    def level(self) -> str | None: ...
+
+
+def number(value: float | None) -> str:
+    """Write a number that has no interval in three digits, near 1 in up to four decimals."""
+    if value is None:
+        return NOT_AVAILABLE
+    if not isfinite(value):
+        return str(value)
+    if abs(value) < NOISE:
+        return "0"
+    distance = abs(value - 1.0)
+    if distance < NOISE:
+        return "1"
+    if distance < 0.1:
+        return f"{value:.{min(1 - _exponent(distance), DECIMALS)}f}"
+    return f"{float(f'{value:.3g}'):,.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def measured(number_: Measured) -> tuple[str, str]:
+    """Write a number and its 95% interval: `0.025` and `0.021 to 0.032`.
+
+    The interval is `up to 0.032` or `from 0.021` where one end cannot be told, and empty where it
+    has no ends or no width.
+    """
+    value, low, high = number_.value, number_.low, number_.high
+    ends = [end for end in (low, high) if end is not None]
+    if value is None or not ends or low == high:
+        return number(value), ""
+    width = abs(ends[-1] - ends[0]) if len(ends) == 2 else 2.0 * abs(value - ends[0])
+    largest = max(abs(value), *map(abs, ends))
+    if width < NOISE:
+        return number(value), ""
+    if not isfinite(width) or not isfinite(largest):
+        return number(value), between(
+            *(None if end is None else number(end) for end in (low, high))
+        )
+    most = DECIMALS if abs(largest - 1.0) < 0.1 else DIGITS - 1 - _exponent(largest)
+    decimals = min(1 - _exponent(width), most)
+    # A value far below the width of its interval keeps one digit.
+    own = max(decimals, min(-_exponent(value), 6)) if abs(value) >= NOISE else decimals
+    powers = largest < 1e-4
+    return _rounded(value, own, powers), between(
+        *(None if end is None else _rounded(end, decimals, powers) for end in (low, high))
+    )
+
+
+def with_interval(number: Measured) -> str:
+    """Write a number with its 95% interval in brackets: `0.025 (0.021 to 0.032)`."""
+    value, interval = measured(number)
+    return f"{value} ({interval})" if interval else value
+
+
+def between(low: str | None, high: str | None) -> str:
+    """Write the ends of an interval; an end that cannot be told is None."""
+    if low is None:
+        return "" if high is None else f"up to {high}"
+    return f"from {low}" if high is None else f"{low} to {high}"
+
+
+def _rounded(value: float, decimals: int, powers: bool) -> str:
+    """Round to a decimal, one left of the point if negative; `powers` writes a power of ten."""
+    if abs(value) < NOISE:
+        return "0"
+    if powers or abs(value) >= 1e6:
+        return f"{value:.{max(_exponent(value) + decimals, 0)}e}"
+    return f"{round(value, decimals):z,.{max(decimals, 0)}f}"
+
+
+def _exponent(value: float) -> int:
+    return floor(log10(abs(value)))
+
+
+def percentage(share: float) -> str:
+    """Write a share as a percentage of three digits; 100% only where it is all."""
+    if not isfinite(share):
+        return number(share)
+    percent = 100.0 * share
+    if percent in (0.0, 100.0):
+        return f"{percent:.0f}%"
+    if abs(percent) < 0.01:
+        return "<0.01%" if percent > 0.0 else ">-0.01%"
+    digits = next((d for d in (3, 4, 5, 6) if float(f"{percent:.{d}g}") != 100.0), None)
+    return "100%" if digits is None else f"{percent:.{digits}g}%"
+
+
+def percent(number: Measured) -> str:
+    """Write a measured share in whole per cent; one below 10% has a digit more."""
+    if number.value is None:
+        return NOT_AVAILABLE
+    return f"{100.0 * number.value:z.{0 if abs(number.value) >= 0.1 else 1}f}%"
+
+
+def share(number: Measured) -> str:
+    """Write a share as `percent` does, and `unknown` where its interval is too wide to tell it."""
+    return "unknown" if number.level == "unknown" else percent(number)
+
+
+def part_of(part: int, whole: int) -> str:
+    """Write a count as a percentage of all, with one digit; 100% only where all are counted."""
+    return "100%" if part == whole else f"{100.0 * part / whole:.1f}%"
+
+
+def fraction(value: float | None) -> str:
+    """Write a number between 0 and 1, with three digits after the point."""
+    return NOT_AVAILABLE if value is None else f"{value:.3f}"
+
+
+def effective(samples: float) -> str:
+    """Write an effective sample size, from ten on without a fraction."""
+    return f"{samples:,.0f}" if 10.0 <= samples < 1e15 else f"{samples:.3g}"
+
+
+def plural(count: int, noun: str, several: str = "") -> str:
+    """Write a count with its noun: `1 sequence`, `2,304 sequences`, `2 batches`."""
+    return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"
+
+
+def shortened(value: str, most: int) -> str:
+    """Leave out the middle of a text of more than `most` letters."""
+    half = (most - 1) // 2
+    return value if len(value) <= most else f"{value[:half]}…{value[-half:]}"

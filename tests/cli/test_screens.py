@@ -1,0 +1,221 @@
+"""The first screen holds its answer: 40 lines of 80 columns, and help two screens."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import rcdiag as api
+from cli.app import NAMES
+from cli.options_trainer import complete_preset, complete_trainer
+from cli.terminal.console import TerminalConsole
+from cli.terminal.draw import draw
+from rcdiag.results import Result
+from tests.usecases.compare.tables import write_policies
+from tests.usecases.diagnosed_tables import TABLES, written
+
+SAMPLES = Path(__file__).parents[2] / "sample_data"
+TABLES_OF_SAMPLES = ("rollouts", "stale", "temperature", "multi_turn")
+# The longest screens of the diagnosed tables: two faults, many findings, invalid values.
+LONGEST = ("divided", "zeros", "last step", "both NaN", "louder noise", "few rows")
+LINES = 40
+
+
+def screen(result: Result, width: int = 80, *, verbose: bool = False) -> list[str]:
+    out = TerminalConsole(file=io.StringIO(), width=width, highlight=False)
+    draw(out, result, verbose=verbose)
+    return [line.rstrip() for line in out.file.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("command", ["score", "compare", "diagnose"])
+@pytest.mark.parametrize("name", TABLES_OF_SAMPLES)
+def test_the_screen_of_a_sample_has_40_lines_of_80_columns(command, name):
+    lines = screen(getattr(api, command)(SAMPLES / f"{name}.parquet"))
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("command", ["score", "compare"])
+@pytest.mark.parametrize("name", LONGEST)
+def test_the_screen_of_a_broken_table_has_40_lines(command, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = getattr(api, command)(written(name, Path()))
+    assert len(screen(result)) <= LINES
+    assert name in TABLES
+
+
+@pytest.mark.parametrize("count", [3, 6, 10])
+def test_the_screen_of_many_policies_has_40_lines(count, tmp_path):
+    names = ["rollout", *(f"p{index}" for index in range(count - 2)), "old"]
+    rows = [[-0.5, -1.5, -0.1], [-0.2, -2.0]] * 10
+    values = {
+        name: [[value - 0.02 * index for value in row] for row in rows]
+        for index, name in enumerate(names)
+    }
+    result = api.compare(write_policies(tmp_path / "t.parquet", values))
+    lines = screen(result)
+    assert len(lines) <= LINES
+    assert all(any(name in line.split() for line in lines) for name in names)
+    assert len(screen(result, verbose=True)) > len(lines)
+
+
+def test_the_verdict_comes_first_and_the_way_to_the_rest_last():
+    result = api.score(SAMPLES / "temperature.parquet")
+    lines = screen(result)
+    assert lines[0].startswith("broken        temperature-raw-recorded, ")
+    assert lines[-1].split()[:1] == ["more"]
+    assert "-v" in lines[-1]
+    assert sum(line.startswith(("no effect", "cost most", "default")) for line in lines) == 3
+    metrics = [line.split()[0] for line in lines if line.split()[:1] and "_" in line.split()[0]]
+    assert "k3_kl" in metrics
+
+
+def test_every_finding_has_one_line_and_the_cause_is_pointed_at():
+    result = api.score(SAMPLES / "temperature.parquet")
+    lines = screen(result)
+    for finding in result.findings:
+        (line,) = [one for one in lines if f"{finding.severity}  {finding.slug}  " in one]
+        assert len(line) <= 80
+    (sampler,) = [line for line in lines if "behavior-is-not-the-sampler" in line]
+    assert sampler.endswith("see do 1")
+    assert "proposal" not in "\n".join(lines)  # sources are with -v
+    assert "proposal" in "\n".join(screen(result, verbose=True))
+
+
+def test_a_wide_terminal_says_what_numbers_are_and_a_narrow_one_what_it_hides():
+    result = api.score(SAMPLES / "stale.parquet")
+    assert any("what it is" in line for line in screen(result, 140))
+    assert any(line.strip().startswith("hidden:") for line in screen(result, 45))
+
+
+@pytest.mark.parametrize("command", NAMES)
+def test_help_fits_two_screens_and_help_all_has_every_option(rcdiag, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = rcdiag(command, "--help")
+    assert ran.code == 0
+    assert len(ran.out.splitlines()) <= 80
+    if "--help-all" in ran.out:
+        everything = rcdiag(command, "--help-all")
+        assert everything.code == 0
+        assert len(everything.out.splitlines()) > len(ran.out.splitlines())
+    assert len(rcdiag(command, "--help").out.splitlines()) == len(ran.out.splitlines())
+
+
+def test_trainers_and_their_presets_complete():
+    context = SimpleNamespace(params={"trainer": "slime"})
+    assert complete_trainer("sli") == ["slime"]
+    assert "icepop_by_flag" in complete_preset(context, "ice")
+
+
+@pytest.mark.parametrize("command", ["score", "compare", "diagnose"])
+@pytest.mark.parametrize("level", ["warning", "error"])
+def test_one_policy_is_no_all_clear(rcdiag, tmp_path, monkeypatch, command, level):
+    """Nor where its values are rounded, which costs nothing next to another policy."""
+    table = pq.read_table(SAMPLES / "stale.parquet").drop_columns(["old_log_probs"])
+    rounded = [[round(value, 3) for value in row] for row in table["rollout_log_probs"].to_pylist()]
+    place = table.column_names.index("rollout_log_probs")
+    column = pa.array(rounded, pa.list_(pa.float32()))
+    pq.write_table(table.set_column(place, "rollout_log_probs", column), tmp_path / "one.parquet")
+    monkeypatch.chdir(tmp_path)
+    ran = rcdiag(command, "one.parquet", "--fail-on", level)
+    assert ran.code == 1
+    assert "one policy" in ran.err
+    assert "rcdiag score one.parquet --model CKPT" in " ".join(ran.out.split())
+    assert "nothing to do" not in ran.out.lower()
+    assert rcdiag(command, "one.parquet").code == 0
+
+
+def test_nan_in_spans_without_a_mask_is_a_missing_mask(tmp_path):
+    table = pq.read_table(SAMPLES / "multi_turn.parquet")
+    mask = table["response_mask"].to_pylist()
+    place = table.column_names.index("rollout_log_probs")
+    values = [
+        [value if kept else float("nan") for value, kept in zip(row, own, strict=True)]
+        for row, own in zip(table["rollout_log_probs"].to_pylist(), mask, strict=True)
+    ]
+    table = table.set_column(place, "rollout_log_probs", pa.array(values, pa.list_(pa.float32())))
+    pq.write_table(table.drop_columns(["response_mask"]), tmp_path / "t.parquet")
+    diagnosis = api.score(tmp_path / "t.parquet").diagnosis
+    assert [cause.slug for cause in diagnosis.causes][:1] == ["mask-includes-tool"]
+    assert "mask is missing" in diagnosis.summary
+    alone = table.drop_columns(["response_mask", "old_log_probs"])
+    pq.write_table(alone, tmp_path / "one.parquet")
+    diagnosis = api.score(tmp_path / "one.parquet").diagnosis
+    assert [cause.slug for cause in diagnosis.causes] == ["mask-includes-tool"]
+
+
+def test_nan_to_the_end_of_a_response_is_no_missing_mask(tmp_path):
+    rows = [[-0.5] * 30 for _ in range(20)]
+    spoilt = [[*row[:20], *[float("nan")] * 10] for row in rows]
+    path = write_policies(tmp_path / "t.parquet", {"rollout": spoilt, "old": rows})
+    causes = api.score(path).diagnosis.causes
+    assert "mask-includes-tool" not in [cause.slug for cause in causes]
+
+
+def test_policies_that_would_be_scored_for_nothing_are_refused_at_once(rcdiag):
+    words = ("--policy", "a=hf:float32", "--policy", "b=hf:bfloat16", "--model", "CKPT")
+    ran = rcdiag("score", SAMPLES / "rollouts.parquet", *words)
+    assert ran.code == 2
+    assert "a, b would be scored and then not used" in ran.err
+    dump = SAMPLES / "rollouts.parquet"
+    assert f"rcdiag compare {dump} {' '.join(words)}" in ran.err
+
+
+def test_too_few_tokens_name_the_next_step(tmp_path):
+    rows = [[-0.5, -1.5]] * 4
+    shifted = [[value - 0.01 for value in row] for row in rows]
+    path = write_policies(tmp_path / "t.parquet", {"rollout": rows, "old": shifted})
+    diagnosis = api.score(path).diagnosis
+    assert diagnosis.verdict == "inconclusive"
+    assert "take more rows: 8 tokens" in diagnosis.next[0].text
+
+
+def test_the_dump_of_another_trainer_hints_at_its_presets(tmp_path):
+    rows = [[-0.5, -1.5]] * 4
+    path = write_policies(tmp_path / "t.parquet", {"rollout": rows, "old": rows})
+    table = pq.read_table(path)
+    said = json.dumps({"format_version": 1, "conversion": {"format": "slime"}})
+    pq.write_table(table.replace_schema_metadata({"rcdiag": said}), path)
+    slugs = [finding.slug for finding in api.score(path).findings]
+    assert "trainer-not-chosen" in slugs
+    chosen = [finding.slug for finding in api.score(path, trainer="slime").findings]
+    assert "trainer-not-chosen" not in chosen
+
+
+def test_what_convert_says_is_missing_is_a_command_that_is_understood(rcdiag, tmp_path):
+    table = pq.read_table(SAMPLES / "stale.parquet").slice(0, 4)
+    gone = ["rollout_log_probs", "old_log_probs"]
+    pq.write_table(table.drop_columns(gone), tmp_path / "t.parquet")
+    ran = rcdiag("convert", tmp_path / "t.parquet", "-o", tmp_path / "c.parquet", "--json")
+    ways = {ran.document["lacking"][column] for column in gone}
+    (command,) = ways
+    words = command.replace("CKPT", str(SAMPLES / "policy/step_8")).split()[1:]
+    tried = rcdiag(*words, "--dry-run")
+    assert tried.code == 0
+    assert "would score `rollout`" in tried.err
+    assert "would score `old`" in tried.err
+
+
+def test_a_checkpoint_that_is_not_here_is_no_part_of_a_command(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    commands = [
+        action.command
+        for cause in api.score(SAMPLES / "stale.parquet").diagnosis.causes
+        for action in cause.actions
+        if action.command and action.command.startswith("rcdiag diagnose")
+    ]
+    assert commands
+    assert all("sample_data/policy" not in command.split("--model")[1] for command in commands)
+
+
+def test_one_is_singular(rcdiag, tmp_path):
+    path = write_policies(tmp_path / "t.parquet", {"rollout": [[-0.5]], "old": [[-0.4]]})
+    out = rcdiag("score", path).out
+    assert "1 response, 1 token" in out
+    assert "1 sequences" not in out

@@ -1,0 +1,83 @@
+"""Numbers have the digits that their interval bears."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcdiag.formats import measured, number, percentage, plural, with_interval
+from rcdiag.results import MetricValue
+
+FINITE = st.floats(-1e9, 1e9, allow_subnormal=False)
+
+
+def triple(value: float | None, low: float | None, high: float | None) -> MetricValue:
+    return MetricValue(value=value, low=low, high=high)
+
+
+def read(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+@pytest.mark.parametrize(
+    ("ends", "written"),
+    [
+        ((0.0252, 0.0213, 0.032), "0.025 (0.021 to 0.032)"),
+        ((0.99999911, 0.9999989, 0.99999934), "1.0000 (1.0000 to 1.0000)"),
+        ((5.46e-5, 4.98e-5, 6.21e-5), "5.5e-05 (5.0e-05 to 6.2e-05)"),
+        ((0.00093, 0.000893, 0.000977), "0.000930 (0.000893 to 0.000977)"),
+        ((1.44e-17, -1e-17, 2e-17), "0"),
+        ((203_000.0, 29_200.0, None), "200,000 (from 30,000)"),
+        ((0.272, None, 0.504), "0.27 (up to 0.50)"),
+        ((2.6e-5, 0.0, 0.0155), "0.00003 (0 to 0.015)"),
+        ((0.0151, 0.0151, 0.0151), "0.0151"),
+        ((0.5, None, None), "0.5"),
+        ((None, None, None), "n/a"),
+    ],
+)
+def test_value_and_interval_share_their_last_decimal(ends, written):
+    assert with_interval(triple(*ends)) == written
+
+
+@given(st.lists(FINITE, min_size=3, max_size=3, unique=True))
+def test_rounding_moves_value_and_ends_by_a_tenth_of_the_interval_at_most(numbers):
+    low, value, high = sorted(numbers)
+    written, interval = measured(triple(value, low, high))
+    if not interval:
+        return  # of rounding noise
+    allowed = 0.05 * (high - low) + 1e-4 * max(map(abs, numbers)) + 1e-12
+    shown = [read(interval.split(" to ")[0]), read(written), read(interval.split(" to ")[1])]
+    for exact, text in zip((low, value, high), shown, strict=True):
+        assert abs(exact - text) <= allowed * 1.001
+
+
+@given(st.lists(FINITE, min_size=3, max_size=3, unique=True))
+def test_no_number_has_more_than_five_significant_digits(numbers):
+    low, value, high = sorted(numbers)
+    written, _ = measured(triple(value, low, high))
+    digits = written.split("e")[0].replace(",", "").replace(".", "").lstrip("-0")
+    if abs(value) < 1e5:
+        assert len(digits) <= 5
+
+
+@given(FINITE)
+def test_a_number_without_an_interval_is_near_what_it_writes(value):
+    assert math.isclose(read(number(value)), value, rel_tol=6e-3, abs_tol=1e-12)
+
+
+def test_shares_of_almost_nothing_and_almost_all_are_not_written_as_powers():
+    assert percentage(-1.55e-7) == ">-0.01%"
+    assert percentage(3e-6) == "<0.01%"
+    assert percentage(0.999999) == "99.9999%"
+
+
+def test_one_is_singular_and_all_other_counts_are_plural():
+    assert [plural(count, "sequence") for count in (0, 1, 2304)] == [
+        "0 sequences",
+        "1 sequence",
+        "2,304 sequences",
+    ]
+    assert plural(2, "batch", "batches") == "2 batches"
