@@ -164,7 +164,8 @@ class _Means:
             error = np.sqrt(spread * clusters / np.maximum(clusters - 1, 1)) / count
             # One group alone shows no error.
             error = np.where(clusters > 1, error, np.inf)
-        shown = mean if back is None else back(mean)
+        with np.errstate(over="ignore"):  # a perplexity beyond float64 is infinite
+            shown = mean if back is None else back(mean)
         if small is None:
             return Series(name, shown, mean, error, least, name in OF_MISMATCH)
         scale, own = np.log(mean + small), error / (mean + small)

@@ -18,6 +18,8 @@ MANY_SYNCED = 4  # steps at rounding, after which one other step is no sampler t
 FEWEST_MIXED = 4  # rows sampled by several versions, from which on weights changed in flight
 # Share of squared log-ratios of one sign; other weights move tokens both ways.
 MOST_ONE_SIDED = 0.98
+# Nats, rms: a draft model is further from its target than this.
+LEAST_OF_DRAFT = 0.1
 # Standard errors by which log-ratios grow with the lag, and times by which they do over all lags.
 SURELY_LAGGING, LEAST_GROWTH = 4.0, 1.5
 FEWEST_OF_LAG = 4  # rows
@@ -345,7 +347,7 @@ def _draft_recorded(signs: Signs) -> Suspicion | None:
     """
     law = signs.law
     mean, z = law.mean
-    if law.rms < HONEST or mean < 0 or signs.validity.answer != INVALID:
+    if law.rms < LEAST_OF_DRAFT or mean < 0 or signs.validity.answer != INVALID:
         return None
     # Under the trainer's distribution E[1 / ratio] is 1, up to noise of the draft's own engine.
     if abs(law.inverse_mean[1]) > max(4.0, 0.4 * law.ratio_mean[1]):

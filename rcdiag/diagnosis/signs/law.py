@@ -50,8 +50,8 @@ class Law:
 
     @cached_property
     def rms(self) -> float:
-        """Return sqrt(E[log_ratio^2]), nats."""
-        return float(np.sqrt(np.mean(self.log_ratio**2)))
+        """Return sqrt(E[log_ratio^2]), nats, of log-ratios without a bound."""
+        return float(np.sqrt(np.mean(self.tokens.log_ratio**2)))
 
     @cached_property
     def k3(self) -> float:
