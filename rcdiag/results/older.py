@@ -1,7 +1,8 @@
 """Result documents of earlier formats get the names of the present format here.
 
 To rename a field: raise `FORMAT_VERSION` and add a table here. A place is a path into the document,
-with `*` for every item of a list or dictionary. Format 3 renamed values, the verdicts.
+with `*` for every item of a list or dictionary. Format 3 renamed values, the verdicts, and gave
+`expected` another meaning.
 """
 
 from __future__ import annotations
@@ -100,7 +101,21 @@ def upgraded(document: Any, kind: str) -> Any:
             document = renamed(document, place.split("/") if place else [], names)
     if document["format_version"] < 3 and isinstance(document.get("diagnosis"), dict):
         document = {**document, "diagnosis": _with_present_verdicts(document["diagnosis"])}
+    if document["format_version"] < 3:
+        document = _without_expected(document)
     return {**document, "format_version": FORMAT_VERSION}
+
+
+def _without_expected(part: Any) -> Any:
+    """Return a part without `expected` of numbers, which formats 1 and 2 made of the mismatch."""
+    if isinstance(part, dict):
+        number = {"value", "level", "expected"} <= set(part)
+        return {
+            key: _without_expected(value)
+            for key, value in part.items()
+            if not (number and key == "expected")
+        }
+    return [_without_expected(each) for each in part] if isinstance(part, list) else part
 
 
 def _with_present_verdicts(diagnosis: dict[str, Any]) -> dict[str, Any]:
