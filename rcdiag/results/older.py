@@ -118,7 +118,7 @@ def _without_expected(part: Any) -> Any:
     return [_without_expected(each) for each in part] if isinstance(part, list) else part
 
 
-def _with_present_verdicts(diagnosis: dict[str, Any]) -> dict[str, Any]:
+def _with_present_verdicts(diagnosis: dict[str, Any]) -> Any:
     """Return a diagnosis whose verdict, and that of each cause, is a present word."""
     causes = diagnosis.get("causes")
     if isinstance(causes, list):
