@@ -1,8 +1,8 @@
 """Result documents of earlier formats get the names of the present format here.
 
 To rename a field: raise `FORMAT_VERSION` and add a table here. A place is a path into the document,
-with `*` for every item of a list or dictionary. Format 3 renamed values: verdicts, and the
-answers of a sweep.
+with `*` for every item of a list or dictionary. Format 3 renamed values (verdicts, the answers of a
+sweep) and gave `expected` another meaning.
 """
 
 from __future__ import annotations
@@ -105,27 +105,42 @@ def upgraded(document: Any, kind: str) -> Any:
     for version in range(document["format_version"], FORMAT_VERSION):
         for place, names in RENAMED[version].get(kind, {}).items():
             document = renamed(document, place.split("/") if place else [], names)
-    if document["format_version"] < 3 and isinstance(document.get("diagnosis"), dict):
-        document = {**document, "diagnosis": _with_present_verdicts(document["diagnosis"])}
-    if document["format_version"] < 3 and isinstance(document.get("recommendation"), dict):
-        advice = document["recommendation"]
-        answer = ANSWERS.get(advice.get("answer"), advice.get("answer"))
-        document = {**document, "recommendation": {**advice, "answer": answer}}
+    if document["format_version"] < 3:
+        document = _without_expected(_with_present_words(document))
     return {**document, "format_version": FORMAT_VERSION}
 
 
-def _with_present_verdicts(diagnosis: dict[str, Any]) -> dict[str, Any]:
-    """Return a diagnosis whose verdict, and that of each cause, is a present word."""
-    causes = diagnosis.get("causes")
-    if isinstance(causes, list):
-        diagnosis = {**diagnosis, "causes": [_with_present_verdict(cause) for cause in causes]}
-    return _with_present_verdict(diagnosis)
+def _without_expected(part: Any) -> Any:
+    """Return a part without `expected` of numbers, which formats 1 and 2 made of the mismatch."""
+    if isinstance(part, dict):
+        number = {"value", "level", "expected"} <= set(part)
+        return {
+            key: _without_expected(value)
+            for key, value in part.items()
+            if not (number and key == "expected")
+        }
+    return [_without_expected(each) for each in part] if isinstance(part, list) else part
 
 
-def _with_present_verdict(part: Any) -> Any:
-    if not isinstance(part, dict) or part.get("verdict") not in VERDICTS:
+def _with_present_words(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document of format 1 or 2 with the present words of verdicts and answers."""
+    diagnosis, advice = document.get("diagnosis"), document.get("recommendation")
+    if isinstance(diagnosis, dict):
+        causes = diagnosis.get("causes")
+        if isinstance(causes, list):
+            causes = [_with_value(cause, "verdict", VERDICTS) for cause in causes]
+            diagnosis = {**diagnosis, "causes": causes}
+        document = {**document, "diagnosis": _with_value(diagnosis, "verdict", VERDICTS)}
+    if isinstance(advice, dict):
+        document = {**document, "recommendation": _with_value(advice, "answer", ANSWERS)}
+    return document
+
+
+def _with_value(part: Any, key: str, names: Names) -> Any:
+    """Return a part whose value at a key has its present name; what is not as expected stays."""
+    if not isinstance(part, dict) or part.get(key) not in names:
         return part
-    return {**part, "verdict": VERDICTS[part["verdict"]]}
+    return {**part, key: names[part[key]]}
 
 
 def renamed(part: Any, place: list[str], names: Names) -> Any:
