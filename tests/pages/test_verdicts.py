@@ -45,7 +45,7 @@ def test_unsafe_updates_are_counted_as_the_table_shows_them(replayed):
     """The update without correction and one without a loss are in the table, so they count."""
     result = judged(replayed, one="error", two="ok", naive="error")
     (finding,) = CHECKS["unsafe-update"].findings(CheckInput(result=result))
-    assert finding.message.startswith("2 of 3 updates are unsafe, that without correction too, ")
+    assert finding.message.startswith("2 of 3 presets fail a health rule, including no correction; ")
     assert set(finding.evidence) == {"one", "naive"}
     shown = [preset.health.verdict for preset in result.presets.values()]
     assert (shown.count("error"), len(shown)) == (2, 3)
@@ -92,9 +92,9 @@ def of_one(result, verdict: str, slug: str, of_cause: str, confidence: float):
 @pytest.mark.parametrize(
     ("slug", "of_cause", "confidence", "line", "known"),
     [
-        ("forwards-differ", "inconclusive", 0.92, "92% sure; open: what makes it so", "differs is"),
-        ("weights-differ", "inconclusive", 0.6, "60% sure; open: what makes it so", "differs is"),
-        ("columns-identical", "inconclusive", 0.9, "90% sure; open: a copy, or", "are equal is"),
+        ("forwards-differ", "inconclusive", 0.92, "92% sure; open: its cause", "sides differ"),
+        ("weights-differ", "inconclusive", 0.6, "60% sure; open: its cause", "sides differ"),
+        ("columns-identical", "inconclusive", 0.9, "90% sure; open: a copy, or", "are equal; whether"),
         ("bos-differs", "broken", 0.55, "55% sure: too little to act on", "is a guess"),
     ],
 )
@@ -105,7 +105,7 @@ def test_a_cause_beside_no_verdict_says_what_is_open(
     shown = of_one(replayed, "inconclusive", slug, of_cause, confidence)
     assert shown.cause.startswith(f"{slug}, {line}")
     assert known in shown.means
-    assert shown.means.endswith("The next experiment below would tell.")
+    assert shown.means.endswith("The next step below settles it.")
 
 
 @pytest.mark.parametrize(
