@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from cli.command import Command
-from cli.config import CONFIG_HELP, option_names, read_defaults
+from cli.config import CONFIG_HELP, options_of, read_defaults
 
 # Threads of torch spin while they wait, by default for so long that one busy neighbour on two cores
 # made scoring 20 times slower; so, 3 to 5 times, and 5% without a neighbour (measured). Engines
@@ -92,5 +92,5 @@ def root(
     """Options before the command."""
     if config is not None:
         assert isinstance(context.command, Root)
-        options = option_names(context.command.all_commands(context))
+        options = options_of(context.command.all_commands(context))
         context.default_map = read_defaults(config, options)

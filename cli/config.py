@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,9 @@ from rcdiag.errors import RcdiagError, did_you_mean
 # Options whose parameters have another name, because Python has a word like it.
 NAMES = {"from": "format"}
 
+
+Options = Mapping[str, Mapping[str, Any]]  # command -> parameter -> option
+LONGEST = 80  # letters of a value that an error shows
 
 CONFIG_HELP = "Take defaults of options from a TOML file, in which every command has a table"
 
@@ -36,21 +40,21 @@ def _take_defaults(context: Any, parameter: Any, value: str | None) -> None:
     """Make the table of this command in the file the defaults of the options that follow."""
     if value is not None:
         commands = context.parent.command.all_commands(context.parent)
-        context.default_map = read_defaults(Path(value), option_names(commands)).get(
+        context.default_map = read_defaults(Path(value), options_of(commands)).get(
             context.info_name, {}
         )
 
 
-def option_names(commands: Mapping[str, Any]) -> dict[str, set[str]]:
-    """Return the options of every command, as names of parameters."""
+def options_of(commands: Mapping[str, Any]) -> Options:
+    """Return the options of every command by the names of their parameters."""
     return {
-        name: {parameter.name for parameter in command.params if parameter.expose_value}
+        name: {one.name: one for one in command.params if one.expose_value}
         for name, command in commands.items()
     }
 
 
-def read_defaults(path: Path, allowed: dict[str, set[str]]) -> dict[str, dict[str, Any]]:
-    """Read the tables of the file; `allowed` are each command's options as parameter names."""
+def read_defaults(path: Path, allowed: Options) -> dict[str, dict[str, Any]]:
+    """Read the tables of the file; `allowed` are the options of each command."""
     try:
         tables = tomllib.loads(path.read_text())
     except OSError as error:
@@ -63,17 +67,42 @@ def read_defaults(path: Path, allowed: dict[str, set[str]]) -> dict[str, dict[st
     return {command: _options(path, command, table, allowed) for command, table in tables.items()}
 
 
-def _options(path: Path, command: str, table: Any, allowed: dict[str, set[str]]) -> dict[str, Any]:
+def _options(path: Path, command: str, table: Any, allowed: Options) -> dict[str, Any]:
     if command not in allowed or not isinstance(table, dict):
         raise RcdiagError(
             f"--config {path}: `{command}` is no table of a command",
             hint=f"one table per command: {', '.join(f'[{name}]' for name in sorted(allowed))}",
         )
-    options = {NAMES.get(key, key.replace("-", "_")): value for key, value in table.items()}
-    for name in options:
+    options = {}
+    for key, value in table.items():
+        name = NAMES.get(key, key.replace("-", "_"))
         if name not in allowed[command]:
             raise RcdiagError(
                 f"--config {path}: [{command}] has no option `{name}`",
                 hint=f"{did_you_mean(name, allowed[command])}see rcdiag {command} --help",
             )
+        options[name] = _value(f"--config {path}: [{command}] {key}", value, allowed[command][name])
     return options
+
+
+def _value(where: str, value: Any, option: Any) -> Any:
+    """Return the value of an option in words of the command line, whose types refuse the rest."""
+    is_flag = getattr(option, "is_flag", False)
+    takes_list = getattr(option, "multiple", False) or option.nargs != 1
+    if is_flag:
+        fits, wanted = isinstance(value, bool), "true or false"
+    elif takes_list:
+        fits = isinstance(value, list) and all(map(_is_word, value))
+        wanted = "a list of texts or numbers"
+    else:
+        fits, wanted = _is_word(value), "a text or a number"
+    if not fits:
+        shown = json.dumps(value, default=str)[:LONGEST]
+        raise RcdiagError(f"{where} = {shown}: wants {wanted}", hint="see what --help says of it")
+    if is_flag:
+        return value
+    return [str(one) for one in value] if takes_list else str(value)
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, (str, int, float)) and not isinstance(value, bool)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import rcdiag
 from cli.freed_memory import allow_collection, hold_collection, resume_collection
 from cli.options import FailOn
 from cli.terminal.console import write_out
-from cli.terminal.screen import Screen
+from cli.terminal.screen import Screen, closing_line
 from rcdiag.errors import RcdiagError
 from rcdiag.files import write_text
 from rcdiag.frozen import dataclass
@@ -67,13 +67,14 @@ def finish(
     html: Path | None = None,
     drawing: Drawing | None = None,
     written: Sequence[Path] = (),
-    instead: str | None = None,
+    instead: Callable[[Any], str] | None = None,
     fail_on: FailOn,
 ) -> None:
     """Write result, CSV, report and figures, show the result, and exit as its findings ask.
 
     The outputs were checked before the work. `written` are files that are there already, `instead`
-    is a text that stands on stdout alone, `document` is a text where nothing was run.
+    makes a text of the result that stands on stdout alone, with a line on stderr; `document` is a
+    text where nothing was run.
     """
     if isinstance(document, str):
         screen.say(document)
@@ -83,7 +84,9 @@ def finish(
         write_text(result, to_json(document))
         paths.append(result)
     if csv is not None:
-        write_text(csv, document.frame().write_csv())
+        from rcdiag.results.frames import csv_of
+
+        write_text(csv, csv_of(document.frame()))
         paths.append(csv)
     if html is not None and drawing is None:
         hold_collection()  # figures in files leave much behind, a page does not
@@ -102,7 +105,10 @@ def finish(
     # Before the result, whose last lines stay the last: verdict, cause, what to run next.
     for path in paths:
         screen.wrote(path)
-    (screen if instead is None else screen.aside()).show(document)
-    if instead is not None:
-        write_out(instead)
+    if instead is None:
+        screen.show(document)
+    else:
+        text = instead(document)
+        screen.say(closing_line(document))
+        write_out(text)
     screen.exit(document, fail_on)

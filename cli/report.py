@@ -96,11 +96,15 @@ def report(
             )
         for path in written:
             screen.wrote(path)
-        for document in documents:
-            if isinstance(document, rcdiag.ConvertResult):
-                screen.show_conversion(document)
-            else:
-                screen.show(document)
+        second = [] if json else [rcdiag.load_result(source) for source in against or ()]
+        for name, some in (("before", documents), ("after", second)):
+            for document in some:
+                if second:
+                    screen.heading(name)
+                if isinstance(document, rcdiag.ConvertResult):
+                    screen.show_conversion(document)
+                else:
+                    screen.show(document)
     for document in documents:
         if not isinstance(document, rcdiag.ConvertResult):
             screen.exit(document, fail_on)

@@ -93,7 +93,6 @@ def sweep(
             on=on,
             progress=progress,
         )
-    emitted = rcdiag.emit(swept, emit, candidate) if emit and not isinstance(swept, str) else None
     finish(
         swept,
         screen,
@@ -101,6 +100,6 @@ def sweep(
         csv=csv,
         html=html,
         drawing=drawing,
-        instead=emitted,
+        instead=(lambda swept: rcdiag.emit(swept, emit, candidate)) if emit else None,
         fail_on=fail_on,
     )

@@ -12,12 +12,31 @@ import secrets
 import stat
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from rcdiag.errors import RcdiagError, setting
 
 # A URL, also where a path was made of it, which loses a slash.
 LIKE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+# Characters that HTML and XML have no place for (controls, halves of surrogate pairs), and letters
+# that turn the direction of all that follows: text of a dump may hold any.
+CONTROLS = {
+    code: "\N{REPLACEMENT CHARACTER}"
+    for code in (
+        *range(0x20),
+        *range(0x7F, 0xA0),
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+        *range(0xD800, 0xE000),
+        0xFFFE,
+        0xFFFF,
+    )
+    if chr(code) not in "\t\n"
+}
+# A cell that begins with one of these is a formula to a spreadsheet.
+FORMULA = ("=", "+", "-", "@")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -183,3 +202,16 @@ def _places(source: str | Path) -> list[str]:
         return []
     names = [text] if os.path.exists(text) else glob.glob(text, recursive=True)
     return [os.path.realpath(name) for name in names]
+
+
+def without_controls(text: str) -> str:
+    """Return a text with a replacement character in place of each control character."""
+    return text if text.isascii() and text.isprintable() else text.translate(CONTROLS)
+
+
+def csv_cell(value: Any) -> Any:
+    """Return a cell of a CSV file: text that a spreadsheet would take for a formula gets a `'`."""
+    if not isinstance(value, str):
+        return "" if value is None else value
+    text = without_controls(value)
+    return f"'{text}" if text.lstrip().startswith(FORMULA) else text

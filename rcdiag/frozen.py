@@ -56,7 +56,8 @@ def _frozen(cls: type, *, frozen: bool, eq: bool = True, **options: Any) -> type
         names = [field.name for field in fields if field.compare]
         made.__compared__ = staticmethod(attrgetter(*names) if names else _nothing)
     for name, method in methods.items():
-        if name not in own:
+        inherited = name == "__repr__" and made.__repr__ is not object.__repr__
+        if name not in own and not inherited:
             setattr(made, name, method)
     made.__dataclass_params__.frozen = frozen  # what inherits from it asks
     return made

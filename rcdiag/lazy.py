@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Collection, Mapping
+from inspect import ismodule
 from typing import TYPE_CHECKING, Any
 
 
@@ -25,7 +26,9 @@ def attributes(
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *home})
+        here = vars(sys.modules[package])
+        shown = (name for name, value in here.items() if name[:2] == "__" or ismodule(value))
+        return sorted({*shown, *home})
 
     return of_module, names
 

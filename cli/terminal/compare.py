@@ -14,6 +14,7 @@ from cli.terminal.fitted_tables import Column, fitted, full_width
 from rcdiag.formats import measured, plural, share
 from rcdiag.pages.compare.words import counted_policies, how_rows_are_made, nearness
 from rcdiag.results import CompareResult, MetricValue
+from rcdiag.results.base import counted_rows
 from rcdiag.results.compare import PolicySummary, Rung
 from rcdiag.results.doc import heading_of
 from rcdiag.statistics.metrics import METRICS
@@ -27,7 +28,7 @@ def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
         return  # the headline has said that there is one policy
     if verbose:
         out.print(
-            f"{plural(result.num_sequences, 'sequence')}, "
+            f"{counted_rows(result.num_sequences, result.rows_left_out)}, "
             f"{plural(result.num_tokens, 'response token')}, {counted_policies(result)}\n"
         )
     out.print(_policies(out, result, verbose))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -10,11 +12,17 @@ from cli.terminal.cells import COLOURS
 from cli.terminal.fitted_tables import Column, fitted
 from cli.terminal.headline import draw_against_weights
 from rcdiag.diagnosis.update_health import UPDATE_RULES
-from rcdiag.formats import measured, number, with_interval
-from rcdiag.pages.replay.words import TAGS, decided_by
+from rcdiag.formats import measured, number, plural, with_interval
+from rcdiag.pages.replay.words import (
+    TAGS,
+    Alike,
+    alike,
+    decided_by,
+    factor_name,
+    pull_beside_none,
+)
 from rcdiag.results import (
     AfterStep,
-    Coefficients,
     Factor,
     GradientReport,
     Health,
@@ -31,15 +39,20 @@ from rcdiag.results.doc import heading_of
 UNSURE = heading_of(GradientReport, "cosine_whole")
 
 
+SHOWN = 9  # groups of presets without -v
+
+
 def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
     step = "" if result.step is None else f"step {result.step}: "
     out.print(
-        f"{step}{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens; "
-        f"{result.policy_loss} loss, {result.aggregation}, advantages: {result.advantage}\n"
+        f"{step}{plural(result.num_sequences, 'sequence')}, {result.policy_loss} loss, "
+        f"{result.aggregation}, advantages: {result.advantage}\n"
     )
-    out.print(_factors(out, result))
+    out.print(_factors(out, result, verbose))
     out.print()
-    out.print(_presets(out, result))
+    groups = alike(result)
+    out.print(_presets(out, result, groups if verbose else groups[:SHOWN]))
+    _draw_groups(out, groups, verbose)
     draw_against_weights(out, result.diagnosis)
     if any(preset.split for preset in result.presets.values()):
         out.print("\n[dim]the same batch as one step and as several: KL, nats per token[/]")
@@ -51,30 +64,40 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
         out.print("\n[dim]KL(rollout || new) after each step, nats per token[/]")
         out.print(_steps(out, result))
     if verbose:
-        for name, preset in result.presets.items():
-            out.print(f"\n[bold]{name}[/]")
-            out.print(_rules(out, preset))
+        for group in groups:
+            out.print(f"\n[bold]{', '.join(group.names)}[/]")
+            out.print(_rules(out, group.preset))
 
 
-def _factors(out: Console, result: ReplayResult) -> Table:
+def _draw_groups(out: Console, groups: Sequence[Alike], verbose: bool) -> None:
+    """Say which presets a row stands for; without `verbose` only that some are left out."""
+    if verbose:
+        for group in groups:
+            if len(group.names) > 1 or group.title not in group.names:
+                out.print(f"[dim]{group.title}: {', '.join(group.names)}[/]")
+    elif more := sum(len(group.names) for group in groups[SHOWN:]):
+        out.print(f"[dim]and {plural(more, 'more preset')} (-v)[/]")
+
+
+def _factors(out: Console, result: ReplayResult, verbose: bool) -> Table:
+    """Draw the factors of the ratio; those that nothing has moved yet only with `verbose`."""
     columns = [
         Column(heading=heading_of(ReplayResult, "factors"), align="left"),
         Column(heading=heading_of(Factor, "k3_kl")),
         Column(heading=heading_of(MetricValue, "low"), leaves=1),
         Column(heading=heading_of(Factor, "ess_seq"), leaves=2),
     ]
+    moved = result.factors.get("staleness") is None or result.factors["staleness"].k3_kl.value
     rows = [
-        [
-            f"{name} [dim]{factor.behavior} → {factor.target}[/]",
-            *measured(factor.k3_kl),
-            number(factor.ess_seq.value),
-        ]
+        [factor_name(name, factor), *measured(factor.k3_kl), number(factor.ess_seq.value)]
         for name, factor in result.factors.items()
+        if verbose or moved or name == "mismatch"
     ]
     return fitted(out, columns, rows)
 
 
-def _presets(out: Console, result: ReplayResult) -> Table:
+def _presets(out: Console, result: ReplayResult, groups: Sequence[Alike]) -> Table:
+    """Draw a row for each group of presets that make the same update, no correction first."""
     with_model = result.model is not None
     more = (
         [
@@ -83,13 +106,14 @@ def _presets(out: Console, result: ReplayResult) -> Table:
             (AfterStep, "kl_old_new", 5),
         ]
         if with_model
-        else [(Coefficients, "norm", 7), (Shares, "top_sequences", 5)]
+        else [(Shares, "top_sequences", 5)]
     )
     columns = [
         Column(heading=heading_of(ReplayResult, "presets"), align="left"),
         Column(heading=" loss", leaves=9),
         Column(heading=" kept", leaves=2),
         Column(heading=f" {UPDATE_RULES['clip_fraction'].heading}", leaves=8),
+        Column(heading="|c| / none", leaves=1),
         *(
             Column(heading=heading_of(owner, name).rjust(4), leaves=leaves)
             for owner, name, leaves in more
@@ -98,15 +122,18 @@ def _presets(out: Console, result: ReplayResult) -> Table:
         Column(heading=heading_of(Health, "rules"), align="left", leaves=3, style="dim"),
     ]
     rows = []
-    for name, preset in result.presets.items():
+    for group in groups:
+        preset = group.preset
         clip = preset.metrics.get("actor/pg_clipfrac")
         verdict = preset.health.verdict
+        beside = pull_beside_none(result, preset)
         rows.append(
             [
-                name,
+                group.title,
                 "none" if preset.loss is None else f"{preset.loss:.3g}",
                 f"{100 * preset.kept_tokens / max(result.num_tokens, 1):.0f}%",
                 "" if clip is None else f"{100 * clip:.1f}%",
+                "" if beside is None else f"{beside:.2f}",
                 *(_gradient(preset) if with_model else _top(preset)),
                 f"[{COLOURS[TAGS[verdict]]}]{verdict}[/]",
                 decided_by(preset.health),
@@ -116,8 +143,7 @@ def _presets(out: Console, result: ReplayResult) -> Table:
 
 
 def _top(preset: PresetReplay) -> list[str]:
-    share = "" if preset.shares is None else f"{100 * preset.shares.top_sequences:.0f}%"
-    return [f"{preset.coefficients.norm:.2g}", share]
+    return ["" if preset.shares is None else f"{100 * preset.shares.top_sequences:.0f}%"]
 
 
 def _gradient(preset: PresetReplay) -> list[str]:

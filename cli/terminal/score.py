@@ -16,6 +16,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.formats import measured, plural
 from rcdiag.pages.score.words import clusters, correction_rows, preset_lines, raw_ess
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
+from rcdiag.results.base import counted_rows
 from rcdiag.results.doc import heading_of
 from rcdiag.results.score import CorrectionNumbers
 from rcdiag.statistics.metrics import FAMILIES, METRICS
@@ -40,7 +41,7 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
         return
     steps = f", {plural(len(result.steps), 'step')}" if result.steps else ""
     out.print(
-        f"{plural(result.num_sequences, 'sequence')}, "
+        f"{counted_rows(result.num_sequences, result.rows_left_out)}, "
         f"{plural(result.num_tokens, 'response token')}{steps}\n"
         f"behavior: [bold]{result.behavior}[/]   target: [bold]{result.target}[/]   "
         f"[dim]95% intervals over {clusters(result)}[/]\n"

@@ -14,11 +14,18 @@ from cli.terminal.console import TerminalConsole, write_out
 from cli.terminal.draw import draw
 from cli.terminal.progress import Bars
 from rcdiag.errors import without_secrets
+from rcdiag.pages.answers import answer
 from rcdiag.results import SEVERITIES, to_json
 from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
 
 if TYPE_CHECKING:
     from rcdiag.results import ConvertResult, Result
+
+
+def closing_line(result: Result) -> str:
+    """Say verdict and answer of a result in a line, beside what stands on stdout alone."""
+    verdict = "not judged" if result.diagnosis is None else result.diagnosis.verdict
+    return f"{verdict}; {answer(result)}"
 
 
 class Screen:
@@ -28,12 +35,6 @@ class Screen:
         self.quiet, self.verbose, self.json = quiet, verbose, json
         self.out = TerminalConsole(highlight=False)
         self.err = TerminalConsole(stderr=True, highlight=False)
-
-    def aside(self) -> Screen:
-        """Return a screen with the result on stderr too: stdout is for something else."""
-        other = Screen(quiet=self.quiet, verbose=self.verbose, json=False)
-        other.out = other.err
-        return other
 
     def say(self, text: str) -> None:
         if not self.quiet:
@@ -48,6 +49,11 @@ class Screen:
     def progress(self) -> Bars:
         """Return a listener for the library, a context: its bars go when the block ends."""
         return Bars(self.err, self.say, quiet=self.quiet)
+
+    def heading(self, title: str) -> None:
+        """Draw a line with a title between two results."""
+        if not self.quiet:
+            self.out.rule(title, align="left", characters="-")
 
     def show(self, result: Result) -> None:
         """Draw the result, or with `json` print its document alone."""

@@ -1,4 +1,4 @@
-"""A sweep is drawn on the terminal: what to take and why, and each family's best setting."""
+"""A sweep is drawn on the terminal: the choice, why, what is near it, and with -v all else."""
 
 from __future__ import annotations
 
@@ -8,37 +8,99 @@ from rich.table import Table
 
 from cli.terminal.cells import COLOURS
 from cli.terminal.fitted_tables import Column, fitted
-from rcdiag.formats import measured, percent
-from rcdiag.pages.sweep.words import forecast_test
+from cli.terminal.headline import draw_lines, shortened_to
+from rcdiag.formats import measured, number, percent
+from rcdiag.pages.sweep.words import (
+    answer,
+    by_default,
+    error,
+    forecast_test,
+    nearest,
+    squared,
+    to_paste,
+)
 from rcdiag.results import MetricValue, SweepFamily, SweepResult, SweepRow
 from rcdiag.results.doc import heading_of
 from rcdiag.results.sweep import Candidate, Recommendation
 
+WHY = 3  # lines of a reason without -v
+
 
 def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
-    settings = sum(len(family.rows) for family in result.families.values())
-    out.print(
-        f"{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens; {settings:,} "
-        f"settings of {len(result.families)} families\n"
-        f"behavior: [bold]{result.behavior}[/]   target: [bold]{result.target}[/]\n"
-    )
-    out.print(_families(out, result))
-    out.print()
-    shown = _shown(result, verbose)
-    if any(candidate.efficiency.value is not None for candidate in shown):
-        out.print(_candidates(out, result, shown))
-        for candidate in shown:  # below the table: beside it there is no room for words
-            if candidate.refused:
-                out.print(f"[dim]{candidate.name}: {escape('; '.join(candidate.refused))}[/]")
+    """Draw why the choice is one, the candidates nearest to it, and the forecast."""
+    advice = result.recommendation
+    reasons = advice.reasons
+    if not verbose:
+        reasons = [shortened_to(reason, out.width - 12, WHY) for reason in reasons[-2:]]
+    lines = [("choice", answer(result))]
+    lines += [("why" if index == 0 else "", reason) for index, reason in enumerate(reasons)]
+    lines += [("default", by_default(result)), ("paste", to_paste(result))]
+    draw_lines(out, [line for line in lines if line[1]])
+    if shown := nearest(advice):
         out.print()
-    for reason in result.recommendation.reasons:
-        out.print(f"- {escape(reason)}")
+        out.print(_nearest(out, result, shown))
+        out.print(
+            "[dim]error of a batch's gradient = bias² + variance; no correction has variance 1[/]"
+        )
     if result.forecast.points:
         forecast = forecast_test(result.forecast)
         out.print(
-            f"\nforecast of longer responses: [{COLOURS[forecast.level]}]{forecast.word}[/], "
+            f"\n[dim]longer responses[/]  forecast [{COLOURS[forecast.level]}]{forecast.word}[/]: "
             f"{forecast.sentence}"
         )
+    if verbose:
+        _draw_all(out, result)
+
+
+def _nearest(out: Console, result: SweepResult, shown: list[Candidate]) -> Table:
+    """Draw the candidates by the parts of their error, beside that of no correction."""
+    advice = result.recommendation
+    (none,) = [error(one) for one in advice.candidates if one.name == "none"]
+    columns = [
+        Column(heading=heading_of(Recommendation, "candidates"), align="left"),
+        Column(heading=heading_of(Candidate, "gradient_bias")),
+        Column(heading=heading_of(Candidate, "gradient_bias_high")),
+        Column(heading=heading_of(Candidate, "gradient_noise")),
+        Column(heading="error / none"),
+        Column(heading="beside best", align="left", leaves=1),
+    ]
+    rows = []
+    for one in shown:
+        known = one.gradient_bias is not None and none
+        against = f"{(error(one) or 0.0) / (none or 1.0):.2f}" if known else ""
+        chosen = one.name == advice.choice
+        close = "same" if one.name in advice.indistinguishable else "worse"
+        rows.append(
+            [
+                f"[green bold]{one.name}[/]" if chosen else one.name,
+                "unknown" if one.gradient_bias is None else squared(one.gradient_bias),
+                "" if one.gradient_bias_high is None else squared(one.gradient_bias_high),
+                number(one.gradient_noise),
+                against,
+                f"[dim]{'chosen' if chosen else 'refused' if one.refused else close}[/]",
+            ]
+        )
+    return fitted(out, columns, rows, gap=2)
+
+
+def _draw_all(out: Console, result: SweepResult) -> None:
+    """Draw every candidate with why it is refused, the best setting of every family, the method."""
+    settings = sum(len(family.rows) for family in result.families.values())
+    candidates = sorted(
+        result.recommendation.candidates, key=lambda one: (one.rank or 99, one.name)
+    )
+    if any(candidate.efficiency.value is not None for candidate in candidates):
+        out.print()
+        out.print(_candidates(out, result, candidates))
+    for candidate in candidates:  # below the table: beside it there is no room for words
+        if candidate.refused:
+            out.print(f"[dim]{candidate.name}: {escape('; '.join(candidate.refused))}[/]")
+    out.print(
+        f"\n[dim]best of {settings:,} settings of {len(result.families)} families: least squared "
+        "distance of its weights from the ratios + variance of their mean[/]"
+    )
+    out.print(_families(out, result))
+    out.print(f"\n{escape(result.recommendation.method)}")
     out.print(f"\n{escape(result.forecast.about)}")
 
 
@@ -73,19 +135,6 @@ def _best(family: SweepFamily, count: int) -> SweepRow | None:
         return (row.weight_distance or 0.0) ** 2 + (row.weight_variance or 0.0) / count
 
     return min((row for row in family.rows if row.kept_tokens), key=error, default=None)
-
-
-def _shown(result: SweepResult, verbose: bool) -> list[Candidate]:
-    """Return candidates by rank; refused ones only if `verbose`, but for no correction at all."""
-    order = sorted(
-        result.recommendation.candidates,
-        key=lambda candidate: (candidate.rank or 99, candidate.name),
-    )
-    return [
-        candidate
-        for candidate in order
-        if not candidate.refused or verbose or candidate.name == "none"
-    ]
 
 
 def _candidates(out: Console, result: SweepResult, shown: list[Candidate]) -> Table:

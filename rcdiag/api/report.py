@@ -10,22 +10,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rcdiag.errors import RcdiagError
-from rcdiag.files import check_outputs, write_text
+from rcdiag.files import check_outputs, without_controls, write_text
 from rcdiag.results import ConvertResult, Document, Result, from_json
 from rcdiag.results.document import odd_value
-
-# Control characters, which HTML has no place for, and letters that turn the direction of all that
-# follows: text of a dump may hold any.
-CONTROLS = {
-    code: "\N{REPLACEMENT CHARACTER}"
-    for code in (
-        *range(0x20),
-        *range(0x7F, 0xA0),
-        *range(0x202A, 0x202F),
-        *range(0x2066, 0x206A),
-    )
-    if chr(code) not in "\t\n"
-}
 
 
 def load_result(source: str | Path | TextIO) -> Document:
@@ -121,7 +108,7 @@ def report(
             from rcdiag.pages.page import page
 
             text = page(shown, against=other, explain=explanation)
-            write_text(page_path, text.translate(CONTROLS))
+            write_text(page_path, without_controls(text))
             written.append(page_path)
         if folder is not None:
             from rcdiag.pages.save import save_figures
@@ -129,7 +116,7 @@ def report(
             for result in shown:
                 written += save_figures(result, folder, only=figures, width=width)
         if notebook_path is not None:
-            written += _notebook(notebook_path, results, shown)
+            written += _notebook(notebook_path, results, shown, force)
     return written
 
 
@@ -158,7 +145,7 @@ def _name(source: str | Path) -> str:
     return "result" if str(source).lstrip().startswith("{") else os.fspath(source)
 
 
-def _notebook(path: Path, results: Results, loaded: Sequence[Result]) -> list[Path]:
+def _notebook(path: Path, results: Results, loaded: Sequence[Result], force: bool) -> list[Path]:
     """Write the notebook, and the results that it loads and that are in no file yet."""
     from rcdiag.pages.notebook import notebook
 
@@ -168,7 +155,7 @@ def _notebook(path: Path, results: Results, loaded: Sequence[Result]) -> list[Pa
     for item, result in zip(listed, loaded, strict=True):
         if isinstance(item, Document) or not Path(item).is_file():
             own = path.with_name(f"{path.stem}_{result.kind}.json")
-            result.save(own)
+            result.save(own, force=force)
             written.append(own)
         else:
             own = Path(item)

@@ -63,9 +63,11 @@ def sweep(
         progress: listener for what happens meanwhile.
     """
     runner = runner_on(on, None)
-    if not 2 <= thresholds <= 100_000:
+    if not (isinstance(thresholds, int) and 2 <= thresholds <= 100_000):
         raise RcdiagError(
-            f"{setting('thresholds', thresholds)}: out of range", hint="take from 2 to 100000"
+            f"{setting('thresholds', thresholds)}: wanted how many settings of each family to try",
+            hint="a whole number from 2 to 100000; thresholds of your own are candidates: "
+            f"{setting('candidate', 'seq_tis_3')}",
         )
     if candidate is not None:
         find_candidate(candidate)
@@ -112,9 +114,14 @@ def sweep(
 def emit(result: SweepResult, trainer: str, candidate: str | None = None) -> str:
     """Write a correction as the configuration of a trainer, ready to paste.
 
-    It is the one that the sweep recommends; where it recommends none, the configuration switches
-    the correction off, and where the trainer has no such estimator it is comments alone, which name
-    those that it has. `candidate` is another one of the sweep to write instead; RcdiagError where
-    the trainer cannot express that one.
+    It is the one that the sweep recommends; where candidates cannot be distinguished it switches
+    the correction off and says so, and where the trainer has no such estimator it is comments
+    alone, which name those that it has. `candidate` is another one of the sweep to write instead.
+    RcdiagError where the trainer cannot express that one, and where the cause must be fixed first.
     """
+    if not isinstance(result, SweepResult):
+        raise RcdiagError(
+            f"emit wants the result of a sweep, got {type(result).__name__}",
+            hint=f"rcdiag.emit(rcdiag.sweep(table), {trainer!r})",
+        )
     return configuration(result.recommendation, trainer, candidate)

@@ -47,15 +47,17 @@ class Tokens:
     def of(cls, pair: PolicyPair, dtype: type[np.floating] = np.float64) -> Tokens:
         """Return the tokens of a pair, log-probs rounded to the arithmetic of the trainer."""
         batch = pair.tokens
-        behavior, target = (
-            batch.log_probs[policy].astype(dtype, copy=False)
-            for policy in (pair.behavior, pair.target)
-        )
+        with np.errstate(over="ignore", invalid="ignore"):  # inf - inf is NaN
+            behavior, target = (
+                batch.log_probs[policy].astype(dtype, copy=False)
+                for policy in (pair.behavior, pair.target)
+            )
+            log_ratio = target - behavior
         advantage = batch.advantages
         if advantage is None and batch.advantage is not None:
             advantage = np.repeat(batch.advantage, batch.lengths)
         return cls(
-            target - behavior,
+            log_ratio,
             behavior=behavior,
             target=target,
             lengths=batch.lengths,

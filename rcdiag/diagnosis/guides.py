@@ -20,7 +20,8 @@ def level(
 
     The level is `unknown` where the interval reaches from `ok` to `error`: the data cannot tell. An
     interval with one end reaches as far as numbers go on the other side, and tells a level only
-    where it has one as a whole.
+    where it has one as a whole; so does one that is wider than the guide's bounds are apart, of a
+    number that is judged by its interval's nearest value.
     """
     if value is None or math.isnan(value):
         return None
@@ -30,9 +31,10 @@ def level(
     low = -math.inf if low is None else low
     high = math.inf if high is None else high
     nearest = value if guide.around is None else min(max(guide.around, low), high)
-    if guide.by_interval:
-        return _level_at(guide, nearest)
     reached = {_level_at(guide, number) for number in (low, nearest, value, high)}
+    if guide.by_interval:
+        wide = high - low > 2.0 * guide.error
+        return "unknown" if wide and len(reached) > 1 else _level_at(guide, nearest)
     unknown = len(reached) > 1 if one_ended else {"ok", "error"} <= reached
     return "unknown" if unknown else _level_at(guide, value)
 
@@ -46,8 +48,16 @@ def _level_at(guide: Guide, value: float) -> str:
     return "warning" if sign * size >= sign * guide.warning else "ok"
 
 
-# A share whose interval is wider than this says next to nothing; rcdiag's proposal.
+# An interval that is wider than this share of what a number can be at all says next to nothing;
+# rcdiag's proposal.
 WIDEST_SHARE = 0.5
+
+
+def with_guide(value: MetricValue, guide: Guide | None) -> MetricValue:
+    """Return a number with its level by another guide than its metric's; as it is without one."""
+    if guide is None or value.level == "unknown":
+        return value
+    return replace(value, level=level(guide, value.value, value.low, value.high))
 
 
 def judged_share(share: MetricValue) -> MetricValue:
@@ -131,5 +141,13 @@ def _with_level(metric: Metric, value: MetricValue, suite: Suite) -> MetricValue
     guide = metric.guide_on(suite)
     if guide is None:
         one_ended = (value.low is None) != (value.high is None)
-        return replace(value, level="unknown") if one_ended else value
+        return replace(value, level="unknown") if one_ended or _too_wide(metric, value) else value
     return replace(value, level=level(guide, value.value, value.low, value.high))
+
+
+def _too_wide(metric: Metric, value: MetricValue) -> bool:
+    """Tell whether an interval holds most of what a metric can be; never where that is anything."""
+    if metric.range is None or value.low is None or value.high is None:
+        return False
+    least, most = metric.range
+    return value.high - value.low > WIDEST_SHARE * (most - least)

@@ -55,6 +55,24 @@ def _mismatch_guide(e: Evidence) -> Guide:
     return MISMATCH if e.uncorrected else replace(MISMATCH, error=math.inf)
 
 
+def _mismatch_message(e: Evidence) -> str:
+    k3 = e.factors["mismatch"].k3_kl
+    message = f"sampler to trainer: {_short(k3.value)} nats per token"
+    if k3.level == "unknown":
+        message += " in this batch, too few groups to say it of others"
+    if k3.level in ("error", "unknown") and not e.uncorrected:
+        message += ", at most a warning: the preset corrects it"
+    return message
+
+
+def _uncorrected_message(e: Evidence) -> str:
+    ess = e.factors["mismatch"].ess_seq
+    return (
+        f"no correction: all of the mismatch biases the gradient (raw ESS {_short(ess.value)}, "
+        "whose limits are stricter without a correction)"
+    )
+
+
 def _ess_message(e: Evidence) -> str:
     value = "n/a" if e.ess_seq is None else f"{e.ess_seq:.3f}"
     return f"ESS of the sequences by their weights in the loss is {value}"
@@ -144,9 +162,7 @@ UPDATE_RULES: Registry[Rule[Evidence]] = Registry(
             guide=MISMATCH,
             guide_for=_mismatch_guide,
             value=lambda e: e.factors["mismatch"].k3_kl.value,
-            message=lambda e: (
-                f"sampler to trainer: {_short(e.factors['mismatch'].k3_kl.value)} nats per token"
-            ),
+            message=_mismatch_message,
             decides=True,
             see=("mismatch", "k3_kl"),
         ),
@@ -174,7 +190,7 @@ UPDATE_RULES: Registry[Rule[Evidence]] = Registry(
             unit="fraction",
             guide=Guide(warning=0.9, error=0.5, source=PROPOSAL),
             value=lambda e: e.factors["mismatch"].ess_seq.value,
-            message=lambda e: "no correction: all of the mismatch biases the gradient",
+            message=_uncorrected_message,
             applies=lambda e: e.uncorrected,
             see=("naive", "ess_seq", "mismatch"),
         ),

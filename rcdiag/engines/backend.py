@@ -66,7 +66,7 @@ COMMON_OPTIONS: dict[str, Option] = {
     "model": Option(says="the checkpoint of this policy, instead of that of --model"),
     "adapter": Option(says="a PEFT LoRA folder to put on the model"),
     "entropy": Option(says="also score the entropy of each next-token distribution", takes=bool),
-    "top_k": Option(says="also score the so many likeliest tokens of each position", takes=int),
+    "top_k": Option(says="also score this many likeliest tokens of each position", takes=int),
     "lm_head": Option(
         says="the dtype of the last product, that makes the logits",
         takes=("float32", "bfloat16", "float16"),
@@ -96,6 +96,10 @@ class Backend:
     passes_options_on: bool = False  # options that rcdiag does not know go to the engine
     default_policy: str | None = None  # what --model alone scores with it where a table lacks it
     other_batches: OtherBatches | None = None
+    # Refuses what the options of a policy ask for and the engine cannot do, before it is started.
+    check: Callable[[PolicySpec], None] = lambda spec: None
+    # How many rows a part holds at least, given the policy's options: what fills one batch.
+    rows_per_part: Callable[[Mapping[str, Any]], int] = lambda options: 1
     # How many GPUs one engine of a policy takes, given the policy's options.
     gpus: Callable[[Mapping[str, Any]], int] = lambda options: 1
     # The place of a policy that its role and precision alone do not tell.

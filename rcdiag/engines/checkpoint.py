@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,9 @@ BLOCK, BLOCKS = 1 << 20, 128
 
 def resolve_model(model: str) -> Path:
     """Return the folder of a checkpoint: a path itself, or a hub id's cached download."""
-    path = Path(model)
-    if path.is_dir():
-        return path
-    if path.exists():
+    if os.path.isdir(model):  # of a name that is too long pathlib raises an error
+        return Path(model)
+    if os.path.exists(model):
         raise RcdiagError(f"model {model}: a file, wanted a folder", hint="give its folder")
     if model.startswith((".", "/", "~")) or model.count("/") != 1:
         raise RcdiagError(f"model {model}: no such folder", hint="give a checkpoint folder")

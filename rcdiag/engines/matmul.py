@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,6 +44,32 @@ def cpu_name() -> str:
     """A CPU as far as it decides bits: `cpu x86_64, avx512_bf16, 8 threads`."""
     instructions = bfloat16_instructions() or "no bfloat16 instructions"
     return f"cpu {platform.machine()}, {instructions}, {torch.get_num_threads()} threads"
+
+
+# Variables that choose kernels or their precision; those of places and secrets are left out.
+_DECIDES = re.compile(r"VLLM_|NVIDIA_TF32|TORCH_ALLOW_TF32|TRITON_F32|CUBLAS_WORKSPACE")
+_PRIVATE = re.compile(r"KEY|HOST|PORT|PATH|ROOT|DIR|URL|LOG")
+
+
+def kernel_environment() -> dict[str, str]:
+    """The environment variables of this process that decide how vLLM, torch and CUDA multiply."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if _DECIDES.match(name) and not _PRIVATE.search(name)
+    }
+
+
+def product_settings() -> dict[str, bool]:
+    """How torch multiplies on CUDA: in TF32, and with sums in less than float32."""
+    matmul = torch.backends.cuda.matmul
+    if not torch.cuda.is_available():
+        return {"tf32": matmul.allow_tf32}
+    return {
+        "tf32": matmul.allow_tf32,
+        "bfloat16_sums": matmul.allow_bf16_reduced_precision_reduction,
+        "float16_sums": matmul.allow_fp16_reduced_precision_reduction,
+    }
 
 
 def rounds(choice: str | None, device: str, dtype: str) -> bool:

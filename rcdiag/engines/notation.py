@@ -12,6 +12,8 @@ from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting, setting
 from rcdiag.table.trajectories import POLICY_NAME
 
 SHORT = 0.5  # likeness of fp32 to float32, and less than that of bf16 to bfloat16
+LONGEST_NAME = 128  # letters of a policy: a folder of its parts is named by it
+JSON = ("{", "[", '"')  # what a value begins with that is an object, a list or a text of JSON
 SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -30,10 +32,12 @@ def default_policies() -> dict[str, str]:
 def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
     """Parse NAME=BACKEND[:DTYPE][,key=value...]; without `model=` it has the default model."""
     name, _, rest = text.partition("=")
-    head, *pairs = rest.split(",")
+    head, *pairs = _pieces(rest)
     backend_name, _, dtype = head.partition(":")
     if not POLICY_NAME.fullmatch(name) or not rest:
         raise _bad(text, "wanted NAME=BACKEND[:DTYPE][,key=value...]")
+    if len(name) > LONGEST_NAME:
+        raise _bad(text, f"the name has {len(name)} letters, and {LONGEST_NAME} at most")
     if backend_name not in BACKENDS:
         raise _bad(
             text,
@@ -58,6 +62,25 @@ def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
     )
 
 
+def _pieces(text: str) -> list[str]:
+    """Split at commas, but for those inside a value that is JSON: `key={"mode":0,"level":1}`."""
+    pieces: list[str] = []
+    for piece in text.split(","):
+        if pieces and pieces[-1].partition("=")[2][:1] in JSON and not _is_json(pieces[-1]):
+            pieces[-1] += f",{piece}"
+        else:
+            pieces.append(piece)
+    return pieces
+
+
+def _is_json(pair: str) -> bool:
+    try:
+        json.loads(pair.partition("=")[2])
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _pair(text: str, pair: str, backend: Backend) -> tuple[str, Any]:
     key, equals, value = pair.partition("=")
     if not equals or not key:
@@ -69,6 +92,13 @@ def _pair(text: str, pair: str, backend: Backend) -> tuple[str, Any]:
         names = list(backend.known_options)
         hint = f"{did_you_mean(key, names)}known: {', '.join(names)}"
         raise _bad(text, f"unknown option `{key}`", hint=hint)
+    if value[:1] in JSON and not _is_json(pair):
+        raise _bad(
+            text,
+            f"{key}={value}: not JSON",
+            hint="keep its double quotes from the shell, with single quotes around the policy: "
+            """'a=vllm,key={"mode":0,"on":true}'""",
+        )
     return key, _guessed(value)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
 
 
@@ -24,16 +25,31 @@ def whole_sequences(
 
 
 def gather_scores(
-    rows: Sequence[NDArray[np.float32] | None], *, entropy: bool, top_k: int
+    trajectories: Trajectories,
+    rows: Sequence[NDArray[np.float32] | None],
+    *,
+    entropy: bool,
+    top_k: int,
 ) -> Scores:
     """Join the score matrices of all rows into columns.
 
     A row's matrix is [response tokens, 1 + entropy + 2 top_k]: the token's log-prob, the entropy,
-    the largest log-probs, their token ids. None is a row without response tokens.
+    the largest log-probs, their token ids. None is a row without response tokens. A matrix of
+    another size is refused: it would shift the scores of all rows after it.
     """
     width = 1 + entropy + 2 * top_k
     empty = np.zeros((0, width), dtype=np.float32)
-    table = np.concatenate([empty, *(empty if row is None else row for row in rows)])
+    matrices = [empty if row is None else row for row in rows]
+    wanted = trajectories.response_ids.lengths
+    for row, matrix, length in zip(trajectories.row, matrices, wanted, strict=True):
+        if matrix.shape != (length, width):
+            raise RcdiagError(
+                f"row {row}: the engine returned scores of shape {matrix.shape} for {length} "
+                f"response tokens with {width} values each",
+                hint="this version of the engine returns something else than rcdiag asked for; "
+                "please report it with the versions of both",
+            )
+    table = np.concatenate([empty, *matrices])
     first = 1 + entropy
     return Scores(
         log_probs=np.ascontiguousarray(table[:, 0]),

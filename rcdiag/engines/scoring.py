@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from rcdiag.engines import BACKENDS
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, limits
 from rcdiag.engines.process import Job
 from rcdiag.engines.schedule import Part, RunningEngine, Schedule
@@ -32,8 +33,9 @@ from rcdiag.table.table import Table
 from rcdiag.table.trajectories import POLICY_NAME
 from rcdiag.table.writer import TableWriter
 
-# One part: what a kill can cost at most, and what rows are sorted by length within.
-TOKENS_PER_PART = 131_072
+# One part: what a kill can cost at most, and what rows are sorted by length within. A backend may
+# ask for more rows in it, up to a size that still passes through a pipe in no time.
+TOKENS_PER_PART, MOST_TOKENS_PER_PART = 131_072, 2_097_152
 
 OnTokens = Callable[[str, int, int], None]  # policy, tokens scored so far, tokens in all
 Say = Callable[[str], None]
@@ -50,6 +52,10 @@ class StartsEngines(Protocol):
         """Start one of these engines, `number` counted from 0."""
         ...
 
+    def idle(self, spec: PolicySpec) -> str:
+        """Say how many GPUs no engine uses and what would use them; nothing where all work."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoringPlan:
@@ -61,6 +67,7 @@ class ScoringPlan:
     ranges: list[RowRange]
     output: Path
     fingerprints: dict[str, str]  # policy -> weights
+    tokens_per_part: int
 
     @property
     def parts(self) -> Path:
@@ -73,7 +80,7 @@ class ScoringPlan:
             self.dump.fingerprint,
             dict(self.dump.renames),
             dict(self.dump.given),
-            TOKENS_PER_PART,
+            self.tokens_per_part,
         ]
         return hashlib.blake2b(json.dumps(deciding).encode(), digest_size=6).hexdigest()
 
@@ -122,15 +129,21 @@ def plan_scoring(
 ) -> ScoringPlan:
     """Check models and rows, and cut the table into parts, without starting an engine."""
     _check_names(dump, specs, force)
+    for spec in specs:
+        BACKENDS[spec.backend].check(spec)
     folders = {spec.model: check_checkpoint(spec.model) for spec in specs}
     table_survey = survey(dump, [limits(model, folder) for model, folder in folders.items()])
+    rows = max((BACKENDS[spec.backend].rows_per_part(spec.options) for spec in specs), default=1)
+    mean = table_survey.tokens / max(len(table_survey.lengths), 1)
+    tokens = max(TOKENS_PER_PART, min(int(rows * mean), MOST_TOKENS_PER_PART))
     return ScoringPlan(
         dump=dump,
         specs=tuple(specs),
         survey=table_survey,
-        ranges=table_survey.ranges(TOKENS_PER_PART),
+        ranges=table_survey.ranges(tokens),
         output=output,
         fingerprints={spec.name: fingerprint(folders[spec.model]) for spec in specs},
+        tokens_per_part=tokens,
     )
 
 
@@ -256,6 +269,8 @@ def _score_policy(
         engines = min(runner.engines(spec), len(missing))
         times = "" if engines == 1 else f" {engines} times"
         say(f"loading {spec.model}{times} for {spec.name} ({spec.backend}, {spec.dtype})")
+        if idle := runner.idle(spec):
+            say(idle)
         job = Job(
             spec=spec,
             max_length=int(lengths.max()),

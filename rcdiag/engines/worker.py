@@ -29,8 +29,9 @@ from rcdiag.extras import saying_what_to_install
 from rcdiag.table.batches import Batch, TableFile
 from rcdiag.table.decode import decode
 from rcdiag.table.parts import score_table, write_part
-from rcdiag.table.trajectories import Trajectories
+from rcdiag.table.trajectories import Scores, Trajectories
 
+SCORES = ("log_probs", "entropy", "top_ids", "top_log_probs")
 Say = Callable[[dict[str, Any]], None]
 
 
@@ -48,6 +49,7 @@ def run(job: dict[str, Any], parts: Iterator[tuple[dict[str, Any], bytes]], say:
         start = time.monotonic()
         scores = engine.score(trajectories, lambda n: say({"event": "tokens", "tokens": n}))
         took = {TOKENS: _tokens(trajectories), SECONDS: round(time.monotonic() - start, 6)}
+        _check_size(spec, scores, trajectories)
         table = score_table(spec.name, scores, trajectories.response_ids.offsets)
         write_part(folder / part["part"], table, {**about, **took})
         say({"event": "part"})
@@ -63,6 +65,21 @@ def _check_weights(spec: PolicySpec, expected: str | None, about: dict[str, Any]
             hint="copy the same checkpoint to all nodes, or put it on a path that they share; if "
             "it was written to meanwhile, start again",
         )
+
+
+def _check_size(spec: PolicySpec, scores: Scores, rows: Trajectories) -> None:
+    """Refuse columns that have not one value for each response token, whatever engine made them."""
+    tokens = len(rows.response_ids.values)
+    columns = {name: getattr(scores, name) for name in SCORES}
+    sizes = {name: len(values) for name, values in columns.items() if values is not None}
+    for name, size in sizes.items():
+        if size != tokens:
+            first, last = rows.row[0], rows.row[-1]
+            raise RcdiagError(
+                f"policy `{spec.name}`: {spec.backend} returned {size} values of {name} for the "
+                f"{tokens} response tokens of rows {first} to {last}",
+                hint=f"an error of backend `{spec.backend}`: wanted is one value for each token",
+            )
 
 
 def _tokens(rows: Trajectories) -> int:

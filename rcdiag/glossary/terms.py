@@ -45,6 +45,29 @@ _ENTRIES: dict[str, Entry] = {
         example="ratio 3 with the bound 2: weight 2",
         see=("TIS", "IcePop", "MIS", "weight_sum"),
     ),
+    "|c| / none": _word(
+        "How strongly an update pulls beside the one without correction: the norm of its "
+        "coefficients over the norm without correction.",
+        formula="|c| / |c without correction|",
+        units="ratio",
+        healthy="1: the correction leaves the pull as it is",
+        example="weights of sequences that are mostly below 1: 0.5",
+        see=("norm", "naive"),
+    ),
+    "error / none": _word(
+        "Error of a candidate's batch gradient, squared bias plus variance, over that without "
+        "correction.",
+        units="ratio",
+        healthy="below 1: better than no correction",
+        example="bias² 0 and variance 0.8 beside 1 without correction: 0.8",
+        see=("efficiency", "gradient_bias", "gradient_noise"),
+    ),
+    "beside best": _word(
+        "Whether a candidate of a sweep is chosen, cannot be distinguished from the best (same), "
+        "is worse, or breaks a constraint (refused).",
+        example="same: within one standard error of the best, and 5%",
+        see=("within_error_of_best", "refused"),
+    ),
     "behavior": _word(
         "The policy that sampled the tokens; `rollout` unless --behavior says otherwise.",
         example="rcdiag score rollouts.parquet --behavior vllm_bf16 --target hf_fp32",
@@ -154,9 +177,10 @@ _ENTRIES: dict[str, Entry] = {
     ),
     "ideal": _word(
         "The value of a metric where both policies are the same; after ≈, where the length of "
-        "responses matters, what the rounding of two honest engines makes of it.",
-        example="k3_kl has the ideal 0, ess_token 1; ess_seq ≈0.14",
-        see=("level", "expected"),
+        "responses matters, what rounding at the declared precisions makes of it (bfloat16 against "
+        "float32 is assumed where none are declared). The observed mismatch has no part in it.",
+        example="k3_kl has the ideal 0, ess_token 1; ess_seq ≈0.94",
+        see=("level", "expected", "expected_of"),
     ),
     "batch normalisation": _word(
         "Weights divided by their mean over the batch, so that they average 1. Keys of trainers do "

@@ -24,16 +24,32 @@ def _is_csv(file: LogFile) -> bool:
 
 
 def _read(file: LogFile) -> Iterator[Mapping[str, Any]]:
-    reader = csv.reader(file.text().splitlines(), delimiter=_separator(file) or ",")
-    names = next(row for row in reader if any(row))
+    lines = iter(_lines(file))
+    names = next(row for _, row in lines if any(row))
     keys = _keys(file, names)
-    for row in reader:
+    for number, row in lines:
         if len(row) > len(names):
             raise RcdiagError(
-                f"{file.path}, line {reader.line_num}: {len(row)} values under {len(names)} names",
+                f"{file.path}, line {number}: {len(row)} values under {len(names)} names",
                 hint="the first line names the columns; every line has as many values at most",
             )
         yield {key: row[index] for key, index in keys.items() if index < len(row)}
+
+
+def _lines(file: LogFile) -> list[tuple[int, list[str]]]:
+    """Return the values of every row, with the number of its last line.
+
+    A column of prompts may have fields beyond the limit that Python sets for a whole process.
+    """
+    text = file.text()
+    limit = csv.field_size_limit(len(text) + 1)
+    try:
+        reader = csv.reader(text.splitlines(), delimiter=_separator(file) or ",")
+        return [(reader.line_num, row) for row in reader]
+    except csv.Error as error:
+        raise RcdiagError(f"{file.path}: not CSV ({error})", hint="export the log again") from error
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _keys(file: LogFile, names: list[str]) -> dict[str, int]:

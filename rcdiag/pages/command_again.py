@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from itertools import pairwise
 
-from rcdiag.results import ScoreResult
+from rcdiag.results import ScoreResult, SweepResult
 
 MOST_FILES = 3  # of a command that is written out
 PLACE = "ROW"  # stands for the row in the command, for the page's script to fill in
@@ -14,7 +15,7 @@ PLACE = "ROW"  # stands for the row in the command, for the page's script to fil
 SHARED = ("--behavior", "--target", "--column", "--from", "--given", "--rows", "--seed")
 
 
-def of_same_data(result: ScoreResult, command: str) -> str:
+def of_same_data(result: ScoreResult | SweepResult, command: str) -> str:
     """Return another command on the data and the pair of a result that the command line made.
 
     Of other results it names the files.
@@ -25,7 +26,7 @@ def of_same_data(result: ScoreResult, command: str) -> str:
         return shlex.join(["rcdiag", command, *(dump if len(dump) <= MOST_FILES else ["DUMP"])])
     options = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
     kept = list(words[2:options])
-    for option, value in zip(words[options:], [*words[options + 1 :], ""], strict=True):
+    for option, value in pairwise([*words[options:], ""]):
         name, equals, _ = option.partition("=")
         if name in SHARED:
             kept += [option] if equals else [option, value]
@@ -45,7 +46,7 @@ def with_sequence(result: ScoreResult) -> str:
     return shlex.join(["rcdiag", *words[1:], "--sequence", PLACE, *named, *forced])
 
 
-def _words(result: ScoreResult) -> list[str]:
+def _words(result: ScoreResult | SweepResult) -> list[str]:
     """Return the words of the command line that made a result."""
     try:
         return shlex.split(str(result.provenance.get("command", "")))

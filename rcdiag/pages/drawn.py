@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rcdiag.pages.blocks import Figure
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.figures import FIGURES, applying
-from rcdiag.pages.style import STYLE
+from rcdiag.pages.style import STYLE, own_style
 from rcdiag.pages.svg import to_svg
 from rcdiag.results import Result
 
@@ -51,16 +51,14 @@ def static_svg(name: str, result: Result) -> str:
 
 def drawing(spec: FigureSpec, result: Result, width: float | None = None) -> Drawing:
     """Draw a figure by matplotlib; at another width, in inches, its letters go with it."""
-    import matplotlib as mpl
-
-    from rcdiag.pages.on_paper import PaperFigure, fit_column, plain_ticks
-
     across, up = spec.size(result)
     size = (across, up)
     if width is not None:
         size = (width, max(up * max(width / across, LEAST_SHRUNK), LOWEST * width))
     letters = {"font.size": max(STYLE["font.size"] * size[0] / across, SMALLEST_LETTERS)}
-    with mpl.rc_context({**STYLE, **({} if width is None else letters)}):
+    with own_style({} if width is None else letters):
+        from rcdiag.pages.on_paper import PaperFigure, fit_column, plain_ticks
+
         made = PaperFigure(figsize=size, layout="constrained")
         spec.draw(result, made)
         plain_ticks(made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from rcdiag.formats import between, effective, measured, number, percentage
+from rcdiag.formats import between, effective, measured, number, percentage, plural
 from rcdiag.frozen import dataclass
 from rcdiag.pages.blocks import Gauge
 from rcdiag.results import MetricValue
@@ -87,10 +87,10 @@ def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
         "Effective sequences",
         value,
         counted,
-        unit=f"of {num_sequences:,}",
+        unit=f"of {plural(num_sequences, 'sequence')}",
         of="weights of whole sequences",
         guide=guide,
-        least=1.0 / num_sequences,  # of any sample one sequence is effective
+        least=1.0 / max(num_sequences, 1),  # of any sample one sequence is effective
     )
 
 
@@ -100,7 +100,7 @@ def _sampler(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
 
 
 def _kappa(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
-    return _gauge("kappa", SAMPLER, mismatch["kappa"], unit="1 is yes")
+    return _gauge("kappa", SAMPLER, mismatch["kappa"], unit="kappa; 1 if it sampled")
 
 
 def _mean_ratio(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
@@ -113,11 +113,8 @@ def _mean_ratio(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
 
 
 def _tells(kappa: MetricValue) -> bool:
-    """Tell whether the interval of kappa is narrow enough to tell a sampler from none."""
-    guide = METRICS["kappa"].guide
-    if guide is None or kappa.low is None or kappa.high is None:
-        return False
-    return kappa.level not in (None, "unknown") and kappa.high - kappa.low <= 2.0 * guide.error
+    """Tell whether kappa tells a sampler from none."""
+    return kappa.level not in (None, "unknown")
 
 
 def _gauge(
@@ -169,7 +166,8 @@ def _scale(guide: Guide) -> Scale:
     """Return the bar that fits a guide: a logarithm, a share of 1, or a distance either way."""
     if guide.around is not None:
         return _around(guide, guide.around)
-    if guide.error < guide.warning:
+    # Of very long rows any share of sequences is honest: both bounds are 0.
+    if guide.error < guide.warning or guide.warning == 0.0:
         return Scale(
             place=lambda value: value,
             bands=[

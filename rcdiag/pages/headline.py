@@ -94,10 +94,7 @@ def headline(result: Result, answer: str) -> Headline:
         )
     first = diagnosis.causes[0] if diagnosis.causes else None
     return Headline(
-        # Nothing is green where nothing was compared.
-        level=LEVELS[diagnosis.verdict]
-        if compared(diagnosis) or diagnosis.verdict == "broken"
-        else "unknown",
+        level=level_of(diagnosis),
         verdict=diagnosis.verdict,
         cause=_names(diagnosis),
         slugs=[cause.slug for cause in diagnosis.causes],
@@ -161,6 +158,13 @@ def _means(diagnosis: Diagnosis) -> str:
         means = MEANINGS[diagnosis.verdict] if left is None else KNOWN[left]
     settled = diagnosis.verdict == "inconclusive" and diagnosis.next
     return f"{means}{' The next step below settles it.' if settled else ''}"
+
+
+def level_of(diagnosis: Diagnosis) -> str:
+    """Return the level whose colour a diagnosis has: nothing is green if nothing was compared."""
+    if compared(diagnosis) or diagnosis.verdict == "broken":
+        return LEVELS[diagnosis.verdict]
+    return "unknown"
 
 
 def compared(diagnosis: Diagnosis) -> bool:

@@ -43,6 +43,16 @@ class DumpResults:
         return max(self.results, key=lambda result: result.num_tokens)
 
     @property
+    def rows_left_out(self) -> int:
+        """Return how many of the rows hold no valid log-probs, so that no number speaks of them."""
+        return getattr(self.largest, "rows_left_out", 0)
+
+    @property
+    def measured_sequences(self) -> int:
+        """Return how many sequences the numbers are of."""
+        return self.largest.num_sequences - self.rows_left_out
+
+    @property
     def dump(self) -> str:
         """Return the name of the dump's first file, and how many more there are."""
         paths = [str(path) for path in self.results[0].provenance.get("dump", [])]

@@ -17,10 +17,9 @@ from matplotlib.ticker import (
 )
 
 from rcdiag.formats import RAISED
-from rcdiag.pages.style import NARROW
+from rcdiag.pages.style import NARROW, NOTEBOOK_DPI
 from rcdiag.pages.svg import rendered
 
-NOTEBOOK_DPI = 110
 COLUMN_LETTERS = 6.5  # points, what journals allow for labels
 COLUMN_TICKS = 4
 

@@ -21,13 +21,14 @@ from rcdiag.diagnosis.causes.cause_words import cause_words
 from rcdiag.frozen import dataclass
 from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Lines, Part, Tab, Table, Terms, Words
 from rcdiag.pages.drawn import static_svg
-from rcdiag.pages.headline import LEVELS, NOT_JUDGED, Headline
+from rcdiag.pages.headline import NOT_JUDGED, Headline, level_of
 from rcdiag.pages.merge import DumpResults, merged
 from rcdiag.pages.packing import packed, packed_document
 from rcdiag.pages.score.words import holds_text
 from rcdiag.pages.tabs import about, change, corrections, diagnosis, ladder, tokens, update
 from rcdiag.results import SEVERITIES, Action, Finding, Result, unstructured
 from rcdiag.results.base import LEVELS as METRIC_LEVELS
+from rcdiag.results.base import counted_rows
 
 # What a name means, as the popovers of the page show it; None for a name without an explanation.
 Explain = Callable[[str], Mapping[str, str] | None]
@@ -139,12 +140,13 @@ def _head(dump: DumpResults) -> Head:
     largest = dump.largest
     facts = [
         f"{behavior} → {target}" if target else behavior,
-        f"{largest.num_sequences:,} responses, {largest.num_tokens:,} tokens",
+        f"{counted_rows(largest.num_sequences, dump.rows_left_out, 'response')}, "
+        f"{largest.num_tokens:,} tokens",
         _steps(dump),
         str(dump.results[0].provenance.get("time", ""))[:10],
         _text(dump),
     ]
-    level = LEVELS.get(verdict, "unknown")
+    level = "unknown" if diagnosed is None else level_of(diagnosed)
     return Head(level, verdict, dump.dump, [fact for fact in facts if fact])
 
 

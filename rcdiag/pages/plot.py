@@ -18,35 +18,40 @@ GROUPS = {"steps": BY_STEP}
 ACROSS, UP = 6.9, 4.8  # inches of a group: the width of a page, and that of two rows
 
 
-def plot(result: Result, name: str, width: float | None = None) -> Figure:
+def plot(result: Result, name: str | None, width: float | None = None) -> Figure:
     """Draw a figure of a result by its name; `width` is in inches, and the height goes with it.
 
     `steps` draws all figures over the training steps in one.
     """
     known = {spec.name: spec for spec in applying(result)}
     groups = {group: [one for one in names if one in known] for group, names in GROUPS.items()}
-    if name in known:
+    if name is not None and name in known:
         return drawing(known[name], result, width)
-    if groups.get(name):
+    if name is not None and groups.get(name):
         return _group(result, groups[name], width)
     names = [*(group for group, some in groups.items() if some), *known]
-    hint = f"{did_you_mean(name, names)}it has {', '.join(names)}" if names else "it has none"
-    raise RcdiagError(f"this result of `{result.kind}` has no figure `{name}`", hint=hint)
+    if not names:
+        raise RcdiagError(f"this result of `{result.kind}` has no figures")
+    if name is None:
+        raise RcdiagError("plot() needs the name of a figure", hint=f"one of {', '.join(names)}")
+    raise RcdiagError(
+        f"this result of `{result.kind}` has no figure `{name}`",
+        hint=f"{did_you_mean(name, names)}it has {', '.join(names)}",
+    )
 
 
 def _group(result: Result, names: list[str], width: float | None) -> Any:
     """Draw several figures in two columns, or below each other in a column of a paper."""
-    import matplotlib as mpl
-
-    from rcdiag.pages.on_paper import PaperFigure, fit_column
-    from rcdiag.pages.style import NARROW, STYLE
+    from rcdiag.pages.style import NARROW, STYLE, own_style
 
     across = ACROSS if width is None else width
     columns = 1 if across < NARROW else 2
     rows = -(-len(names) // columns)
     up = across / columns * UP / ACROSS
     letters = {"font.size": max(STYLE["font.size"] * across / (2 * ACROSS) * 1.6, 7.0)}
-    with mpl.rc_context({**STYLE, **letters}):
+    with own_style(letters):
+        from rcdiag.pages.on_paper import PaperFigure, fit_column
+
         figure = PaperFigure(figsize=(across, up * rows), layout="constrained")
         parts = figure.subfigures(rows, columns, squeeze=False).ravel()
         for part, name in zip(parts, names, strict=False):

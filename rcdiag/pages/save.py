@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rcdiag.errors import RcdiagError, did_you_mean
-from rcdiag.files import inside, write_bytes, write_text
+from rcdiag.files import csv_cell, inside, write_bytes, write_text
 from rcdiag.pages.charts import Chart, Value
 from rcdiag.pages.drawn import drawing
 from rcdiag.pages.figures import applying
 from rcdiag.pages.numbers import drawn_numbers
 from rcdiag.pages.svg import rendered
-from rcdiag.pages.sweep.families import family_figure
+from rcdiag.pages.sweep.families import chosen_bounds, family_figure
 from rcdiag.results import Result, SweepResult
 
 if TYPE_CHECKING:
@@ -55,11 +55,10 @@ def save_figures(
 
 
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> str:
-    """Write a table as CSV; what is not known is empty."""
+    """Write a table as CSV; what is not known is empty, and no text is a formula."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(["" if value is None else value for value in row] for row in rows)
+    writer.writerows(map(csv_cell, row) for row in (columns, *rows))
     return stream.getvalue()
 
 
@@ -72,7 +71,9 @@ def _figures(result: Result, only: Collection[str], width: float | None) -> Iter
         if not only or spec.name in only:
             chart = None if spec.chart is None else spec.chart(result)
             yield spec.name, partial(drawing, spec, result, width), chart
-    families = result.families if isinstance(result, SweepResult) else {}
-    for name, family in families.items():
+    if not isinstance(result, SweepResult):
+        return
+    for name, family in result.families.items():
         if not only or f"family-{name}" in only:
-            yield f"family-{name}", partial(family_figure, family, width), None
+            chosen = chosen_bounds(result, name)
+            yield f"family-{name}", partial(family_figure, family, width, chosen), None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rcdiag.formats import number
-from rcdiag.pages.style import FIRST
+from rcdiag.pages.style import FIRST, as_text
 from rcdiag.results import MetricValue
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def name_ticks(axes: Axes, names: Sequence[str], *, columns: int = 1, **letters:
     inches = axes.get_figure(root=True).get_figwidth()  # type: ignore[union-attr]
     room = inches * 72.0 * PLOT_SHARE / columns / max(len(names), 1)
     longest = max((len(name) for name in names), default=0)
+    names = [as_text(name) for name in names]
     if (longest + 1) * size * LETTER <= room:
         axes.set_xticks(range(len(names)), names, **letters)
         return

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+
+from rcdiag.errors import RcdiagError
+from rcdiag.files import without_controls
 
 # Fit for white paper, and replaced by the page's variables: one SVG serves light and dark.
 INK, GRID, FIRST, SECOND = "#010203", "#dcdfe4", "#0072b2", "#d55e00"  # the last two: Okabe-Ito
@@ -35,11 +40,38 @@ STYLE: dict[str, Any] = {
     "savefig.facecolor": "none",
 }
 
+
+@contextmanager
+def own_style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Draw under matplotlib's own defaults and STYLE, whatever matplotlibrc lies on the machine.
+
+    matplotlib reads the one of the current folder, which may be a stranger's: `text.usetex: True`
+    there would run the first `latex` on PATH.
+    """
+    try:
+        import matplotlib as mpl
+    except (UnicodeDecodeError, OSError) as error:
+        raise RcdiagError(
+            f"matplotlib cannot be loaded: its matplotlibrc cannot be read ({error})",
+            hint="remove the file matplotlibrc from the current folder, or run in another one",
+        ) from error
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update({**STYLE, **(more or {})})
+        yield
+
+
 NARROW = 5.0  # inches: below, as in a column of a paper, letters and ticks are few and small
+NOTEBOOK_DPI = 110
 LONGEST = 18  # letters of a name that a figure has room for
 
 
 def short(name: str) -> str:
     """Shorten a policy's name for a figure: a long one keeps both ends, which often differ."""
     half = LONGEST // 2
-    return name if len(name) <= LONGEST else f"{name[:half]}…{name[1 - half :]}"
+    return as_text(name if len(name) <= LONGEST else f"{name[:half]}…{name[1 - half :]}")
+
+
+def as_text(name: str) -> str:
+    """Return a name as matplotlib shows it: what stands between `$` would be set as a formula."""
+    return without_controls(name).replace("\t", " ").replace("$", r"\$")

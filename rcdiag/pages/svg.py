@@ -7,7 +7,8 @@ import re
 import zlib
 from typing import TYPE_CHECKING
 
-from rcdiag.pages.style import STYLE, VARIABLES
+from rcdiag.files import without_controls
+from rcdiag.pages.style import VARIABLES, own_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,11 +66,9 @@ def _styled_once(svg: str, name: str) -> str:
 
 def rendered(figure: Figure, kind: str, dpi: int = DPI) -> bytes:
     """Return the figure as bytes of a PNG, SVG or PDF file; equal figures give equal bytes."""
-    import matplotlib as mpl
-
     stream = io.BytesIO()
     # Not by savefig, which draws a figure twice: once for the layout alone.
-    with mpl.rc_context(STYLE):
+    with own_style():
         figure.dpi = dpi
         if kind == "pdf":
             from matplotlib.backends.backend_pdf import FigureCanvasPdf
@@ -80,6 +79,8 @@ def rendered(figure: Figure, kind: str, dpi: int = DPI) -> bytes:
 
             canvas = FigureCanvasSVG(figure)
             canvas.print_svg(stream, metadata={"Date": None, "Creator": None})
+            # A name with a control character in it would end the XML.
+            return without_controls(stream.getvalue().decode()).encode()
         else:
             from matplotlib.backends.backend_agg import FigureCanvasAgg
 

@@ -7,8 +7,10 @@ from dataclasses import field
 from typing import Annotated, Any, TypedDict
 
 from rcdiag.errors import setting
+from rcdiag.formats import plural
 from rcdiag.frozen import dataclass
 from rcdiag.results.doc import Doc
+from rcdiag.results.parts import Part
 
 # 1: the first. 2: other names for some fields (`results/older.py`).
 FORMAT_VERSION = 3
@@ -192,7 +194,7 @@ RowsLeftOut = Annotated[
         "`mismatch` is null.",
         unit="sequences",
         healthy="ideal 0",
-        see=("non-finite-log-probs",),
+        see=("non-finite-log-probs", "positive-log-probs"),
     ),
 ]
 KeptTokens = Annotated[
@@ -300,7 +302,7 @@ LEVELS = ("ok", "unknown", "warning", "error")  # of a number; the last is the w
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MetricValue:
+class MetricValue(Part):
     """A metric value is a number with its 95% interval and its level."""
 
     value: Annotated[
@@ -334,16 +336,37 @@ class MetricValue:
     expected: Annotated[
         float | None,
         Doc(
-            "What the rounding of two honest engines makes of a number, at these lengths of "
-            "responses and this KL per token (k3_kl, or its error bound where that is less); null "
-            "for numbers that do not depend on the length.",
-            see=("ess_seq", "khat_seq"),
+            "What rounding alone makes of a number, at the precisions of `expected_of`: computed "
+            "from the recorded probabilities and the lengths of responses, and from nothing that "
+            "the policies differ by. Null for numbers that do not depend on the length, and for "
+            "precisions of unknown noise.",
+            formula="from the KL per token noise^2 E[(1 - p)^2] / 2, with a logit noise of 0.1 "
+            "nats in bfloat16, 0.0125 in float16 (rcdiag's proposal)",
+            see=("expected_of", "ess_seq", "khat_seq"),
+        ),
+    ] = field(default=None, metadata=SPARSE)
+    expected_of: Annotated[
+        str | None,
+        Doc(
+            "Precisions whose rounding `expected` speaks of, the behavior policy's first: those "
+            "that the table's metadata declares, or bfloat16 against float32, `(assumed)`, where "
+            "it declares none.",
+            example="bfloat16 against float32 (assumed)",
+            see=("expected",),
         ),
     ] = field(default=None, metadata=SPARSE)
 
 
+def counted_rows(rows: int, left_out: int, what: str = "sequence") -> str:
+    """Write how many rows there are, and of how many of them no number speaks."""
+    counted = plural(rows, what)
+    if not left_out:
+        return counted
+    return f"{counted} ({left_out:,} of them left out: NaN, infinite or positive log-probs)"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class Finding(Part):
     """A finding tells the reader something about the data, and what to do about it."""
 
     slug: Annotated[
@@ -408,7 +431,7 @@ LogRatioRmsNumber = Annotated[float, _RMS]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProfileBin:
+class ProfileBin(Part):
     """A profile bin says how far apart both policies are on the tokens of one bin."""
 
     label: Annotated[str, Doc("Which values of the axis fall into a bin of a profile.")]
@@ -430,7 +453,7 @@ class ProfileBin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Profile:
+class Profile(Part):
     """A profile gives the mismatch along one axis; only bins with tokens are listed."""
 
     title: Annotated[str, Doc("Name of a profile's axis.")]

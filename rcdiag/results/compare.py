@@ -27,6 +27,7 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
+from rcdiag.results.parts import Part
 from rcdiag.results.score import Mismatch
 from rcdiag.results.show import Shown, Summary, size
 
@@ -60,7 +61,7 @@ K2OfPairs = Annotated[dict[str, MetricValue], _K2]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PolicySummary:
+class PolicySummary(Part):
     """A policy summary says how near one policy is to the law that really sampled the tokens."""
 
     setup: Annotated[
@@ -126,7 +127,7 @@ _MEANS = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PairResult:
+class PairResult(Part):
     """A pair result compares an ordered pair of policies: the target as seen from behavior."""
 
     behavior: Behavior
@@ -160,7 +161,7 @@ class PairResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PairFigure:
+class PairFigure(Part):
     """A pair figure holds what the figures of two policies, in either order, are drawn from."""
 
     edges: Annotated[list[float], Doc("Edges of the bins of log-probs.", unit="nats")]
@@ -177,7 +178,7 @@ class PairFigure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rung:
+class Rung(Part):
     """A rung is a step of the ladder: it says what one difference between two policies adds."""
 
     start: Annotated[str, Doc("The policy at which a step of the ladder begins.")]
@@ -226,7 +227,7 @@ class Rung:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ladder:
+class Ladder(Part):
     """The ladder takes the mismatch from the sampler to the trainer apart into steps."""
 
     policies: Annotated[
@@ -255,7 +256,7 @@ class Ladder:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NoiseFloor:
+class NoiseFloor(Part):
     """The noise floor says how far apart two runs of one policy with other batches are."""
 
     policy: Annotated[str, Doc("Name of the policy that was scored twice.")]
@@ -274,7 +275,7 @@ class NoiseFloor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Triangulation:
+class Triangulation(Part):
     """Triangulation says which of recorded, re-scored and trainer log-probs stand apart."""
 
     sampler_policy: Annotated[str, Doc("Name of the policy whose log-probs the sampler recorded.")]
@@ -302,7 +303,7 @@ class Triangulation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JoinReport:
+class JoinReport(Part):
     """A join report says how several tables become one."""
 
     tables: Annotated[list[str], Doc("Paths of the tables that were joined.")]

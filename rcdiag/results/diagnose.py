@@ -19,11 +19,12 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
+from rcdiag.results.parts import Part
 from rcdiag.results.show import Shown, Summary, size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExperimentResult:
+class ExperimentResult(Part):
     """An experiment holds a recorded column against the one that a cause would have made."""
 
     experiment: Annotated[str, Doc("Name of an experiment of `rcdiag diagnose`.")]

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from rcdiag.frozen import dataclass
 from rcdiag.results.base import ADDED
 from rcdiag.results.doc import Doc
+from rcdiag.results.parts import Part
 
 VERDICTS = ("healthy", "correctable", "broken", "inconclusive")
 _EXPLAINED = tuple(f"verdict-{name}" for name in VERDICTS)
@@ -20,7 +21,7 @@ NOTHING_WRONG = ("engine-noise", "healthy")  # causes that are no fault
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Action:
+class Action(Part):
     """An action is something to do, in one line, with the command that does it where one does."""
 
     text: Annotated[str, Doc("What to do, in one line.", see=("command",))]
@@ -35,7 +36,7 @@ Actions = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NamedCause:
+class NamedCause(Part):
     """A named cause says what went wrong in the run, how sure that is, and what shows it."""
 
     slug: Annotated[
@@ -95,7 +96,7 @@ class NamedCause:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MovedNumber:
+class MovedNumber(Part):
     """A moved number says from which step on a number of the steps stayed another."""
 
     name: Annotated[
@@ -120,7 +121,7 @@ class MovedNumber:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OverSteps:
+class OverSteps(Part):
     """What a run did over its steps: from which step on, and which number moved first."""
 
     says: Annotated[str, Doc("What moved over the steps, the first first, in a sentence.")]
@@ -149,7 +150,7 @@ class OverSteps:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Diagnosis:
+class Diagnosis(Part):
     """A diagnosis holds the verdict on a table, its causes, and the experiments that are left."""
 
     verdict: Annotated[

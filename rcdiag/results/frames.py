@@ -18,6 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.errors import one_of
+from rcdiag.files import csv_cell
 from rcdiag.results.base import Finding, MetricValue
 from rcdiag.results.compare import CompareResult, PolicySummary, Rung
 from rcdiag.results.convert import ConvertResult
@@ -315,3 +316,11 @@ FRAMES: dict[str, dict[str, Frame]] = {
         "changes": Frame(lambda result: {"change": str, "rows": int}, _changes),
     },
 }
+
+
+def csv_of(frame: pl.DataFrame) -> str:
+    """Return a frame as CSV, whose text is no formula to a spreadsheet."""
+    import polars as pl
+
+    text = pl.selectors.string()
+    return frame.with_columns(text.map_elements(csv_cell, return_dtype=pl.String)).write_csv()

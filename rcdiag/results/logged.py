@@ -6,12 +6,13 @@ from typing import Annotated
 
 from rcdiag.frozen import dataclass
 from rcdiag.results.doc import Doc
+from rcdiag.results.parts import Part
 
 EXAMPLE = "rcdiag score rollouts.parquet --logged metrics.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LoggedKey:
+class LoggedKey(Part):
     """A logged key is one number of the trainer's log beside the number that rcdiag computes."""
 
     key: Annotated[
@@ -68,7 +69,7 @@ class LoggedKey:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LogComparison:
+class LogComparison(Part):
     """A log comparison holds a trainer's own log beside our numbers, key by key."""
 
     file: Annotated[str, Doc("The trainer's log that was read, as it was named.", example=EXAMPLE)]

@@ -1,7 +1,8 @@
 """Result documents of earlier formats get the names of the present format here.
 
 To rename a field: raise `FORMAT_VERSION` and add a table here. A place is a path into the document,
-with `*` for every item of a list or dictionary. Format 3 renamed values, the verdicts.
+with `*` for every item of a list or dictionary. Format 3 renamed values: verdicts, and the
+answers of a sweep.
 """
 
 from __future__ import annotations
@@ -91,6 +92,12 @@ VERDICTS = {
     "fix": "broken",
     "cannot-tell": "inconclusive",
 }
+# Answers of a sweep of formats 1 and 2 -> their present words.
+ANSWERS = {
+    "correct": "take",
+    "do-not-correct": "no-correction",
+    "cannot-judge": "cannot-distinguish",
+}
 
 
 def upgraded(document: Any, kind: str) -> Any:
@@ -100,6 +107,10 @@ def upgraded(document: Any, kind: str) -> Any:
             document = renamed(document, place.split("/") if place else [], names)
     if document["format_version"] < 3 and isinstance(document.get("diagnosis"), dict):
         document = {**document, "diagnosis": _with_present_verdicts(document["diagnosis"])}
+    if document["format_version"] < 3 and isinstance(document.get("recommendation"), dict):
+        advice = document["recommendation"]
+        answer = ANSWERS.get(advice.get("answer"), advice.get("answer"))
+        document = {**document, "recommendation": {**advice, "answer": answer}}
     return {**document, "format_version": FORMAT_VERSION}
 
 

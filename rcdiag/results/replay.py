@@ -31,6 +31,7 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
+from rcdiag.results.parts import Part
 from rcdiag.results.show import Shown, Summary, size
 
 _MODEL = "--model CHECKPOINT"
@@ -180,7 +181,7 @@ class UpdateModel(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GradientReport:
+class GradientReport(Part):
     """A gradient report compares the gradient of a preset's loss with the reference's.
 
     The gradient is by all trained parameters. Products of different prompt groups share no noise,
@@ -333,7 +334,7 @@ class GradientReport:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Coefficients:
+class Coefficients(Part):
     """Coefficients are the derivatives of the loss by the current log-prob of each token."""
 
     norm: Annotated[
@@ -398,7 +399,7 @@ class Coefficients:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shares:
+class Shares(Part):
     """Shares say who gets the gradient: each is a part of the summed sizes of the coefficients."""
 
     by_length: Annotated[
@@ -496,7 +497,7 @@ class Shares:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Denominator:
+class Denominator(Part):
     """A denominator says what the loss is a mean over, and what the other counts are."""
 
     basis: Annotated[
@@ -548,7 +549,7 @@ class Denominator:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class Rule(Part):
     """A rule of health gives its number, its level and whose rule it is."""
 
     name: Annotated[
@@ -576,7 +577,7 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Health:
+class Health(Part):
     """Health says whether a step is safe: the worst of named rules decides."""
 
     verdict: Annotated[
@@ -607,7 +608,7 @@ class Health:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AfterStep:
+class AfterStep(Part):
     """These numbers describe the policy after the step, on the same batch."""
 
     learning_rate: Annotated[float, Doc("Learning rate of the step.", see=("step_norm",))]
@@ -766,7 +767,7 @@ class AfterStep:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SplitReport:
+class SplitReport(Part):
     """A split report compares one step on the whole batch with several on its mini-batches."""
 
     minibatches: Annotated[
@@ -820,7 +821,7 @@ class SplitReport:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PresetReplay:
+class PresetReplay(Part):
     """A preset replay describes the update by one preset on one batch."""
 
     mode: Annotated[
@@ -963,7 +964,7 @@ class PresetReplay:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Factor:
+class Factor(Part):
     """A factor is one of the two factors of the ratio current / rollout, or their product."""
 
     behavior: Behavior
@@ -1020,7 +1021,7 @@ Presets = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReplayStep:
+class ReplayStep(Part):
     """A replay step is one training step of a replay over several."""
 
     step: Step
@@ -1030,7 +1031,7 @@ class ReplayStep:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PairedDifference:
+class PairedDifference(Part):
     """A paired difference is that of two presets on the same groups, the first less the other.
 
     What both share drops out. Intervals are 95% intervals: the same group is left out of both, and

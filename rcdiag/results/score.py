@@ -49,6 +49,7 @@ from rcdiag.results.base import (
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
 from rcdiag.results.logged import LogComparison
+from rcdiag.results.parts import Part
 from rcdiag.results.show import Shown, Summary, size
 
 WeightSum = Annotated[
@@ -224,7 +225,7 @@ class CorrectionNumbers(_CorrectionNumbers, total=False):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CorrectionResult:
+class CorrectionResult(Part):
     """A correction result shows what a trainer logs of a correction, and its actual numbers."""
 
     trainer: TrainerName
@@ -317,7 +318,7 @@ class WorstToken(_WorstToken, total=False):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TokenProfile:
+class TokenProfile(Part):
     """A token profile gives the mismatch on all tokens with one token id."""
 
     token_id: Annotated[int, Doc("Id of the token in the tokenizer's vocabulary.")]
@@ -338,7 +339,7 @@ class TokenProfile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TokenWeights:
+class TokenWeights(Part):
     """Token weights say what one correction makes of the stored tokens of a sequence."""
 
     weight: Annotated[
@@ -369,7 +370,7 @@ class TokenWeights:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TokenAlternatives:
+class TokenAlternatives(Part):
     """Token alternatives are what a policy would have taken in place of one stored token."""
 
     place: Annotated[int, Doc("Place of the token in the sequence's lists, from 0.")]
@@ -385,7 +386,7 @@ class TokenAlternatives:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SequenceContext:
+class SequenceContext(Part):
     """A sequence context holds what a reader of a sequence sees beside its unmasked tokens."""
 
     prompt_length: Annotated[
@@ -445,7 +446,7 @@ class SequenceContext:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SequenceTokens:
+class SequenceTokens(Part):
     """A worst sequence has one of the largest log-ratios by sum.
 
     A long one is not stored whole: its first tokens are, and those around its largest |log-ratio|.
@@ -524,7 +525,7 @@ class SequenceTokens:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BinExamples:
+class BinExamples(Part):
     """Bin examples are tokens of each bin of a figure: those with the largest |log-ratio|.
 
     A bin has at most six, of different rows. All lists have an entry for each token.
@@ -641,7 +642,7 @@ class ScoreFigures(_ScoreFigures, total=False):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StepResult:
+class StepResult(Part):
     """A step result holds mismatch and corrections of one training step: a trainer's batch."""
 
     num_sequences: NumSequences

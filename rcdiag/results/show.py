@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rcdiag.files import write_text
+from rcdiag.files import check_outputs, write_text
 from rcdiag.formats import plural
 from rcdiag.frozen import dataclass
 from rcdiag.results.base import Finding
@@ -77,15 +77,20 @@ class Shown:
 
         return to_json(self)
 
-    def save(self, path: str | Path) -> None:
-        """Write the result document, which `rcdiag.load_result` reads back."""
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the result document, which `rcdiag.load_result` reads back.
+
+        A file that is there is overwritten only with `force`.
+        """
+        check_outputs([Path(path)], force=force)
         write_text(Path(path), self.to_json())
 
-    def plot(self, name: str, *, width: float | None = None) -> Any:
+    def plot(self, name: str | None = None, *, width: float | None = None) -> Any:
         """Draw a figure as a matplotlib figure: `result.plot("steps")`.
 
         `steps` draws all figures over the training steps in one; every figure of `--plots` has its
-        own name, and a wrong name lists those of this result. `width` is in inches.
+        own name. Without a name, or with a wrong one, the error lists those of this result. `width`
+        is in inches.
         """
         # Drawing stands above results: it is looked up by its name, and only when it is asked for.
         return importlib.import_module("rcdiag.pages.plot").plot(self, name, width)

@@ -34,6 +34,7 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
+from rcdiag.results.parts import Part
 from rcdiag.results.show import Shown, Summary, size
 
 # A smaller gain, relative to the noise without correction, is not worth a correction.
@@ -79,7 +80,7 @@ class SweepProvenance(Provenance):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SweepRow:
+class SweepRow(Part):
     """A row describes one setting of an estimator family on the whole table, without clamps."""
 
     bounds: Bounds
@@ -246,7 +247,7 @@ class SweepRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Configurations:
+class Configurations(Part):
     """Configurations are what a reader pastes into a trainer for each setting of a family.
 
     Text that settings have in common stands once, as a template.
@@ -269,7 +270,7 @@ class Configurations:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SweepFamily:
+class SweepFamily(Part):
     """A family holds one row for each setting of an estimator family that is tried."""
 
     title: Annotated[str, Doc("Name of an estimator family as figures and tables print it.")]
@@ -304,7 +305,7 @@ class SweepFamily:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class Candidate(Part):
     """A candidate is an estimator with its setting, as the recommendation judges it."""
 
     name: Annotated[str, Doc("Name of a candidate, which `rcdiag explain` answers.")]
@@ -316,8 +317,8 @@ class Candidate:
             "How close the gradient of a batch comes to that of the target policy, free of scale: "
             "the noise of the gradient without correction over the squared error of the "
             "candidate's, which is squared bias plus noise. `method` says how both were estimated. "
-            "Null where nothing is ranked: the recorded policy did not sample, no advantage is "
-            "known, or the mean ratio of sequences is above 1.",
+            "Null where no bias is known: the recorded policy did not sample, too few sequences "
+            "carry the ratios, no advantage is known, or the mean ratio of sequences is above 1.",
             unit="none",
             formula="Var[G of no correction] / (|E[G] - E[R]|^2 + Var[G]); G the candidate's mean "
             "gradient, R that of untruncated ratios",
@@ -342,7 +343,7 @@ class Candidate:
         int | None,
         Doc(
             "Place of a candidate by efficiency, from 1; null where it is refused, and of all "
-            "candidates where the answer is fix-the-cause.",
+            "candidates where the answer is fix-the-cause or cannot-distinguish.",
             see=("efficiency", "refused"),
         ),
     ]
@@ -367,6 +368,19 @@ class Candidate:
             heading="bias²",
         ),
     ] = field(default=None, metadata=ADDED)
+    gradient_bias_high: Annotated[
+        float | None,
+        Doc(
+            "Upper end of the 95% interval of gradient_bias. Where it is far above 1 an estimate "
+            "of 0 says nothing: the reference is too noisy.",
+            unit="none",
+            formula="gradient_bias + t x its standard error over prompt groups",
+            healthy="below 1",
+            example="an estimate of 0 with a standard error of 3: 5.9",
+            see=("gradient_bias", "cannot-distinguish"),
+            heading="up to",
+        ),
+    ] = field(default=None, metadata=ADDED)
     gradient_noise: Annotated[
         float | None,
         Doc(
@@ -377,40 +391,40 @@ class Candidate:
             healthy="1 without correction",
             example="sequences with weights of variance 0.25 that go with nothing else: 1.25",
             see=("efficiency", "gradient_bias", "ess_seq_applied"),
-            heading="noise",
+            heading="variance",
         ),
     ] = field(default=None, metadata=ADDED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recommendation:
+class Recommendation(Part):
     """A recommendation says which estimator to take, why, and which candidates it compares."""
 
     answer: Annotated[
         str,
         Doc(
-            "What a sweep recommends: correct, do-not-correct, fix-the-cause or cannot-judge.",
-            see=("correct", "do-not-correct", "fix-the-cause", "cannot-judge"),
-            one_of=("correct", "do-not-correct", "fix-the-cause", "cannot-judge"),
+            "What a sweep recommends: take, no-correction, fix-the-cause or cannot-distinguish.",
+            see=("take", "no-correction", "fix-the-cause", "cannot-distinguish"),
+            one_of=("take", "no-correction", "fix-the-cause", "cannot-distinguish"),
         ),
     ]
     choice: Annotated[
         str | None,
         Doc(
-            "The candidate that is recommended; null where there is none, as where the answer is "
-            "fix-the-cause: `reasons` say why.",
-            see=("correct", "none", "indistinguishable"),
+            "The candidate that is recommended, `none` for no correction; null where the answer is "
+            "fix-the-cause or cannot-distinguish: `reasons` say why.",
+            see=("take", "none", "indistinguishable"),
         ),
     ]
     indistinguishable: Annotated[
         list[str],
         Doc(
             "Candidates within one standard error of the best, and 5%: the simplest of them is "
-            "chosen.",
+            "chosen. Where the answer is cannot-distinguish, those that may be the best.",
             formula="squared error less that of the best <= standard error of the difference over "
             "clusters + 0.05 Var[G of no correction]",
-            example="none among them: do not correct",
-            see=("efficiency", "do-not-correct"),
+            example="none among them: no correction",
+            see=("efficiency", "no-correction"),
         ),
     ]
     reasons: Annotated[list[str], Doc("Why a sweep recommends what it does, in sentences.")]
@@ -425,6 +439,16 @@ class Recommendation:
             heading="candidate",
         ),
     ]
+    trainer_default: Annotated[
+        str | None,
+        Doc(
+            "The candidate that the trainer's own settings amount to, as they are where its "
+            "correction is switched on and nothing else is set; null where they are none of the "
+            "candidates.",
+            example="verl-0.9: seq_tis_2",
+            see=("choice", "none"),
+        ),
+    ] = field(default=None, metadata=ADDED)
     choice_yaml: Annotated[
         dict[str, str],
         Doc(
@@ -436,7 +460,7 @@ class Recommendation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ForecastPoint:
+class ForecastPoint(Part):
     """A point gives the acceptance and effective sample size expected at one response length."""
 
     response_length: Annotated[
@@ -484,7 +508,7 @@ class ForecastPoint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HeldOutBin:
+class HeldOutBin(Part):
     """A held-out bin compares expected and observed numbers at lengths outside the fit."""
 
     label: Annotated[str, Doc("Range of lengths of a held-out bin.")]
@@ -560,7 +584,7 @@ class HeldOutBin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Forecast:
+class Forecast(Part):
     """A forecast says what happens to longer responses, by a law of single tokens.
 
     Tokens of the behavior policy make sum log_ratio a martingale, so that over T tokens of KL k it
@@ -641,7 +665,8 @@ class Forecast:
     points: Annotated[
         list[ForecastPoint],
         Doc(
-            "What the forecast expects at each of a few response lengths.",
+            "What the forecast expects at each of a few response lengths, up to the longest "
+            "response where `holds` is null.",
             see=("accepted_seq", "accepted_geo"),
         ),
     ]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
+from collections.abc import Sequence
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.frozen import dataclass
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +30,21 @@ class Devices:
             )
         return cls(len(names), names)
 
+    def of(self, gpus: Sequence[str]) -> tuple[str, ...]:
+        """Return those of the GPUs here that are meant, as CUDA_VISIBLE_DEVICES names them.
 
-def gpus_here() -> list[str]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    visible = os.environ.get(VISIBLE)
-    if visible is not None:
-        return [name.strip() for name in visible.split(",") if name.strip()]
-    try:
-        listed = subprocess.run(
-            ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return []
-    return listed.stdout.split()
+        A number is a name in that list. Where the list holds UUIDs (a scheduler's), it is a place
+        in it, as in CUDA.
+        """
+        numbered = all(name.isdecimal() for name in gpus)
+        by_number = {name if numbered else str(place): name for place, name in enumerate(gpus)}
+        chosen = tuple(by_number.get(name, name) for name in self.names) or tuple(gpus)
+        if lacking := [name for name in chosen if name not in gpus]:
+            there = f"there are {', '.join(gpus)}" if gpus else "there is none here"
+            raise RcdiagError(f"{setting('devices')}: no GPU {lacking[0]}", hint=there)
+        if gpus and self.count > len(gpus):
+            raise RcdiagError(f"{setting('devices', self.count)}: there are {len(gpus)} GPUs here")
+        return chosen[: self.count]
 
 
 def cores_here() -> list[int]:

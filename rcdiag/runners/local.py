@@ -8,10 +8,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rcdiag.engines import BACKENDS
+from rcdiag.engines.gpus import VISIBLE, gpus_here
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.frozen import dataclass
-from rcdiag.runners.devices import VISIBLE, Devices, cores_here, gpus_here
+from rcdiag.runners.devices import Devices, cores_here
 from rcdiag.runners.runner import Made, Part, RunnerKind
 
 if TYPE_CHECKING:
@@ -88,10 +89,18 @@ class LocalRunner:
     def plan(self, spec: PolicySpec) -> str:
         """Say how many engines of a policy would run, and on what."""
         if self.devices is None:
-            return "one engine on this machine"
+            idle = self.idle(spec)
+            return f"one engine on this machine{idle and '; '}{idle}"
         engines = self.engines(spec)
         each = f"{self._set_size(spec)} GPU" if self.gpus else "its own cores"
         return f"{engines} engines side by side on this machine, each with {each}"
+
+    def idle(self, spec: PolicySpec) -> str:
+        """Say how many GPUs no engine uses where the user allowed none by number."""
+        size, gpus = BACKENDS[spec.backend].gpus(spec.options), len(gpus_here())
+        if self.devices is not None or gpus < 2 * size:
+            return ""
+        return f"{gpus - size} of {gpus} GPUs stay idle; {setting('devices', gpus)} uses all"
 
     def _set_size(self, spec: PolicySpec) -> int:
         return BACKENDS[spec.backend].gpus(spec.options) if self.gpus else 1
@@ -102,16 +111,9 @@ def _choose(address: str, devices: Devices | None) -> LocalRunner:
     if devices is None:
         return LocalRunner(None, ())
     gpus = gpus_here()
-    lacking = [name for name in devices.names if name not in gpus]
-    if lacking:
-        there = f"there are {', '.join(gpus)}" if gpus else "there is none here"
-        raise RcdiagError(f"{setting('devices')}: no GPU {lacking[0]}", hint=there)
+    chosen = devices.of(gpus)
     if gpus:
-        if devices.count > len(gpus):
-            raise RcdiagError(
-                f"{setting('devices', devices.count)}: there are {len(gpus)} GPUs here"
-            )
-        return LocalRunner(devices, (devices.names or tuple(gpus))[: devices.count])
+        return LocalRunner(devices, chosen)
     if devices.count > len(cores_here()):
         raise RcdiagError(
             f"{setting('devices', devices.count)}: no GPU here, and {len(cores_here())} cores"

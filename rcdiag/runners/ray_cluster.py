@@ -133,6 +133,10 @@ class RayRunner:
             f"{each}"
         )
 
+    def idle(self, spec: PolicySpec) -> str:
+        """Say nothing: engines take all GPUs of the cluster, or as many as the user allows."""
+        return ""
+
     def _size(self, spec: PolicySpec) -> float:
         """Return the GPUs of one engine, or without GPUs the cores of the smallest node."""
         if self._has_gpus:

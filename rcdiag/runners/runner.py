@@ -56,6 +56,10 @@ class Runner(AbstractContextManager["Runner"], Protocol):
         """Say how many engines of a policy would run and on what, for a dry run."""
         ...
 
+    def idle(self, spec: PolicySpec) -> str:
+        """Say how many GPUs no engine uses and what would use them; nothing where all work."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunnerKind:

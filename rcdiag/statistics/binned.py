@@ -134,7 +134,7 @@ def block_bins(
     lengths = block.lengths
     starts, _ = by_bin.cuts[BY_SEQUENCE]
     log_ratio, size = block.log_ratio, block.values.ratios.size
-    with np.errstate(invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         columns = (log_ratio, np.square(log_ratio), k3(block.values.ratios))
         parts = {
             name: _runs(first, sequence, columns, size)
@@ -190,8 +190,9 @@ def _runs(first: Places, sequence: Places, columns: Sequence[Array], size: Array
     """Add up runs of tokens: their counts and `columns`, and the largest `size` of each."""
     sums = np.empty((len(first), SUMS))
     sums[:, 0] = np.diff(first, append=len(size))
-    for index, column in enumerate(columns, start=1):
-        sums[:, index] = np.add.reduceat(column, first)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for index, column in enumerate(columns, start=1):
+            sums[:, index] = np.add.reduceat(column, first)
     return Runs(first, sequence, sums, np.fmax.reduceat(size, first))
 
 
@@ -275,7 +276,7 @@ def _add_to_bins(cells: Array, sums: Array, numbers: NDArray[np.int64]) -> None:
     """Add sums by combination to `cells` [clusters, bins, SUMS]; `numbers` are their bins."""
     order = np.argsort(numbers, kind="stable")
     bins, first = np.unique(numbers[order], return_index=True)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"), np.errstate(over="ignore", invalid="ignore"):
         cells[:, bins] += np.add.reduceat(sums[:, order], first, axis=1)
 
 

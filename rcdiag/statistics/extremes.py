@@ -29,6 +29,9 @@ _RUN = 64
 # log-softmax in float32 may round a certain token to a few 1e-7 above 0, in bfloat16 logits with
 # a fused kernel to about 1e-4; anything above is no log-prob.
 LARGEST_LOG_PROB = 1e-3
+# The least of float32's own logits (-3e38) stands for "never", as -inf does. Beyond -1e12 nats sums
+# in float64 lose the digits that tell the ratios of tokens apart.
+SMALLEST_LOG_PROB = -1e12
 
 TokenEntry = tuple[float, int, int, int, float, float]
 
@@ -100,10 +103,12 @@ class WorstSequence:
         tokens, start = pair.tokens, end - int(pair.lengths[index])
         kept = slice(start, min(end, start + TOKENS_KEPT))
         log_ratio = pair.log_ratio_at(slice(start, end))
+        with np.errstate(over="ignore", invalid="ignore"):
+            log_ratio_sum = float(log_ratio.sum())
         reward = None if tokens.reward is None else float(tokens.reward[index])
         return cls(
             row=int(tokens.row[index]),
-            log_ratio_sum=float(log_ratio.sum()),
+            log_ratio_sum=log_ratio_sum,
             num_tokens=end - start,
             sample_id=None if tokens.sample_id is None else tokens.sample_id[index],
             step=None if tokens.step is None else int(tokens.step[index]),
@@ -139,7 +144,7 @@ class WorstSequences:
     @classmethod
     def of(cls, pair: PolicyPair, log_ratio_sums: Array | None = None) -> WorstSequences:
         """Keep the worst sequences; `log_ratio_sums` [sequences], nats, are made unless given."""
-        with np.errstate(invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             if log_ratio_sums is None:
                 log_ratio_sums = segment_sum(pair.log_ratio, pair.lengths)
         sums = np.abs(log_ratio_sums)
@@ -175,8 +180,10 @@ def _at_most_the_last_of(size: Array, count: int) -> float:
 
 def shown_log_ratios(log_ratio: Array) -> list[float]:
     """Return log-ratios of single tokens, nats, with the digits that readers see."""
-    rounded: list[float] = np.round(log_ratio, 6).tolist()
-    return rounded
+    with np.errstate(over="ignore"):  # of what is too large to have digits behind the point
+        rounded = np.where(np.abs(log_ratio) < 1e9, np.round(log_ratio, 6), log_ratio)
+    shown: list[float] = rounded.tolist()
+    return shown
 
 
 def shown_log_probs(log_probs: Array) -> list[float]:
@@ -185,16 +192,21 @@ def shown_log_probs(log_probs: Array) -> list[float]:
 
 
 def impossible(log_probs: Array) -> Flags:
-    """Flag values that no log-prob can have: NaN, infinite or positive; the shape of the input."""
-    return ~(np.isfinite(log_probs) & (log_probs <= LARGEST_LOG_PROB))
+    """Flag values that no log-prob can have: NaN, infinite, positive or below -1e12; same shape."""
+    return ~((log_probs >= SMALLEST_LOG_PROB) & (log_probs <= LARGEST_LOG_PROB))
 
 
 def _impossible_places(log_probs: Array) -> NDArray[np.int64]:
     """Return where values are that no log-prob can have."""
     # NaN is the least and the largest of whatever it is in.
-    if len(log_probs) and log_probs.min() > -np.inf and log_probs.max() <= LARGEST_LOG_PROB:
+    if not len(log_probs) or _in_range(float(log_probs.min()), float(log_probs.max())):
         return np.empty(0, np.int64)
     return np.flatnonzero(impossible(log_probs))
+
+
+def _in_range(low: float, high: float) -> bool:
+    """Tell whether all values between are possible log-probs; NaN is in no comparison."""
+    return low >= SMALLEST_LOG_PROB and high <= LARGEST_LOG_PROB
 
 
 def rows_of_numbers(batch: TokenBatch) -> Flags:
@@ -224,8 +236,8 @@ class RowCount:
             for policy, values in batch.log_probs.items()
             if len(values)
         }
-        # NaN is the least and the largest of whatever it is in, and in no comparison.
-        fine = all(low > -np.inf and high <= LARGEST_LOG_PROB for low, high in ranges.values())
+        # NaN is the least and the largest of whatever it is in.
+        fine = all(_in_range(low, high) for low, high in ranges.values())
         bad = 0 if fine else int((~rows_of_numbers(batch)).sum())
         return cls(len(batch.lengths), int(batch.lengths.sum()), bad, ranges)
 
@@ -256,34 +268,62 @@ class RowCount:
 
 
 @dataclass(frozen=True, slots=True)
-class NonFinite:
-    """Counts of NaN, infinite and positive log-probs of each policy, and the rows with them."""
+class Places:
+    """Counts of tokens of each policy with one flaw, and of the rows with them."""
 
     tokens: Mapping[str, int] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
     first_rows: Mapping[str, list[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, batch: TokenBatch) -> NonFinite:
+    def of(cls, batch: TokenBatch, places: Mapping[str, NDArray[np.int64]]) -> Places:
+        """Count the tokens at some `places` of each policy's log-probs."""
         tokens, rows, first_rows = {}, {}, {}
         ends = np.cumsum(batch.lengths)
-        for policy, log_probs in batch.log_probs.items():
-            places = _impossible_places(log_probs)
-            if not len(places):
+        for policy, own in places.items():
+            if not len(own):
                 continue
-            bad = batch.row[np.unique(np.searchsorted(ends, places, side="right"))]
-            tokens[policy], rows[policy] = len(places), len(bad)
+            bad = batch.row[np.unique(np.searchsorted(ends, own, side="right"))]
+            tokens[policy], rows[policy] = len(own), len(bad)
             first_rows[policy] = [int(row) for row in bad[:ROWS_NAMED]]
         return cls(tokens, rows, first_rows)
 
-    def __add__(self, other: NonFinite) -> NonFinite:
+    def __add__(self, other: Places) -> Places:
         def added(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
             both = {name: one[name] + two[name] for name in one if name in two}
             return {**one, **two, **both}
 
         first = added(self.first_rows, other.first_rows)
-        return NonFinite(
+        return Places(
             added(self.tokens, other.tokens),
             added(self.rows, other.rows),
             {policy: rows[:ROWS_NAMED] for policy, rows in first.items()},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class NonFinite:
+    """Log-probs that are none: those that are NaN or infinite, and those that are positive."""
+
+    not_finite: Places = field(default_factory=Places)
+    positive: Places = field(default_factory=Places)
+
+    @classmethod
+    def of(cls, batch: TokenBatch) -> NonFinite:
+        not_finite, positive = {}, {}
+        for policy, log_probs in batch.log_probs.items():
+            places = _impossible_places(log_probs)
+            finite = np.isfinite(log_probs[places])
+            not_finite[policy], positive[policy] = places[~finite], places[finite]
+        return cls(Places.of(batch, not_finite), Places.of(batch, positive))
+
+    def __add__(self, other: NonFinite) -> NonFinite:
+        return NonFinite(self.not_finite + other.not_finite, self.positive + other.positive)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Return how many tokens of each policy have a flaw; of those policies that have one."""
+        both = (self.not_finite.tokens, self.positive.tokens)
+        return {
+            policy: sum(one.get(policy, 0) for one in both) for policy in {**both[0], **both[1]}
+        }

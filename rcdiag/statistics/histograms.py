@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.frozen import dataclass
+from rcdiag.statistics.extremes import shown_log_ratios
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
 from rcdiag.table.hashing import mixed
@@ -150,10 +151,10 @@ def _paths(pair: PolicyPair) -> tuple[Path, ...]:
         behavior, target = (
             pair.tokens.log_probs[policy][tokens] for policy in (pair.behavior, pair.target)
         )
-        with np.errstate(invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             sums = np.cumsum(target - behavior)
         if np.isfinite(sums[-1]):
             at = np.unique(np.linspace(0, length - 1, POINTS).round().astype(int))
-            points = np.round(sums[at], 6).tolist()
+            points = shown_log_ratios(sums[at])
             paths.append((int(keys[index]), (at + 1).tolist(), points))
     return tuple(paths)

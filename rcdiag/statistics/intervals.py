@@ -36,72 +36,164 @@ def standard_error(left_out: Array) -> np.float64:
     return np.sqrt((count - 1) / count * np.square(left_out - left_out.mean()).sum())
 
 
-def errors_and_reaches(influence: Array, clusters: Count) -> tuple[Array, Array, Array]:
+def errors_and_reaches(
+    influence: Array, clusters: Count, sizes: Array | None = None
+) -> tuple[Array, Array, Array]:
     """Return the standard error of numbers, and how many of them an interval reaches down and up.
 
     `influence` [clusters, bins] is (n - 1) times what a number loses without each cluster in turn;
     it is 0 where a bin has nothing of a cluster, so that only `clusters` of them count, 2 or more.
-    All three results are [bins].
+    `sizes` has its shape: the tokens (or sequences) of each cluster, 0 where there are none; equal
+    if not given. All three results are [bins].
 
     The error is the jackknife's: in a mean, a cluster that holds a share h of the data counts with
     its residual over 1 - h (CR3; Bell & McCaffrey 2002, Survey Methodology 28(2)). Reaches are
     those of Hall's cubic transformation, which takes the skewness out of a studentised mean: with
-    T the mean less the truth in standard errors and g its skewness / sqrt(n),
+    T the mean less the truth in standard errors and g its skewness,
     T + g T^2 / 3 + g^2 T^3 / 27 + g / 6 is all but symmetric (Hall 1992, On the removal of skewness
-    by transformation, JRSS B 54(1)). Its quantile is that of Student's t with 3 n / kurtosis
-    degrees of freedom, n - 1 at most, which Satterthwaite's formula gives where the influences are
-    normal with unequal variances; and c / n more, as far as skewness and kurtosis make a two-sided
-    interval too short (`_more_for_skewness`).
+    by transformation, JRSS B 54(1)). Its quantile is that of Student's t with Satterthwaite's
+    degrees of freedom, (sum v)^2 / sum v^2 of the variances v of what each cluster adds, n - 1 at
+    most; and more, as far as skewness and kurtosis make a two-sided interval too short
+    (`_more_for_skewness`).
+
+    Skewness and kurtosis lie half way between two estimates. Those of the influences themselves
+    are too small where clusters are unequal: a few large clusters hold the third moment, and seldom
+    show their tail. Those of a sum whose addends have unequal variances and one shape are somewhat
+    too large, as the shape is also that of small, noisy clusters (`benchmarks/coverage.py`).
     """
     count = np.asarray(clusters, dtype=np.float64)
     scale = np.abs(influence).max(axis=0)
     scaled = influence / np.where(scale > 0.0, scale, 1.0)  # no power of it leaves its range
-    squares = np.square(scaled)
-    second, third, fourth = (
-        power.sum(axis=0) / count for power in (squares, squares * scaled, squares * squares)
-    )
     with np.errstate(divide="ignore", invalid="ignore"):
-        error = scale * np.sqrt(second / (count - 1.0))
-        # Unbiased for normal values; that of two values is 0 anyway.
-        of_sample = np.sqrt(count * (count - 1.0)) / np.maximum(count - 2.0, 1.0)
-        skewness = np.where(second > 0.0, of_sample * third / second**1.5, 0.0)
-        kurtosis = np.where(second > 0.0, fourth / second**2, 3.0)
-    freedom = np.minimum(3.0 * count / kurtosis, count - 1.0)
-    quantile = student_quantile(np.maximum(freedom, 1.0), TAIL)
-    quantile = quantile + _more_for_skewness(skewness, kurtosis) / count
-    skewness = skewness / np.sqrt(count)
+        error = scale * np.sqrt(np.square(scaled).sum(axis=0) / (count * (count - 1.0)))
+        sizes = (np.ones_like(influence) if sizes is None else sizes).astype(np.float64)
+        skewness, excess, effective = _shape_of_sum(scaled, sizes, count)
+    quantile = student_quantile(_freedom(effective, count), TAIL) + _more_for_skewness(
+        skewness, excess
+    )
     return error, _untransformed(quantile, skewness), -_untransformed(-quantile, skewness)
 
 
-def _more_for_skewness(skewness: Array, kurtosis: Array) -> Array:
-    """Return n times what n values of a skewed law add to the normal quantile of a 95% interval.
+def share_interval(events: Array, sizes: Array) -> Interval:
+    """Return the 95% interval of the share of tokens with a rare property, by cluster.
 
-    Where n values have skewness g and excess kurtosis k, mean / (standard deviation / sqrt(n)) is
-    within z + c / n as often as a normal number is within z, with
-    c = z (g^2 (z^4 + 2 z^2 - 3) / 18 - k (z^2 - 3) / 12 + (z^2 + 3) / 4). Source: Hall 1992, The
-    Bootstrap and Edgeworth Expansion, 2.6. The last term, of normal values, is left out: it is what
-    Student's t gives exactly.
+    `events` and `sizes` [clusters] count the tokens with it and all tokens. The interval is that of
+    a Poisson count by Byar's approximation, k (1 - 1 / (9 k) -+ z / (3 sqrt(k)))^3 with k + 1 for
+    the upper end (Breslow & Day 1987, Statistical Methods in Cancer Research II, p. 69), of so many
+    effective events as have the cluster-robust error: k = (share / error)^2 (z / t)^2, with t of
+    Satterthwaite's degrees of freedom, and never more than were counted (the effective sample size
+    of Korn & Graubard 1998, Survey Methodology 24(2)). Ten events in one cluster are one.
+    """
+    share = float(events.sum() / sizes.sum())
+    influence, clusters = influences(events[:, None], sizes[:, None])
+    error, freedom = (
+        float(one[0]) for one in error_and_freedom(influence, clusters, sizes[:, None])
+    )
+    counted = float(events.sum()) / max(1.0 - share, 1e-12)
+    relative = share / error if error > 0.0 else np.inf
+    effective = min((relative * NORMAL / float(student_quantile(freedom, TAIL))) ** 2, counted)
+    scale = share / effective
+    low, high = _byar(effective, -NORMAL), _byar(effective + 1.0, NORMAL)
+    return scale * low, min(scale * high, 1.0)
+
+
+def _byar(count: float, deviations: float) -> float:
+    """Return a quantile of the gamma distribution of shape `count`, in normal deviations."""
+    root = 1.0 - 1.0 / (9.0 * count) + deviations / (3.0 * float(np.sqrt(count)))
+    return count * max(root, 0.0) ** 3
+
+
+def error_and_freedom(influence: Array, clusters: Count, sizes: Array) -> tuple[Array, Array]:
+    """Return the standard error of numbers and its degrees of freedom, as `errors_and_reaches`."""
+    count = np.asarray(clusters, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = np.sqrt(np.square(influence).sum(axis=0) / (count * (count - 1.0)))
+        _, _, effective = _shape_of_sum(influence, sizes.astype(np.float64), count)
+    return error, _freedom(effective, count)
+
+
+def _freedom(effective: Array, count: Array) -> Array:
+    return np.clip(effective, 1.0, np.maximum(count - 1.0, 1.0))
+
+
+def _shape_of_sum(influence: Array, sizes: Array, count: Array) -> tuple[Array, Array, Array]:
+    """Return skewness and excess kurtosis of a number, and its effective clusters, all [bins].
+
+    What a cluster of size m adds is m e, where e has the variance a + b / m: a differs between
+    clusters, b between the tokens within one. e over its standard deviation has one shape, of which
+    every cluster tells as much as any other.
+    """
+    inside = sizes > 0.0
+    share = sizes * count / sizes.sum(axis=0)  # of the mean size
+    e = np.divide(influence, share, out=np.zeros_like(influence), where=inside)
+    variance = _variance_by_size(np.square(e), share, inside, count)
+    u = np.divide(e, np.sqrt(variance), out=np.zeros_like(e), where=variance > 0.0)
+    u = np.where(inside, u - u.sum(axis=0) / count, 0.0)
+    added = np.square(share) * variance
+    total, squares = added.sum(axis=0), np.square(added).sum(axis=0)
+    effective = np.where(squares > 0.0, total**2 / squares, count)
+    of_sum = np.where(total > 0.0, (added**1.5).sum(axis=0) / total**1.5, 0.0)
+    (direct, flat), (shape, flat_shape) = _shape(influence, count), _shape(u, count)
+    skewness = 0.5 * (direct / np.sqrt(count) + shape * of_sum)
+    return skewness, 0.5 * (flat / count + flat_shape / effective), effective
+
+
+def _shape(values: Array, count: Array) -> tuple[Array, Array]:
+    """Return skewness and excess kurtosis of `count` values about 0 in each column, [bins]."""
+    squares = np.square(values)
+    second, third, fourth = (
+        power.sum(axis=0) / count for power in (squares, squares * values, squares * squares)
+    )
+    # Unbiased for normal values; that of two values is 0 anyway.
+    of_sample = np.sqrt(count * (count - 1.0)) / np.maximum(count - 2.0, 1.0)
+    skewness = np.where(second > 0.0, of_sample * third / second**1.5, 0.0)
+    return skewness, np.where(second > 0.0, fourth / second**2 - 3.0, 0.0)
+
+
+def _variance_by_size(
+    squares: Array, share: Array, inside: NDArray[np.bool_], count: Array
+) -> Array:
+    """Return a + b / share with the a and b, neither below 0, that fit `squares` best."""
+    x = np.divide(1.0, share, out=np.zeros_like(share), where=inside)
+    x_mean, y_mean = x.sum(axis=0) / count, squares.sum(axis=0) / count
+    from_mean = np.where(inside, x - x_mean, 0.0)
+    spread = np.square(from_mean).sum(axis=0)
+    b = np.where(spread > 1e-9 * count, (from_mean * squares).sum(axis=0) / spread, 0.0)
+    b = np.clip(b, 0.0, y_mean / x_mean)
+    return np.where(inside, y_mean - b * x_mean + b * x, 0.0)
+
+
+def _more_for_skewness(skewness: Array, excess: Array) -> Array:
+    """Return what a skewed distribution adds to the normal quantile of a 95% interval.
+
+    Where a mean has skewness g and excess kurtosis k, mean / its standard error is within z + c as
+    often as a normal number is within z, with
+    c = z (g^2 (z^4 + 2 z^2 - 3) / 18 - k (z^2 - 3) / 12 + (z^2 + 3) / (4 n)). Source: Hall 1992,
+    The Bootstrap and Edgeworth Expansion, 2.6. The last term, of normal values, is left out: it is
+    what Student's t gives exactly.
     """
     z2 = NORMAL**2
     of_skewness = np.square(skewness) * (z2**2 + 2.0 * z2 - 3.0) / 18.0
-    return NORMAL * (of_skewness - (kurtosis - 3.0) * (z2 - 3.0) / 12.0)
+    return NORMAL * (of_skewness - excess * (z2 - 3.0) / 12.0)
 
 
 def _untransformed(transformed: Array, skewness: Array) -> Array:
-    """Return the T whose transformation is given; `skewness` is already divided by sqrt(n)."""
+    """Return the T whose transformation is given; `skewness` is that of the mean."""
     some = np.where(np.abs(skewness) < 1e-9, 1.0, skewness)
     root = np.cbrt(1.0 + some * (transformed - some / 6.0))
     return np.where(np.abs(skewness) < 1e-9, transformed, 3.0 * (root - 1.0) / some)
 
 
-def jackknife_interval(value: float, left_out: Array, bound: float | None = None) -> Interval:
+def jackknife_interval(
+    value: float, left_out: Array, bound: float | None = None, sizes: Array | None = None
+) -> Interval:
     """Return the 95% interval of a metric from its values without each cluster in turn.
 
-    A metric that is never on the other side of `bound` is measured by the log of its distance from
-    it, which is less skewed, and whose interval cannot pass the bound. No ends where a value is not
-    finite.
+    `sizes` [clusters] are the tokens or sequences of each cluster, equal if not given. A metric
+    that is never on the other side of `bound` is measured by the log of its distance from it, which
+    is less skewed, and whose interval cannot pass the bound. No ends where a value is not finite.
     """
-    return jackknife_intervals([Replicates(value, left_out, bound)])[0]
+    return jackknife_intervals([Replicates(value, left_out, bound, sizes)])[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +203,7 @@ class Replicates:
     value: float
     left_out: Array  # [clusters]
     bound: float | None = None  # what the metric never passes
+    sizes: Array | None = None  # [clusters] tokens or sequences; None where they are equal
 
     @property
     def side(self) -> float:
@@ -161,7 +254,10 @@ def jackknife_intervals(metrics: Sequence[Replicates]) -> list[Interval]:
         rows = np.stack([values for *_, values, _ in varies])  # [metrics, clusters]
         clusters = rows.shape[1]
         influence = (clusters - 1.0) * (rows.mean(axis=1, keepdims=True) - rows)
-        error, down, up = errors_and_reaches(influence.T, clusters)
+        sizes = [
+            np.ones(clusters) if metric.sizes is None else metric.sizes for _, metric, *_ in varies
+        ]
+        error, down, up = errors_and_reaches(influence.T, clusters, np.stack(sizes).T)
         for place, (number, metric, centre, _, logs) in enumerate(varies):
             low, high = centre - down[place] * error[place], centre + up[place] * error[place]
             intervals[number] = metric.interval(float(low), float(high), logs=logs)
@@ -199,6 +295,8 @@ def ratio_interval(numerators: Array, denominators: Array) -> tuple[Array, Array
     with np.errstate(divide="ignore", invalid="ignore"):
         value = numerators.sum(axis=0) / denominators.sum(axis=0)
     low, high = np.full_like(value, np.nan), np.full_like(value, np.nan)
-    error, down, up = errors_and_reaches(influence[:, enough], clusters[enough])
+    error, down, up = errors_and_reaches(
+        influence[:, enough], clusters[enough], denominators[:, enough]
+    )
     low[enough], high[enough] = value[enough] - down * error, value[enough] + up * error
     return low, high

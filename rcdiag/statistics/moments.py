@@ -30,7 +30,8 @@ class Moments:
 
     def log_prob(self, policy: str) -> Array:
         """Return the summed log-probs of a policy, nats, [clusters]."""
-        return self.sums.sums[:, 1] + self.difference(policy)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.sums.sums[:, 1] + self.difference(policy)
 
     def difference(self, policy: str) -> Array:
         """Return the summed log-probs of a policy less those of the first, nats, [clusters]."""
@@ -47,8 +48,9 @@ class Moments:
 
     def squares(self, one: str, other: str) -> Array:
         """Return the summed squares of the log-ratio of two policies, nats^2, [clusters]."""
-        crossed = 2.0 * self.product(one, other)
-        return np.maximum(self.product(one, one) + self.product(other, other) - crossed, 0.0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            crossed = 2.0 * self.product(one, other)
+            return np.maximum(self.product(one, one) + self.product(other, other) - crossed, 0.0)
 
 
 def moments_of(batch: TokenBatch) -> Moments:
@@ -59,9 +61,12 @@ def moments_of(batch: TokenBatch) -> Moments:
         for log_probs in batch.log_probs.values()
     ]
     columns = [lengths.astype(np.float64), segment_sum(finite[0], lengths)]
-    differences = [log_probs - finite[0] for log_probs in finite]
-    columns += [segment_sum(values, lengths) for values in differences]
-    columns += [segment_sum(one * other, lengths) for one in differences for other in differences]
+    with np.errstate(over="ignore", invalid="ignore"):  # what is out of range is inf or NaN
+        differences = [log_probs - finite[0] for log_probs in finite]
+        columns += [segment_sum(values, lengths) for values in differences]
+        columns += [
+            segment_sum(one * other, lengths) for one in differences for other in differences
+        ]
     return Moments(policies, cluster_sums(batch.cluster, np.stack(columns, axis=1)))
 
 
@@ -69,8 +74,9 @@ def mean(sums: Array, counts: Array, *, floor: float | None = None) -> MetricVal
     """Return sum / sum over clusters with its cluster-robust interval; None where it is 0 / 0."""
     if not counts.any():
         return MetricValue(value=None)
-    value = float(sums.sum() / counts.sum())
-    low, high = (float(end[0]) for end in ratio_interval(sums[:, None], counts[:, None]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = float(sums.sum() / counts.sum())
+        low, high = (float(end[0]) for end in ratio_interval(sums[:, None], counts[:, None]))
     if not (np.isfinite(low) and np.isfinite(high)):
         return MetricValue(value=value)
     return MetricValue(value=value, low=low if floor is None else max(low, floor), high=high)

@@ -22,7 +22,7 @@ from rcdiag.statistics.binned import (
     SortedBlock,
     batch_bins,
 )
-from rcdiag.statistics.clusters import ClusterSums
+from rcdiag.statistics.clusters import ClusterSums, content_order
 from rcdiag.statistics.intervals import ratio_interval
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
@@ -135,8 +135,8 @@ PROFILES: dict[str, Axis] = {
         "",
         PROBABILITIES,
         _mean_log_prob,
-        "Symmetric in both policies, so free of the selection that a bin by one policy's "
-        "probability makes: believe this one.",
+        "Binned by the mean of both policies' log-probs. Bins of one policy's probability select "
+        "tokens on which that policy is high, and show a difference that is not there.",
         logarithmic=True,
     ),
     "entropy": Axis(
@@ -297,11 +297,12 @@ def profile_of(
     sums: ClusterSums, labels: Sequence[str], title: str, unit: str, about: str
 ) -> Profile:
     """Read a profile off sums by cluster and bin, [clusters, SUMS * bins]; empty bins are none."""
-    tokens, log_ratio, squares, k3_sum = np.split(sums.sums, SUMS, axis=1)
+    tokens, log_ratio, squares, k3_sum = np.split(sums.sums[content_order(sums.sums)], SUMS, axis=1)
     mean = _estimates(log_ratio, tokens)
     square = _estimates(squares, tokens, floor=0.0)
     kl = _estimates(k3_sum, tokens, floor=0.0)
-    all_squares = float(squares.sum())
+    with np.errstate(over="ignore"):
+        all_squares = float(squares.sum())
     bins = [
         ProfileBin(
             label=labels[index],

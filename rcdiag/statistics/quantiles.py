@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.frozen import dataclass
-from rcdiag.statistics.clusters import ClusterSums, cluster_sums
+from rcdiag.statistics.clusters import ClusterSums, cluster_sums, content_order
 from rcdiag.statistics.intervals import NONE, Interval, errors_and_reaches, influences
 from rcdiag.statistics.ratios import Array
 
@@ -183,19 +183,20 @@ class SharesBelow:
     reached: Array  # [edges]
     influence: Array  # of each cluster on each share, [clusters, edges]
     number: NDArray[np.int64]  # of clusters behind each share, [edges]
+    tokens: Array  # of each cluster, [clusters, 1]
 
     @classmethod
     def of(cls, clusters: ClusterSums) -> SharesBelow:
         """Read them off the counts of clusters in coarse bins; no edge of fewer than two."""
-        counts = clusters.sums
+        counts = clusters.sums[content_order(clusters.sums)]
         if len(counts) < 2:
-            return cls(np.zeros(0), np.zeros((0, 0)), np.zeros(0, np.int64))
+            return cls(np.zeros(0), np.zeros((0, 0)), np.zeros(0, np.int64), np.zeros((0, 1)))
         of_clusters = counts.sum(axis=1, keepdims=True)
         below = np.cumsum(counts, axis=1)
         reached = below.sum(axis=0) / of_clusters.sum()
         influence, number = influences(below, np.broadcast_to(of_clusters, below.shape))
         told = (reached > 0.0) & (reached < 1.0) & (np.ptp(influence, axis=0) > 0.0)
-        return cls(reached[told], influence[:, told], number[told])
+        return cls(reached[told], influence[:, told], number[told], of_clusters)
 
 
 def quantile_interval(ordered: Ordered, below: SharesBelow, share: float) -> Interval:
@@ -209,7 +210,9 @@ def quantile_interval(ordered: Ordered, below: SharesBelow, share: float) -> Int
         return NONE
     above = int(np.searchsorted(below.reached, share))
     nearest = slice(max(above - 1, 0), above + 1)  # on either side
-    error, down, up = errors_and_reaches(below.influence[:, nearest], below.number[nearest])
+    influence = below.influence[:, nearest]
+    tokens = np.broadcast_to(below.tokens, influence.shape)
+    error, down, up = errors_and_reaches(influence, below.number[nearest], tokens)
     reach = [
         np.exp(np.interp(_logit(share), _logit(below.reached[nearest]), np.log(reaches * error)))
         for reaches in (down, up)

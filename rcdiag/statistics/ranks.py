@@ -16,8 +16,6 @@ from rcdiag.table.hashing import mixed
 
 # Confident and hopeless tokens make any correlation near 1; between these both sides must choose.
 LOWEST, HIGHEST = 0.05, 0.95
-# The jackknife leaves out one of so many groups of clusters at a time.
-GROUPS = 20
 _WHOLE = 2**32
 
 
@@ -32,7 +30,7 @@ class RankSample:
     behavior: Array
     target: Array
     key: NDArray[np.uint32]
-    group: NDArray[np.uint8]  # of clusters, below GROUPS
+    cluster: NDArray[np.uint64]
     limit: int = _WHOLE
 
     def __len__(self) -> int:
@@ -49,7 +47,7 @@ class RankSample:
             self.behavior.take(at),
             self.target.take(at),
             self.key.take(at),
-            self.group.take(at),
+            self.cluster.take(at),
             self.limit,
         )
 
@@ -71,7 +69,7 @@ def joined_samples(samples: Sequence[RankSample]) -> RankSample:
         np.concatenate([sample.behavior for sample in thinned]),
         np.concatenate([sample.target for sample in thinned]),
         np.concatenate([sample.key for sample in thinned]),
-        np.concatenate([sample.group for sample in thinned]),
+        np.concatenate([sample.cluster for sample in thinned]),
         limit,
     )
 
@@ -86,11 +84,12 @@ def sample_by_sequence(pair: PolicyPair) -> tuple[RankSample, NDArray[np.int64]]
     low, high = np.log(LOWEST), np.log(HIGHEST)
     b, t = pair.values.behavior, pair.values.target
     at = np.flatnonzero((b > low) & (b < high) & (t > low) & (t < high))
-    groups = (pair.tokens.cluster % np.uint64(GROUPS)).astype(np.uint8)
     ends = np.searchsorted(at, np.cumsum(pair.lengths))
     counts = np.diff(ends, prepend=0)
     b, t = b.take(at), t.take(at)
-    return RankSample(np.exp(b), np.exp(t), _hash(b, t), np.repeat(groups, counts)), counts
+    return RankSample(
+        np.exp(b), np.exp(t), _hash(b, t), np.repeat(pair.tokens.cluster, counts)
+    ), counts
 
 
 def _hash(behavior: Array, target: Array) -> NDArray[np.uint32]:
@@ -102,29 +101,55 @@ def _hash(behavior: Array, target: Array) -> NDArray[np.uint32]:
 def spearman(sample: RankSample) -> tuple[float, Interval]:
     """Return the rank correlation with its 95% interval; NaN where a side is constant.
 
-    The interval is that of a delete-a-group jackknife over groups of clusters. Source: Kott 2001,
-    Journal of Official Statistics 17(4).
+    The interval is the jackknife's, from what each cluster adds to the correlation to first order.
     """
-    sides = [
-        np.unique(values, return_inverse=True)[1] for values in (sample.behavior, sample.target)
-    ]
-    value = _spearman(*sides)
-    groups = np.unique(sample.group)
-    if not abs(value) < 1.0 or len(groups) < 2:
+    if not len(sample):
+        return np.nan, NONE
+    one, other = (_Ranked.of(values) for values in (sample.behavior, sample.target))
+    scale = np.sqrt(one.variance * other.variance)
+    if not scale > 0.0:
+        return np.nan, NONE
+    value = float(np.mean(one.ranks * other.ranks) / scale)
+    _, cluster = np.unique(sample.cluster, return_inverse=True)
+    sizes = np.bincount(cluster).astype(np.float64)
+    if not abs(value) < 1.0 or len(sizes) < 2:
         return value, NONE
-    kept = (sample.group != group for group in groups)
-    left_out = np.array([_spearman(*(side[keep] for side in sides)) for keep in kept])
-    return value, jackknife_interval(value, left_out, 1.0)
+    shared = one.ranks * other.ranks + one.above(other.ranks) + other.above(one.ranks)
+    own = sum(
+        (np.square(side.ranks) + 2.0 * side.above(side.ranks)) / side.variance
+        for side in (one, other)
+    )
+    # The constants of both influences cancel each other.
+    added = np.bincount(cluster, shared / scale - 0.5 * value * own)
+    left_out = value - added / (len(sample) - sizes)
+    # In an order that does not hang on what clusters are called, to the last bit of their sums.
+    order = np.lexsort((sizes, left_out))
+    return value, jackknife_interval(value, left_out[order], 1.0, sizes[order])
 
 
-def _spearman(behavior: NDArray[np.int64], target: NDArray[np.int64]) -> float:
-    """Return the rank correlation; the sides are places among the different values, ascending."""
-    one, other = _centred_ranks(behavior), _centred_ranks(target)
-    squares = np.square(one).sum() * np.square(other).sum()
-    return float((one * other).sum() / np.sqrt(squares)) if squares > 0.0 else np.nan
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """One side of a rank correlation: places among its different values, and centred ranks."""
 
+    places: NDArray[np.int64]  # ascending
+    ties: NDArray[np.int64]  # tokens at each place
+    ranks: Array  # as shares of the tokens, less their mean; equal values share theirs
 
-def _centred_ranks(places: NDArray[np.int64]) -> Array:
-    """Return ranks less their mean; equal values share the mean of theirs."""
-    ties = np.bincount(places)
-    return (np.cumsum(ties) - 0.5 * (ties + len(places)))[places]
+    @classmethod
+    def of(cls, values: Array) -> _Ranked:
+        places = np.unique(values, return_inverse=True)[1]
+        ties = np.bincount(places)
+        ranks = (np.cumsum(ties) - 0.5 * (ties + len(places))) / len(places)
+        return cls(places, ties, ranks[places])
+
+    @property
+    def variance(self) -> float:
+        return float(np.mean(np.square(self.ranks)))
+
+    def above(self, values: Array) -> Array:
+        """Return for each token the sum of `values` of tokens above it, over all tokens.
+
+        Equal ones count half: it is what a token moves in the mean of ranks times `values`.
+        """
+        sums = np.bincount(self.places, values)
+        return ((sums.sum() - np.cumsum(sums) + 0.5 * sums) / len(values))[self.places]

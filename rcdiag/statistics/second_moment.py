@@ -93,6 +93,6 @@ def largest_entropy(suite: Suite, level: str) -> float:
 def _largest_exponents(suite: Suite, level: str) -> Array:
     of_level = partial(variance, level=level)
     value, left_out = float(of_level(suite.point)[0]), of_level(suite.left_out)
-    high = jackknife_interval(value, left_out, 0.0)[1]
+    high = jackknife_interval(value, left_out, 0.0, suite.sizes(level))[1]
     lengths = suite.state.table.lengths.astype(np.float64) if level == "seq" else np.ones(1)
     return (np.inf if high is None else high) * lengths

@@ -27,6 +27,7 @@ from rcdiag.statistics.quantiles import (
 )
 from rcdiag.statistics.ranks import RankSample, joined_samples, sample_by_sequence
 from rcdiag.statistics.ratios import TOKEN_MAXIMA, Array
+from rcdiag.statistics.rounding import ASSUMED, Rounding
 from rcdiag.statistics.totals import (
     Addends,
     SequenceTable,
@@ -174,10 +175,11 @@ class Suite:
     """A state, ready for metrics to be read off; the costly parts are made when first asked for."""
 
     state: SuiteState
+    rounding: Rounding = ASSUMED
 
     @cached_property
     def rows(self) -> Addends:
-        return addends(self.state.table, self.state.tokens)
+        return addends(self.state.table, self.state.tokens).by_content()
 
     @property
     def clusters(self) -> int:
@@ -186,6 +188,10 @@ class Suite:
     @cached_property
     def point(self) -> Totals:
         return point(self.rows)
+
+    def sizes(self, level: str) -> Array:
+        """Return the tokens or sequences of each cluster, [clusters]."""
+        return self.rows.column("sequences" if level == "seq" else "tokens")
 
     @cached_property
     def left_out(self) -> Totals:

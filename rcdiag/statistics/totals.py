@@ -6,6 +6,7 @@ Totals are made of the table as it is, and of those with one cluster left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
-from rcdiag.statistics.clusters import ClusterSums, grouping
+from rcdiag.statistics.clusters import ClusterSums, content_order, grouping
 from rcdiag.statistics.packed import joined_columns, packed_where_many
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import RATIO_SUMS, TOKEN_MAXIMA, TOKEN_SUMS, Array, Ratios
@@ -34,6 +35,22 @@ class SumsBySequence(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+@dataclass(frozen=True, slots=True)
+class RatioSums:
+    """What ESS needs of ratios, safe from overflow: sums over exp(log_ratio - largest).
+
+    Added to the largest, their logs would lose their digits where that is huge.
+    """
+
+    largest: Array  # log_ratio, nats; 0 where it is not finite
+    log_sum: Array  # log sum ratio
+    log_squares: Array  # log sum ratio^2
+    tilted: Array  # mean of log_ratio - largest, weighted by ratio
+
+
+RATIO_COLUMNS = ("largest_log_ratio", "ratio_log_sum", "ratio_squared_log_sum", "tilted_log_ratio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +97,10 @@ class SequenceTable:
     def sums(self) -> SumsBySequence:
         return SumsBySequence(self.columns)
 
-    # What ESS needs, safe from overflow.
-
     @property
-    def ratio_log_sum(self) -> Array:
-        """Return log sum ratio over each sequence's tokens."""
-        return self.columns["row", "ratio_log_sum"]
-
-    @property
-    def ratio_squared_log_sum(self) -> Array:
-        """Return log sum ratio^2 over each sequence's tokens."""
-        return self.columns["row", "ratio_squared_log_sum"]
-
-    @property
-    def tilted_log_ratio(self) -> Array:
-        """Return each sequence's mean log_ratio, weighted by ratio."""
-        return self.columns["row", "tilted_log_ratio"]
+    def ratio_sums(self) -> RatioSums:
+        """Return the sums of ratios over each sequence's tokens."""
+        return RatioSums(*(self.columns["row", name] for name in RATIO_COLUMNS))
 
     def __len__(self) -> int:
         return self.sequences
@@ -161,19 +166,18 @@ def _log_ratio_sums(
 ) -> dict[str, Array]:
     largest = np.maximum.reduceat(log_ratio, starts)
     # A shift of +-inf would turn the terms into NaN; without it exp gives inf or 0, as it should.
-    shift = np.where(np.isfinite(largest), largest, 0.0)
-    scaled = np.exp(log_ratio - np.repeat(shift, lengths))
+    largest = np.where(np.isfinite(largest), largest, 0.0)
+    away = log_ratio - np.repeat(largest, lengths)
+    scaled = np.exp(away)
     total = np.add.reduceat(scaled, starts)
     squares = np.add.reduceat(np.square(scaled), starts)
-    tilted = scaled * log_ratio
+    tilted = scaled * away
     if not scaled.all():  # a ratio of 0 has a log-ratio of -inf, and adds nothing
         tilted[scaled == 0.0] = 0.0
     weighted = np.add.reduceat(tilted, starts) / total
-    return {
-        "ratio_log_sum": shift + np.log(total),
-        "ratio_squared_log_sum": 2.0 * shift + np.log(squares),
-        "tilted_log_ratio": weighted,
-    }
+    return dict(
+        zip(RATIO_COLUMNS, (largest, np.log(total), np.log(squares), weighted), strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,7 @@ class Totals:
     tokens: Array
     sums: Mapping[str, Array]  # of TOKEN_SUMS and of SEQUENCE_SUMS
     # "token_ratio" and "seq_ratio" hold log sum ratio, log sum ratio^2, and the mean log_ratio
-    # weighted by ratio.
+    # weighted by ratio; all log-ratios less a number that they share, which cancels in any ESS.
     log_sums: Mapping[str, Array]
     log_squares: Mapping[str, Array]
     tilted: Mapping[str, Array]
@@ -232,26 +236,36 @@ SEQUENCE_SUMS: Registry[SequenceSum] = Registry(
 )
 
 
+RATIOS = ("token_ratio", "seq_ratio")
+
+
 @dataclass(frozen=True, slots=True)
 class Addends:
     """Rows that add up to totals: one per cluster."""
 
     names: tuple[str, ...]
     matrix: Array  # [clusters, names]
-    shifts: Mapping[str, float]  # of the ratios that are held as exp(log - shift)
 
     def __len__(self) -> int:
         return len(self.matrix)
+
+    def by_content(self) -> Addends:
+        """Return the rows in an order that does not hang on what clusters are called."""
+        return replace(self, matrix=self.matrix[content_order(self.matrix)])
+
+    def column(self, name: str) -> Array:
+        """Return what each row adds to a sum, [clusters]."""
+        return self.matrix[:, self.names.index(name)]
 
     def totals(self, sums: Array) -> Totals:
         """Make totals from `sums` [replicates, names] of the rows."""
         columns = dict(zip(self.names, np.ascontiguousarray(sums.T), strict=True))
         log_sums, log_squares, tilted = {}, {}, {}
         with np.errstate(divide="ignore", invalid="ignore"):
-            for name, shift in self.shifts.items():
+            for name in RATIOS:
                 total = columns.pop(name)
-                log_sums[name] = shift + np.log(total)
-                log_squares[name] = 2.0 * shift + np.log(columns.pop(f"{name}_squared"))
+                log_sums[name] = np.log(total)
+                log_squares[name] = np.log(columns.pop(f"{name}_squared"))
                 tilted[name] = columns.pop(f"{name}_log") / total
         return Totals(
             columns.pop("sequences"), columns.pop("tokens"), columns, log_sums, log_squares, tilted
@@ -262,19 +276,18 @@ def addends(table: SequenceTable, tokens: ClusterSums) -> Addends:
     """Sum everything by cluster: `tokens` are the sums of TOKEN_SUMS, the rest is the table's."""
     clusters = grouping(table.cluster, tokens.most)
     assert np.array_equal(clusters.keys, tokens.keys)
-    columns, shifts = {}, {}
+    columns = {}
     with np.errstate(over="ignore", invalid="ignore"):
         # One column of all sequences is in memory at a time.
         for name, of_sequences in _plain_columns(table):
             columns[name] = clusters.added(of_sequences[:, None])
-        for name, parts in _ratio_parts(table).items():
-            shifts[name], of_ratios = _scaled_ratios(name, *parts)
-            for part, of_sequences in of_ratios:
+        for name in RATIOS:
+            for part, of_sequences in _scaled_ratios(name, table):
                 columns[part] = clusters.added(of_sequences[:, None])
     names = (*TOKEN_SUMS, *columns)
     assert len(set(names)) == len(names), "a token sum and a sequence sum have the same name"
     matrix = np.concatenate([tokens.sums, *(one.sums for one in columns.values())], axis=1)
-    return Addends(names, matrix, shifts)
+    return Addends(names, matrix)
 
 
 def _plain_columns(table: SequenceTable) -> Iterator[tuple[str, Array]]:
@@ -285,34 +298,21 @@ def _plain_columns(table: SequenceTable) -> Iterator[tuple[str, Array]]:
     yield "tokens", table.lengths.astype(np.float64)
 
 
-def _ratio_parts(table: SequenceTable) -> dict[str, tuple[Array, Array, Array]]:
-    """Return log sum ratio, log sum ratio^2 and mean weighted log_ratio of tokens, of sequences."""
-    log_ratio = table.sums["log_ratio"]
-    return {
-        "token_ratio": (table.ratio_log_sum, table.ratio_squared_log_sum, table.tilted_log_ratio),
-        "seq_ratio": (log_ratio, 2.0 * log_ratio, log_ratio),
-    }
+def _scaled_ratios(name: str, table: SequenceTable) -> Iterator[tuple[str, Array]]:
+    """Yield the sums of ratios of each sequence, of tokens or its own, by name.
 
-
-def _scaled_ratios(
-    name: str, log_sum: Array, log_squares: Array, tilted: Array
-) -> tuple[float, Iterator[tuple[str, Array]]]:
-    """Return a shift, and the sums of ratios of each sequence as exp(log - shift), by name."""
-    # Not below half of the squares' largest, so that neither overflows.
-    shift = _shift(log_squares)
-
-    def parts() -> Iterator[tuple[str, Array]]:
-        ratios = np.exp(log_sum - shift)
-        yield name, ratios
-        yield f"{name}_squared", np.exp(log_squares - 2.0 * shift)
-        yield f"{name}_log", np.where(ratios == 0.0, 0.0, ratios * tilted)
-
-    return shift, parts()
-
-
-def _shift(log_squares: Array) -> float:
-    largest = float(np.max(log_squares)) / 2.0
-    return largest if np.isfinite(largest) else 0.0
+    They are those of exp(log_ratio - the largest of all), so that none overflows.
+    """
+    sums = table.ratio_sums
+    if name == "seq_ratio":
+        log_ratio, nothing = table.sums["log_ratio"], np.zeros(len(table))
+        sums = RatioSums(log_ratio, nothing, nothing, nothing)
+    largest = float(np.max(sums.largest))
+    away = sums.largest - (largest if np.isfinite(largest) else 0.0)
+    ratios = np.exp(away + sums.log_sum)
+    yield name, ratios
+    yield f"{name}_squared", np.exp(2.0 * away + sums.log_squares)
+    yield f"{name}_log", np.where(ratios == 0.0, 0.0, ratios * (away + sums.tilted))
 
 
 def point(rows: Addends) -> Totals:

@@ -64,8 +64,7 @@ class WeightedSuite(Suite):
     @cached_property
     def rows(self) -> Addends:
         """Return the weighted sums by cluster; `tokens` and `sequences` are sums of weights."""
-        shifts = {"token_ratio": 0.0, "seq_ratio": 0.0}
-        return Addends(self.weighted.names, self.weighted.sums.sums, shifts)
+        return Addends(self.weighted.names, self.weighted.sums.sums).by_content()
 
 
 def _token_columns(pair: PolicyPair, log_weight: Array) -> dict[str, Array]:

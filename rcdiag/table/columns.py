@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.table.as_numpy import as_numpy
-from rcdiag.table.decode import floats, hashed
+from rcdiag.table.decode import floats, hashed, token_ids
 from rcdiag.table.table import Table
 
 
@@ -35,6 +35,47 @@ def read_rewards(dump: Table) -> tuple[NDArray[np.uint64] | None, NDArray[np.flo
         if "group_id" in names:
             groups.append(hashed(batch, "group_id"))
     return np.concatenate(groups) if groups else None, np.concatenate(rewards)
+
+
+def numbered_groups(dump: Table) -> tuple[NDArray[np.uint64], NDArray[np.uint64]] | None:
+    """Return the hashes of all prompt groups, ascending, and the number of each; None without.
+
+    Groups are numbered as they appear: what hangs on a number does not hang on their names.
+    """
+    if "group_id" not in dump.schema.names:
+        return None
+    groups = [hashed(batch, "group_id") for batch in dump.batches(["group_id"])]
+    if not groups:
+        return None
+    keys, first = np.unique(np.concatenate(groups), return_index=True)
+    numbers = np.empty(len(keys), np.uint64)
+    numbers[np.argsort(first)] = np.arange(len(keys), dtype=np.uint64)
+    return keys, numbers
+
+
+# Which token ids are frequent is known from so many tokens.
+TOKENS_COUNTED = 2_000_000
+
+
+def frequent_ids(dump: Table) -> NDArray[np.int32]:
+    """Return the token ids of the first TOKENS_COUNTED response tokens, the most frequent first.
+
+    Equally frequent ids stand in the order in which they appear, so that the order of the result
+    does not depend on how ids are numbered.
+    """
+    read, tokens = [], 0
+    for batch in dump.batches(["response_ids"]):
+        read.append(token_ids(batch, "response_ids").values)
+        tokens += len(read[-1])
+        if tokens >= TOKENS_COUNTED:
+            break
+    return by_frequency(np.concatenate(read)) if read else np.empty(0, np.int32)
+
+
+def by_frequency(ids: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the distinct ids, the most frequent first, then the first to appear."""
+    distinct, first, counts = np.unique(ids, return_index=True, return_counts=True)
+    return distinct[np.lexsort((first, -counts))]
 
 
 def read_rows(dump: Table, numbers: Collection[int]) -> dict[int, dict[str, Any]]:

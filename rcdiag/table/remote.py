@@ -24,6 +24,8 @@ URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 BLOCK = 1 << 22
 # Folders above a file or folder whose names a copy keeps.
 FOLDERS = 4
+# Seconds without a byte after which a web server is given up.
+SILENCE = 15.0
 # Packages that fsspec needs for a protocol and does not bring.
 PACKAGES = {
     "s3": "s3fs",
@@ -162,7 +164,11 @@ def _found(url: str, wanted: Callable[[str], bool]) -> tuple[Any, list[str], str
     with _named_errors(url):
         paths, is_folder = _listed(system, path, wanted)
     if not paths and not is_folder:
-        raise RcdiagError(f"{url}: no such file", hint="give a file, a folder or a glob")
+        silent = f"; a web server that is silent for {SILENCE:.0f} s counts as without it"
+        raise RcdiagError(
+            f"{url}: no such file",
+            hint=f"give a file, a folder or a glob{silent if url.startswith('http') else ''}",
+        )
     return system, paths, path if is_folder else None
 
 
@@ -172,7 +178,7 @@ def system_of(url: str) -> tuple[Any, str]:
     try:
         import fsspec
 
-        system, path = fsspec.core.url_to_fs(url)
+        system, path = fsspec.core.url_to_fs(url, **_patience(url))
     except (ImportError, ValueError) as error:
         package = PACKAGES.get(protocol)
         raise RcdiagError(
@@ -181,7 +187,23 @@ def system_of(url: str) -> tuple[Any, str]:
             if package
             else "protocols that fsspec knows: s3, gs, hf, az, https, ...",
         ) from error
+    except Exception as error:  # a server that refuses, or an address that lacks a part
+        raise not_readable(url, error) from error
     return system, path
+
+
+def _patience(url: str) -> dict[str, Any]:
+    """Return the options of fsspec by which a web server may be slow, and not silent.
+
+    aiohttp itself ends a whole download after five minutes, and waits as long for the first byte.
+    """
+    web = {part.partition("://")[0] for part in url.split("::")} & {"http", "https"}
+    if not web:
+        return {}
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
+    return {protocol: {"client_kwargs": {"timeout": timeout}} for protocol in web}
 
 
 @contextmanager

@@ -16,7 +16,8 @@ def _reduce(
     out = np.full(len(lengths), empty, dtype=values.dtype)
     starts = (np.cumsum(lengths) - lengths)[filled]
     if len(starts):
-        out[filled] = ufunc(values, starts)
+        with np.errstate(over="ignore", invalid="ignore"):  # out of range is inf, as for ratios
+            out[filled] = ufunc(values, starts)
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import glob
 import os
@@ -117,6 +118,14 @@ def _named(source: str) -> tuple[list[Path], bool]:
     if not source.strip():  # as a path it would be the folder that the command runs in
         raise RcdiagError("a source without a name", hint="give a file, a folder or a glob")
     path = Path(source)
+    try:
+        os.stat(source)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # pathlib would raise it as it is
+            raise RcdiagError(
+                f"{source}: no such file ({error.strerror})",
+                hint="give a file, a folder or a glob",
+            ) from error
     if path.is_dir():
         return list(_below(path)), True
     if path.is_symlink() and not path.exists():

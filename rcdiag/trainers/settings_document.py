@@ -218,8 +218,7 @@ def _nested(flat: Mapping[Any, Any]) -> dict[str, Any]:
     """Take dotted keys apart, at every depth; what two keys say of one mapping is joined."""
     tree: dict[str, Any] = {}
     for key, value in flat.items():
-        if isinstance(value, dict):
-            value = _nested(value)
+        value = _plain(value)
         *above, last = str(key).replace("-", "_").split(".")
         if len(above) > DEEPEST:
             raise ValueError("it is nested too deeply")
@@ -234,6 +233,15 @@ def _nested(flat: Mapping[Any, Any]) -> dict[str, Any]:
         else:
             place[last] = value
     return tree
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: a date, a set or bytes, which no setting is, become text."""
+    if isinstance(value, dict):
+        return _nested(value)
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
 def _toml(text: str) -> dict[str, Any]:

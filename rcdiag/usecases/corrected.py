@@ -18,6 +18,7 @@ from rcdiag.corrections.quantities import EveryLogProb, InFloat32, Quantity, und
 from rcdiag.corrections.sequences import Rows, joined_rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.correction_health import correction_level
+from rcdiag.diagnosis.guides import worst
 from rcdiag.frozen import dataclass
 from rcdiag.results import CorrectionResult, Finding
 from rcdiag.statistics.accumulator import Step, added_by_key
@@ -129,21 +130,30 @@ def _keep_ratios(plan: Plan) -> bool:
 
 
 def correction_results(
-    plan: Plan, rows: Rows, k_hats: KHats | None = None
+    plan: Plan, rows: Rows, k_hats: KHats | None = None, mismatch: str | None = None
 ) -> dict[str, CorrectionResult]:
-    """Apply every correction of a plan to one batch of rows."""
+    """Apply every correction of a plan to one batch of rows.
+
+    `mismatch` is the level of the batch's mismatch, by which no correction is judged, as in
+    `replay`.
+    """
     if not len(rows):
         return {}
     rows = replace(rows)  # what it computes when asked is not kept with the rows of a step
     with np.errstate(all="ignore"):
         return {
-            name: _result(plan, name, correction, rows, k_hats or {})
+            name: _result(plan, name, correction, rows, k_hats or {}, mismatch)
             for name, correction in plan.corrections.items()
         }
 
 
 def _result(
-    plan: Plan, name: str, correction: Correction, rows: Rows, k_hats: KHats
+    plan: Plan,
+    name: str,
+    correction: Correction,
+    rows: Rows,
+    k_hats: KHats,
+    mismatch: str | None,
 ) -> CorrectionResult:
     if correction.needs_whole_batch:
         rows = rows.reduced_again(_read_by(plan, name, correction))
@@ -156,6 +166,9 @@ def _result(
     rounded = None
     if plan.dtype == np.float64 and correction.decides:
         rounded = _where_float32_decides(whole, correction, left)
+    levels = [correction_level(numbers, correction, left)]
+    if correction.leaves_loss_alone and mismatch is not None:
+        levels.append(mismatch)
     return CorrectionResult(
         trainer=trainer.name,
         config=dict(plan.configs[name]),
@@ -165,7 +178,7 @@ def _result(
         metrics=trainer.metrics(Batch(rows), correction),
         actual=numbers,
         log_bounds=log_bounds(correction),
-        level=correction_level(numbers, correction, left),
+        level=worst(levels),
         in_float32=rounded,
     )
 

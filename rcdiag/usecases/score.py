@@ -31,6 +31,7 @@ from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
 from rcdiag.statistics.histograms import log_ratio_counts
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
+from rcdiag.statistics.rounding import Rounding, rounding_of
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.token_ids import worst_ids
 from rcdiag.table.free_memory import check_rows_fit
@@ -93,7 +94,8 @@ def score(
     rows_read = rows_to_judge(dump, (behavior, target)) if reads_here(runner) else None
     reading = _read(dump, behavior, target, plan, runner, rows_read)
     state, rows = reading.state, reading.rows
-    suite = Suite(_whole(state.by_step()))
+    rounding = rounding_of(dump.metadata.get("policies", {}), behavior, target)
+    suite = Suite(_whole(state.by_step()), rounding)
     count = sum(reading.sizes.values(), RowCount())
     lacking = unobserved(dump, (behavior, target))
     diagnosis = diagnosis_of_table(dump, origin, rows_read)
@@ -116,7 +118,7 @@ def score(
         scoring=policies,
         mismatch=values,
         corrections=_corrected(plan, rows, values),
-        steps=_by_step(reading, plan, diagnosis, constant),
+        steps=_by_step(reading, plan, diagnosis, constant, rounding),
         findings=[],
         figures=_figures(state, suite),
         worst_tokens=state.worst_tokens.to_list(),
@@ -378,7 +380,7 @@ def _corrected(
     """Apply every correction to the whole table as one batch."""
     if plan is None or rows is None:
         return {}
-    return correction_results(plan, rows.whole, _k_hats(values))
+    return correction_results(plan, rows.whole, _k_hats(values), _k3_level(values))
 
 
 def _figures(state: PairState, suite: Suite) -> dict[str, Any]:
@@ -392,12 +394,20 @@ def _figures(state: PairState, suite: Suite) -> dict[str, Any]:
     }
 
 
+def _k3_level(values: dict[str, MetricValue]) -> str | None:
+    return values["k3_kl"].level if "k3_kl" in values else None
+
+
 def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:
     return {"token": values["khat_token"].value, "sequence": values["khat_seq"].value}
 
 
 def _by_step(
-    reading: Reading, plan: Plan | None, diagnosis: Diagnosis, constant: set[str]
+    reading: Reading,
+    plan: Plan | None,
+    diagnosis: Diagnosis,
+    constant: set[str],
+    rounding: Rounding,
 ) -> dict[str, StepResult]:
     """Give the numbers of every training step, a batch of the trainer; none of a single step."""
     if len(reading.sizes) < 2:
@@ -406,11 +416,12 @@ def _by_step(
     results = {}
     for step, size in reading.sizes.items():
         state = states.get(step)
-        numbers = _values(None if state is None else Suite(state), size, constant)
+        numbers = _values(None if state is None else Suite(state, rounding), size, constant)
         values = with_premises(numbers, diagnosis)
         corrected = {}
         if plan is not None and reading.rows is not None:
-            corrected = correction_results(plan, reading.rows.steps[step], _k_hats(values))
+            of_step = reading.rows.steps[step]
+            corrected = correction_results(plan, of_step, _k_hats(values), _k3_level(values))
         results[str(step)] = StepResult(
             num_sequences=size.sequences,
             num_tokens=size.tokens,

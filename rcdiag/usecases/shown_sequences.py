@@ -18,7 +18,7 @@ import numpy as np
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.frozen import dataclass
 from rcdiag.results import BinExamples, SequenceTokens
-from rcdiag.statistics.extremes import LARGEST_LOG_PROB
+from rcdiag.statistics.extremes import LARGEST_LOG_PROB, SMALLEST_LOG_PROB
 from rcdiag.table.table import Table
 from rcdiag.usecases.reading import Reader
 from rcdiag.usecases.shown_tokens import shares
@@ -195,8 +195,10 @@ def _check(sequence: SequenceTokens | None, where: str, row: int) -> None:
         )
     if not _of_numbers(sequence):
         raise RcdiagError(
-            f"{_asked(row)}: {where} holds a log-prob that is NaN, infinite or positive",
-            hint="name another row; the finding `non-finite-log-probs` names such rows",
+            f"{_asked(row)}: {where} holds a log-prob that is NaN, infinite, positive or below "
+            "-1e12",
+            hint="name another row; the findings `non-finite-log-probs` and `positive-log-probs` "
+            "name such rows",
         )
 
 
@@ -206,4 +208,4 @@ def _of_numbers(sequence: SequenceTokens) -> bool:
     with np.errstate(invalid="ignore"):
         target = behavior + np.asarray(sequence.log_ratio)
     both = np.concatenate([behavior, target])
-    return bool(np.isfinite(both).all() and (both <= 2 * LARGEST_LOG_PROB).all())
+    return bool(((both >= 2 * SMALLEST_LOG_PROB) & (both <= 2 * LARGEST_LOG_PROB)).all())

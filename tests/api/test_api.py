@@ -239,7 +239,11 @@ REFUSED = {
     "not JSON": lambda table: rcdiag.load_result("{"),
     "no result": lambda table: rcdiag.report([], "page.html"),
     "already there": lambda table: rcdiag.report("a.json", table),
-    "out of range": lambda table: rcdiag.sweep(table, thresholds=1),
+    "wanted how many": lambda table: rcdiag.sweep(table, thresholds=1),
+    "a whole number from": lambda table: rcdiag.sweep(table, thresholds=[1, 2]),
+    "emit wants the result of a sweep": lambda table: rcdiag.emit(
+        rcdiag.score(table, presets=["disabled"]), "verl"
+    ),
     "trainer nope": lambda table: rcdiag.sweep(table, emit="nope"),
     "candidate=nope": lambda table: rcdiag.sweep(table, emit="verl", candidate="nope"),
     "nothing is called": lambda table: rcdiag.explain("k3kl"),
@@ -269,4 +273,4 @@ def test_a_result_without_a_number_prints_no_empty_table(tmp_path):
     result = rcdiag.score(broken, presets="disabled")
     assert "95% interval" not in repr(result)
     assert "<table>" not in result._repr_html_()
-    assert repr(result).splitlines()[1].startswith("cannot-tell: ")
+    assert repr(result).splitlines()[1].startswith("inconclusive: ")

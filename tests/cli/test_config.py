@@ -81,6 +81,43 @@ def test_mistakes_in_the_file_are_refused_by_name(rcdiag, doubtful, tmp_path, te
     assert "Traceback" not in ran.err
 
 
+WRONG = {
+    "plots": ["true", "[1]", "{a = 1}", "2001-01-01"],
+    "result": ["[]", "false", "[[]]", "12:30:00"],
+    "width": ["[1]", "true", '"wide"'],
+    "seed": ["[1, 2]", "true", "1.5", "nan"],
+    "force": ["16", '"yes"', "[true]"],
+    "json": ["[1]", "1", "{}"],
+    "preset": ["3", '"disabled"', "[[1]]", "[true]", "{a = 1}"],
+    "sequence": ["1", '["many"]'],
+    "fail-on": ["3", "[]", "true"],
+    "model": ["[]", "true"],
+}
+
+
+@pytest.mark.parametrize(("option", "value"), [(o, v) for o, some in WRONG.items() for v in some])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_value_of_another_type_is_refused_by_name(
+    rcdiag, doubtful, tmp_path, option, value, before
+):
+    file = tmp_path / "rcdiag.toml"
+    file.write_text(f"[score]\n{option} = {value}\n")
+    config = ("--config", file)
+    words = (*config, "score", doubtful) if before else ("score", doubtful, *config)
+    ran = rcdiag(*words)
+    assert ran.code == 2
+    assert option in ran.err
+    assert "Traceback" not in ran.err
+    assert {path.name for path in tmp_path.iterdir()} == {"rcdiag.toml", "doubtful.parquet"}
+
+
+def test_a_number_is_a_word_of_the_command_line(rcdiag, doubtful, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "[score]\nresult = 3\nseed = 5\nsequence = [0]\nquiet = true\n"
+    assert with_config(rcdiag, tmp_path, text, "score", doubtful).code == 0
+    assert (tmp_path / "3").exists()
+
+
 def test_a_missing_file_is_refused(rcdiag, doubtful, tmp_path):
     ran = rcdiag("--config", tmp_path / "none.toml", "score", doubtful)
     assert ran.code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -9,9 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rcdiag import load_result
+from rcdiag.pages.replay.words import alike, health_order, pull_beside_none
 from tests.builders import write_table
 from tests.cli.conftest import BEHAVIOR, dump_with_shift
 
+SAMPLES = Path(__file__).parents[2] / "sample_data"
 COLUMNS = {"advantage": [1.0, -2.0, 4.0], "group_id": [1, 1, 2]}
 
 
@@ -46,24 +50,47 @@ def test_no_number_is_cut_at_80_columns(rcdiag, tmp_path, monkeypatch, spread, o
     assert ran.code == 0
     lines = ran.out.splitlines()
     assert max(map(len, lines)) <= 80
-    cut = [line for line in lines if re.search(r"\w…", line)]
+    body = lines[
+        : next((i for i, line in enumerate(lines) if line.startswith("more ")), len(lines))
+    ]
+    cut = [line for line in body if re.search(r"\d…", line)]
     assert cut == []
 
 
-def test_every_preset_has_a_line_with_its_loss(rcdiag, table):
-    ran = rcdiag("replay", table)
-    document = rcdiag("replay", table, "--json").document
-    for name, preset in document["presets"].items():
-        (line,) = [item for item in ran.out.splitlines() if item.split()[:1] == [name]]
-        shown = line.split()[1]
-        assert shown == "none" if preset["loss"] is None else f"{preset['loss']:.3g}"
-        assert preset["health"]["verdict"] in line
+def test_presets_stand_in_groups_of_the_same_update_by_health(rcdiag, table, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    out = rcdiag("replay", table, "-v").out
+    result = load_result(io.StringIO(rcdiag("replay", table, "--json").out))
+    groups = alike(result)
+    assert [name for group in groups for name in group.names] != list(result.presets)
+    assert {name for group in groups for name in group.names} == set(result.presets)
+    assert "disabled" in groups[0].names  # as no correction
+    order = [health_order(group.preset.health) for group in groups[1:]]
+    assert order == sorted(order)
+    for group in groups:
+        lines = [item for item in out.splitlines() if item.startswith(f"{group.title} ")]
+        line = lines[0].removeprefix(group.title)
+        loss = group.preset.loss
+        assert line.split()[0] == ("none" if loss is None else f"{loss:.3g}")
+        assert group.preset.health.verdict in line
+        beside = pull_beside_none(result, group.preset)
+        assert beside is None or f"{beside:.2f}" in line
+
+
+def test_one_screen_holds_the_replay_of_twenty_presets(rcdiag, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = rcdiag("replay", SAMPLES / "stale.parquet").out
+    assert len(out.splitlines()) <= 40
+    words = " ".join(out.split())
+    assert "weights are valid, but none of 18 presets passes all health rules" in words
+    assert words.index("remove the cause first") < words.index("no correction ")
+    assert "staleness" not in out
 
 
 def test_verbose_names_the_rules_of_every_preset(rcdiag, table):
     ran = rcdiag("replay", table, "-v", "--preset", "decoupled_token_is", "--preset", "disabled")
     rules = rcdiag("replay", table, "--json").document["presets"]["naive"]["health"]["rules"]
-    assert ran.out.count("loss_defined") == 3
+    assert ran.out.count("loss_defined") == 2  # disabled is the same as no correction
     assert {rule["name"] for rule in rules} <= set(ran.out.split())
 
 

@@ -22,7 +22,7 @@ def test_json_is_one_document_with_everything_the_contract_names(rcdiag, doubtfu
     assert (document["num_sequences"], document["num_tokens"]) == (3, 6)
     assert set(document["mismatch"]) == set(METRICS)
     for value in document["mismatch"].values():
-        assert set(value) - {"expected"} == {"value", "low", "high", "level"}
+        assert set(value) - {"expected", "expected_of"} == {"value", "low", "high", "level"}
     assert {"corrections", "steps", "findings"} <= set(document)
     for finding in document["findings"]:
         assert set(finding) == {"slug", "severity", "message", "fix", "evidence"}

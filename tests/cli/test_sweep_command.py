@@ -40,7 +40,7 @@ def test_json_is_one_document_with_what_the_contract_names(rcdiag, table):
     assert document["provenance"]["dump"] == [str(table)]
     assert document["provenance"]["seed"] == 7
     assert document["provenance"]["thresholds"] == 4
-    assert document["recommendation"]["answer"] == "do-not-correct"
+    assert document["recommendation"]["answer"] == "no-correction"
     assert document["recommendation"]["choice"] == "none"
 
 
@@ -74,8 +74,8 @@ def test_equal_policies_need_no_correction(rcdiag, clean):
     result = clean.with_suffix(".json")
     ran = rcdiag("sweep", clean, *FEW, "--result", result)
     advice = json.loads(result.read_text())["recommendation"]
-    assert (advice["answer"], advice["choice"]) == ("do-not-correct", "none")
-    assert "do not correct: no estimator is better than none" in ran.out
+    assert (advice["answer"], advice["choice"]) == ("no-correction", "none")
+    assert "no correction: no candidate has a lower error" in ran.out
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ def swept(run_once, tmp_path_factory) -> Callable[[str], Path]:
         # Efficiencies so near 1 that they are shown by their distance, and many refusals.
         "rollouts": lambda: SAMPLES / "rollouts.parquet",
         "temperature": lambda: SAMPLES / "temperature.parquet",
+        "stale": lambda: SAMPLES / "stale.parquet",
     }
 
     @cache
@@ -46,17 +47,43 @@ def document_of(result: Path) -> dict[str, Any]:
     return json.loads(result.read_text())
 
 
-def test_the_screen_shows_every_family_and_the_choice_and_why(rcdiag, tmp_path):
-    result = tmp_path / "r.json"
-    ran = rcdiag("sweep", sampled_table(tmp_path / "table.parquet"), *FEW, "--result", result)
-    for name in FAMILIES:
-        assert re.search(rf"^{name} ", ran.out, re.MULTILINE), name
+ANSWERS = {
+    "no-correction": "no correction: no candidate has a lower error",
+    "cannot-distinguish": "candidates cannot be distinguished on this table",
+    "fix-the-cause": "fix the cause: no weights repair this table",
+}
+
+
+@pytest.mark.parametrize("name", ["sampled", "rollouts", "stale", "temperature"])
+def test_one_screen_has_the_choice_and_why_and_how_to_paste_it(rcdiag, swept, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "80")
+    result = swept(name)
+    out = rcdiag("report", result).out
+    assert len(out.splitlines()) <= 40
     advice = document_of(result)["recommendation"]
-    words = " ".join(ran.out.split())
-    for reason in advice["reasons"]:
-        assert f"- {reason}" in words
-    correct = f"take {advice['choice']}"
-    assert (correct if advice["answer"] == "correct" else "do not correct") in words
+    words = " ".join(out.split())
+    answer = ANSWERS.get(advice["answer"], f"use {advice['choice']}")
+    assert f"choice {answer}" in words
+    assert f"why {advice['reasons'][-1]}"[:40] in words
+    if advice["answer"] == "fix-the-cause":
+        assert "--emit" not in words
+        return
+    assert "--emit verl-0.9" in words
+    rows = re.findall(r"^(\S+) +(?:[\d.e-]+|unknown) ", out, re.MULTILINE)
+    names = {candidate["name"] for candidate in advice["candidates"]}
+    assert "none" in rows
+    assert 2 <= len([row for row in rows if row in names]) <= 6
+
+
+def test_verbose_shows_every_family_and_reason_and_what_best_means(rcdiag, swept):
+    result = swept("sampled")
+    out = rcdiag("report", result, "-v").out
+    for name in FAMILIES:
+        assert re.search(rf"^{name} ", out, re.MULTILINE), name
+    words = " ".join(out.split())
+    for reason in document_of(result)["recommendation"]["reasons"]:
+        assert reason in words
+    assert "least squared distance of its weights from the ratios + variance" in words
 
 
 def test_only_verbose_shows_what_is_refused_and_why(rcdiag, swept):
@@ -74,20 +101,19 @@ def test_only_verbose_shows_what_is_refused_and_why(rcdiag, swept):
 def test_the_screen_says_whether_the_forecast_of_longer_responses_holds(rcdiag, swept, name):
     words = {True: "holds", False: "fails", None: "not tested"}
     result = swept(name)
-    told = f"forecast of longer responses: {words[document_of(result)['forecast']['holds']]}, "
+    told = f"longer responses forecast {words[document_of(result)['forecast']['holds']]}: "
     assert told in " ".join(rcdiag("report", result).out.split())
 
 
 def test_the_screen_ranks_nothing_where_the_recorded_policy_did_not_sample(rcdiag, swept):
     ran = rcdiag("report", swept("temperature"))
     assert "efficiency" not in ran.out
-    assert "fix the cause, do not correct" in ran.out
+    assert "fix the cause: no weights repair this table" in ran.out
 
 
 @pytest.mark.parametrize(
     ("name", "options", "width"),
     [
-        ("sampled", [], 80),
         ("sampled", ["-v"], 80),
         ("sampled", ["-v"], 100),
         ("equal", ["-v"], 80),
@@ -111,7 +137,8 @@ def test_no_number_is_cut_on_a_narrow_terminal(rcdiag, swept, monkeypatch, name,
 
 def test_the_bounds_on_the_screen_are_those_of_a_row(rcdiag, tmp_path):
     result = tmp_path / "r.json"
-    ran = rcdiag("sweep", sampled_table(tmp_path / "table.parquet"), "--result", result)
+    table = sampled_table(tmp_path / "table.parquet")
+    ran = rcdiag("sweep", table, "-v", "--result", result)
     for name, family in document_of(result)["families"].items():
         (line,) = re.findall(rf"^{name} +(.+?)  +\d", ran.out, re.MULTILINE)
         bounds = [list(row["bounds"].values()) for row in family["rows"]]

@@ -14,7 +14,7 @@ from cli.terminal.console import TerminalConsole
 from cli.terminal.draw import draw
 from cli.terminal.fitted_tables import Column, fitted
 from rcdiag.glossary import explain
-from rcdiag.pages.replay.words import decided_by
+from rcdiag.pages.replay.words import alike, decided_by
 from rcdiag.results import ReplayResult, Result, Rule
 from rcdiag.results.replay import Health
 from tests.builders import ids_like, write_table
@@ -156,7 +156,9 @@ def test_explain_answers_every_heading(results, monkeypatch):
         monkeypatch.setattr(f"cli.terminal.{command}.fitted", seen)
     for result in results.values():
         drawn(result, 200, verbose=True)
-    assert {"lost", "k-hat", "|c|", "top 1%", "ESS tok", "own k2", "best setting"} <= set(headings)
+    assert {"lost", "k-hat", "|c| / none", "top 1%", "ESS tok", "own k2", "best setting"} <= set(
+        headings
+    )
     for heading in filter(None, headings):
         explain("preset" if heading.startswith("preset of") else heading)
 
@@ -204,6 +206,7 @@ def test_health_names_the_rule_that_decided(verdict, levels, not_judged, told):
 
 def test_the_deciding_rule_stands_beside_the_health(results):
     lines = drawn(results["replay"], 80)
-    for name, preset in results["replay"].presets.items():
-        row = next(line for line in lines if line.split()[:1] == [name])
-        assert row.endswith(decided_by(preset.health) or preset.health.verdict)
+    for group in alike(results["replay"]):
+        health = group.preset.health
+        row = next(line for line in lines if line.startswith(f"{group.title} "))
+        assert row.endswith(decided_by(health) or health.verdict)

@@ -86,9 +86,22 @@ def test_kappa_is_judged_by_the_nearest_value_that_its_interval_allows():
     guide = METRICS["kappa"].guide
     assert guide is not None
     assert level(guide, 0.1, -0.2, 0.4) == "warning"
-    assert level(guide, 0.1, -0.2, 1.4) == "ok"
+    assert level(guide, 0.3, 0.0, 1.1) == "ok"
     assert level(guide, 1.9, 1.5, 2.4) == "warning"
     assert level(guide, 0.1) == "error"
+
+
+def test_an_interval_that_is_wider_than_the_scale_tells_nothing():
+    guide = METRICS["kappa"].guide
+    assert guide is not None
+    assert level(guide, 3.4, -2.1, 26.9) == "unknown"
+    assert level(guide, -9.0, -12.0, -6.0) == "error"  # all of it is
+    state = make_state([[-1.0]] * 4, [[-1.001], [-1.01], [-1.0], [-3.0]])
+    metric = METRICS["tv_token"]
+    value = judged_metric(metric, Suite(state))
+    assert metric.guide is None
+    assert value.high - value.low > 0.5
+    assert value.level == "unknown"
 
 
 @pytest.mark.parametrize(("tokens", "error"), [(100, 0.5), (320, 0.60), (1000, 2 / 3), (2200, 0.7)])

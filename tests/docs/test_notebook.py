@@ -24,7 +24,7 @@ def test_the_notebook_runs_and_draws_two_plots(monkeypatch):
     assert texts == [[item["data"].get("text/plain") for item in cell] for cell in stored]
     words = "".join("".join(cell["source"]) for cell in notebook["cells"])
     assert "No estimator is better than none" in words
-    assert "do-not-correct" in "".join(texts[-1][0])
+    assert "no-correction" in "".join(texts[-1][0])
 
 
 def test_the_stored_notebook_is_small():

@@ -29,14 +29,17 @@ def expected(qwen3: Path, table: Path) -> dict[str, list]:
 
 @pytest.fixture(scope="session")
 def adapter(qwen3: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A LoRA folder that changes the attention and MLP of the tiny model noticeably."""
+    """A LoRA folder that changes the attention and MLP of the tiny model noticeably.
+
+    Its rank is above 16, which is all that vLLM takes unless it is told.
+    """
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(1)
     config = LoraConfig(
-        r=8,
+        r=32,
         lora_alpha=16,
         target_modules=["q_proj", "v_proj", "down_proj"],
         init_lora_weights=False,

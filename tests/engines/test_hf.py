@@ -2,9 +2,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForImageTextToText, Qwen3VLConfig
 
+from rcdiag.engines import gpus
 from rcdiag.engines.hf import head as head_module
 from rcdiag.engines.hf.engine import HfEngine
+from rcdiag.engines.hf.model import choose_device
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.padded_batches import length_buckets, padded
 from rcdiag.errors import RcdiagError
@@ -12,7 +16,7 @@ from rcdiag.table.decode import decode
 from rcdiag.table.opening import open_table
 from rcdiag.table.stream import read_chunks, whole
 from rcdiag.table.trajectories import Trajectories
-from tests.engine_models import make_model, reference
+from tests.engine_models import SIZES, make_model, reference
 
 pytestmark = pytest.mark.engine
 
@@ -76,6 +80,34 @@ def test_a_float32_head_removes_the_rounding_of_logits(qwen3, table):
     assert not np.array_equal(rounded.log_probs, exact.log_probs)
 
 
+def test_logits_can_be_divided_in_their_own_dtype_as_verl_does(qwen3):
+    """verl: `logits.div_(temperature.to(logits.dtype))`, then a log-softmax in float32."""
+    logits = torch.randn(50, 320, generator=torch.Generator().manual_seed(0)).mul(6).bfloat16()
+    targets, temperature = torch.arange(50), torch.full((50,), 0.7, dtype=torch.float64)
+    both = [
+        head_module.token_scores(
+            logits, targets, temperature, entropy=False, top_k=0, low_division=low
+        )[:, 0]
+        for low in (False, True)
+    ]
+    verl = logits.clone().div_(temperature.to(logits.dtype)[:, None]).float().log_softmax(-1)
+    torch.testing.assert_close(both[1], verl[targets, targets], atol=1e-5, rtol=0)
+    exact = (logits.double() / 0.7).log_softmax(-1)[targets, targets].float()
+    torch.testing.assert_close(both[0], exact, atol=1e-5, rtol=0)
+    assert 0.005 < (both[1] - both[0]).abs().mean() < 0.1
+
+
+def test_the_division_of_a_policy_matters_at_other_temperatures_alone(qwen3, table):
+    rows = rows_of(table)
+    exact, low = (
+        score(f"p=hf:bfloat16,division={name}", qwen3, rows).log_probs
+        for name in ("float32", "logits")
+    )
+    at_one = np.repeat(rows.scoring_temperature == 1.0, rows.response_ids.lengths)
+    assert np.array_equal(exact[at_one], low[at_one])
+    assert 1e-4 < np.abs(exact - low)[~at_one].mean() < 0.1
+
+
 def test_eager_attention_agrees_with_sdpa(qwen3, table, expected):
     result = score("p=hf:float32,attention=eager", qwen3, rows_of(table)).log_probs
     np.testing.assert_allclose(result, np.concatenate(expected["log_probs"]), atol=1e-5)
@@ -88,6 +120,32 @@ def test_other_heads_are_honoured(kind, table, tmp_path):
     result = score("p=hf:float32", model, rows_of(table)).log_probs
     expected = np.concatenate(reference(model, table)["log_probs"])
     np.testing.assert_allclose(result, expected, atol=2e-5)
+
+
+def test_a_model_of_images_scores_rows_of_text(table, tmp_path):
+    """Qwen3-VL has no causal class in transformers."""
+    torch.manual_seed(0)
+    sections = {"mrope_section": [4, 6, 6], "mrope_interleaved": True}
+    rotary = {"rope_type": "default", "rope_theta": 1e4, **sections}
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "depth": 1}
+    config = Qwen3VLConfig(
+        text_config={**SIZES, "rope_parameters": rotary},
+        vision_config={**sizes, "out_hidden_size": 64, "deepstack_visual_indexes": [0]},
+        tie_word_embeddings=True,
+        **{f"{name}_id": 1000 for name in ("image_token", "video_token", "vision_start_token")},
+    )
+    model = AutoModelForImageTextToText.from_config(config).eval()
+    model.save_pretrained(tmp_path)
+    rows = rows_of(table, 0, 3)
+    found = np.split(score("p=hf:float32", tmp_path, rows).log_probs, [1, 31])
+    for row in range(3):
+        prompt, response = rows.prompt_ids.row(row), rows.response_ids.row(row)
+        ids = torch.tensor(np.concatenate([prompt, response]), dtype=torch.long)
+        with torch.no_grad():
+            logits = model(input_ids=ids[None]).logits[0].double()
+        laws = (logits / rows.scoring_temperature[row]).log_softmax(-1)[len(prompt) - 1 : -1]
+        expected = laws[torch.arange(len(response)), ids[len(prompt) :]]
+        np.testing.assert_allclose(found[row], expected, atol=1e-5)
 
 
 def test_an_adapter_scores_like_the_merged_model(qwen3, table, adapter, expected):
@@ -125,6 +183,33 @@ def test_padding_stays_under_a_tenth_on_the_shipped_lengths():
     assert lengths.sum() <= sum(a * b for a, b in shapes) < 1.1 * lengths.sum()
     assert max(a * b for a, b in shapes) <= 2048
     assert len(set(shapes)) < 60
+
+
+def test_out_of_memory_names_the_option_that_decides_it(qwen3, table):
+    """The allocator itself refuses: no machine has 2^60 bytes."""
+    backend = HfEngine(parse_policy("p=hf:float32,batch_tokens=600", str(qwen3)))
+    backend.to_logits = lambda hidden: torch.empty(1 << 60, dtype=torch.int8)
+    with pytest.raises(RcdiagError, match="batch_tokens=600") as caught:
+        backend.score(rows_of(table), lambda tokens: None)
+    assert "batch_tokens=300" in caught.value.hint
+    with pytest.raises(RcdiagError, match="1 row of up to 256 tokens") as caught:
+        backend.score(rows_of(table, 2, 3), lambda tokens: None)
+    assert "alone does not fit" in caught.value.hint
+
+
+def test_gpus_that_torch_cannot_use_are_not_passed_over(qwen3, tmp_path, monkeypatch):
+    """A driver too old for this torch, or its CPU build: nvidia-smi lists a GPU, torch has none."""
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(gpus, "_of_the_machine", gpus._of_the_machine.__wrapped__)
+    with pytest.raises(RcdiagError, match="torch cannot use them") as caught:
+        choose_device(None)
+    assert "`CUDA_VISIBLE_DEVICES=`" in caught.value.hint
+    assert choose_device("cpu").type == "cpu"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert choose_device(None).type == "cpu"
 
 
 @pytest.mark.parametrize(

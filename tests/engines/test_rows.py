@@ -1,10 +1,25 @@
 """How sequences are put into rectangles for an engine."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.engines.padded_batches import length_buckets, padded, padded_width
+from rcdiag import score
+from rcdiag.engines import BACKENDS
+from rcdiag.engines.notation import parse_policy
+from rcdiag.engines.padded_batches import gather_scores, length_buckets, padded, padded_width
+from rcdiag.engines.scoring import plan_scoring
+from rcdiag.errors import RcdiagError
+from rcdiag.table.decode import decode
+from rcdiag.table.opening import open_table
+from rcdiag.table.stream import read_chunks, whole
+from tests.builders import write_table
+from tests.engines.engine_here import toy_scoring
+from tests.engines.toy_engine import TOY, ToyEngine, make_checkpoint
 
 
 @given(st.integers(1, 1 << 20))
@@ -39,3 +54,58 @@ def test_every_row_with_something_to_score_is_in_one_bucket(lengths, batch_token
         assert (
             len(bucket) == 1 or len(bucket) * padded_width(int(sizes[bucket].max())) <= batch_tokens
         )
+
+
+def rows_of(table: Path, start: int, stop: int):
+    return decode(whole(next(read_chunks(open_table(table), [(start, stop)]))), prompts=True)
+
+
+@pytest.fixture
+def four_rows(tmp_path) -> Path:
+    ids = [[1], [2, 3], [4, 5, 6], []]
+    return write_table(tmp_path / "rows.parquet", prompt_ids=[[1]] * 4, response_ids=ids)
+
+
+@pytest.mark.parametrize(("values", "width"), [(4, 1), (2, 1), (3, 2)])
+def test_a_row_with_another_number_of_values_is_refused_by_its_number(values, width, four_rows):
+    """One value too many would shift the scores of all later rows, and end in a total error."""
+    right = [np.zeros((n, 1), np.float32) for n in (2, 3)]
+    rows = rows_of(four_rows, 1, 4)
+    assert len(gather_scores(rows, [*right, None], entropy=False, top_k=0).log_probs) == 5
+    wrong = [right[0], np.zeros((values, width), np.float32), None]
+    with pytest.raises(RcdiagError, match=r"row 2: .*for 3 response tokens with 1 values"):
+        gather_scores(rows, wrong, entropy=False, top_k=0)
+
+
+@pytest.mark.parametrize("column", ["log_probs", "entropy"])
+def test_any_backends_columns_are_counted(column, tmp_path):
+    class OneTooMany(ToyEngine):
+        def score(self, trajectories, progress):
+            right = super().score(trajectories, progress)
+            return replace(right, **{column: np.append(right.log_probs, np.float32(-1.0))})
+
+    with (
+        toy_scoring(tmp_path) as given,
+        BACKENDS.with_added(replace(TOY, name="bad", load=OneTooMany)),
+        pytest.raises(RcdiagError, match=rf"bad returned 10 values of {column} for the 9"),
+    ):
+        score(**{**given, "policies": {"old": "bad"}}, output=tmp_path / "out.parquet")
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_a_part_of_decode_holds_as_many_rows_as_decode_side_by_side(tmp_path):
+    """4,000 rows of 1,000 tokens: 131 of them are a part, and 1,024 where they are decoded."""
+    ids = [[1] * 900] * 4000
+    table = open_table(
+        write_table(tmp_path / "t.parquet", prompt_ids=[[1] * 100] * 4000, response_ids=ids)
+    )
+    model = str(make_checkpoint(tmp_path / "model"))
+
+    def parts(*policies: str) -> list[int]:
+        specs = [parse_policy(text, model) for text in policies]
+        plan = plan_scoring(table, specs, tmp_path / "out.parquet")
+        return [stop - start for start, stop in plan.ranges]
+
+    assert parts("a=vllm:bfloat16")[0] == 131
+    assert parts("a=vllm:bfloat16,path=decode") == [1024, 1024, 1024, 928]
+    assert parts("a=vllm", "b=vllm:bfloat16,path=decode")[0] == 1024

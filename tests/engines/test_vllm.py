@@ -23,6 +23,9 @@ pytestmark = pytest.mark.engine
 SLOW = pytest.mark.slow
 CHUNKED = "max_num_batched_tokens=64,max_num_seqs=16"
 
+# They change nothing: what would is vLLM's float32 head of pooling models, if they took it back.
+OVERRIDES = '{"initializer_range":0.2,"max_position_embeddings":256}'
+
 PLAIN = """
 import json, os, sys
 os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0",
@@ -70,6 +73,8 @@ def every_path(run, qwen3, adapter) -> Path:
     policies = {
         "decode": "vllm:float32,path=decode,entropy=true,top_k=3",
         "bf16": "vllm:bfloat16",
+        "head32": "vllm:bfloat16,lm_head=float32",
+        "overridden": f"vllm:bfloat16,hf_overrides={OVERRIDES}",
         "lora_vllm": f"vllm:float32,{CHUNKED},adapter={adapter}",
         "lora_hf": f"hf:float32,adapter={adapter}",
     }
@@ -130,6 +135,15 @@ def test_bfloat16_is_near_float32_but_not_it(every_path):
 
 
 @SLOW
+def test_overrides_of_the_users_leave_the_models_own_head(every_path):
+    plain, wide, other = (
+        scored(every_path, f"{p}_log_probs") for p in ("bf16", "head32", "overridden")
+    )
+    assert np.array_equal(other, plain)
+    assert not np.array_equal(wide, plain)
+
+
+@SLOW
 def test_an_adapter_scores_like_that_of_transformers_though_sequences_come_in_chunks(every_path):
     ours, theirs = (scored(every_path, f"lora_{engine}_log_probs") for engine in ("vllm", "hf"))
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
@@ -143,6 +157,14 @@ def test_how_each_policy_was_scored_is_in_the_metadata(policy, rows, rows_of):
     assert about["backend"] == "vllm"
     assert about["path"] == policy
     assert about["versions"]
+    assert about["attention"] == "CPU_ATTN"
+    assert about["tf32"] is False
+    # Names that vLLM makes up for a process would make every two engines differ.
+    assert set(about["environment"]) == {
+        "TRITON_F32_DEFAULT",
+        "VLLM_FLOAT32_MATMUL_PRECISION",
+        *(["VLLM_USE_V2_MODEL_RUNNER"] if policy == "decode" else []),
+    }
     assert about["weights_fingerprint"] == metadata["policies"]["hf"]["weights_fingerprint"]
     assert about["rows_scored_at_temperature_1_because_unknown"] == 8
 
@@ -151,7 +173,10 @@ def test_how_each_policy_was_scored_is_in_the_metadata(policy, rows, rows_of):
     ("options", "words"),
     [
         pytest.param("quantizaton=fp8", "did you mean quantization?", marks=SLOW),
-        pytest.param("enable_prefix_caching=true", "enable_prefix_caching", marks=SLOW),
+        ("enable_prefix_caching=true", "enable_prefix_caching"),
+        ("pipeline_parallel_size=2", "one stage"),
+        ("data_parallel_size=2", "--devices N"),
+        ('compilation_config={"mode":0,"x', "not JSON"),
         ("path=sideways", "path=sideways"),
         pytest.param("quantization=gptq", "the engine failed", marks=SLOW),  # once it has started
         ("quantization=fp8", "needs a GPU"),

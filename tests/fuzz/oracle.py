@@ -13,7 +13,7 @@ COLUMNS = ("rollout_log_probs", "old_log_probs")
 # Beyond these no float64 computation agrees with another one to nine digits.
 LARGEST = 50.0
 # Rounding lifts log-probs a little above 0; rcdiag takes no others that are positive.
-POSITIVE = 1e-3
+POSITIVE, FARTHEST = 1e-3, -1e12
 
 
 def difference(path: Path, document: dict[str, Any]) -> str | None:
@@ -39,7 +39,7 @@ def difference(path: Path, document: dict[str, Any]) -> str | None:
             continue
         sequences, tokens = sequences + 1, tokens + len(behavior)
         both = np.concatenate([behavior, target])
-        if not np.isfinite(both).all() or (both > POSITIVE).any():
+        if not ((both >= FARTHEST) & (both <= POSITIVE)).all():
             left_out += 1
         else:
             ratios.append(target - behavior)

@@ -83,7 +83,7 @@ def test_two_dumps_side_by_side_say_which_cause_is_gone_and_which_numbers_moved(
     assert change("k3_kl", large["k3_kl"], healthy["k3_kl"]) == "better"
     text = page(before, against=after)
     assert "It helped: stale-weights is gone" in text
-    assert "<title>correct → fine: " in text
+    assert "<title>correctable → healthy: " in text
     for name in ("before-score", "after-score"):
         assert f'data-name="{name}"' in text
 

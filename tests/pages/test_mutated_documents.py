@@ -63,6 +63,15 @@ def test_numbers_that_are_none_are_drawn(tmp_path, place, value):
     assert "</html>" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.parametrize("expected", [0.0, 5e-324, 1e-310, 1e-3])
+def test_a_row_of_millions_of_tokens_has_a_bar(tmp_path, expected):
+    """Rounding alone leaves next to none of its sequences effective: the guide's bounds are 0."""
+    file = tmp_path / "changed.json"
+    file.write_text(json.dumps(changed("score", "mismatch/ess_seq/expected", expected)))
+    rcdiag.report(file, tmp_path / "page.html")
+    assert "Effective sequences" in (tmp_path / "page.html").read_text()
+
+
 @pytest.mark.parametrize("name", ["/../../stolen", "/../stolen", "x/../../../stolen"])
 def test_no_name_of_a_family_leads_a_figure_out_of_its_folder(tmp_path, name):
     document = json.loads(stored("sweep"))

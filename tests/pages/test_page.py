@@ -112,10 +112,10 @@ def test_the_title_and_the_icon_say_verdict_dump_and_cause(result):
     )
     diagnosed = dataclasses.replace(result.diagnosis, verdict="broken", causes=[cause])
     text = page(dataclasses.replace(result, diagnosis=diagnosed))
-    assert "<title>fix: table.parquet, sampled at T, recorded before T</title>" in text
+    assert "<title>broken: table.parquet, sampled at T, recorded before T</title>" in text
     icon = unquote(re.search(r'rel="icon" href="([^"]+)"', text)[1])
     assert "#b3261e" in icon
-    assert ">f</text>" in icon
+    assert ">b</text>" in icon
 
 
 def test_a_tab_without_data_is_not_there(result, text):

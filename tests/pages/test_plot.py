@@ -327,7 +327,7 @@ def test_paths_of_sequences_that_are_cut_end_at_their_length_and_sum(tmp_path):
 def test_lines_of_presets_and_of_families_are_named_outside_their_panels(width):
     drawn = drawing(FIGURES["gradient-shares"], replayed_with_model(), width)
     (legend,) = drawn.legends
-    assert "naive" in legend.get_texts()[0].get_text()
+    assert "no correction" in legend.get_texts()[0].get_text()
     assert len(legend.get_texts()) == len(drawn.axes[0].lines)
     figure = family_figure(swept().families["token_tis"], width)
     FigureCanvasAgg(figure).draw()

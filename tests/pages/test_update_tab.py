@@ -43,10 +43,9 @@ def test_every_group_but_the_reference_has_its_difference_with_an_interval(resul
             continue
         difference, interval = cell.note.split("\n")
         written = float(difference.removeprefix("Δ "))
-        low, high = map(float, interval.split(" to "))
-        # Of a difference near 0 the digits that its interval bears.
-        away = abs(group.preset.loss - reference - written)
-        assert away <= max(0.05 * (high - low), 1e-2 * abs(written), 0.5 * 10 ** -6)
+        low, high = (float(end) for end in interval.split(" to "))
+        # A number has the digits that its interval bears.
+        assert written == pytest.approx(group.preset.loss - reference, abs=0.05 * (high - low))
         assert low <= written <= high
 
 

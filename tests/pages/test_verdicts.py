@@ -13,10 +13,11 @@ from rcdiag.results import Action, Finding, NamedCause, Rule
 from tests.usecases.replay.builders import plan_of, replay_of, table_of
 
 CASES = [
-    (("ok", "error"), "error", "2 presets: 1 ok, 1 error (without correction: error)"),
-    (("warning", "error"), "ok", "2 presets: 1 warning, 1 error"),
-    (("error", "error"), "ok", "2 presets: 2 error (without correction: ok)"),
-    (("cannot judge", "cannot judge"), "ok", "2 cannot judge"),
+    (("ok", "error"), "error", "1 of 2 presets passes all health rules; no correction: error"),
+    (("ok", "ok"), "ok", "2 of 2 presets pass all health rules; no correction: ok"),
+    (("warning", "error"), "ok", "none of 2 presets passes all health rules (1 warning, 1 error)"),
+    (("error", "error"), "warning", "(2 error); no correction: warning"),
+    (("cannot judge", "cannot judge"), "ok", "(2 cannot judge)"),
 ]
 
 
@@ -28,10 +29,15 @@ def replayed(tmp_path):
 
 
 def judged(result, **verdicts):
+    """Give the presets these verdicts; each keeps another number of tokens."""
     rule = Rule(name="r", value=1.0, level="error", message="it is bad", source="a test")
     presets = {
-        name: replace(preset, health=replace(preset.health, verdict=verdicts[name], rules=[rule]))
-        for name, preset in result.presets.items()
+        name: replace(
+            preset,
+            health=replace(preset.health, verdict=verdicts[name], rules=[rule]),
+            kept_tokens=kept,
+        )
+        for kept, (name, preset) in enumerate(result.presets.items())
     }
     return replace(result, presets=presets)
 
@@ -45,7 +51,9 @@ def test_unsafe_updates_are_counted_as_the_table_shows_them(replayed):
     """The update without correction and one without a loss are in the table, so they count."""
     result = judged(replayed, one="error", two="ok", naive="error")
     (finding,) = CHECKS["unsafe-update"].findings(CheckInput(result=result))
-    assert finding.message.startswith("2 of 3 presets fail a health rule, including no correction; ")
+    assert finding.message.startswith(
+        "2 of 3 presets fail a health rule, including no correction; "
+    )
     assert set(finding.evidence) == {"one", "naive"}
     shown = [preset.health.verdict for preset in result.presets.values()]
     assert (shown.count("error"), len(shown)) == (2, 3)
@@ -94,7 +102,7 @@ def of_one(result, verdict: str, slug: str, of_cause: str, confidence: float):
     [
         ("forwards-differ", "inconclusive", 0.92, "92% sure; open: its cause", "sides differ"),
         ("weights-differ", "inconclusive", 0.6, "60% sure; open: its cause", "sides differ"),
-        ("columns-identical", "inconclusive", 0.9, "90% sure; open: a copy, or", "are equal; whether"),
+        ("columns-identical", "inconclusive", 0.9, "90% sure; open: a copy, or", "are equal"),
         ("bos-differs", "broken", 0.55, "55% sure: too little to act on", "is a guess"),
     ],
 )

@@ -31,7 +31,9 @@ def older(kind: str) -> str:
 # With their defaults in documents of format 1.
 ADDED_SINCE = {
     *("rows_left_out", "pair_reason", "diagnosis", "logged", "token_means", "sequence_means"),
-    *("matched_by", "gradient_bias", "gradient_noise"),
+    *("matched_by", "gradient_bias", "gradient_bias_high"),
+    "gradient_noise",
+    "trainer_default",
 }
 
 
@@ -56,6 +58,9 @@ def test_a_document_of_format_1_is_read_with_every_value(kind):
     result = from_json(text, "older.json")
     assert result.format_version == FORMAT_VERSION
     document["format_version"] = FORMAT_VERSION
+    if kind == "sweep":
+        assert document["recommendation"]["answer"] == "do-not-correct"
+        document["recommendation"]["answer"] = "no-correction"
     assert list(leaves(unstructured(result))) == list(leaves(document))
     assert from_json(result.to_json(), "newer.json") == result
 

@@ -62,6 +62,31 @@ def test_without_devices_one_engine_has_the_machine(no_gpu):
     assert runner.plan(spec()) == "one engine on this machine"
 
 
+def test_without_devices_idle_gpus_are_mentioned(eight_gpus):
+    idle = "7 of 8 GPUs stay idle; `devices=8` (--devices 8) uses all"
+    assert runner_on("local", None).plan(spec()) == f"one engine on this machine; {idle}"
+    assert runner_on("local", "0,1").idle(spec()) == ""
+    whole = spec("rollout=vllm:bfloat16,tensor_parallel_size=8")
+    assert runner_on("local", None).idle(whole) == ""
+
+
+@pytest.mark.parametrize("devices", ["0,1", 2])
+def test_numbers_are_places_where_a_scheduler_gives_uuids(devices, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8a1e,GPU-77c0,MIG-03b2")
+    assert runner_on("local", devices).gpus == ("GPU-8a1e", "GPU-77c0")
+    with pytest.raises(RcdiagError, match="no GPU 3"):
+        runner_on("local", "2,3")
+
+
+def test_numbers_are_names_where_the_list_holds_numbers(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,3,-1,2")  # CUDA stops at -1
+    assert runner_on("local", "3,").gpus == ("3",)
+    with pytest.raises(RcdiagError, match="no GPU 0"):
+        runner_on("local", "0,")
+    with pytest.raises(RcdiagError, match="there are 2 GPUs"):
+        runner_on("local", 3)
+
+
 def test_gpus_are_cut_into_sets_of_what_one_engine_takes(eight_gpus, monkeypatch):
     started = []
     monkeypatch.setattr(

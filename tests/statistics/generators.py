@@ -1,4 +1,4 @@
-"""Five laws of tables, with the truth about each: do intervals hold it as often as they say?
+"""Seven laws of tables, with the truth about each: do intervals hold it as often as they say?
 
 Sequences have 32 to 96 tokens, groups 8 sequences (but for `unequal`). With s the spread of a
 token's log-ratio x, nats:
@@ -10,6 +10,8 @@ token's log-ratio x, nats:
     unequal    as gaussian, with 8 exp(N(-1/2, 1)) sequences in a group, 1 to 64
     effects    spreads s exp(0.3 a + 0.2 b), offsets s (0.2 c + 0.1 d): a and c of the group, b and
                d of the sequence, all normal, cut at 4 (as in `clustered`)
+    both       as effects, with the group sizes of unequal
+    giants     as effects; every tenth group, one at least, has 40 sequences and the others 2
 
 In `student` and `correlated` the mean ratio is not 1: their numbers are of tables that no honest
 pair of policies makes, and no less true of them.
@@ -36,6 +38,7 @@ LENGTHS = np.arange(SHORTEST, LONGEST + 1)
 SEQUENCES = 8  # of a group
 CUT = 1.0  # nats
 COEFFICIENT = 0.9  # of the AR(1)
+WITH_EFFECTS = ("effects", "both", "giants")
 Array = np.ndarray
 
 
@@ -60,9 +63,11 @@ class Generator:
         """Draw a table of some groups."""
         random = np.random.default_rng([seed, groups])
         sizes = np.full(groups, SEQUENCES)
-        if self.law == "unequal":
+        if self.law in ("unequal", "both"):
             sizes = np.round(SEQUENCES * np.exp(random.normal(-0.5, 1.0, groups)))
             sizes = np.clip(sizes, 1, 64).astype(int)
+        if self.law == "giants":
+            sizes = np.where(np.arange(groups) % 10 == 0, 40, 2)
         group = np.repeat(np.arange(groups), sizes)
         lengths = random.integers(SHORTEST, LONGEST, len(group), endpoint=True)
         log_ratio = self._log_ratio(random, lengths, group)
@@ -73,7 +78,7 @@ class Generator:
         spread, tokens = self.spread, int(lengths.sum())
         if self.law == "student":
             return np.clip(random.standard_t(3, tokens) * spread / np.sqrt(3.0), -CUT, CUT)
-        if self.law == "effects":
+        if self.law in WITH_EFFECTS:
             a, c = (cut_normal(random, int(group.max()) + 1)[group] for _ in range(2))
             b, d = (cut_normal(random, len(group)) for _ in range(2))
             own = spread * np.exp(0.3 * a + 0.2 * b)
@@ -88,7 +93,7 @@ class Generator:
     @cached_property
     def truth(self) -> dict[str, float]:
         """Return the expectation of metrics by name."""
-        return _of_effects(self.spread) if self.law == "effects" else self._of_tokens()
+        return _of_effects(self.spread) if self.law in WITH_EFFECTS else self._of_tokens()
 
     def _of_tokens(self) -> dict[str, float]:
         x, weights = _tokens(self.law, self.spread)
@@ -184,6 +189,8 @@ GENERATORS = {
     "correlated": Generator("correlated", 0.04),
     "unequal": Generator("unequal", 0.04),
     "effects": Generator("effects", 0.03),
+    "both": Generator("both", 0.03),
+    "giants": Generator("giants", 0.03),
 }
 # Policies further apart, whose sequences have next to no overlap: the sample cannot show it.
 FAR_APART = {

@@ -105,20 +105,40 @@ def interval_of(values: dict[int, list[float]]) -> tuple[float, float]:
 
 
 def interval_of_quotient(clusters: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the jackknife's interval of a sum over a sum of clusters, without its skewness."""
+    """Return the jackknife's interval of a sum over a sum of clusters, by its definition."""
     count = len(clusters)
     above, below = (sum(side) for side in zip(*clusters, strict=True))
     value = above / below
     lost = [(count - 1) * (value - (above - a) / (below - b)) for a, b in clusters]
-    second, third, fourth = (sum(one**power for one in lost) / count for power in (2, 3, 4))
-    error, flat = sqrt(second / (count - 1)), fourth / second**2
-    skewness = third / second**1.5 * sqrt(count * (count - 1)) / max(count - 2, 1)
+    error = sqrt(sum(one**2 for one in lost) / count / (count - 1))
+    share = [b * count / below for _, b in clusters]
+    size_free = [one / own for one, own in zip(lost, share, strict=True)]
+    inverse = [1 / own for own in share]
+    y = [one**2 for one in size_free]
+    slope = 0.0
+    if np.ptp(share) > 1e-6:
+        slope = float(np.polyfit(inverse, y, 1)[0])
+    slope = min(max(slope, 0.0), np.mean(y) / np.mean(inverse))
+    variances = [np.mean(y) + slope * (one - np.mean(inverse)) for one in inverse]
+    shape = np.array([one / sqrt(v) for one, v in zip(size_free, variances, strict=True)])
+    added = np.array([own**2 * v for own, v in zip(share, variances, strict=True)])
+    freedom = sum(added) ** 2 / sum(added**2)
+    (g, flat), (pooled, pooled_flat) = _moments(np.array(lost)), _moments(shape - shape.mean())
+    g = (g / sqrt(count) + pooled * sum(added**1.5) / sum(added) ** 1.5) / 2
+    flat = (flat / count + pooled_flat / freedom) / 2
     z = norm.ppf(0.975)
-    more = skewness**2 * (z**4 + 2 * z**2 - 3) / 18 - (flat - 3) * (z**2 - 3) / 12
-    reach = t.ppf(0.975, min(3 * count / flat, count - 1)) + z * more / count
-    g = skewness / sqrt(count)
+    more = g**2 * (z**4 + 2 * z**2 - 3) / 18 - flat * (z**2 - 3) / 12
+    reach = t.ppf(0.975, min(max(freedom, 1.0), count - 1)) + z * more
 
     def untransformed(y: float) -> float:
         return float(3 / g * (np.cbrt(1 + g * (y - g / 6)) - 1)) if abs(g) > 1e-9 else y
 
     return value - untransformed(reach) * error, value - untransformed(-reach) * error
+
+
+def _moments(values: np.ndarray) -> tuple[float, float]:
+    """Return the skewness and the excess kurtosis of values about 0."""
+    count = len(values)
+    second, third, fourth = (np.mean(values**power) for power in (2, 3, 4))
+    corrected = sqrt(count * (count - 1)) / max(count - 2, 1)
+    return corrected * third / second**1.5, fourth / second**2 - 3

@@ -6,24 +6,35 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rcdiag.diagnosis.guides import level
+from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.metrics.expected import (
     ess_guide,
     expected_ess_seq,
     expected_k_hat_seq,
-    honest_kl,
     k_hat_guide,
+    rounding_kl,
 )
 from rcdiag.statistics.metrics.overlap import ESS_SEQ_GUIDE
 from rcdiag.statistics.metrics.tail import K_HAT_GUIDE
 from rcdiag.statistics.pareto import UpperTail, k_hat
+from rcdiag.statistics.rounding import Rounding, rounding_of
+from rcdiag.statistics.suite import Suite
+from tests.builders import make_state
+from tests.statistics.strategies import batches
 
 
 def suite(kl: float, lengths: list[int] | np.ndarray):
-    point = SimpleNamespace(per_token=lambda name: np.array([kl]))
+    """A table on which rounding makes a KL per token of `kl`."""
+    noise, misses = 0.1, 2.0 * kl / 0.1**2
+    point = SimpleNamespace(per_token={"behavior_miss_squared": np.array([misses])}.__getitem__)
     table = SimpleNamespace(lengths=np.asarray(lengths))
-    return SimpleNamespace(point=point, state=SimpleNamespace(table=table))
+    return SimpleNamespace(
+        point=point, state=SimpleNamespace(table=table), rounding=Rounding(noise, "")
+    )
 
 
 def test_the_ess_of_equal_lengths_is_its_closed_form():
@@ -36,9 +47,50 @@ def test_long_sequences_rule_the_second_moment():
     assert expected_ess_seq(suite(5e-4, lengths)) == pytest.approx(expected)
 
 
-def test_a_faults_kl_is_not_expected():
-    assert honest_kl(suite(0.3, [10])) == 0.01
-    assert honest_kl(suite(2e-4, [10])) == 2e-4
+@given(batches(), st.floats(-3.0, 0.0))
+def test_what_the_policies_differ_by_has_no_part_in_what_is_expected(batch, less):
+    """The observed mismatch is what the expected value is compared with."""
+    behavior, target = batch
+    other = [[min(value + less, 0.0) for value in row] for row in target]
+    suites = [Suite(make_state(behavior, column)) for column in (target, other)]
+    for name in ("ess_seq", "khat_seq"):
+        with np.errstate(all="ignore"):  # few sequences have no tail
+            one, two = (METRICS[name].expects(suite) for suite in suites)
+        assert np.array_equal(one, two, equal_nan=True)
+
+
+def test_rounding_moves_a_token_by_the_noise_of_the_logits_times_its_miss():
+    """A softmax of noisy logits, where all but the token's own probability is one other token's."""
+    random = np.random.default_rng(0)
+    probability = random.uniform(0.01, 0.99, 200_000)
+    logits = np.log(np.stack([probability, 1.0 - probability]))
+    noise = random.normal(0.0, 0.01, logits.shape)
+    moved = logits + noise
+    log_prob = moved[0] - np.logaddexp(*moved)
+    half_square = float(np.square(log_prob - logits[0]).mean()) / 2.0
+    two_logits = Rounding(0.01 * np.sqrt(2.0), "")
+    state = make_state([list(logits[0])], [list(log_prob)])
+    assert rounding_kl(Suite(state, two_logits)) == pytest.approx(half_square, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "noise", "precisions"),
+    [
+        ({"dtype": "bfloat16"}, {"dtype": "float32"}, 0.1, "bfloat16 against float32"),
+        ({"dtype": "float16"}, {"dtype": "float16"}, 0.0177, "float16 against float16"),
+        ({}, {}, 0.1, "bfloat16 against float32 (assumed)"),
+        ({"dtype": "float16"}, {}, 0.0125, "float16 against float32 (one assumed)"),
+        ({"dtype": "bfloat16", "quantization": "fp8"}, {}, None, "fp8 against float32"),
+    ],
+)
+def test_precisions_are_those_that_the_metadata_declares(one, other, noise, precisions):
+    rounding = rounding_of({"a": one, "b": other}, "a", "b")
+    assert rounding.noise == (None if noise is None else pytest.approx(noise, rel=1e-2))
+    assert rounding.precisions.startswith(precisions)
+    suite = Suite(make_state([[-1.0, -2.0]] * 30, [[-1.1, -1.9]] * 30), rounding)
+    value = METRICS["ess_seq"].value(suite)
+    assert (value.expected is None) == (noise is None)
+    assert value.expected_of == rounding.precisions
 
 
 @pytest.mark.parametrize("length", [200, 1000, 4000])
@@ -51,7 +103,7 @@ def test_k_hat_of_drawn_rounding_is_near_what_is_expected(length):
 
 @pytest.mark.parametrize("length", [60, 1000, 4000, 30_000])
 def test_length_alone_is_never_an_error(length):
-    """An honest run at the warning bound of k3 is at no length in error by these two."""
+    """A run whose rounding makes the warning bound of k3 is at no length in error by these two."""
     kl, rng = 1e-3, np.random.default_rng(length)
     data = suite(kl, [length] * 512)
     for row in rng.normal(-kl * length, np.sqrt(2.0 * kl * length), (20, 512)):

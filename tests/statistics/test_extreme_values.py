@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import entropy
 
-from tests.builders import make_state, metrics, mismatch, values_of
+import rcdiag
+from tests.builders import make_state, metrics, mismatch, values_of, write_table
 
 
 def with_log_ratio(log_ratio: float) -> dict[str, float]:
@@ -165,3 +166,44 @@ def test_the_same_log_ratio_everywhere_has_no_variance_to_compare(constant):
     behavior = [[-1.0, -2.0, -0.5], [-3.0], [-0.2, -0.1]]
     target = [[value + constant for value in row] for row in behavior]
     assert values_of(make_state(behavior, target))["variance_ratio"] is None
+
+
+@pytest.mark.parametrize("size", [1e15, 1e16, 1e38, 1e154, 1e300, 1e307])
+@pytest.mark.parametrize("giants", [1, 2, 5])
+def test_effective_sample_sizes_of_placeholders_are_counts(size, giants):
+    """Giant ratios that are equal share all the weight, some of them in one sequence."""
+    behavior = np.full((8, 5), -1.0)
+    behavior.flat[np.array([0, 1, 7, 20, 33])[:giants]] = -size
+    target = np.full(behavior.shape, -1.0)
+    result = metrics(behavior.tolist(), target.tolist())
+    assert result["ess_token"] == pytest.approx(giants / 40)
+    assert result["perplexity_ess_token"] == pytest.approx(giants / 40)
+    sums = np.ldexp(target - behavior, -10).sum(axis=1)
+    largest = np.count_nonzero(sums == sums.max())
+    assert result["ess_seq"] == pytest.approx(largest / 8)
+
+
+@pytest.mark.parametrize("size", [1e15, 1e38, 1e154, 1e300, 1e308])
+@pytest.mark.parametrize("column", ["rollout_log_probs", "old_log_probs"])
+def test_commands_answer_to_huge_log_probs_without_a_warning(tmp_path, size, column):
+    """Warnings are errors here."""
+    rng = np.random.default_rng(0)
+    rollout = -rng.exponential(1.0, (40, 30))
+    columns = {
+        "rollout_log_probs": rollout,
+        "old_log_probs": np.minimum(rollout + rng.normal(0.0, 0.02, rollout.shape), 0.0),
+    }
+    columns[column][[0, 3, 3], [1, 2, 5]] = -size
+    path = write_table(
+        tmp_path / "t.parquet",
+        response_ids=rng.integers(0, 99, rollout.shape).tolist(),
+        response_mask=np.ones(rollout.shape, int).tolist(),
+        group_id=[str(row // 4) for row in range(40)],
+        **{name: values.tolist() for name, values in columns.items()},
+    )
+    log_ratio = (columns["old_log_probs"] - columns["rollout_log_probs"]).astype(np.longdouble)
+    weights = np.exp(log_ratio - log_ratio.max())
+    expected = float(np.square(weights.sum()) / (weights.size * np.square(weights).sum()))
+    assert rcdiag.score(path).mismatch["ess_token"].value == pytest.approx(expected)
+    assert rcdiag.sweep(path).forecast.about
+    assert rcdiag.compare(path).pairs

@@ -165,3 +165,25 @@ def test_the_level_of_a_correction_is_unknown_where_its_numbers_are_missing(tmp_
     assert np.isnan(weighted.weight_sum)
     assert weighted.level == "unknown"
     assert result.corrections["disabled"].level == "ok"
+
+
+def test_a_finding_is_named_for_what_is_wrong_with_the_values(tmp_path):
+    behavior, target = draws(20)
+    target[0][1], target[1][3], target[2][0], target[2][2] = nan, inf, 0.4, 1.5
+    result = rcdiag.score(table_of(tmp_path / "a.parquet", behavior, target))
+    found = {one.slug: one for one in result.findings if one.slug.endswith("-log-probs")}
+    assert set(found) == {"non-finite-log-probs", "positive-log-probs"}
+    assert found["positive-log-probs"].evidence["first_rows"] == [2]
+    assert found["positive-log-probs"].evidence["tokens"] == 2
+    assert "2 unmasked log-probs of `old` in 1 rows" in found["positive-log-probs"].message
+    assert found["non-finite-log-probs"].evidence["first_rows"] == [0, 1]
+    assert result.rows_left_out == 3
+
+
+def test_positive_values_alone_are_not_called_non_finite(tmp_path):
+    behavior, target = draws(20)
+    target[5][0] = 0.4
+    result = rcdiag.score(table_of(tmp_path / "a.parquet", behavior, target))
+    slugs = {one.slug for one in result.findings}
+    assert "positive-log-probs" in slugs
+    assert "non-finite-log-probs" not in slugs

@@ -130,3 +130,36 @@ def test_unknown_trainers_and_policies_are_refused(tmp_path):
         sweep(dump, trainer="nobody")
     with pytest.raises(RcdiagError):
         sweep(dump, behavior="old", target="old")
+
+
+def test_names_of_groups_and_numbers_of_tokens_change_nothing(tmp_path):
+    """400 groups: more than have sums of their own."""
+    random = np.random.default_rng(3)
+    groups, width = np.repeat(np.arange(400), 2), 12
+    logits = random.normal(0.0, 2.0, 900)
+    laws = [np.log(np.exp(x) / np.exp(x).sum()) for x in (logits, random.normal(logits, 0.1))]
+    ids = random.choice(900, (len(groups), width), p=np.exp(laws[0]))
+    behavior, target = (law[ids] for law in laws)
+    reward = random.random(len(groups))
+
+    def swept(name: str, ids: np.ndarray, groups: list[str]) -> SweepResult:
+        path = write_table(
+            tmp_path / f"{name}.parquet",
+            response_ids=ids.tolist(),
+            rollout_log_probs=behavior.tolist(),
+            old_log_probs=target.tolist(),
+            group_id=groups,
+            reward=reward.tolist(),
+        )
+        return sweep(open_table(path), thresholds=4)
+
+    expected = swept("a", ids, [f"prompt {group}" for group in groups])
+    other = random.permutation(100_000)
+    renamed = swept("b", other[ids], [f"{other[group]}-x" for group in groups])
+    assert renamed.recommendation.answer == expected.recommendation.answer
+    for one, wanted in zip(
+        renamed.recommendation.candidates, expected.recommendation.candidates, strict=True
+    ):
+        assert one.name == wanted.name
+        assert one.gradient_noise == pytest.approx(wanted.gradient_noise, rel=1e-9)
+        assert one.gradient_bias_high == pytest.approx(wanted.gradient_bias_high, rel=1e-6)

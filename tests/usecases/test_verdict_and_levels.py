@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,3 +110,14 @@ def test_a_verdict_on_another_pair_lets_a_number_err(tmp_path):
     assert result.diagnosis.pair["trainer"] == "old"
     found = {finding.slug: finding.severity for finding in result.findings}
     assert found["mismatch-above-guide"] == "error"
+
+
+@pytest.mark.parametrize("name", ["stale", "rollouts"])
+def test_no_correction_is_judged_alike_in_score_and_replay(name):
+    table = Path(__file__).parents[2] / "sample_data" / f"{name}.parquet"
+    scored = api.score(table, presets=["disabled"])
+    replayed = api.replay(table, presets=["disabled"]).presets["disabled"]
+    (rule,) = [rule for rule in replayed.health.rules if rule.name == "mismatch_k3"]
+    step = max(scored.steps, key=int, default=None)
+    corrections = scored.corrections if step is None else scored.steps[step].corrections
+    assert corrections["disabled"].level == rule.level

@@ -377,11 +377,11 @@ COVERED = ("k1_kl", "k2_kl", "k3_kl", "prob_diff_mean", "ess_token", "chi2_token
 def coverage() -> str:
     """How often intervals hold the truth: the least and the most of all numbers of groups."""
     measured = _measured("coverage")
-    now, before = (_least_and_most(measured[each]) for each in ("results", "before"))
+    now = _least_and_most(measured["results"])
     return _table(
         ("law of the table", *map(_name, COVERED)),
         (
-            [html.escape(law), *(f"{cells[name]} ({before[law][name]})" for name in COVERED)]
+            [html.escape(law), *(cells[name] for name in COVERED)]
             for law, cells in now.items()
             if "far apart" not in law
         ),

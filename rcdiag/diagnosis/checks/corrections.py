@@ -158,7 +158,7 @@ def _fix_first(given: CheckInput) -> Iterator[Observation]:
     advice = result.recommendation
     if advice.answer == "fix-the-cause":
         yield Observation(
-            message=f"no correction is recommended: {' '.join(advice.reasons)}",
+            message="no weights repair this: fix the cause first",
             evidence={"answer": advice.answer},
             fix=cause_first(result),
         )

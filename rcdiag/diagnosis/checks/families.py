@@ -91,5 +91,7 @@ def _against_guide(name: str, value: MetricValue) -> str:
     """Write a metric with its limit: `kappa is -0.161 (-0.92 to 0.65), warning (source)`."""
     guide = METRICS[name].guide
     assert guide is not None
-    honest = "" if value.expected is None else f", {value.expected:.3g} expected at this KL"
+    honest = ""
+    if value.expected is not None:
+        honest = f", {value.expected:.3g} expected of rounding, {value.expected_of}"
     return f"{name} is {with_interval(value)}{honest}, {value.level} ({guide.source})"

@@ -11,6 +11,7 @@ from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
 from rcdiag.errors import mapping_setting, setting
 from rcdiag.formats import plural
 from rcdiag.results.guide import PROPOSAL
+from rcdiag.statistics.extremes import Places
 from rcdiag.statistics.intervals import FEW_CLUSTERS
 from rcdiag.statistics.metrics import METRICS
 
@@ -21,24 +22,24 @@ if TYPE_CHECKING:
 PLACES_SHOWN = 3
 
 
-def _non_finite(given: CheckInput) -> Iterator[Observation]:
+def _at_places(places: Places, are: str, given: CheckInput) -> Iterator[Observation]:
     """Yield one finding per policy, with the first rows and what they do to the numbers."""
-    bad = given.non_finite
-    for policy, count in bad.tokens.items():
+    for policy, count in places.tokens.items():
         evidence: dict[str, Any] = {
             "policy": policy,
             "tokens": count,
-            "rows": bad.rows[policy],
-            "first_rows": bad.first_rows[policy],
+            "rows": places.rows[policy],
+            "first_rows": places.first_rows[policy],
         }
-        rows = plural(bad.rows[policy], "row")
+        rows = plural(places.rows[policy], "row")
         if given.where is not None:
-            evidence["first_places"] = [given.where(row) for row in bad.first_rows[policy]]
-            more = "; ..." if bad.rows[policy] > PLACES_SHOWN else ""
+            evidence["first_places"] = [given.where(row) for row in places.first_rows[policy]]
+            more = "; ..." if places.rows[policy] > PLACES_SHOWN else ""
             rows += f" ({'; '.join(evidence['first_places'][:PLACES_SHOWN])}{more})"
         yield Observation(
             message=f"{plural(count, 'unmasked log-prob')} of `{policy}` in {rows} "
-            f"{'is' if count == 1 else 'are'} NaN, infinite or positive; {_consequence(given)}",
+            f"{'is' if count == 1 else 'are'} {are}; "
+            f"{_consequence(given)}",
             evidence=evidence,
         )
 
@@ -59,20 +60,40 @@ def _consequence(given: CheckInput) -> str:
     return f"touched metrics: {', '.join(touched) or 'none'}"
 
 
+_STAGES = ("score", "compare", "sweep", "replay")
+_LEFT_OUT = (
+    "`mismatch` is computed without the rows that hold them, and is null where fewer than half of "
+    "the rows remain; `corrections` stays as the trainer would log it."
+)
+
 NON_FINITE_LOG_PROBS = Check(
     slug="non-finite-log-probs",
     severity="error",
-    stages=("score", "compare", "sweep", "replay"),
-    asks="Are all unmasked log-probs finite and at most 0?",
-    says="Unmasked log-probs are NaN, infinite or positive. Rejection in trainers silently drops "
-    "NaN, while their metrics become NaN. `mismatch` is computed without the rows that "
-    "hold them, and is null where fewer than half of the rows remain; `corrections` is what the "
-    "trainer would log.",
+    stages=_STAGES,
+    asks="Is every unmasked log-prob a finite number?",
+    says="Unmasked log-probs are NaN, infinite or below -1e12. Rejection in trainers silently "
+    f"drops NaN, while their metrics become NaN. {_LEFT_OUT}",
     fix="look at these rows: NaN at tool tokens means that the mask is missing; elsewhere NaN or "
-    "-inf come from an overflow or a token outside the kept set; positive values are "
-    "probabilities, negated log-probs or logits. Mask them only if the trainer does",
+    "-inf come from an overflow or a token outside the kept set. Mask them only if the trainer "
+    "does",
     example="a sampler writes -inf for a token outside its kept set",
-    find=_non_finite,
+    see=("positive-log-probs",),
+    find=lambda given: _at_places(
+        given.non_finite.not_finite, "NaN, infinite or below -1e12", given
+    ),
+)
+
+POSITIVE_LOG_PROBS = Check(
+    slug="positive-log-probs",
+    severity="error",
+    stages=_STAGES,
+    asks="Is every unmasked log-prob 0 or below?",
+    says=f"Unmasked log-probs are positive, beyond what rounding makes of 0. {_LEFT_OUT}",
+    fix="look at these rows: positive values are probabilities, negated log-probs, entropies or "
+    "logits",
+    example="0.37 for a token of probability 0.37, whose log-prob is -0.99",
+    see=("non-finite-log-probs",),
+    find=lambda given: _at_places(given.non_finite.positive, "positive", given),
 )
 
 
@@ -368,6 +389,7 @@ NO_EXPERIMENT = Check(
 TABLE_CHECKS = (
     NO_EXPERIMENT,
     NON_FINITE_LOG_PROBS,
+    POSITIVE_LOG_PROBS,
     TEMPERATURE_UNKNOWN,
     ROWS_NOT_OBSERVABLE,
     SEQUENCES_WITHOUT_TOKENS,

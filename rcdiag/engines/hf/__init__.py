@@ -36,11 +36,21 @@ HF = Backend(
     load=_load,
     options={
         "autocast": Option(
-            says="the dtype of torch.autocast around the forward, as FSDP trainers have it",
+            says="the dtype of torch.autocast around the forward, as plain AMP and DDP have it "
+            "(FSDP2's mixed precision is hf:bfloat16)",
             takes=("bfloat16", "float16"),
             shown="autocast {}",
         ),
-        "attention": Option(says="sdpa, eager or another name that transformers knows"),
+        "attention": Option(
+            says="sdpa, eager or another name that transformers knows; float32 on a GPU takes "
+            "sdpa_repeated_kv, which is sdpa without its whole score matrices"
+        ),
+        "division": Option(
+            says="the dtype in which logits are divided by the temperature: float32, or that of "
+            "the logits, with the temperature rounded to it too, as in verl",
+            takes=("float32", "logits"),
+            shown="{} division",
+        ),
         "device": Option(says="cpu or cuda; by default the GPU where there is one"),
         "batch_tokens": Option(says="tokens of one forward, padding included", takes=int),
         "compile": Option(says="run the model through torch.compile", takes=bool),

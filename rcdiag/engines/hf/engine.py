@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,13 @@ from rcdiag.engines.hf.model import (
     head_is_known,
     load_model,
 )
-from rcdiag.engines.matmul import ROUNDED, RoundedProducts, rounds
+from rcdiag.engines.matmul import (
+    ROUNDED,
+    RoundedProducts,
+    kernel_environment,
+    product_settings,
+    rounds,
+)
 from rcdiag.engines.padded_batches import gather_scores, length_buckets, padded, whole_sequences
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
@@ -60,12 +67,32 @@ class HfEngine:
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
         for rows in length_buckets(np.where(responses > 0, lengths, 0), self.batch_tokens):
             temperature = trajectories.scoring_temperature[rows]
-            values = self._score_bucket([tokens[r] for r in rows], starts[rows], temperature)
+            with self._out_of_memory(lengths[rows]):
+                values = self._score_bucket([tokens[r] for r in rows], starts[rows], temperature)
             split = np.split(values, np.cumsum(responses[rows])[:-1])
             for row, row_scores in zip(rows, split, strict=True):
                 scores[row] = row_scores
             progress(int(lengths[rows].sum()))
-        return gather_scores(scores, **self._score_options())
+        return gather_scores(trajectories, scores, **self._score_options())
+
+    @contextlib.contextmanager
+    def _out_of_memory(self, lengths: NDArray) -> Iterator[None]:
+        """Name the option that decides what a batch takes where there is no room for it."""
+        try:
+            yield
+        except RuntimeError as error:
+            on_cpu = "can't allocate memory" in str(error)
+            if not (on_cpu or isinstance(error, torch.OutOfMemoryError)):
+                raise
+            rows = "1 row" if len(lengths) == 1 else f"{len(lengths)} rows"
+            fewer = f"batch_tokens={max(self.batch_tokens // 2, 1)} in the policy takes half"
+            raise RcdiagError(
+                f"policy `{self.spec.name}`: out of memory on {self.device}, at a batch of "
+                f"{rows} of up to {lengths.max()} tokens (batch_tokens={self.batch_tokens})",
+                hint=fewer
+                if len(lengths) > 1
+                else "this row alone does not fit: a lower dtype, or a GPU with more memory",
+            ) from error
 
     def _score_options(self) -> dict[str, Any]:
         return {
@@ -97,6 +124,7 @@ class HfEngine:
                 self.vocab_size,
                 torch.from_numpy(ids[rows, columns]),
                 torch.from_numpy(temperature[rows]),
+                low_division=self.options.get("division") == "logits",
                 **self._score_options(),
             )
         return scores.float().cpu().numpy()
@@ -142,7 +170,8 @@ class HfEngine:
             "attention": self.model.config._attn_implementation,
             "device": device_name(self.device),
             "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
-            "tf32": False,
+            **product_settings(),
+            "environment": kernel_environment(),
             **({"matmul": ROUNDED} if self.rounds else {}),
         }
 

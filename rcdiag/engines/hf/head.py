@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,18 +17,27 @@ LEAST_ROWS = 16
 
 
 def token_scores(
-    logits: Tensor, targets: Tensor, temperature: Tensor, *, entropy: bool, top_k: int
+    logits: Tensor,
+    targets: Tensor,
+    temperature: Tensor,
+    *,
+    entropy: bool,
+    top_k: int,
+    low_division: bool = False,
 ) -> Tensor:
     """Score `targets` under softmax(logits / temperature), in float32.
+
+    With `low_division` the temperature and the quotient are rounded to the dtype of the logits.
 
     logits [rows, vocabulary], targets [rows], temperature [rows] (on the CPU) ->
     [rows, 1 + entropy + 2 top_k]: the target's log-prob (nats, clamped to 0 from above, where only
     rounding can lift it), the entropy H = logsumexp(z) - sum softmax(z) z (nats) if wanted, then
     the `top_k` largest log-probs and their token ids (exact in float32 up to 2^24).
     """
-    scaled = logits.float()
+    scaled = logits if low_division else logits.float()
     if bool((temperature != 1.0).any()):
-        scaled = scaled / temperature[:, None].to(logits.device, torch.float32)
+        scaled = scaled / temperature[:, None].to(scaled.device, scaled.dtype)
+    scaled = scaled.float()
     normalizer = scaled.logsumexp(dim=-1)
     target_logits = scaled.gather(1, targets[:, None].to(logits.device)).squeeze(1)
     columns = [(target_logits - normalizer).clamp(max=0.0)[:, None]]
@@ -46,15 +56,11 @@ def scores_in_chunks(
     vocab_size: int,
     targets: Tensor,
     temperature: Tensor,
-    *,
-    entropy: bool,
-    top_k: int,
+    **options: Any,
 ) -> Tensor:
     """Score hidden states [rows, width] as `token_scores` does, a few rows' logits at a time."""
     scores = [
-        token_scores(
-            to_logits(hidden[rows]), targets[rows], temperature[rows], entropy=entropy, top_k=top_k
-        )
+        token_scores(to_logits(hidden[rows]), targets[rows], temperature[rows], **options)
         for rows in _row_chunks(len(hidden), rows_at_once(hidden.device.type, vocab_size))
     ]
     return torch.cat(scores)

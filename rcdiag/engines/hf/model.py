@@ -8,7 +8,13 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+)
 
+from rcdiag.engines.gpus import refuse_idle_gpus
+from rcdiag.engines.hf.attention import REPEATED, attention_of
 from rcdiag.engines.matmul import cpu_name
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
@@ -16,15 +22,18 @@ from rcdiag.extras import saying_what_to_install
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-# Tokens in one forward, padding included. A GPU wants many, to be busy, with activations of a 7 B
-# model still near a GB; a CPU is as quick with few, which stay in its caches and leave a heap in
-# fewer pieces (measured: 50 to 95 MB beside a small model where 2,048 tokens took 120 to 185).
+# Tokens in one forward, padding included. A GPU wants many, to be busy: the MLP of a 7B model then
+# holds 3 x 2.5 GB in float32 (width 18,944; half in bfloat16). A CPU is as quick with few, which
+# stay in its caches and leave a heap in fewer pieces (measured: 50 to 95 MB beside a small model
+# where 2,048 tokens took 120 to 185).
 BATCH_TOKENS = {"cpu": 768, "cuda": 32_768}
 
 
 def choose_device(device: str | None) -> torch.device:
     """Return the device that is asked for, or the GPU where there is one."""
     have_gpu = torch.cuda.is_available()
+    if device is None and not have_gpu:
+        refuse_idle_gpus()
     name = device or ("cuda" if have_gpu else "cpu")
     if name.split(":")[0] not in BATCH_TOKENS:
         raise RcdiagError(f"device={device}: not known", hint="device=cpu or device=cuda")
@@ -46,9 +55,10 @@ def dtype_named(option: str, name: str) -> torch.dtype:
 
 
 def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
-    attention = spec.options.get("attention", "sdpa")
+    products = DTYPES[spec.options.get("autocast", spec.dtype)]
+    attention = attention_of(spec.options.get("attention"), products, device)
     if attention.startswith("flash_attention") and (
-        device.type != "cuda" or (spec.dtype == "float32" and "autocast" not in spec.options)
+        device.type != "cuda" or products == torch.float32
     ):
         raise RcdiagError(
             f"policy `{spec.name}`: attention={attention} needs a GPU and half precision; this is "
@@ -56,13 +66,20 @@ def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
             hint="attention=sdpa or attention=eager",
         )
     transformers.utils.logging.disable_progress_bar()  # rcdiag has its own
+    remote = bool(spec.options.get("trust_remote_code", False))
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=remote)
+        model = _auto_class(config).from_pretrained(
             folder,
             dtype=DTYPES[spec.dtype],
-            attn_implementation=attention,
-            trust_remote_code=bool(spec.options.get("trust_remote_code", False)),
+            # A model without sdpa (attention sinks, say) is refused; it would take any other name.
+            attn_implementation="sdpa" if attention == REPEATED else attention,
+            # Straight to the device: through host memory, engines side by side need N times it.
+            device_map={"": device},
+            trust_remote_code=remote,
         )
+        if attention == REPEATED:
+            model.set_attn_implementation(REPEATED)
     except (ImportError, ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise RcdiagError(
@@ -72,6 +89,17 @@ def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
     if adapter := spec.options.get("adapter"):
         model = _with_adapter(model, adapter)
     return model.to(device).eval()
+
+
+def _auto_class(config: Any) -> Any:
+    """Return what loads a checkpoint; one of images and text (Qwen3-VL) may have no causal class.
+
+    It scores rows of text alone all the same.
+    """
+    causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not causal:
+        return transformers.AutoModelForImageTextToText
+    return transformers.AutoModelForCausalLM
 
 
 def _with_adapter(model: Any, adapter: str) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.engines.backend import Backend, Option, OtherBatches, Place, is_low_precision
 from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError, setting
 
 if TYPE_CHECKING:
     from rcdiag.engines.vllm.engine import VllmEngine
@@ -24,17 +24,40 @@ def _own_place(about: Mapping[str, Any]) -> Place | None:
     return Place.ENGINE_DECODE if decodes and is_low_precision(about) else None
 
 
+def _check(spec: PolicySpec) -> None:
+    """Refuse options with which vLLM's log-probs are wrong, or do not come back."""
+    for key in ("enable_prefix_caching", "speculative_config"):
+        if spec.options.get(key):
+            raise RcdiagError(
+                f"policy `{spec.name}`: {key}={spec.options[key]}: log-probs scored with it are "
+                "wrong (vllm #42019, #53488)",
+                hint=f"leave {key} out",
+            )
+    for key in ("pipeline_parallel_size", "data_parallel_size"):
+        if spec.options.get(key, 1) != 1:
+            raise RcdiagError(
+                f"policy `{spec.name}`: {key}={spec.options[key]}: rcdiag reads scores from one "
+                "stage of one engine",
+                hint="tensor_parallel_size= spreads a model over GPUs, and "
+                f"{setting('devices', 'N')} starts engines side by side",
+            )
+
+
 def _gpus(options: Mapping[str, Any]) -> int:
     """Return over how many GPUs vLLM spreads one model."""
-    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-    return math.prod(int(options.get(size, 1)) for size in sizes)
+    return int(options.get("tensor_parallel_size", 1))
+
+
+def _rows_per_part(options: Mapping[str, Any]) -> int:
+    """Return how many sequences decode side by side: vLLM's own most on a large GPU."""
+    return 1024 if options.get("path") == "decode" else 1
 
 
 VLLM = Backend(
     name="vllm",
-    says="vLLM, its CUDA or its CPU build: the kernels that sampled, prefix caching and "
-    "speculative decoding off. Every other option goes to vLLM's own engine arguments, for "
-    "example quantization=fp8.",
+    says="vLLM, its CUDA build (compiled, as samplers run it) or its CPU build (eager), prefix "
+    "caching and speculative decoding off. Every other option goes to vLLM's own engine "
+    "arguments, for example quantization=fp8.",
     role="engine",
     dtypes=("bfloat16", "float16", "float32", "auto"),
     default_dtype="bfloat16",
@@ -50,5 +73,7 @@ VLLM = Backend(
     passes_options_on=True,
     other_batches=OtherBatches(option="max_num_seqs", size=5, smaller=3),
     gpus=_gpus,
+    check=_check,
+    rows_per_part=_rows_per_part,
     own_place=_own_place,
 )

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from rcdiag.engines.backend import Progress
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, read_config
-from rcdiag.engines.matmul import ROUNDED, cpu_name, rounds
+from rcdiag.engines.gpus import refuse_idle_gpus
+from rcdiag.engines.matmul import ROUNDED, cpu_name, product_settings, rounds
 from rcdiag.engines.padded_batches import gather_scores, whole_sequences
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.engines.vllm import plugin as vllm_plugin
@@ -22,7 +23,8 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
 
 # Requests handed to the engine at a time: enough to fill its batches, few enough for progress.
-REQUESTS_AT_ONCE = 512
+# Decode ends a group with few sequences in its batch, so that all of a part go together.
+REQUESTS_AT_ONCE = {"prefill": 512, "decode": 1 << 20}
 
 
 class VllmEngine:
@@ -44,7 +46,9 @@ class VllmEngine:
             "entropy": bool(self.options.get("entropy", False)),
             "top_k": int(self.options.get("top_k", 0)),
         }
-        set_environment(self.folder, max_length, self.path)
+        if _device_type() == "cpu":
+            refuse_idle_gpus()
+        self.environment = set_environment(self.folder, max_length, self.path, spec.dtype)
         self.engine_options = engine_options(spec, self.path, max_length, passed_on)
         may_round = rounds(self.options.get("matmul"), _device_type(), "bfloat16")
         os.environ[vllm_plugin.ROUNDED_LINEAR] = "1" if may_round else "0"
@@ -59,12 +63,12 @@ class VllmEngine:
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
         temperature = trajectories.scoring_temperature
         run = self._prefill if self.path == "prefill" else self._decode
-        for some in _groups(rows, REQUESTS_AT_ONCE):
+        for some in _groups(rows, REQUESTS_AT_ONCE[self.path]):
             requests = [(tokens[row], int(starts[row]), float(temperature[row])) for row in some]
             for row, values in zip(some, run(requests), strict=True):
                 scores[row] = values
             progress(sum(len(tokens[row]) for row in some))
-        return gather_scores(scores, **self.score_options)
+        return gather_scores(trajectories, scores, **self.score_options)
 
     def _prefill(self, requests: list[tuple[NDArray, int, float]]) -> list[NDArray[np.float32]]:
         from vllm import PoolingParams
@@ -117,19 +121,23 @@ class VllmEngine:
         scores = [
             np.full((len(ids) - start, width), np.nan, np.float32) for ids, start, _ in requests
         ]
+        seen = 0
         for places, values in self.engine.collective_rpc(drain)[0]:
             for (key, position), value in zip(places, values.numpy(), strict=True):
                 scores[key][position] = value
+            seen += len(places)
+        if seen != (wanted := sum(map(len, scores))):
+            raise RuntimeError(f"vLLM decoded {seen} tokens, {wanted} were asked for")
         return scores
 
     def provenance(self) -> dict[str, Any]:
         import torch
 
-        config = self.engine.llm_engine.vllm_config
         cuda = torch.cuda.is_available()
         return {
             "weights_fingerprint": fingerprint(self.folder),
-            "attention": _attention_name(config),
+            **self.engine.collective_rpc(_settings)[0],
+            "environment": self.environment,
             "device": torch.cuda.get_device_name() if cuda else cpu_name(),
             "versions": {**_vllm_version(), "torch": torch.__version__},
             "path": self.path,
@@ -167,9 +175,16 @@ def _groups(rows: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
     return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
-def _attention_name(config: Any) -> str:
-    chosen = getattr(getattr(config, "attention_config", None), "backend", None)
-    return str(getattr(chosen, "name", None) or "engine default")
+def _settings(worker: Any) -> dict[str, Any]:
+    """Say with what kernels a worker multiplies and attends (called through `collective_rpc`)."""
+    layers = worker.vllm_config.compilation_config.static_forward_context.values()
+    names = set()
+    for layer in layers:
+        if (backend := getattr(layer, "attn_backend", None)) is not None:
+            # FlashAttention 2, 3 or 4, by GPU and head size.
+            version = getattr(layer.impl, "vllm_flash_attn_version", None)
+            names.add(f"{backend.get_name()}{version or ''}")
+    return {"attention": ", ".join(sorted(names)) or "none", **product_settings()}
 
 
 def _vllm_version() -> dict[str, str]:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import inspect
+import json
 import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from rcdiag.engines.checkpoint import text_config
+from rcdiag.engines.checkpoint import check_checkpoint, read_config, text_config
+from rcdiag.engines.matmul import kernel_environment
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, did_you_mean
 
 
-def set_environment(folder: Path, max_length: int, path: str) -> None:
-    """Set the environment that vLLM reads when it is imported; variables that are set stay."""
+def set_environment(folder: Path, max_length: int, path: str, dtype: str) -> dict[str, str]:
+    """Set the environment that vLLM reads when it is imported; return what decides its numbers.
+
+    Variables that are set stay. Where one contradicts what the policy says, it is refused.
+    """
+    given = kernel_environment()  # before vLLM adds names of its own, which differ by process
     config = text_config(folder)
     heads = config.get("num_attention_heads", 1)
     width = config.get("head_dim") or config.get("hidden_size", 1) // heads
@@ -35,11 +43,22 @@ def set_environment(folder: Path, max_length: int, path: str) -> None:
         "VLLM_NO_USAGE_STATS": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    if path == "decode":
-        # The second model runner has another interface for logits processors.
-        defaults["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    needed: dict[str, tuple[str, str]] = {}
+    if path == "decode":
+        why = "path=decode forces tokens through vLLM's first model runner"
+        needed["VLLM_USE_V2_MODEL_RUNNER"] = ("0", why)
+    if dtype == "float32":
+        why = "vllm:float32 would multiply in TF32"
+        needed["TRITON_F32_DEFAULT"] = ("ieee", why)  # tl.dot of Triton's attention
+        needed["VLLM_FLOAT32_MATMUL_PRECISION"] = ("highest", why)
+    for name, (value, why) in needed.items():
+        if (found := os.environ.setdefault(name, value)) != value:
+            raise RcdiagError(
+                f"{name}={found} is set, and {why}", hint=f"unset it, or set it to {value}"
+            )
+    return given | {name: value for name, (value, _) in needed.items()}
 
 
 def engine_options(
@@ -48,26 +67,83 @@ def engine_options(
     """Return vLLM's engine arguments: rcdiag's own, and those that a user passes on to vLLM."""
     import torch
 
-    _check_device(spec, torch.cuda.is_available())
+    config = read_config(check_checkpoint(spec.model))
+    sees_images = any(f"{what}_config" in config for what in ("vision", "audio"))
+    if sees_images and importlib.util.find_spec("torchvision") is None:
+        raise RcdiagError(
+            f"policy `{spec.name}`: vllm imports torchvision for a model of images, which is not "
+            "installed (the set-up for CPUs leaves it out)",
+            hint="install the torchvision of this torch, or score the rows of text with hf",
+        )
+    have_gpu = torch.cuda.is_available()
+    _check_device(spec, have_gpu)
+    _check_head(spec)
     options: dict[str, Any] = {
         "dtype": spec.dtype,
         "seed": 0,
-        "enforce_eager": True,
+        # Samplers run compiled, with CUDA graphs; a CPU would compile for longer than it scores.
+        "enforce_eager": not have_gpu,
         "enable_prefix_caching": False,
         "max_model_len": max(max_length, 2),
-        "skip_tokenizer_init": True,
+        # From vLLM 0.30 on no model of images starts without its tokenizer.
+        "skip_tokenizer_init": not sees_images,
         "disable_log_stats": True,
-        # vLLM gives pooling models a float32 head; a sampler has the model's own.
-        "hf_overrides": {"head_dtype": spec.options.get("lm_head", "model")},
         "enable_lora": "adapter" in spec.options,
     }
-    if torch.cuda.is_available():
+    if sees_images:  # all rows are text
+        options["language_model_only"] = True
+    if "adapter" in spec.options:
+        options["max_lora_rank"] = _lora_rank(Path(spec.options["adapter"]))
+    if have_gpu:
         free, total = torch.cuda.mem_get_info()
         options["gpu_memory_utilization"] = round(min(0.85, 0.9 * free / total), 3)
     if path == "decode":
         # The processor counts the tokens done so far; asynchronous steps would run ahead of it.
         options["async_scheduling"] = False
-    return options | _known(passed_on)
+    # vLLM gives pooling models a float32 head; a sampler has the model's own.
+    overrides = {"head_dtype": spec.options.get("lm_head", "model")}
+    passed_on = _known(passed_on)
+    given = passed_on.pop("hf_overrides", None) or {}
+    if not isinstance(given, Mapping):
+        raise RcdiagError(
+            f"hf_overrides={given}: wanted an object", hint='for example hf_overrides={"a":1}'
+        )
+    return options | passed_on | {"hf_overrides": overrides | dict(given)}
+
+
+def _check_head(spec: PolicySpec) -> None:
+    """Refuse another dtype of the head where this vLLM would ignore it: before 0.26."""
+    from vllm import __version__
+    from vllm.model_executor.layers.logits_processor import LogitsProcessor
+
+    wanted = spec.options.get("lm_head", spec.dtype)
+    if wanted != spec.dtype and "head_dtype" not in inspect.getsource(LogitsProcessor):
+        raise RcdiagError(
+            f"policy `{spec.name}`: lm_head={wanted}: vllm {__version__} has no dtype of its own "
+            "for the head; vllm 0.26 and later have",
+            hint="install a later vllm, or score it with hf:bfloat16,lm_head=float32",
+        )
+
+
+def _lora_rank(adapter: Path) -> int:
+    """Return the least rank that vLLM can be started with and that holds the adapter's layers."""
+    from vllm.config.lora import MaxLoRARanks
+
+    file = adapter / "adapter_config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+        rank = max(config["r"], *(config.get("rank_pattern") or {}).values(), 1)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RcdiagError(
+            f"{file}: no rank `r` in it ({error})", "give a PEFT LoRA folder"
+        ) from error
+    ranks = [size for size in get_args(MaxLoRARanks) if size >= rank]
+    if not ranks:
+        raise RcdiagError(
+            f"adapter={adapter}: rank {rank} is more than vllm takes",
+            hint="score it with hf, or merge the adapter into the model",
+        )
+    return min(ranks)
 
 
 def _check_device(spec: PolicySpec, have_gpu: bool) -> None:
@@ -81,7 +157,7 @@ def _check_device(spec: PolicySpec, have_gpu: bool) -> None:
 
 
 def _known(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options that vLLM has and that leave its log-probs right, or refuse them."""
+    """Return options, all of which vLLM has."""
     from vllm import EngineArgs
 
     names = {field.name for field in dataclasses.fields(EngineArgs)}
@@ -89,12 +165,6 @@ def _known(options: Mapping[str, Any]) -> dict[str, Any]:
         if key not in names:
             hint = f"{did_you_mean(key, sorted(names))}see vllm.EngineArgs"
             raise RcdiagError(f"vllm has no engine option `{key}`", hint=hint)
-    for key in ("enable_prefix_caching", "speculative_config"):
-        if options.get(key):
-            raise RcdiagError(
-                f"{key}={options[key]}: log-probs scored with it are wrong (vllm #42019, #53488)",
-                hint=f"leave {key} out",
-            )
     return dict(options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import cycle, product
 from typing import TYPE_CHECKING
 
@@ -45,11 +46,9 @@ def sequence_shares(result: ReplayResult, figure: Figure) -> None:
     axes = figure.add_subplot()
     looks = cycle(product(LINES, (FIRST, SECOND)))
     for names, sums in _alike(result):
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         line, shade = ("-", INK) if "naive" in names else next(looks)
         at = np.arange(1, len(sums) + 1)
-        label = f"{names[0]}{more}"
-        axes.plot(at, sums, color=shade, linestyle=line, linewidth=1.2, label=label)
+        axes.plot(at, sums, color=shade, linestyle=line, linewidth=1.2, label=_title(names))
     columns = 1 if figure.get_figwidth() < NARROW else 2
     figure.legend(loc="outside lower center", ncols=columns, fontsize=7, frameon=False)
     axes.set_xscale("log")
@@ -77,29 +76,38 @@ def _alike(result: ReplayResult) -> list[tuple[list[str], np.ndarray]]:
     return groups
 
 
+def _title(names: Sequence[str]) -> str:
+    """Name a line: no correction, or the first preset, and how many share it."""
+    first = "no correction" if "naive" in names else names[0]
+    return f"{first} and {len(names) - 1} more" if len(names) > 1 else first
+
+
 def _near(one: np.ndarray, other: np.ndarray) -> bool:
     return len(one) == len(other) and bool(np.all(np.abs(one - other) < 0.01))
 
 
 def shares_chart(result: ReplayResult) -> Chart:
-    """Return the same sums, by preset; equal presets share a line."""
-    drawn = [(name, preset.shares) for name, preset in distinct(result) if preset.shares]
+    """Return the same sums; presets whose lines lie on each other share one."""
+    looks = cycle(product((False, True), ("first", "second", "soft")))
+    series, rows = [], []
+    for names, sums in _alike(result):
+        dashed, tone = (False, "ink") if "naive" in names else next(looks)
+        name = _title(names)
+        series.append(
+            Series(label=name, y="share", group="preset", only=name, tone=tone, dashed=dashed)
+        )
+        rows += [
+            (name, place, float(total))
+            for place, total in enumerate(sums, 1)
+            if place <= 10 or place % 5 == 0 or place == len(sums)
+        ]
     return Chart(
         form="curves",
         columns=("preset", "sequences", "share"),
-        rows=[
-            (name, place, float(total))
-            for name, shares in drawn
-            for place, total in enumerate(np.cumsum(shares.sequences), 1)
-            if place <= 10 or place % 5 == 0 or place == len(shares.sequences)
-        ],
+        rows=rows,
         x=Axis(label="sequences, strongest first", scale="log"),
         y=Axis(label="share of summed |coefficient|", percent=True, start=0.0, end=1.0),
-        series=(
-            Series(label="presets", y="share", group="preset", tone="first"),
-            Series(label="naive", y="share", group="preset", only="naive", tone="ink"),
-        ),
-        options={"named": True},
+        series=tuple(series),
     )
 
 
@@ -158,9 +166,9 @@ FIGURES = (
         name="gradient-shares",
         kind="replay",
         title="Who gets the gradient",
-        says="Sequences by their share of the summed |d loss / d log-prob|. Presets with the same "
-        "coefficients share a line; the update without correction (`naive`) has the colour of the "
-        "text. A line that starts high is an update by few sequences.",
+        says="Sequences by their share of the summed |d loss / d log-prob|. Presets whose lines "
+        "differ by less than a hundredth share one; the update without correction has the colour "
+        "of the text. A line that starts high is an update by few sequences.",
         draw=sequence_shares,
         size=lambda result: (5.4, 4.8),
         chart=shares_chart,

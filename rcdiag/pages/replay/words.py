@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rcdiag.formats import plural
+from rcdiag.frozen import dataclass
 from rcdiag.results import Denominator, Health, PresetReplay, ReplayResult
 from rcdiag.results.replay import Factor
 
@@ -35,20 +39,79 @@ def factor_name(name: str, factor: Factor) -> str:
 
 
 def answer(result: ReplayResult) -> str:
-    """Count the presets by the health of their updates; the uncorrected one is only shown."""
-    corrected = [
-        preset.health.verdict for preset in result.presets.values() if preset.mode != "naive"
+    """Say how many presets pass the rules of health, and how no correction does."""
+    groups = alike(result)
+    none = groups[0] if groups and groups[0].preset.mode == "naive" else None
+    same = () if none is None else none.names
+    verdicts = [
+        preset.health.verdict for name, preset in result.presets.items() if name not in same
     ]
-    naive = [preset.health.verdict for preset in result.presets.values() if preset.mode == "naive"]
-    counts = [
-        f"{count} {word}"
-        for word in ("ok", "warning", "error", "cannot judge")
-        if (count := corrected.count(word))
-    ]
-    sentence = f"{len(corrected)} preset{'s' if len(corrected) != 1 else ''}: {', '.join(counts)}"
-    if naive:
-        sentence += f" (without correction: {naive[0]})"
+    without = "" if none is None else f"no correction: {none.preset.health.verdict}"
+    if not verdicts:
+        return without
+    presets = plural(len(verdicts), "preset")
+    passing = verdicts.count("ok")
+    if passing:
+        sentence = f"{passing} of {presets} {'passes' if passing == 1 else 'pass'} all health rules"
+    else:
+        counts = [
+            f"{count} {word}"
+            for word in ("warning", "error", "cannot judge")
+            if (count := verdicts.count(word))
+        ]
+        sentence = f"none of {presets} passes all health rules ({', '.join(counts)})"
+    if without:
+        sentence += f"; {without}"
+    valid = result.diagnosis is not None and result.diagnosis.verdict == "correctable"
+    if valid and not passing:
+        return f"weights are valid, but {sentence}: remove the cause first"
     return sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Presets whose updates are the same."""
+
+    names: Sequence[str]
+    preset: PresetReplay
+
+    @property
+    def title(self) -> str:
+        """Name the presets: the first, and how many more."""
+        if self.preset.mode == "naive":
+            return "no correction"
+        more = f" (+{len(self.names) - 1})" if len(self.names) > 1 else ""
+        return f"{self.names[0]}{more}"
+
+
+def alike(result: ReplayResult) -> list[Alike]:
+    """Return the presets in groups of the same update, no correction first, then by health."""
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for name, preset in sorted(result.presets.items(), key=lambda item: item[1].mode != "naive"):
+        numbers = (preset.coefficients.norm, preset.coefficients.sum, preset.coefficients.abs_sum)
+        same = (
+            *(None if number is None else f"{number:.6g}" for number in numbers),
+            preset.kept_tokens,
+            preset.health.verdict,
+            preset.gradient is None or f"{preset.gradient.grad_norm:.6g}",
+        )
+        groups.setdefault(same, []).append(name)
+    every = [Alike(names, result.presets[names[0]]) for names in groups.values()]
+    return sorted(every, key=lambda it: (it.preset.mode != "naive", _order(it.preset)))
+
+
+def _order(preset: PresetReplay) -> tuple[int, int]:
+    """Sort by health, the safest first, then by what is kept."""
+    return health_order(preset.health), -preset.kept_tokens
+
+
+def pull_beside_none(result: ReplayResult, preset: PresetReplay) -> float | None:
+    """Return the norm of the coefficients of a loss over that without correction."""
+    none = next((one for one in result.presets.values() if one.mode == "naive"), None)
+    norm = preset.coefficients.norm
+    if none is None or not none.coefficients.norm or norm is None:
+        return None
+    return norm / none.coefficients.norm
 
 
 def decided_by(health: Health) -> str:

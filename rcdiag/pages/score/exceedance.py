@@ -59,27 +59,28 @@ def bounds(result: ScoreResult) -> list[Mark]:
 def chart(result: ScoreResult) -> Chart:
     """Return the shares of tokens beyond every size of log-ratio, for either sign."""
     rows = shares_beyond(result.figures["log_ratio_histogram"])
+    up, down = f"likelier under {result.target}", f"likelier under {result.behavior}"
     return Chart(
         form="curves",
-        columns=("|log-ratio|", "ratio", "target likelier", "behavior likelier"),
+        columns=("|log-ratio|", "ratio", up, down),
         rows=[(at, float(np.exp(at)), above or None, below or None) for at, above, below in rows],
         x=Axis(label="|log-ratio| (nats)", scale="log"),
         y=Axis(label="share of tokens beyond", scale="log", percent=True),
         series=(
-            Series(label=f"likelier under {result.behavior}", y="behavior likelier", tone="second"),
-            Series(label=f"likelier under {result.target}", y="target likelier", tone="first"),
+            Series(label=down, y=down, tone="second"),
+            Series(label=up, y=up, tone="first"),
         ),
         marks=bounds(result),
-        options={} if result.examples is None else {"opens": "bin", "bins": _bins()},
+        options={} if result.examples is None else {"opens": "bin", "bins": _bins(up, down)},
     )
 
 
-def _bins() -> dict[str, Any]:
+def _bins(up: str, down: str) -> dict[str, Any]:
     """Return the bins whose examples a click on a curve lists: starts, labels, and their figure."""
     return {
         "starts": [0.0, *SIZES],
         "labels": labels_of_sizes(),
-        "of": {"target likelier": "likelier_target", "behavior likelier": "likelier_behavior"},
+        "of": {up: "likelier_target", down: "likelier_behavior"},
     }
 
 

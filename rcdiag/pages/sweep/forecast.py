@@ -82,9 +82,9 @@ FIGURES = (
         name="length-forecast",
         kind="sweep",
         title="Kept sequences and ESS by length",
-        says="By the law of single tokens, fitted on all sequences. Dots are what was seen in "
-        "bins of length. Where a fit on the shorter half misses the longer half, there is no such "
-        "figure.",
+        says="Expected from the distribution of single tokens' log-ratios, fitted on all "
+        "sequences. Dots are observed in bins of length. A forecast that could not be tested ends "
+        "at the longest response; one whose hold-out check failed is not drawn.",
         draw=forecast,
         chart=forecast_chart,
         applies=lambda result: bool(result.forecast.points) and result.forecast.holds is not False,

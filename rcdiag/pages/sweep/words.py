@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from rcdiag.formats import number
 from rcdiag.frozen import dataclass
+from rcdiag.pages.command_again import of_same_data
 from rcdiag.results import SweepResult
 from rcdiag.results.sweep import WORTH, Candidate, Forecast, Recommendation
 
+NEAREST = 5  # candidates that a screen shows beside the choice
 ANSWERS = {
-    "correct": "take",
-    "do-not-correct": "do not correct: no estimator is better than none",
-    "fix-the-cause": "fix the cause, do not correct",
-    "cannot-judge": "cannot judge",
+    "take": "use",
+    "no-correction": "no correction: no candidate has a lower error",
+    "fix-the-cause": "fix the cause: no weights repair this table",
+    "cannot-distinguish": "candidates cannot be distinguished on this table",
 }
 
 
@@ -26,24 +29,31 @@ class Tested:
 def forecast_test(forecast: Forecast) -> Tested:
     """Say whether the forecast of longer responses holds where it was tested."""
     if forecast.holds:
-        return Tested("ok", "holds", "fitted on the shorter half, it holds in the longer half")
+        return Tested("ok", "holds", "fitted on the shorter half, it predicts the longer half")
     if forecast.holds is None:
         return Tested("note", "not tested", "too few sequences of different lengths to test it")
     return Tested(
         "error",
         "fails",
-        "fitted on the shorter half, it misses the longer half: do not believe it, and the less "
-        "the longer the response",
+        "its hold-out check failed: ignore it, especially for long responses",
     )
 
 
 def answer(result: SweepResult) -> str:
-    """Say what a sweep recommends."""
+    """Say what a sweep recommends, and what is as good."""
+    equals = as_good(result.recommendation) if result.recommendation.answer == "take" else []
+    return "; as good: ".join(filter(None, [recommended(result), ", ".join(equals)]))
+
+
+def recommended(result: SweepResult) -> str:
+    """Say what a sweep recommends; where weights are valid and do not help, what helps instead."""
     advice = result.recommendation
-    choice = f" {advice.choice}" if advice.answer == "correct" else ""
-    equals = as_good(advice)
-    more = f"; as good: {', '.join(equals)}" if equals and choice else ""
-    return f"{ANSWERS[advice.answer]}{choice}{more}"
+    valid = result.diagnosis is not None and result.diagnosis.verdict == "correctable"
+    if valid and advice.answer == "no-correction":
+        return "weights are valid, but no candidate has a lower error than none: remove the cause"
+    if valid and advice.answer == "cannot-distinguish":
+        return "weights are valid, but this table cannot rank them: remove the cause first"
+    return f"{ANSWERS[advice.answer]}{f' {advice.choice}' if advice.answer == 'take' else ''}"
 
 
 def as_good(advice: Recommendation) -> list[str]:
@@ -51,7 +61,7 @@ def as_good(advice: Recommendation) -> list[str]:
 
     Of the others that are within one standard error of the best, the table cannot tell it.
     """
-    errors = {candidate.name: _error(candidate) for candidate in advice.candidates}
+    errors = {candidate.name: error(candidate) for candidate in advice.candidates}
     chosen = errors.get(advice.choice or "")
     if chosen is None:
         return []
@@ -59,7 +69,60 @@ def as_good(advice: Recommendation) -> list[str]:
     return [name for name in others if (errors[name] or 0.0) <= chosen + WORTH]
 
 
-def _error(candidate: Candidate) -> float | None:
-    """Return the expected squared error of a gradient, in units of uncorrected noise."""
-    noise = candidate.gradient_noise
-    return None if noise is None else (candidate.gradient_bias or 0.0) + noise
+def error(candidate: Candidate) -> float | None:
+    """Return the squared error of a batch's gradient, in units of its variance uncorrected."""
+    variance = candidate.gradient_noise
+    return None if variance is None else (candidate.gradient_bias or 0.0) + variance
+
+
+def nearest(advice: Recommendation) -> list[Candidate]:
+    """Return the choice, no correction, and the candidates nearest to the best, by their error.
+
+    Refused ones are left out, and candidates that do the same as one that is named.
+    """
+    measured = [one for one in advice.candidates if one.gradient_noise is not None]
+    allowed = [one for one in measured if not one.refused or one.name == "none"]
+    first = [one for name in (advice.choice, "none") for one in allowed if one.name == name]
+    ordered = sorted(allowed, key=lambda one: error(one) or 0.0)
+    named: dict[tuple[float | None, ...], Candidate] = {}
+    for one in (*first, *ordered):
+        named.setdefault((one.gradient_bias, one.gradient_bias_high, one.gradient_noise), one)
+    return list(named.values())[: NEAREST + 1]
+
+
+def squared(bias: float) -> str:
+    """Write a squared bias; far below the variance of a batch it is 0."""
+    return number(bias if bias >= 1e-6 else 0.0)
+
+
+def parts(candidate: Candidate) -> str:
+    """Write the error of a candidate: `bias² 0 (up to 2.4) + variance 1`."""
+    if candidate.gradient_bias is None:
+        return f"bias² unknown + variance {number(candidate.gradient_noise)}"
+    most = candidate.gradient_bias_high
+    up_to = "" if most is None else f" (up to {squared(most)})"
+    variance = number(candidate.gradient_noise)
+    return f"bias² {squared(candidate.gradient_bias)}{up_to} + variance {variance}"
+
+
+def by_default(result: SweepResult) -> str:
+    """Say what the trainer's own settings would do here; empty where they are no candidate."""
+    name = result.recommendation.trainer_default
+    of_own = [one for one in result.recommendation.candidates if one.name == name]
+    if not of_own or of_own[0].gradient_noise is None:
+        return ""
+    title = "no correction" if name == "none" else f"{name}: {parts(of_own[0])}"
+    refused = f"; refused: {of_own[0].refused[0]}" if of_own[0].refused else ""
+    return f"{result.provenance.get('trainer')}: {title}{refused}"
+
+
+def to_paste(result: SweepResult) -> str:
+    """Say which command writes the configuration."""
+    advice = result.recommendation
+    if advice.answer == "fix-the-cause":
+        return ""
+    trainer = str(result.provenance.get("trainer", "verl"))
+    command = of_same_data(result, "sweep")
+    if advice.choice is None:
+        return f"{command} --emit {trainer} --candidate NAME, for one that you choose"
+    return f"{command} --emit {trainer} > correction.yaml"

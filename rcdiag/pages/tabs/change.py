@@ -151,7 +151,7 @@ def _sides(before: DumpResults, after: DumpResults) -> Section:
 
 def _gauges(before: DumpResults, after: DumpResults) -> Section | None:
     """Set the numbers that decide beside each other, those of both dumps on one scale."""
-    one, two = ((mismatch_of(dump), dump.largest.num_sequences) for dump in (before, after))
+    one, two = ((mismatch_of(dump), dump.measured_sequences) for dump in (before, after))
     pairs = gauges_of_two(one, two)
     if not pairs:
         return None

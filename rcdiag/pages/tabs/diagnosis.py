@@ -133,7 +133,7 @@ def _verdict(results: DumpResults) -> Section:
 
 def _gauges(results: DumpResults) -> Section | None:
     mismatch = mismatch_of(results)
-    made = gauges(mismatch, results.largest.num_sequences) if mismatch else []
+    made = gauges(mismatch, results.measured_sequences) if mismatch else []
     if not made:
         return None
     blocks: list[Block] = [Gauges(items=made)]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.results.sweep import Forecast, ForecastPoint
+from rcdiag.statistics.clusters import added_by_index, content_order
 from rcdiag.statistics.forecast.held_out import Sums, Windows, estimates_differ, held_out
 from rcdiag.statistics.forecast.token_law import TokenLaw, expected_ess, expected_inside, fit_law
 from rcdiag.statistics.ratios import Array
 
 # 16 to 65,536 tokens, four to an octave.
 LENGTHS = np.unique(np.round(np.exp2(np.arange(16, 65) / 4.0)))
+# Nats. No policy gives a response less; powers of larger sums leave the range of float64.
+LARGEST = 1e30
 FEWEST = 2  # sequences that have a variance
 
 
@@ -48,12 +53,24 @@ def forecast(
     )
 
 
+def _numbered(data: Sums) -> NDArray[np.uint64]:
+    """Return the clusters by number, [sequences], in an order that no name has a part in."""
+    keys, cluster = np.unique(data.cluster, return_inverse=True)
+    rows = np.stack([data.lengths, np.abs(data.sums), np.square(data.sums)], axis=1)
+    order = np.lexsort((data.sums, data.lengths))  # sums do not hang on the order of rows either
+    totals = added_by_index(cluster[order], rows[order], len(keys))
+    number = np.empty(len(keys), np.uint64)
+    number[content_order(totals)] = np.arange(len(keys), dtype=np.uint64)
+    return number[cluster]
+
+
 def _usable(
     lengths: NDArray[np.int64], sums: Array, cluster: NDArray[np.uint64]
 ) -> tuple[Sums, int]:
-    """Return sequences with a finite sum, in an order that does not hang on that of the rows."""
-    finite = np.isfinite(sums) & (lengths > 0)
+    """Return sequences with a sum in range, in an order that does not hang on that of the rows."""
+    finite = (np.abs(sums) < LARGEST) & (lengths > 0)
     data = Sums(lengths.astype(np.float64), sums.astype(np.float64), cluster).take(finite)
+    data = replace(data, cluster=_numbered(data))
     order = np.lexsort((data.sums, data.lengths, data.cluster))
     return Sums(*(column[order] for column in (data.lengths, data.sums, data.cluster))), int(
         (~finite).sum()

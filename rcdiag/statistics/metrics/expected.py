@@ -1,4 +1,4 @@
-"""These functions tell what honest rounding makes of sequence ratios at the lengths of a table.
+"""These functions say what rounding alone makes of sequence ratios at the lengths of a table.
 
 Rounding differences of two engines hardly depend on each other, so that the log-ratio of a sequence
 of T tokens is all but normal, with variance 2 k T where k is the KL of a token (martingale central
@@ -14,7 +14,6 @@ import numpy as np
 
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.distributions import normal_cdf, normal_quantile
-from rcdiag.statistics.metrics.divergences import K3_KL
 from rcdiag.statistics.pareto import k_hat_error, tail_size, with_prior
 from rcdiag.statistics.suite import Suite
 
@@ -24,23 +23,28 @@ SHORT = 0.75
 RARE, VERY_RARE = 2.0, 4.0
 
 
-def honest_kl(suite: Suite) -> float:
-    """Return the KL of a token that honest rounding may have, nats: k3_kl, its error bound at most.
+def rounding_kl(suite: Suite) -> float | None:
+    """Return the KL of a token, nats, that rounding makes: noise^2 E[(1 - p)^2] / 2.
 
-    A larger mismatch is a fault, whose consequences are not to be expected.
+    p are the behavior policy's probabilities. None of the observed mismatch is in it, so that it
+    does not excuse what it is to be compared with. None where the noise is not known.
     """
-    assert K3_KL.guide is not None
-    seen = float(suite.point.per_token("k3")[0])
-    return min(seen, K3_KL.guide.error) if seen >= 0.0 else K3_KL.guide.error
+    if suite.rounding.noise is None:
+        return None
+    misses = float(suite.point.per_token("behavior_miss_squared")[0])
+    return 0.5 * suite.rounding.noise**2 * misses
 
 
-def expected_ess_seq(suite: Suite) -> float:
+def expected_ess_seq(suite: Suite) -> float | None:
     """Return 1 / mean(e^{2 k T}) over the lengths T: E[ratio]^2 / E[ratio^2] of normal sums."""
-    exponents = 2.0 * honest_kl(suite) * suite.state.table.lengths.astype(np.float64)
+    kl = rounding_kl(suite)
+    if kl is None:
+        return None
+    exponents = 2.0 * kl * suite.state.table.lengths.astype(np.float64)
     return float(1.0 / np.exp(exponents).mean())
 
 
-def expected_k_hat_seq(suite: Suite) -> float:
+def expected_k_hat_seq(suite: Suite) -> float | None:
     """Return the tail index that k-hat sees in lognormal ratios of sequences.
 
     Near x = e^{s z}, with s the standard deviation of its log, a lognormal ratio has exceedances
@@ -48,17 +52,21 @@ def expected_k_hat_seq(suite: Suite) -> float:
     m(z) = (1 - Phi(z)) / phi(z) is the Mills ratio. z is taken in the middle of the tail that k-hat
     is fitted to; the fit's prior is counted.
     """
+    kl = rounding_kl(suite)
+    if kl is None:
+        return None
     lengths = suite.state.table.lengths.astype(np.float64)
     size = tail_size(len(lengths))
     z = normal_quantile(1.0 - size / len(lengths) / 2.0)
     mills = normal_cdf(-z) * np.exp(0.5 * z * z) * np.sqrt(2.0 * np.pi)
-    deviation = np.sqrt(2.0 * honest_kl(suite) * lengths.mean())
+    deviation = np.sqrt(2.0 * kl * lengths.mean())
     return with_prior(float((deviation + z) * mills - 1.0), size)
 
 
 def ess_guide(guide: Guide, suite: Suite) -> Guide:
     """Return the bounds of sequence ESS on one suite's tokens."""
-    return lowered_ess_guide(guide, expected_ess_seq(suite))
+    expected = expected_ess_seq(suite)
+    return guide if expected is None else lowered_ess_guide(guide, expected)
 
 
 def lowered_ess_guide(guide: Guide, expected: float) -> Guide:
@@ -70,6 +78,8 @@ def lowered_ess_guide(guide: Guide, expected: float) -> Guide:
 def k_hat_guide(guide: Guide, suite: Suite) -> Guide:
     """Return the bounds of sequence k-hat, higher by what rounding alone makes of the tail."""
     expected = expected_k_hat_seq(suite)
+    if expected is None:
+        return guide
     error = k_hat_error(expected, tail_size(len(suite.state.table.lengths)))
     return replace(
         guide,

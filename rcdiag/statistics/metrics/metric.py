@@ -15,7 +15,13 @@ from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 from rcdiag.results import MetricValue
 from rcdiag.results.guide import Guide
-from rcdiag.statistics.intervals import NONE, Interval, Replicates, jackknife_intervals
+from rcdiag.statistics.intervals import (
+    NONE,
+    Interval,
+    Replicates,
+    jackknife_intervals,
+    share_interval,
+)
 from rcdiag.statistics.ratios import TOKEN_SUMS, Array, TokenSum
 from rcdiag.statistics.second_moment import is_observable
 from rcdiag.statistics.suite import Suite
@@ -75,8 +81,9 @@ class Metric:
     guide: Guide | None = None
     # The guide on given data, where it depends on them; None where there is nothing to judge.
     guide_for: Callable[[Suite], Guide | None] | None = None
-    # What honest rounding of two engines makes of the number on given data; it has no say in it.
-    expects: Callable[[Suite], float] | None = None
+    # What rounding alone makes of the number, by precisions, probabilities and lengths; none of the
+    # observed mismatch is in it. None where the precisions say nothing.
+    expects: Callable[[Suite], float | None] | None = None
     source: str = ""  # of the definition: a paper, or whose number it is
     # Trainer -> its name for the number, and how that differs.
     elsewhere: Mapping[str, str] = field(default_factory=dict)
@@ -95,8 +102,9 @@ class Metric:
     giants: str | None = None
     giants_move: str = "high"
     law: Callable[[Suite], float] | None = None
-    # A share of 0 in a sample does not make it 0: no sample can show what was never drawn.
-    zero_is_certain: bool = True
+    # The token sum of 1 and 0 of which `from_totals` is the share: its interval is that of a count.
+    # A share of 0 has none, as no sample can show what was never drawn.
+    counts: str | None = None
     of_log_ratios: bool = True  # of `from_suite`: a log-ratio that is NaN makes the number NaN
     # Sums that no other metric has, added up by the pass over the table from `METRICS.add` on.
     token_sums: tuple[TokenSum, ...] = ()
@@ -105,6 +113,17 @@ class Metric:
     def __post_init__(self) -> None:
         assert (self.from_totals is None) != (self.from_suite is None), self.name
         assert self.guide is not None or self.guide_for is None, self.name
+
+    @property
+    def level(self) -> str:
+        """Return what the mean runs over: "seq" if the formula says so, else "token"."""
+        return "seq" if "over sequences" in self.formula else "token"
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """Return the least and the most that the metric can be; None where it has no such ends."""
+        ends = {end for end in (self.least, self.bound, self.most) if end is not None}
+        return (min(ends), max(ends)) if len(ends) > 1 else None
 
     @property
     def about(self) -> str:
@@ -126,18 +145,22 @@ class Metric:
         """Return the value; its interval too where that does not come from left-out clusters."""
         if self.from_suite is None:
             assert self.from_totals is not None
-            return float(self.from_totals(suite.point)[0]), NONE
+            value = float(self.from_totals(suite.point)[0])
+            if self.counts is None or not value > 0.0 or suite.clusters < 2:
+                return value, NONE
+            return value, share_interval(suite.rows.column(self.counts), suite.sizes(self.level))
         if self.of_log_ratios and np.isnan(suite.log_ratio_sum):
             return np.nan, NONE
         return self.from_suite(suite)
 
     def replicates(self, suite: Suite, value: float) -> Replicates | None:
         """Return the metric without each cluster in turn; None where that makes no interval."""
-        if self.from_totals is None or not np.isfinite(value) or suite.clusters < 2:
+        if self.from_totals is None or self.counts is not None:
             return None
-        if value == 0.0 and not self.zero_is_certain:
+        if not np.isfinite(value) or suite.clusters < 2:
             return None
-        return Replicates(value, self.from_totals(suite.left_out), self.bound)
+        left_out = self.from_totals(suite.left_out)
+        return Replicates(value, left_out, self.bound, suite.sizes(self.level))
 
     def as_result(self, suite: Suite, value: float, interval: Interval) -> MetricValue:
         """Return the metric as results have it; no value where it is not defined on the data."""
@@ -145,7 +168,8 @@ class Metric:
             return MetricValue(value=None)  # and no NaN of the table's doing
         low, high = interval
         expected = None if self.expects is None else self.expects(suite)
-        return MetricValue(value=value, low=low, high=high, expected=expected)
+        of = None if self.expects is None else suite.rounding.precisions
+        return MetricValue(value=value, low=low, high=high, expected=expected, expected_of=of)
 
     def as_observable(self, suite: Suite, low: float | None, high: float | None) -> Interval:
         """Return an interval without the end that giants which were never drawn would move.

@@ -48,8 +48,8 @@ _ROBERT = "Robert & Casella 2004, Monte Carlo Statistical Methods, 14.3"
 ESS_SEQ_GUIDE = Guide(
     warning=0.5,
     error=0.1,
-    source=f"{PROPOSAL}, lower in proportion where rounding alone gives less than 0.75 at these "
-    "lengths; verl, docs/algo/rollout_corr.md, wants 0.5",
+    source=f"{PROPOSAL}, lower in proportion where rounding alone, at the declared precisions, "
+    "gives less than 0.75 at these lengths; verl, docs/algo/rollout_corr.md, wants 0.5",
 )
 
 OVERLAPS = (

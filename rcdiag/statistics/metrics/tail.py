@@ -44,8 +44,8 @@ K_HAT_GUIDE = Guide(
     warning=0.5,
     error=0.7,
     source=f"{_VEHTARI}: below 0.5 finite variance, unreliable from min(1 - 1/log10 S, 0.7) of S "
-    "ratios; higher where rounding alone gives such a tail at these lengths; judged where ESS is "
-    "below 0.9",
+    "ratios; higher where rounding alone, at the declared precisions, gives such a tail at these "
+    "lengths; judged where ESS is below 0.9",
 )
 
 
@@ -107,7 +107,7 @@ def _outside(bound: float, example: str) -> Metric:
         from_totals=lambda t: t.per_token(outside_name(bound)),
         bound=0.0,
         most=1.0,
-        zero_is_certain=False,
+        counts=outside_name(bound),
     )
 
 

@@ -51,10 +51,11 @@ def kappa_error(suite: Suite) -> tuple[float, Interval]:
 
 
 def variance_ratio(t: Totals) -> Array:
-    """Return Var(sum log_ratio of a sequence) / sum of its tokens' variances.
+    """Return sum (S - m T)^2 / sum (log_ratio - m)^2, of sequences and of tokens.
 
-    1 where log-ratios are uncorrelated along the sequence, as they are when the tokens come from
-    the behavior policy; far above 1 where sequences carry an offset the sampler did not know.
+    S is the sum of a sequence of T tokens and m the mean log_ratio of all tokens. 1 where
+    log-ratios are uncorrelated along the sequence, as they are when the tokens come from the
+    behavior policy; far above 1 where sequences carry an offset the sampler did not know.
     """
     squares = 2.0 * t.sums["k2"]
     of_tokens = squares - t.per_token("log_ratio") ** 2 * t.tokens
@@ -192,8 +193,9 @@ VALIDITIES = (
         family=VALIDITY,
         label="variance ratio of sequences",
         says="Whether log-ratios go together along a sequence: 1 for noise and for drift alike, "
-        "far above 1 where whole sequences are offset by something that the sampler did not know.",
-        formula="Var(sum log_ratio) / sum Var(log_ratio)",
+        "far above 1 where whole sequences are offset by something that the sampler did not know. "
+        "A sequence of T tokens is centred by T times the mean log-ratio of all tokens.",
+        formula="sum (sum log_ratio - m T)^2 / sum (log_ratio - m)^2, m = E[log_ratio]",
         ideal=1.0,
         direction=SYMMETRIC,
         source=PROPOSAL,

@@ -23,6 +23,7 @@ VALUES_AT_A_TIME = 1_000_000
 # Objects of more fields, or further inside of each other, are kept as JSON text.
 MOST_FIELDS = 64
 DEEPEST = 4
+ONE_TYPE = "a column has one type; write the dump again"
 INT64 = range(-(2**63), 2**63)
 
 Line = tuple[int, dict[str, Any]]
@@ -55,7 +56,7 @@ def write_json_lines(
         if wrong := writer.mixed & of_numbers:
             raise RcdiagError(
                 f"{path}: `{min(wrong)}` is a list of numbers in some lines, and none in others",
-                hint="a column has one type; write the dump again",
+                hint=ONE_TYPE,
             )
         reason = "dropped, lines hold types that nothing unites"
         changes = {f"{name}: {reason}": 0 for name in sorted(writer.mixed)}
@@ -164,9 +165,35 @@ def _column(name: str, part: list[Line], path: Path) -> pa.Array:
             what = f"{value[place]!r} at place {place}"
         raise RcdiagError(
             f"{path}, line {number}: `{name}` holds {what}, and lists of numbers in other lines",
-            hint="a column has one type; write the dump again",
+            hint=ONE_TYPE,
         )
-    return pa.array(values)
+    kinds = {kind for value in values if value is not None for kind in set(map(type, value))}
+    if bool in kinds and kinds & {int, float}:
+        raise _two_types(name, part, path)
+    try:
+        return pa.array(values)
+    except pa.ArrowInvalid as error:  # a whole number beside floats that no float equals
+        raise RcdiagError(
+            f"{path}: `{name}` is no column of numbers ({error})", hint=ONE_TYPE
+        ) from error
+
+
+def _two_types(name: str, part: list[Line], path: Path) -> RcdiagError:
+    """Return the error for lists of numbers in which true or false stands too."""
+    numbers = [
+        (line, place, each)
+        for line, record in part
+        for place, each in enumerate(record.get(name) or [])
+        if each is not None
+    ]
+    first = numbers[0][2]
+    line, place, other = next(
+        one for one in numbers if isinstance(one[2], bool) != isinstance(first, bool)
+    )
+    return RcdiagError(
+        f"{path}, line {line}: `{name}` holds {other!r} at place {place}, and {first!r} before",
+        hint=ONE_TYPE,
+    )
 
 
 def _holds_numbers(value: Any) -> bool:

@@ -57,7 +57,7 @@ def _complete(config: Config, document: Document) -> tuple[Config, list[Finding]
     )
     if mode == "disabled":
         return {**settings, BLOCK: False}, [finding]
-    if mode not in _MODES:
+    if not isinstance(mode, str) or mode not in _MODES:
         raise Refused(f"{_MODE}: {mode!r} is no mode", f"one of disabled, {', '.join(_MODES)}")
     level, action = _MODES[mode]
     upper = 5.0 if cap is MISSING else cap

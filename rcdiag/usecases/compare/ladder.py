@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from rcdiag.diagnosis.guides import judged_share
 from rcdiag.diagnosis.triangulation import at_floor
 from rcdiag.results import Ladder, MetricValue, NoiseFloor, Rung
@@ -20,10 +22,11 @@ def behind_the_best(moments: Moments) -> dict[str, MetricValue]:
     """
     totals = {name: float(moments.difference(name).sum()) for name in moments.policies}
     best = max(totals, key=lambda name: totals[name])
-    return {
-        name: mean(moments.difference(best) - moments.difference(name), moments.tokens)
-        for name in moments.policies
-    }
+    with np.errstate(invalid="ignore"):  # of infinite sums no difference is known
+        return {
+            name: mean(moments.difference(best) - moments.difference(name), moments.tokens)
+            for name in moments.policies
+        }
 
 
 def is_nearest(behind: MetricValue) -> bool:

@@ -26,6 +26,7 @@ from rcdiag.runners import Runner
 from rcdiag.statistics.adding import RunningSum, total
 from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
 from rcdiag.statistics.moments import Moments, k2, mean
+from rcdiag.statistics.rounding import rounding_of
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.weighted import WeightedSuite
 from rcdiag.table.observed import unobserved
@@ -80,7 +81,7 @@ def compare(
     lacking = unobserved(dump, (*order, *repeats))
     broken = recorded_constants(count, dump)
     broken |= set(non_finite.tokens) if count.too_few else set()
-    laws, numbers = _judged_pairs(comparison, behavior, broken)
+    laws, numbers = _judged_pairs(comparison, behavior, broken, about)
     diagnosis = diagnosis_of_table(dump, origin)
     values = {pair: with_premises(metrics, diagnosis) for pair, metrics in numbers.items()}
     floor = _floor(moments, about, repeats, values)
@@ -139,7 +140,7 @@ def _without_repeats(names: Sequence[str], about: Mapping[str, Any]) -> list[str
 
 
 def _judged_pairs(
-    comparison: Comparison, sampler: str, broken: set[str]
+    comparison: Comparison, sampler: str, broken: set[str], about: Mapping[str, Any]
 ) -> tuple[dict[Pair, SamplingLaw], dict[Pair, dict[str, MetricValue]]]:
     """Return how means of every ordered pair are made, and the pair's metrics with their levels.
 
@@ -155,7 +156,7 @@ def _judged_pairs(
             without_numbers()
             if broken.intersection(pair)
             else judged_pair(
-                Suite(state),
+                Suite(state, rounding_of(about, *pair)),
                 None if weighted is None else WeightedSuite(state, weighted=weighted),
                 law,
             )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.diagnosis.guides import judged_metric, without_numbers
+from rcdiag.diagnosis.guides import judged_metric, with_guide, without_numbers
+from rcdiag.diagnosis.update_health import MOVED
 from rcdiag.results import Factor, MetricValue
 from rcdiag.statistics.extremes import RowCount, impossible
 from rcdiag.statistics.histograms import LOG_RATIO_EDGES, log_ratio_counts
@@ -20,6 +21,10 @@ FACTORS = {
 }
 
 
+# How far an update may move the policy is not how far two engines may be apart.
+LIMITS = {("old", "current"): MOVED}
+
+
 def factors(batch: ReplayBatch) -> dict[str, Factor]:
     """KL and effective sample size of both factors and of their product."""
     return {name: _factor(batch, *roles) for name, roles in FACTORS.items()}
@@ -27,13 +32,13 @@ def factors(batch: ReplayBatch) -> dict[str, Factor]:
 
 def _factor(batch: ReplayBatch, behavior: str, target: str) -> Factor:
     pair = batch.pair(behavior, target)
-    suite = Suite(SuiteState.of(pair))
+    suite = Suite(SuiteState.of(pair), batch.rounding)
     constant = RowCount.of(pair.tokens).constant - batch.scored_roles
     measured = _measured(pair, suite, broken=bool(constant & {behavior, target}))
     return Factor(
         behavior=behavior,
         target=target,
-        k3_kl=measured["k3_kl"],
+        k3_kl=with_guide(measured["k3_kl"], LIMITS.get((behavior, target))),
         ess_seq=measured["ess_seq"],
         log_ratio_abs_max=METRICS["log_ratio_abs_max"].value(suite).value,
         log_ratio_histogram={

@@ -15,6 +15,7 @@ from rcdiag.frozen import dataclass
 from rcdiag.learning.learner import Parts, Scores
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.rounding import ASSUMED, Rounding, rounding_of
 from rcdiag.table.columns import known_steps
 from rcdiag.table.observed import unobserved
 from rcdiag.table.stream import read_trajectories
@@ -57,6 +58,7 @@ class ReplayBatch:
     parts: Parts  # the rows as a model reads them; tokens of other rows are masked
     non_finite: NonFinite  # under the names that the policies have in the table
     scored_roles: frozenset[str] = frozenset()  # those whose log-probs an engine computed
+    rounding: Rounding = ASSUMED  # of `rollout` against `old`
 
     @property
     def rollout(self) -> Array:
@@ -164,7 +166,9 @@ def read_batch(
             f"{dump.name}: no unmasked response token to learn from",
             hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
         )
-    return replay_batch(parts, roles, advantage, chosen, scored_policies(dump))
+    batch = replay_batch(parts, roles, advantage, chosen, scored_policies(dump))
+    about = dump.metadata.get("policies", {})
+    return replace(batch, rounding=rounding_of(about, roles.rollout, roles.old))
 
 
 def replay_batch(

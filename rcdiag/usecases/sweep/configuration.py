@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from rcdiag.corrections.correction import Correction
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.registry import revision
 from rcdiag.results.sweep import Configurations, Recommendation
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.emit import emit, emitted, expresses, on_sweep_page, other_ways
 from rcdiag.trainers.settings_text import Inexpressible
 from rcdiag.trainers.trainer import Trainer
-from rcdiag.usecases.sweep.candidates import find_candidate
+from rcdiag.usecases.sweep.candidates import Setting, find_candidate
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds
 
 
@@ -25,14 +26,22 @@ def check_configuration(trainer: str, candidate: str | None) -> None:
 def configuration(advice: Recommendation, trainer: str, candidate: str | None = None) -> str:
     """YAML for a trainer: of the candidate that is asked for, else of what is recommended.
 
-    Where the answer is not to correct, it is that of no correction. Where the trainer has no such
-    estimator it is comments alone, which say so and name the candidates that it does have.
+    Where candidates cannot be distinguished it is that of no correction. Where the trainer has no
+    such estimator it is comments alone, which say so and name the candidates that it does have.
+    Where the cause must be fixed first it is refused.
     """
     if candidate is not None:
         first = f"# {candidate}, as asked for; recommended: {advice.choice or advice.answer}"
         return _pasted([first], candidate, trainer)
+    if advice.answer == "fix-the-cause":
+        raise RcdiagError(
+            f"no configuration is written: {' '.join(advice.reasons)}",
+            hint=f"fix the cause; {setting('candidate', 'NAME')} writes a correction anyway",
+        )
     name = advice.choice or "none"
     comments = [f"# {name}: {advice.answer}", *(f"# {reason}" for reason in advice.reasons)]
+    if advice.choice is None:
+        comments.append(f"# no correction is written; another: {setting('candidate', 'NAME')}")
     try:
         return _pasted(comments, name, trainer)
     except Inexpressible as error:
@@ -66,6 +75,15 @@ def _instead(advice: Recommendation, trainer: str) -> list[str]:
         else f"# the best that {chosen.name} has is {first}, further behind"
     )
     return [comment, f"# to write it: --emit {trainer} --candidate {first}"]
+
+
+def trainer_default(trainer: str, candidates: Mapping[str, Setting]) -> str | None:
+    """Name the candidate that a trainer's own settings amount to; None where there is none."""
+    chosen = find_trainer(trainer)
+    own = chosen.read(chosen.settings)
+    if own.weighting is None and not own.rejections:
+        return "none"
+    return next((name for name, it in candidates.items() if it.correction == own), None)
 
 
 def choice_configurations(choice: str | None) -> dict[str, str]:

@@ -1,9 +1,11 @@
 """What to take: a procedure of rcdiag's own, in five steps that comments name.
 
-0 is there anything to correct, and are the ratios those of the law that sampled: if not, nothing is
-scored; 1 are the ratios of sequences a reference: if not, nothing is corrected; 2 the squared error
-of every candidate's batch gradient; 3 constraints; 4 the simplest candidate whose error is the
-least, within one standard error and what is not worth a correction.
+0 is there anything to correct, and are the ratios those of the distribution that sampled: if not,
+nothing is scored; 1 are the ratios of sequences a reference: if not, no bias is known and
+candidates cannot be distinguished; 2 the squared error of every candidate's batch gradient;
+3 constraints; 4 the simplest candidate whose error is the least, within one standard error and what
+is not worth a correction. Where the bias without correction is not known to within the noise of a
+batch, a candidate is taken only if it is better than none at 95%.
 """
 
 from __future__ import annotations
@@ -59,13 +61,13 @@ def recommend(evidence: Evidence) -> Recommendation:
     sentences = [*reasons.table(evidence.sequences, evidence.clusters)]
     verdict = None if evidence.diagnosis is None else evidence.diagnosis.verdict
     if evidence.diagnosis is not None and verdict == "broken":  # step 0: the judge of the table
-        sentences.append(reasons.must_be_mended(evidence.diagnosis))
+        sentences.append(reasons.must_be_repaired(evidence.diagnosis))
         return _without_scores("fix-the-cause", sentences)
     if evidence.bad_tokens:  # step 0: hygiene
         sentences.append(reasons.not_numbers(evidence.bad_tokens))
         return _without_scores("fix-the-cause", sentences)
     if evidence.clusters < 2:
-        return _without_scores("cannot-judge", [*sentences, reasons.ONE_CLUSTER])
+        return _without_scores("cannot-distinguish", [*sentences, reasons.ONE_CLUSTER])
     broken = {name: refused(candidate) for name, candidate in _judged(evidence).items()}
     away = weight_distance(evidence.state, "none")
     causes = reasons.gate(evidence.values) if verdict in (None, "inconclusive") else []
@@ -74,7 +76,7 @@ def recommend(evidence: Evidence) -> Recommendation:
     doubt = _doubt(evidence)  # step 1
     scores = gradient_scores(evidence.state, evidence.candidates, referred=doubt is None)  # step 2
     if scores is None:
-        return _unranked(evidence, broken, "cannot-judge", [*sentences, reasons.NO_ADVANTAGE])
+        return _unranked(evidence, broken, "cannot-distinguish", [*sentences, reasons.NO_ADVANTAGE])
     ranking = _Ranking(evidence, scores, broken, reasons.method(evidence.state, doubt is None))
     sentences += [reason for reason in (reasons.signal(evidence.state), doubt) if reason]
     if verdict == "healthy" or away < NEGLIGIBLE:
@@ -83,18 +85,22 @@ def recommend(evidence: Evidence) -> Recommendation:
             if verdict == "healthy"
             else reasons.negligible(away, NEGLIGIBLE)
         )
-        return ranking.chosen("do-not-correct", "none", sentences)
+        return ranking.chosen("no-correction", "none", sentences)
     sentences += [*reasons.presupposed(evidence.values), *reasons.causes(evidence.values)]
     if not ranking.allowed:  # step 3
-        return ranking.chosen("cannot-judge", None, [*sentences, reasons.nothing_allowed(broken)])
+        return ranking.undecided([*sentences, reasons.nothing_allowed(broken)], [])
     if doubt is not None:
-        return ranking.chosen("do-not-correct", "none", [*sentences, reasons.NO_REFERENCE])
+        sentences.append(reasons.costs(ranking.allowed, scores))
+        return ranking.undecided(sentences, ranking.allowed)
     choice = ranking.simplest()  # step 4
+    if not scores.resolved and (choice == "none" or not scores.surely_better(choice, "none")):
+        sentences.append(reasons.unresolved(ranking.near, scores))
+        return ranking.undecided(sentences, ranking.near)
     # Ratios that do not average 1 are not those of the sampler: none can be recommended.
     if choice != "none" and (above := reasons.mean_above_one(evidence.values)):
-        return _unranked(evidence, broken, "cannot-judge", [*sentences, above])
+        return _unranked(evidence, broken, "cannot-distinguish", [*sentences, above])
     sentences.append(reasons.choice(ranking.best, choice, ranking.near, scores))
-    answer = "do-not-correct" if choice == "none" else "correct"
+    answer = "no-correction" if choice == "none" else "take"
     return ranking.chosen(answer, choice, sentences)
 
 
@@ -154,9 +160,24 @@ class _Ranking:
             self.near, key=lambda name: (candidates[name].complexity, -self.scores.place(name))
         )
 
-    def chosen(self, answer: str, choice: str | None, sentences: list[str]) -> Recommendation:
+    def undecided(self, sentences: list[str], near: list[str]) -> Recommendation:
+        """Return the candidates without ranks: those of `near` cannot be distinguished."""
+        return self._with("cannot-distinguish", None, sentences, near, ranked=False)
+
+    def chosen(self, answer: str, choice: str, sentences: list[str]) -> Recommendation:
         """Return the ranking with what was chosen."""
-        candidates, allowed, near = self.evidence.candidates, self.allowed, self.near
+        return self._with(answer, choice, sentences, self.near, ranked=True)
+
+    def _with(
+        self,
+        answer: str,
+        choice: str | None,
+        sentences: list[str],
+        near: list[str],
+        *,
+        ranked: bool,
+    ) -> Recommendation:
+        candidates, allowed = self.evidence.candidates, self.allowed if ranked else []
         order = sorted(
             candidates, key=lambda name: (bool(self.broken[name]), -self.scores.place(name))
         )
@@ -173,6 +194,7 @@ class _Ranking:
                     bounds=candidates[name].bounds,
                     efficiency=self.scores.metric(name),
                     gradient_bias=self.scores.bias(name),
+                    gradient_bias_high=self.scores.most_bias(name),
                     gradient_noise=self.scores.noise(name),
                     refused=self.broken[name],
                     rank=rank if name in allowed else None,

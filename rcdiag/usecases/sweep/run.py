@@ -13,14 +13,15 @@ from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, with_premises
 from rcdiag.frozen import dataclass
 from rcdiag.results import SweepResult
-from rcdiag.results.sweep import SweepFamily
+from rcdiag.results.sweep import Forecast, SweepFamily
 from rcdiag.runners import Runner
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.forecast import forecast
 from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.rounding import rounding_of
 from rcdiag.statistics.suite import Suite
-from rcdiag.table.columns import read_rewards
+from rcdiag.table.columns import frequent_ids, numbered_groups, read_rewards
 from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
@@ -31,11 +32,15 @@ from rcdiag.usecases.passes import Walk, no_tokens, reads_here, states
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import CANDIDATES, Setting, candidates_with
-from rcdiag.usecases.sweep.configuration import choice_configurations, family_configurations
+from rcdiag.usecases.sweep.configuration import (
+    choice_configurations,
+    family_configurations,
+    trainer_default,
+)
 from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds, settings
 from rcdiag.usecases.sweep.recommend import Evidence, recommend
-from rcdiag.usecases.sweep.sketched_gradients import Baseline
+from rcdiag.usecases.sweep.sketched_gradients import Baseline, Buckets
 from rcdiag.usecases.sweep.state import SweepPlan, SweepState
 
 Grids = dict[str, list[Bounds]]
@@ -83,8 +88,14 @@ def sweep(
     }
     bad = sum(non_finite.tokens.values())
     diagnosis = diagnosis_of_table(dump, rows=rows)
-    values = with_premises(judged(Suite(whole)), diagnosis)
+    rounding = rounding_of(dump.metadata.get("policies", {}), behavior, target)
+    values = with_premises(judged(Suite(whole, rounding)), diagnosis)
     advice = recommend(Evidence(state, values, bad, candidates, diagnosis))
+    advice = replace(
+        advice,
+        trainer_default=trainer_default(name, candidates),
+        choice_yaml=choice_configurations(advice.choice),
+    )
     result = SweepResult(
         provenance={**provenance(dump, seed), "trainer": name, "thresholds": thresholds},
         behavior=behavior,
@@ -95,8 +106,11 @@ def sweep(
         num_clusters=len(whole.tokens),
         length_quartiles=length_quartiles(state),
         families=families,
-        recommendation=replace(advice, choice_yaml=choice_configurations(advice.choice)),
-        forecast=forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
+        recommendation=advice,
+        forecast=_within_data(
+            forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
+            int(whole.table.lengths.max()),
+        ),
         diagnosis=diagnosis,
     )
     given = CheckInput(
@@ -108,6 +122,14 @@ def sweep(
         naming=dump.naming,
     )
     return replace(result, findings=findings(given))
+
+
+def _within_data(forecast: Forecast, longest: int) -> Forecast:
+    """Leave out the lengths beyond the longest response, where the forecast could not be tested."""
+    if forecast.holds is not None:
+        return forecast
+    points = [point for point in forecast.points if point.response_length <= longest]
+    return replace(forecast, points=points)
 
 
 def _bounds_of(family: str, candidates: Mapping[str, Setting], own: Sequence[str]) -> list[Bounds]:
@@ -143,6 +165,8 @@ def sweep_plan(
         recorded=recorded,
         baseline=None if recorded else Baseline.of(*read_rewards(dump)),
         tokens=dump.response_tokens,
+        buckets=Buckets(frequent_ids(dump)),
+        groups=numbered_groups(dump),
     )
 
 

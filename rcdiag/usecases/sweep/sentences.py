@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rcdiag.formats import with_interval
+from rcdiag.formats import number, plural, with_interval
 from rcdiag.results import Diagnosis, MetricValue
 from rcdiag.statistics.intervals import FEW_CLUSTERS
 from rcdiag.usecases.sweep.scores import Scores
 from rcdiag.usecases.sweep.sketched_gradients import DIMENSIONS
 from rcdiag.usecases.sweep.state import SweepState
 
-ONE_CLUSTER = "All sequences depend on each other (one cluster): no difference has an error."
-NO_ADVANTAGE = (
-    "No sequence has a known advantage, or no gradient has any noise: no error can be measured."
+ONE_CLUSTER = (
+    "All sequences belong to one prompt group: no difference between candidates has a standard "
+    "error."
 )
-NO_REFERENCE = (
-    "Without a reference the bias of no candidate is known, and weights may be further from the "
-    "target than none: no correction is recommended. Bring the policies nearer to each other."
+NO_ADVANTAGE = (
+    "No sequence has a known advantage, or no gradient varies: no error can be estimated."
 )
 NO_REWARDS = (
     "The table has no rewards and no advantages: every sequence counts with the advantage 1, so "
-    "that only a shift in the use of tokens is seen as bias."
+    "that only a shift in how often tokens are used is seen as bias."
 )
 
 
@@ -29,17 +28,19 @@ def method(state: SweepState, referred: bool) -> str:
     """Say how candidates were scored."""
     batches = len(state.steps)
     of = "the table" if batches == 1 else f"one of the {batches} steps"
-    error, bias = "noise", ""
+    error, bias = "variance", ""
     if referred:
-        error = "squared bias plus noise"
+        error = "squared bias plus variance"
         bias = (
             "; the bias is the distance from the gradient weighted by the untruncated ratios of "
-            "sequences, by products of different clusters"
+            "whole sequences, by products of different prompt groups"
         )
     return (
-        f"Noise without correction over {error} of the mean gradient of {of}. Gradients are "
-        f"sketches in {DIMENSIONS} dimensions of (1 - p) by token id less the target's mean, times "
-        f"{_signal(state)}{bias}. Weights are scaled to a mean of 1. A proxy: no model was run."
+        f"Variance without correction over {error} of the mean gradient of {of}. Gradients are "
+        f"those of the output bias, (1 - p) by token id in {DIMENSIONS} dimensions less the "
+        f"target's mean, times {_signal(state)}{bias}. Weights are scaled to a mean of 1. An "
+        "approximation: no model was run, and a bias that averages out over the contexts of a "
+        "token id is not seen."
     )
 
 
@@ -59,26 +60,26 @@ def table(sequences: int, clusters: int) -> list[str]:
     """Say on how few sequences candidates are judged; nothing where they are enough."""
     if clusters >= FEW_CLUSTERS:
         return []
-    return [f"{sequences:,} sequences in {clusters} clusters are few: errors are rough guesses."]
+    return [f"{sequences:,} sequences in {clusters} clusters are few: the errors are rough."]
 
 
 def not_numbers(tokens: int) -> str:
     return (
-        f"{tokens:,} unmasked log-probs are NaN, infinite or positive: mend the dump before "
-        "correcting."
+        f"{plural(tokens, 'unmasked log-prob')} {'is' if tokens == 1 else 'are'} NaN, infinite or "
+        "positive: repair the dump before correcting."
     )
 
 
-def must_be_mended(diagnosis: Diagnosis) -> str:
-    """Say that no correction mends the fault that was diagnosed."""
-    return f"{diagnosis.summary} No weights mend that: nothing is ranked."
+def must_be_repaired(diagnosis: Diagnosis) -> str:
+    """Say that no correction repairs the fault that was diagnosed."""
+    return f"{diagnosis.summary} No weights repair that: nothing is ranked."
 
 
 def costs_nothing(away: float) -> str:
     """Say that a table's mismatch is rounding that costs nothing."""
     return (
-        f"The mismatch is rounding that costs nothing: E|ratio - 1| over whole sequences is "
-        f"{away:.2g}."
+        f"The mismatch is rounding and costs nothing: weights of whole sequences differ from 1 by "
+        f"{away:.2g} on average."
     )
 
 
@@ -89,14 +90,14 @@ def gate(values: Mapping[str, MetricValue]) -> list[str]:
     if kappa.level == "error":
         sentences.append(
             f"kappa is {with_interval(kappa)}, not near 1: the behavior log-probs "
-            "are not those of the policy that sampled, so ratios are noise and correcting by them "
-            "harms."
+            "are not those of the policy that sampled, so the ratios are noise and correcting with "
+            "them does harm."
         )
     if z.level == "error":
         mean = values["ratio_mean"].value
         sentences.append(
-            f"E[ratio] is {mean:.5g} and not 1, by {z.value:.1f} standard errors: the tokens were "
-            "not drawn from the recorded behavior policy."
+            f"E[ratio] is {mean:.5g}, {abs(z.value or 0.0):.1f} standard errors from 1: the tokens "
+            "were not sampled from the recorded behavior policy."
         )
     return sentences
 
@@ -107,8 +108,8 @@ def presupposed(values: Mapping[str, MetricValue]) -> list[str]:
     if mean.low is None or mean.high is None or mean.low <= 1.0 <= mean.high:
         return []
     return [
-        f"Untruncated ratios are the reference if E[ratio] = 1; over tokens it is "
-        f"{with_interval(mean)}, which leaves 1 out."
+        f"The reference assumes E[ratio] = 1; over tokens it is {with_interval(mean)}, and the "
+        "interval excludes 1."
     ]
 
 
@@ -121,13 +122,13 @@ def mean_above_one(values: Mapping[str, MetricValue]) -> str | None:
     if mean.low is None or not mean.low > 1.0:
         return None
     return (
-        f"A correction presupposes E[ratio] = 1; over sequences it is {mean.value:.4g} "
-        f"({mean.low:.4g} to {mean.high:.4g}), above 1: no candidate is scored by these ratios."
+        f"A correction assumes E[ratio] = 1; over sequences it is {with_interval(mean)}, above 1: "
+        "no candidate is scored with these ratios."
     )
 
 
 def causes(values: Mapping[str, MetricValue]) -> list[str]:
-    """Say that a cause that explains most of the mismatch is better mended than corrected."""
+    """Say where most of the mismatch sits in few tokens, whose cause is worth finding first."""
     share = values["top_share"].value
     if share is None or not share > 0.5:
         return []
@@ -146,15 +147,15 @@ def negligible(distance: float, limit: float) -> str:
 
 def few_effective(left: float, limit: float) -> str:
     return (
-        f"Weighted by their untruncated ratios the sequences count as {left:.1f}, not above "
-        f"{limit:.0f}: too few for a reference."
+        f"Weighted by their untruncated ratios the sequences count as {left:.1f}; more than "
+        f"{limit:.0f} are needed as a reference."
     )
 
 
 def heavy_tail(shape: float, limit: float) -> str:
     return (
-        f"k-hat of the ratios of sequences is {shape:.2f}, not below {limit:g}: they are no "
-        "reference."
+        f"k-hat of the ratios of sequences is {shape:.2f}, not below {limit:g}: their tail is too "
+        "heavy for a reference."
     )
 
 
@@ -162,18 +163,55 @@ def nothing_allowed(broken: Mapping[str, list[str]]) -> str:
     return f"Every candidate breaks a constraint; without correction: {broken['none'][0]}."
 
 
+SHOWN = 5  # candidates that a sentence names
+
+
+def costs(allowed: Sequence[str], scores: Scores) -> str:
+    """Say what candidates cost where the bias of none is known."""
+    by_noise = sorted(allowed, key=lambda name: scores.noise(name) or 0.0)
+    listed = ", ".join(f"{name} {number(scores.noise(name))}" for name in by_noise[:SHOWN])
+    more = f" and {len(by_noise) - SHOWN} more" if len(by_noise) > SHOWN else ""
+    return (
+        "Without a reference the bias of no candidate is known, and no correction may be the worst "
+        f"of them: candidates cannot be distinguished. What they cost in variance: {listed}{more}."
+    )
+
+
+def unresolved(near: Sequence[str], scores: Scores) -> str:
+    """Say that the reference is too noisy to tell whether no correction is biased."""
+    return (
+        "The reference is too noisy: without correction bias² may be anything up to "
+        f"{number(scores.most_bias('none'))} times the variance of a batch. More sequences would "
+        f"tell; until then these cannot be distinguished: {listed(near)}."
+    )
+
+
 def choice(best: str, chosen: str, near: Sequence[str], scores: Scores) -> str:
     """Step 4: the simplest within one standard error of the least error."""
-    if len(near) == 1:
-        return (
-            f"{best} has the least error, {_parts(best, scores)}; no other is within one standard "
-            "error, and 5%."
-        )
+    lowest = f"{title(best)} has the lowest estimated gradient error, {_parts(best, scores)}"
+    others = [name for name in near if name != chosen]
     if best == chosen:
-        return f"{best} has the least error, {_parts(best, scores)}."
-    close = f"{len(near)} candidates are indistinguishable from {best} ({_parts(best, scores)})"
-    return f"{close}, itself too; {chosen} ({_parts(chosen, scores)}) is the simplest of them."
+        return (
+            f"{lowest}; not distinguishable from it: {listed(others)}." if others else f"{lowest}."
+        )
+    return (
+        f"{lowest}; {chosen} ({_parts(chosen, scores)}) is the simplest of the {len(near)} that "
+        "cannot be distinguished from it."
+    )
+
+
+def title(name: str) -> str:
+    """Name a candidate at the start of a sentence."""
+    return "No correction" if name == "none" else name
+
+
+def listed(names: Sequence[str]) -> str:
+    """Name some candidates, the first ones where they are many."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def _parts(name: str, scores: Scores) -> str:
-    return f"squared bias {scores.bias(name) or 0.0:.2g} + noise {scores.noise(name) or 0.0:.2g}"
+    most = scores.most_bias(name)
+    up_to = "" if most is None else f" (up to {number(most)})"
+    return f"bias² {number(scores.bias(name))}{up_to} + variance {number(scores.noise(name))}"

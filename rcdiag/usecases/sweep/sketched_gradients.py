@@ -1,18 +1,19 @@
-"""Weighted gradients of every candidate and of the reference, as small sketches by cluster.
+"""Weighted gradients of every candidate and of the reference, as vectors by token id.
 
 No model is run. The gradient of log p(token) with respect to the logits has 1 - p at the sampled
-token. Summed over a sequence by token id with signs into DIMENSIONS buckets (CountSketch, Charikar,
-Chen and Farach-Colton 2002: inner products stay what they are in expectation), that is a vector
-whose inner products follow those of the gradients of the output bias. `centred` takes off what the
-target policy has on average, because a gradient of its log-probs has mean 0 under it. Judging
-estimators by it is rcdiag's proposal. Where no advantages are recorded, reward less a baseline
-stands in for them; without rewards every sequence has the advantage 1.
+token. Summed over tokens by their id, that is the gradient of the output bias. The most frequent
+ids have a dimension each; the others share the rest by a hash with random signs (CountSketch,
+Charikar, Chen and Farach-Colton 2002: inner products stay what they are in expectation). `centred`
+takes off what the target policy has on average, because a gradient of its log-probs has mean 0
+under it. Judging estimators by it is rcdiag's proposal. Where no advantages are recorded, reward
+less a baseline stands in for them; without rewards every sequence has the advantage 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,26 +99,51 @@ def known_advantages(pair: PolicyPair, baseline: Baseline | None) -> Array:
     return advantages(pair, baseline)
 
 
-DIMENSIONS = 64
+DIMENSIONS = 512
+OWN = DIMENSIONS // 2  # dimensions of one id each, where there are more ids than dimensions
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Fibonacci hashing
 
 
-def buckets(token_id: NDArray[np.int32]) -> tuple[NDArray[np.int64], Array]:
-    """Bucket and sign of each token id."""
-    mixed = (token_id.astype(np.uint64) + np.uint64(1)) * _MIX
-    mixed = (mixed ^ (mixed >> np.uint64(32))) * _MIX
-    bucket = (mixed >> np.uint64(58)).astype(np.int64)
-    sign = 1.0 - 2.0 * ((mixed >> np.uint64(40)) & np.uint64(1)).astype(np.float64)
-    return bucket, sign
+@dataclass(frozen=True)
+class Buckets:
+    """The dimension of each token id.
 
-
-def sketches(cells: NDArray[np.int64], values: Array, rows: int) -> Array:
-    """Sums of `values` [tokens] by sequence and bucket, [sequences, DIMENSIONS].
-
-    `cells` are sequence * DIMENSIONS + bucket.
+    It depends on how frequent an id is and not on its number, so that a table whose ids are
+    renumbered has the same gradients. Only ids that `frequent` lacks are hashed by number.
     """
-    sums = np.bincount(cells, values, rows * DIMENSIONS).astype(np.float64, copy=False)
-    return sums.reshape(rows, DIMENSIONS)
+
+    frequent: NDArray[np.int32]  # [ids] the most frequent first
+
+    @cached_property
+    def _by_number(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return the known ids, ascending, and the place of each among the frequent ones."""
+        order = np.argsort(self.frequent)
+        return self.frequent[order], order
+
+    def of(self, token_id: NDArray[np.int32]) -> tuple[NDArray[np.int64], Array]:
+        """Return dimension and sign of each token id."""
+        size = len(self.frequent)
+        own = size if size <= DIMENSIONS else OWN
+        shared = 0 if size <= DIMENSIONS else OWN
+        if not size:
+            return hashed_dimensions(token_id.astype(np.uint64), 0)
+        known, places = self._by_number
+        at = np.minimum(np.searchsorted(known, token_id), size - 1)
+        is_known = known[at] == token_id
+        place = places[at]
+        keys = np.where(is_known, place, token_id.astype(np.int64) + size).astype(np.uint64)
+        bucket, sign = hashed_dimensions(keys, shared)
+        alone = is_known & (place < own)
+        return np.where(alone, place, bucket), np.where(alone, 1.0, sign)
+
+
+def hashed_dimensions(keys: NDArray[np.uint64], first: int) -> tuple[NDArray[np.int64], Array]:
+    """Return a dimension from `first` on, and a sign, for each key."""
+    mixed = (keys + np.uint64(1)) * _MIX
+    mixed = (mixed ^ (mixed >> np.uint64(32))) * _MIX
+    bucket = (mixed >> np.uint64(33)).astype(np.int64) % (DIMENSIONS - first) + first
+    sign = 1.0 - 2.0 * ((mixed >> np.uint64(32)) & np.uint64(1)).astype(np.float64)
+    return bucket, sign
 
 
 # The gradient that is aimed at: weighted by the untruncated ratios of sequences.
@@ -126,13 +152,13 @@ REFERENCE = "reference"
 
 @dataclass(frozen=True, slots=True)
 class CandidateGradients:
-    """The candidates' gradients and the reference's by sequence, and the tails of their weights.
+    """The candidates' gradients and the reference's by cluster, and the tails of their weights.
 
     The last column of a gradient is the sum of its weights times advantages, for `centred`.
     """
 
-    rows: int  # sequences
-    sequences: dict[tuple[str, str], Array]  # candidate and quantity -> [sequences, columns]
+    clusters: NDArray[np.int64]  # [clusters] the row of each in the tables of sums
+    sums: dict[tuple[str, str], Array]  # candidate and quantity -> [clusters, columns]
     tails: dict[str, UpperTail]  # candidate -> logs of weight times |advantage| of sequences
 
 
@@ -140,56 +166,69 @@ def candidate_gradients(
     pair: PolicyPair,
     candidates: Mapping[str, Correction],
     baseline: Baseline | None,
+    frequent: Buckets,
+    clusters: NDArray[np.int64],
 ) -> CandidateGradients:
-    """Sketch the weighted gradient of every candidate on one batch."""
+    """Add up the weighted gradient of every candidate on one batch, by cluster.
+
+    `clusters` [sequences] are rows in the tables of sums.
+    """
+    used, at = np.unique(clusters, return_inverse=True)
     if not candidates:
-        return CandidateGradients(len(pair.lengths), {}, {})
+        return CandidateGradients(used, {}, {})
     advantage = known_advantages(pair, baseline)
-    signal = np.nan_to_num(advantage, nan=0.0)[:, None]
+    signal = np.nan_to_num(advantage, nan=0.0)
     size = np.where(np.isnan(advantage), 1.0, np.abs(advantage))
-    bucket, sign = buckets(pair.tokens.token_id)
-    cells = pair.tokens.owner * DIMENSIONS + bucket
+    bucket, sign = frequent.of(pair.tokens.token_id)
+    owner = pair.tokens.owner
+    cells = at[owner] * DIMENSIONS + bucket
     slope = sign * pair.values.target_miss
     tokens, rows = Tokens.of(pair), rows_of(pair, _quantities(candidates.values()), 0)
     true, of_rows = np.exp(log_ratio(rows, "sequence")), ratio(rows, "sequence")
     lengths = pair.lengths.astype(np.float64)
 
-    def gradient(weights: Array) -> Array:
-        """Sketch the gradients of log-probs, and their weights, [sequences, DIMENSIONS + 1]."""
-        sums = sketches(cells, slope * weights, len(rows))
-        return np.column_stack([sums, segment_sum(weights, pair.lengths)])
+    def by_cluster(values: Array) -> Array:
+        """Add up values of sequences, [clusters, 1]."""
+        return np.bincount(at, values, len(used))[:, None]
 
-    plain = np.column_stack([sketches(cells, slope, len(rows)), lengths])
-    sequences = {
-        ("", "signals"): (~np.isnan(advantage)).astype(np.float64)[:, None],
-        (REFERENCE, "gradient"): plain * of_rows[:, None] * signal,
-        (REFERENCE, "weights"): (of_rows * lengths)[:, None],
-        (REFERENCE, "scores"): gradient(tokens.ratio.astype(np.float64)),
+    def gradient(weights: Array, factor: Array) -> Array:
+        """Add up the gradients of log-probs with weights of tokens and a factor of sequences."""
+        values = slope * weights * factor[owner]
+        sums = np.bincount(cells, values, len(used) * DIMENSIONS).reshape(-1, DIMENSIONS)
+        return np.hstack([sums, by_cluster(segment_sum(weights, pair.lengths) * factor)])
+
+    ones = np.ones(len(slope))
+    token_ratio = tokens.ratio.astype(np.float64)
+    sums = {
+        ("", "signals"): by_cluster((~np.isnan(advantage)).astype(np.float64)),
+        (REFERENCE, "gradient"): gradient(ones, of_rows * signal),
+        (REFERENCE, "weights"): by_cluster(of_rows * lengths),
+        (REFERENCE, "scores"): gradient(token_ratio, np.ones(len(rows))),
     }
-    by_weight: dict[Quantity, Array] = {}  # gradients with the weights of single tokens
+    by_weight: dict[Quantity, Array] = {}  # weights of single tokens
 
-    def sketched(correction: Correction) -> Array:
-        """Sketch the gradients and their weights under a correction."""
+    def weighted(correction: Correction) -> tuple[Array, Array]:
+        """Return the weights of tokens under a correction, and the factors of sequences."""
         if any(rejection.of_tokens for rejection in correction.rejections):
-            return gradient(token_effects(correction, tokens, rows).final)
+            return token_effects(correction, tokens, rows).final, np.ones(len(rows))
         left = outcome(rows, _of_sequences(correction))
         if not weights_by_token(correction):  # a sequence has one weight
-            sums = left.kept if left.kept_weights is None else left.kept_weights.sum
-            return plain * (sums / lengths)[:, None]
+            kept = left.kept if left.kept_weights is None else left.kept_weights.sum
+            return ones, kept / lengths
         quantity = weight_quantity(correction)
         if quantity not in by_weight:
-            by_weight[quantity] = gradient(quantity.of(tokens).astype(np.float64, copy=False))
-        return np.where(left.kept[:, None] > 0, by_weight[quantity], 0.0)
+            by_weight[quantity] = quantity.of(tokens).astype(np.float64, copy=False)
+        return by_weight[quantity], (left.kept > 0).astype(np.float64)
 
     tails = {}
     for name, correction in candidates.items():
-        sums = sketched(correction)
-        means = sums[:, -1] / pair.lengths
-        sequences[name, "gradient"] = sums * signal
-        sequences[name, "over"] = np.maximum(means - true, 0.0)[:, None]
-        weighted = means * size
-        tails[name] = UpperTail.of(np.log(weighted[weighted > 0.0]))
-    return CandidateGradients(len(rows), sequences, tails)
+        weights, factor = weighted(correction)
+        means = segment_sum(weights, pair.lengths) * factor / lengths
+        sums[name, "gradient"] = gradient(weights, factor * signal)
+        sums[name, "over"] = by_cluster(np.maximum(means - true, 0.0))
+        absolute = means * size
+        tails[name] = UpperTail.of(np.log(absolute[absolute > 0.0]))
+    return CandidateGradients(used, sums, tails)
 
 
 def centred(gradient: Array, scores: Array) -> Array:

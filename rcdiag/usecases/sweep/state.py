@@ -14,6 +14,7 @@ from rcdiag.corrections.apply import Settings, log_ratio
 from rcdiag.corrections.correction import Correction
 from rcdiag.frozen import dataclass
 from rcdiag.statistics.adding import RunningSum
+from rcdiag.statistics.clusters import Keys
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
 from rcdiag.statistics.suite import BlockSums, SuiteState
@@ -21,6 +22,7 @@ from rcdiag.usecases.sweep.by_cluster import Array, Index, Places, SumsByCluster
 from rcdiag.usecases.sweep.layout import Layout
 from rcdiag.usecases.sweep.sketched_gradients import (
     Baseline,
+    Buckets,
     CandidateGradients,
     candidate_gradients,
     recorded_advantage,
@@ -57,6 +59,20 @@ class SweepPlan:
     recorded: bool = False  # whether rows have an advantage
     baseline: Baseline | None = None  # stands in for advantages that are not recorded
     tokens: int | None = None  # of the table at most; None where that is not known
+    buckets: Buckets = field(default_factory=lambda: Buckets(np.empty(0, np.int32)))
+
+    # Hashes of all prompt groups, ascending, and the number of each; None: hashes are numbers.
+    groups: tuple[Keys, Keys] | None = None
+
+    def numbers(self, clusters: Keys) -> Keys:
+        """Return the number of the prompt group of each sequence.
+
+        More groups than MAX_CLUSTERS share rows by their numbers, which do not hang on names.
+        """
+        if self.groups is None:
+            return clusters
+        hashes, numbers = self.groups
+        return numbers[np.searchsorted(hashes, clusters)]
 
     @property
     def counts(self) -> type[np.number]:
@@ -165,20 +181,21 @@ class SweepState:
         """Take in all of a batch but its suite."""
         plan, step = self.plan, pair.tokens.step
         with np.errstate(all="ignore"):
-            rows = self.clusters.rows(pair.tokens.cluster)
+            rows = self.clusters.rows(plan.numbers(pair.tokens.cluster))
             corrections = {name: plan.corrections[name][0] for name in plan.candidates}
 
-            def gradients(block: PolicyPair) -> CandidateGradients:
+            def gradients(block: PolicyPair, of_block: Index) -> CandidateGradients:
                 with np.errstate(all="ignore"):
-                    return candidate_gradients(block, corrections, plan.baseline)
+                    return candidate_gradients(
+                        block, corrections, plan.baseline, plan.buckets, of_block
+                    )
 
-            start = 0
-            for block in _side_by_side(executor)(gradients, pair.blocks):
-                places = Places(rows[start : start + block.rows], self.clusters.most)
-                for name, values in block.sequences.items():
-                    places.add(self.clusters.table(name, values.shape[1:]), values)
+            blocks = pair.blocks
+            ends = np.cumsum([len(block.lengths) for block in blocks])
+            for block in _side_by_side(executor)(gradients, blocks, np.split(rows, ends[:-1])):
+                for name, values in block.sums.items():
+                    self.clusters.table(name, values.shape[1:])[block.clusters] += values
                 self._add_tails(block.tails)
-                start += block.rows
             self.steps |= frozenset([None] if step is None else np.unique(step).tolist())
             self.lengths = self.lengths + count_lengths(pair.lengths)
             most = max((layout.left.count for layout in plan.layouts.values()), default=1)

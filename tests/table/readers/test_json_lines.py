@@ -254,3 +254,36 @@ def _flat(values: list[Any]) -> np.ndarray:
         return np.array([repr(each) for each in values])
     parts = [[-1.0 if each is None else len(each), *(each or [])] for each in values]
     return np.array([value for part in parts for value in part], float)
+
+
+@pytest.mark.parametrize(
+    ("masks", "words"),
+    [
+        ([[True, 1]], "line 1: `mask` holds 1 at place 1, and True before"),
+        ([[1, True]], "line 1: `mask` holds True at place 1, and 1 before"),
+        ([[1, 0], [None, True]], "line 2: `mask` holds True at place 1, and 1 before"),
+        ([[True, False], [1, 0]], "line 2: `mask` holds 1 at place 0, and True before"),
+        ([[None, 0.5], [True, None]], "line 2: `mask` holds True at place 0, and 0.5 before"),
+        ([[0.5, 2**60 + 1]], "`mask` is no column of numbers"),
+    ],
+)
+def test_true_and_numbers_in_one_column_are_refused_with_their_place(tmp_path, masks, words):
+    lines = write(tmp_path / "t.jsonl", [row(mask=mask) for mask in masks])
+    with pytest.raises(RcdiagError, match=r"t\.jsonl") as caught:
+        rcdiag.open_table(lines, columns=OWN)
+    assert words in caught.value.message
+    assert caught.value.hint == "a column has one type; write the dump again"
+
+
+def test_true_and_numbers_in_parts_of_a_file_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_lines, "VALUES_AT_A_TIME", 1)
+    lines = write(tmp_path / "t.jsonl", [row(mask=[True, False]), row(mask=[1, 0])])
+    with pytest.raises(RcdiagError, match="`mask` is a list of numbers in some lines"):
+        rcdiag.open_table(lines, columns=OWN)
+
+
+@pytest.mark.parametrize("masks", [[[True, False], [None, True]], [[1, 0], [None, 0.5]]])
+def test_one_kind_with_nulls_is_a_column(tmp_path, masks):
+    lines = write(tmp_path / "t.jsonl", [row(mine=mask) for mask in masks])
+    (batch,) = rcdiag.open_table(lines, columns=OWN).batches()
+    assert batch.table["mine"].to_pylist() == masks

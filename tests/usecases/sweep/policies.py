@@ -8,10 +8,11 @@ import numpy as np
 
 from rcdiag.results.sweep import Recommendation
 from rcdiag.statistics.pair import PolicyPair, pair_of
+from rcdiag.table.columns import by_frequency
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.recommend import Evidence, recommend
-from rcdiag.usecases.sweep.sketched_gradients import Baseline
+from rcdiag.usecases.sweep.sketched_gradients import Baseline, Buckets
 from rcdiag.usecases.sweep.state import SweepPlan, SweepState
 from tests.builders import mismatch, summed
 
@@ -75,7 +76,10 @@ def state_of_candidates(pairs: Sequence[PolicyPair], baseline: Baseline | None) 
     """The sum of the states of some batches, with the candidates alone."""
     corrections = {name: [item.correction] for name, item in CANDIDATES.items()}
     recorded = any(pair.tokens.advantage is not None for pair in pairs)
-    plan = SweepPlan(corrections, tuple(CANDIDATES), recorded=recorded, baseline=baseline)
+    buckets = Buckets(by_frequency(np.concatenate([pair.tokens.token_id for pair in pairs])))
+    plan = SweepPlan(
+        corrections, tuple(CANDIDATES), recorded=recorded, baseline=baseline, buckets=buckets
+    )
     return summed(SweepState.of(pair, plan) for pair in pairs)
 
 

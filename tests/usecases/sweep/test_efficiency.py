@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rcdiag.usecases.sweep.scores import GradientError, Scores, Sizes
-from rcdiag.usecases.sweep.sketched_gradients import DIMENSIONS, buckets, centred, sketches
+from rcdiag.usecases.sweep.sketched_gradients import DIMENSIONS, OWN, Buckets, centred
 
 NOTHING = np.zeros((7, 3))
 
@@ -104,16 +104,35 @@ def test_what_the_target_has_on_average_is_taken_off():
     assert result == pytest.approx(tokens - tokens.mean(axis=0))
 
 
-def test_sketches_keep_inner_products_in_the_mean():
+def test_shared_dimensions_keep_inner_products_in_the_mean():
     random = np.random.default_rng(3)
     ids = np.arange(20_000, dtype=np.int32)
-    bucket, sign = buckets(ids)
-    assert np.bincount(bucket, minlength=DIMENSIONS).min() > 0.8 * len(ids) / DIMENSIONS
-    assert abs(sign.mean()) < 0.03
+    bucket, sign = Buckets(ids[:10_000]).of(ids)
+    assert (bucket[:OWN] == np.arange(OWN)).all()
+    assert (sign[:OWN] == 1.0).all()
+    shared = np.bincount(bucket[OWN:], minlength=DIMENSIONS)
+    assert shared[:OWN].sum() == 0
+    assert shared[OWN:].min() > 0.5 * len(ids) / (DIMENSIONS - OWN)
+    assert abs(sign[OWN:].mean()) < 0.03
     products = []
     for _ in range(2000):
-        few = random.integers(0, len(ids), 10)
-        both = [random.normal(size=10) for _ in range(2)]
-        a, b = (sketches(bucket[few], sign[few] * values, 1)[0] for values in both)
+        few = random.integers(0, len(ids), 40)
+        both = [random.normal(size=40) for _ in range(2)]
+        a, b = (np.bincount(bucket[few], sign[few] * x, DIMENSIONS) for x in both)
         products.append(a @ b - both[0] @ both[1])
     assert abs(np.mean(products)) < 4.0 * np.std(products) / np.sqrt(2000)
+
+
+def test_few_ids_have_a_dimension_each():
+    ids = np.array([7, 150_000, 3], np.int32)
+    bucket, sign = Buckets(ids).of(np.array([3, 7, 150_000, 7], np.int32))
+    assert bucket.tolist() == [2, 0, 1, 0]
+    assert (sign == 1.0).all()
+
+
+def test_a_bias_that_cannot_be_measured_has_a_wide_interval():
+    plain, exact = errors(0, 0.3, 20.0)
+    assert exact.error_of_bias == 0.0
+    assert plain.most_bias > plain.bias + 10.0 * plain.noise
+    assert not Scores({"none": plain, "exact": exact}, plain.noise).resolved
+    assert scores(0.3).resolved

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from rcdiag.usecases.sweep.candidates import CANDIDATES
-from tests.usecases.sweep.truth import Case, World, cases, outcome_of, shares, truths, weights_of
+from tests.usecases.sweep.truth import (
+    Case,
+    World,
+    advice_on,
+    cases,
+    outcome_of,
+    shares,
+    truths,
+    weights_of,
+)
 
 PLAIN = Case(
     noise=0.05, length=40, sequences=512, heavy=False, drift=0.0, signal=0.8, product=False, seed=3
@@ -60,6 +69,35 @@ def test_the_choice_is_never_much_worse_than_no_correction(case):
     outcome = outcome_of(case, sequences=16 * 1024)
     assert outcome.error_to_none <= 1.05
     assert outcome.efficiency_to_none >= 0.95
+
+
+INDEPENDENT = [
+    Case(noise=0.4, length=20, sequences=4096, heavy=False, drift=drift, signal=0.8, seed=7)
+    for drift in (0.0, 0.5)
+]
+
+
+@pytest.mark.parametrize("case", INDEPENDENT, ids=lambda case: case.name)
+def test_a_bias_that_the_table_cannot_show_is_not_called_0(case):
+    """The bias is 65% and 80% of the error without correction; its estimate is 0, plus or minus 3.
+
+    Sequences have so unequal ratios that the reference is noisier than any candidate.
+    """
+    truth = truths(case, sequences=32 * 1024)
+    assert truth["token_tis_2"].error < 0.6 * truth["none"].error or case.drift
+    advice = advice_on(case)
+    assert (advice.answer, advice.choice) == ("cannot-distinguish", None)
+    none = next(one for one in advice.candidates if one.name == "none")
+    assert none.gradient_bias_high > 3.0
+
+
+def test_an_offset_by_sequence_that_goes_with_the_reward_is_not_called_harmless():
+    """Weights of sequences are far better here; the table has no reference that could show it."""
+    case = Case(noise=0.2, length=400, sequences=4096, heavy=False, drift=1.0, signal=0.8, seed=4)
+    truth = truths(case, sequences=16 * 1024)
+    least = min(truth.values(), key=lambda one: one.error)
+    assert truth["none"].error > 2.0 * least.error
+    assert advice_on(case).answer == "cannot-distinguish"
 
 
 @pytest.mark.slow

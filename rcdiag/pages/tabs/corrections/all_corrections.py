@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from rcdiag.formats import number
 from rcdiag.pages.blocks import (
     Block,
     Cell,
@@ -24,7 +25,7 @@ from rcdiag.pages.charts import Axis, Chart
 from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.score.words import raw_ess
-from rcdiag.pages.sweep.words import as_good
+from rcdiag.pages.sweep.words import as_good, squared
 from rcdiag.pages.tabs.corrections.treatments import Treatment, recommended, tag_of
 from rcdiag.results.sweep import Recommendation
 
@@ -47,7 +48,7 @@ def all_corrections(results: DumpResults, treatments: Sequence[Treatment]) -> Se
     figures = [] if results.sweep is None else [_scatter(treatments, results)]
     figures += [f for f in figures_of(results.sweep) if f.name == "candidate-ranking"]
     blocks: list[Block] = [Figures(items=figures)] if figures else []
-    blocks += [table, Words(text=_how(results, estimated), soft=True)]
+    blocks += [table, Words(text=_how(results, treatments, estimated), soft=True)]
     return Section(title="All corrections", blocks=blocks)
 
 
@@ -103,27 +104,33 @@ def _error(treatment: Treatment) -> Cell:
     candidate = treatment.candidate
     if candidate is None or treatment.error is None:
         return amount(None)
-    parts = (candidate.gradient_bias or 0.0, candidate.gradient_noise)
-    return amount(treatment.error, note=" + ".join(f"{part:.3g}" for part in parts))
+    bias, variance = candidate.gradient_bias, number(candidate.gradient_noise)
+    if bias is None:  # without a reference
+        return amount(None, note=f"? + {variance}")
+    return amount(treatment.error, note=f"{squared(bias)} + {variance}")
 
 
-def _how(results: DumpResults, estimated: bool) -> str:
+def _how(results: DumpResults, treatments: Sequence[Treatment], estimated: bool) -> str:
     sentences = [
         "Corrections with equal numbers on this table share a row; a row opens to its settings and "
-        "what the trainer logs. The level below Weights judges the weights and what is kept: the "
-        "mismatch that they do not mend is judged on the first tab.",
+        "what the trainer logs.",
         "Numbers count valid sequences only; ESS is that of the weights as they enter the loss, 0 "
         "for rejected tokens. ESS of token weights and of sequence weights cannot be compared: "
         "token weights are steadier and farther from the truth, which is their bias.",
     ]
+    if any(treatment.level for treatment in treatments):
+        sentences.append(
+            "The level under Weights judges the weights and what is kept; the mismatch itself is "
+            "judged on the first tab."
+        )
     raw = "" if results.score is None else raw_ess(results.score)
     if raw:
         sentences.append(f"ESS {raw}.")
     if estimated and results.sweep is not None:
         advice = results.sweep.recommendation
         sentences += [
-            "Below the expected error stand its parts, squared `gradient_bias` + `gradient_noise`, "
-            f"in units of the noise without correction. {advice.method}",
+            "Below the expected error stand its parts, bias² (`gradient_bias`) + variance "
+            f"(`gradient_noise`), in units of the variance without correction. {advice.method}",
             *_tags(advice),
         ]
     if results.score is not None and results.score.steps:
@@ -137,13 +144,11 @@ def _tags(advice: Recommendation) -> list[str]:
     sentences = []
     if equal:
         sentences.append(
-            "As good: the expected error is not larger than the recommended one's by anything "
-            "that is worth a correction."
+            "As good: the expected error is within 5% of the recommended one's, or lower."
         )
     if set(advice.indistinguishable) - {*equal, advice.choice}:
         sentences.append(
-            "Not told apart: the expected error is larger, by less than the standard error of "
-            "the difference."
+            "Same within error: the difference from the lowest error is below its standard error."
         )
     return sentences
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rcdiag.pages.blocks import Block, Fold, Lines, Part, Section, Snippet, Tab, Words
 from rcdiag.pages.command_again import of_same_data
 from rcdiag.pages.merge import DumpResults
-from rcdiag.pages.sweep.words import ANSWERS
+from rcdiag.pages.sweep.words import recommended
 from rcdiag.pages.tabs.corrections.all_corrections import all_corrections
 from rcdiag.pages.tabs.corrections.bounds import sliders
 from rcdiag.pages.tabs.corrections.forecast import forecast
@@ -39,32 +39,27 @@ def tab(results: DumpResults) -> Tab | None:
 
 def _heading(results: DumpResults) -> str:
     if not results.mends:
-        return "No correction mends this: fix the cause first"
+        return "No correction repairs this: fix the cause first"
     if results.sweep is None:
         return "What each preset would have done"
-    advice = results.sweep.recommendation
-    choice = f" {advice.choice}" if advice.answer == "correct" else ""
-    sentence = f"{ANSWERS[advice.answer]}{choice}"
+    sentence = recommended(results.sweep)
     return f"{sentence[0].upper()}{sentence[1:]}"
 
 
 def _advice(results: DumpResults) -> Section | None:
     against = None if results.diagnosis is None else results.diagnosis.against_weights
     if against is not None:
-        why = (
-            f"{against} The table shows what each correction would do; it ranks "
-            "nothing and recommends nothing."
-        )
+        why = f"{against} The table shows what each correction would do, without a ranking."
         return Section(title="", blocks=[Words(text=why, level="error")])
     if results.sweep is None:
         return None
     advice = results.sweep.recommendation
     blocks: list[Block] = [Lines(items=[_sentence(reason) for reason in advice.reasons])]
     verdict = None if results.diagnosis is None else results.diagnosis.verdict
-    if verdict == "correctable" and advice.answer == "do-not-correct":
+    if verdict == "correctable" and advice.answer == "no-correction":
         why = (
-            "The verdict `correctable` says that weights are valid here; on a table of this size "
-            "they add more noise than they take away bias. Remove the cause instead."
+            "Importance weights are valid here, but on a batch of this size they add more variance "
+            "than they remove bias. Remove the cause instead."
         )
         blocks.append(Words(text=why))
     snippets = [

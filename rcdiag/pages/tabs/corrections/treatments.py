@@ -35,7 +35,7 @@ class Treatment:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Return the numbers by which corrections are told apart."""
+        """Return the numbers by which corrections are distinguished."""
         sizes = (_digits(self.ess_token), _digits(self.ess_seq))
         return (self.kept_tokens, self.kept_sequences, *sizes)
 
@@ -188,4 +188,4 @@ def tag_of(treatment: Treatment, results: DumpResults) -> str:
     if set(as_good(sweep.recommendation)) & set(treatment.names):
         return "as good"
     near = set(sweep.recommendation.indistinguishable) & set(treatment.names)
-    return "not told apart" if near else ""
+    return "same within error" if near else ""

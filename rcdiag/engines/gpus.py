@@ -1,0 +1,50 @@
+"""The GPUs of this machine, found without torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import cache
+
+from rcdiag.errors import RcdiagError
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def gpus_here() -> list[str]:
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    visible = os.environ.get(VISIBLE)
+    if visible is None:
+        return list(_of_the_machine())
+    names = [name.strip() for name in visible.split(",")]
+    # CUDA reads the list up to the first name that is none; `-1` and an empty list hide all.
+    end = next((at for at, name in enumerate(names) if name in ("", "-1")), len(names))
+    return names[:end]
+
+
+@cache
+def _of_the_machine() -> tuple[str, ...]:
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ()
+    return tuple(listed.stdout.split())
+
+
+def refuse_idle_gpus() -> None:
+    """Refuse to go on with the CPU where the machine has GPUs that torch cannot use.
+
+    A CPU build of torch, or a driver older than what its CUDA build wants, else costs hours without
+    a word. Where CUDA_VISIBLE_DEVICES hides the GPUs, the user asked for the CPU.
+    """
+    if _of_the_machine() and gpus_here():
+        raise RcdiagError(
+            f"nvidia-smi lists GPUs ({', '.join(gpus_here())}), but torch cannot use them",
+            hint="compare the driver's CUDA version (nvidia-smi) with torch.version.cuda; to score "
+            f"on the CPU, put `{VISIBLE}=` before the command (hf also takes device=cpu)",
+        )

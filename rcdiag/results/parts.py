@@ -1,0 +1,70 @@
+"""Parts of results print short: long lists, dictionaries and texts are counted or cut.
+
+In a notebook a part is a small table. `result.frame()` and `result.to_json()` give everything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+TEXT, LINE, NAMES = 70, 100, 4  # letters of a text and of a container; names that stand for many
+
+
+class Part:
+    """A part of a result, which is a dataclass."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Write the fields that are known, each in a few words."""
+        values = ", ".join(f"{name}={text}" for name, text in _fields(self))
+        return f"{type(self).__name__}({values})"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>"
+            for name, text in _fields(self)
+        )
+        return f"<table><caption>{type(self).__name__}</caption><tbody>{rows}</tbody></table>"
+
+
+def _fields(part: Any) -> list[tuple[str, str]]:
+    """Return the fields of a part that are not null, with their short texts."""
+    values = ((field.name, getattr(part, field.name)) for field in dataclasses.fields(part))
+    return [(name, short(value)) for name, value in values if value is not None]
+
+
+def short(value: Any) -> str:
+    """Write a value in at most some hundred letters."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, str):
+        return repr(value if len(value) <= TEXT else f"{value[:TEXT]}...")
+    if isinstance(value, Mapping):
+        if (
+            len(whole := _joined(f"{key!r}: {short(one)}" for key, one in _some(value.items())))
+            < LINE
+        ):
+            return f"{{{whole}}}"
+        more = ", ..." if len(value) > NAMES else ""
+        return f"<{len(value)}: {', '.join(map(str, list(value)[:NAMES]))}{more}>"
+    if isinstance(value, (list, tuple)):
+        if len(whole := _joined(short(one) for one in _some(value))) < LINE:
+            return f"[{whole}]"
+        return f"<{len(value)} {type(value[0]).__name__}>"
+    if isinstance(value, Part):
+        whole = repr(value)
+        return whole if len(whole) < LINE else f"{type(value).__name__}(...)"
+    return repr(value)
+
+
+def _some(values: Any) -> list[Any]:
+    """Return values up to a number that no short text holds."""
+    return list(values)[: LINE // 2]
+
+
+def _joined(texts: Any) -> str:
+    return ", ".join(texts)

@@ -1,0 +1,115 @@
+"""What vLLM is started with; nothing is started here."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from rcdiag.engines import BACKENDS
+from rcdiag.engines.notation import parse_policy
+from rcdiag.engines.vllm.engine_arguments import engine_options, set_environment
+from rcdiag.errors import RcdiagError
+
+pytestmark = pytest.mark.engine
+
+
+def options_of(text: str, model: Path) -> dict:
+    spec = parse_policy(f"a=vllm:{text}", str(model))
+    return engine_options(spec, "prefill", 100, BACKENDS["vllm"].split(spec.options)[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        ("bfloat16", {"head_dtype": "model"}),
+        ("bfloat16,lm_head=float32", {"head_dtype": "float32"}),
+        ('bfloat16,hf_overrides={"a":1,"b":2}', {"head_dtype": "model", "a": 1, "b": 2}),
+        ('bfloat16,lm_head=float32,hf_overrides={"a":1}', {"head_dtype": "float32", "a": 1}),
+    ],
+)
+def test_overrides_are_merged_with_the_dtype_of_the_head(text, overrides, qwen3):
+    assert options_of(text, qwen3)["hf_overrides"] == overrides
+
+
+@pytest.mark.parametrize(
+    ("config", "rank"),
+    [({"r": 8}, 8), ({"r": 17}, 32), ({"r": 8, "rank_pattern": {"q_proj": 60}}, 64)],
+)
+def test_the_rank_is_that_of_the_adapter(config, rank, qwen3, tmp_path):
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    assert options_of(f"bfloat16,adapter={tmp_path}", qwen3)["max_lora_rank"] == rank
+    assert (
+        options_of(f"bfloat16,adapter={tmp_path},max_lora_rank=256", qwen3)["max_lora_rank"] == 256
+    )
+
+
+@pytest.mark.parametrize(("config", "words"), [("{}", "no rank"), ('{"r": 4096}', "rank 4096")])
+def test_an_adapter_without_a_rank_that_vllm_takes_is_refused(config, words, qwen3, tmp_path):
+    (tmp_path / "adapter_config.json").write_text(config)
+    with pytest.raises(RcdiagError, match=words) as caught:
+        options_of(f"bfloat16,adapter={tmp_path}", qwen3)
+    assert caught.value.hint
+
+
+def test_a_checkpoint_with_images_keeps_its_tokenizer_and_reads_text_alone(
+    qwen3, tmp_path, monkeypatch
+):
+    config = json.loads((qwen3 / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": config, "vision_config": {}}))
+    (tmp_path / "model.safetensors").touch()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(RcdiagError, match="torchvision"):
+        options_of("bfloat16", tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: "there")
+    options = options_of("bfloat16", tmp_path)
+    assert (options["skip_tokenizer_init"], options["language_model_only"]) == (False, True)
+    text = options_of("bfloat16", qwen3)
+    assert text["skip_tokenizer_init"] is True
+    assert "language_model_only" not in text
+
+
+@pytest.mark.parametrize(
+    ("path", "dtype", "name", "value"),
+    [
+        ("decode", "bfloat16", "VLLM_USE_V2_MODEL_RUNNER", "1"),
+        ("prefill", "float32", "TRITON_F32_DEFAULT", "tf32"),
+        ("prefill", "float32", "VLLM_FLOAT32_MATMUL_PRECISION", "high"),
+    ],
+)
+def test_an_environment_that_contradicts_the_policy_is_refused(path, dtype, name, value, qwen3):
+    with patch.dict(os.environ, {name: value}):
+        with pytest.raises(RcdiagError, match=f"{name}={value} is set") as caught:
+            set_environment(qwen3, 100, path, dtype)
+        assert "unset it" in caught.value.hint
+        set_environment(qwen3, 100, "prefill", "bfloat16")  # says nothing against it
+
+
+def test_what_decides_the_numbers_is_kept_and_secrets_are_not(qwen3):
+    given = {"VLLM_KV_CACHE_LAYOUT": "HND", "VLLM_API_KEY": "secret", "VLLM_HOST_IP": "10.0.0.1"}
+    with patch.dict(os.environ, {**given, "NVIDIA_TF32_OVERRIDE": "0"}, clear=True):
+        found = set_environment(qwen3, 100, "prefill", "float32")
+    assert found == {
+        "NVIDIA_TF32_OVERRIDE": "0",
+        "TRITON_F32_DEFAULT": "ieee",
+        "VLLM_FLOAT32_MATMUL_PRECISION": "highest",
+        "VLLM_KV_CACHE_LAYOUT": "HND",
+    }
+
+
+class LogitsProcessor:
+    """Like that of vLLM 0.20 to 0.25, which knows no dtype but the model's."""
+
+    def __init__(self, vocab_size: int, scale: float = 1.0) -> None:
+        self.vocab_size, self.scale = vocab_size, scale
+
+
+def test_a_head_of_its_own_dtype_is_refused_where_vllm_would_ignore_it(qwen3, monkeypatch):
+    module = "vllm.model_executor.layers.logits_processor.LogitsProcessor"
+    monkeypatch.setattr(module, LogitsProcessor)
+    with pytest.raises(RcdiagError, match=r"lm_head=float32: vllm .* has no dtype of its own"):
+        options_of("bfloat16,lm_head=float32", qwen3)
+    assert options_of("float32,lm_head=float32", qwen3)["hf_overrides"] == {"head_dtype": "float32"}
