@@ -75,16 +75,7 @@ def _readers() -> Iterable[str]:
     return READERS
 
 
-def _metrics() -> Iterable[str]:
-    from rcdiag.statistics.metrics import METRICS
-
-    return METRICS
-
-
 NAMES = {
-    "{metrics}": Names(
-        "rcdiag.statistics.metrics", "k1_kl, k3_kl, chi2_token, ppl_ratio, ess_seq, ...", _metrics
-    ),
     "{trainers}": Names("rcdiag.trainers", "verl (the newest), verl-0.6.0, ..., slime", _trainers),
     "{writers}": Names("rcdiag.trainers", "verl, verl-0.8.0, ..., slime", _writers),
     "{losses}": Names(

@@ -200,7 +200,7 @@ def test_the_reader(runs: Runs) -> None:
         assert document["provenance"]["dump"] == [str(runs.dump)]
         assert document["num_sequences"] == len(runs.rows)
         assert document["num_tokens"] == len(runs.recorded)
-        counted = f"{len(runs.rows)} sequences, {len(runs.recorded)} response tokens"
+        counted = f"{len(runs.rows)} responses, {len(runs.recorded)} tokens"
         assert counted in runs.screens[command]
         assert str(runs.dump) in runs.pages[command]
     table = pq.read_table(runs.scored)
@@ -257,7 +257,7 @@ def test_explain(runs: Runs, name: str, says: str) -> None:
 
 @pytest.mark.parametrize(
     ("command", "names"),
-    [("score", ("likelier_share", "acme-1.0", "acme-lines", "uniform")), ("replay", ("spo",))],
+    [("score", ("acme-1.0", "acme-lines", "uniform")), ("replay", ("spo",))],
 )
 def test_help(runs: Runs, command: str, names: tuple[str, ...]) -> None:
     words = re.findall(r"[\w.-]+", runs.screens[f"{command} --help"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -20,32 +21,41 @@ from rcdiag.results.base import drawn_sentence
 if TYPE_CHECKING:
     from rcdiag.results import Result
 
-FINDINGS = 4  # without -v
+# Lines of the first screen, and findings that it has at least, where there are so many.
+LINES, FINDINGS = 40, 2
 
 
 def draw(out: Console, result: Result, *, verbose: bool) -> None:
     """Draw the verdict with its causes first, numbers and findings, and the verdict once more."""
     line = headline(result, answer(result))
-    draw_headline(out, line, verbose)
-    if sentence := drawn_sentence(result.provenance):
-        out.print(sentence)
-    kind = result.kind  # its file alone is loaded: those of other kinds take their time
-    getattr(import_module(f"cli.terminal.{kind}"), f"draw_{kind}")(out, result, verbose)
+
+    def begin(out: Console) -> None:
+        draw_headline(out, line, verbose)
+        if sentence := drawn_sentence(result.provenance):
+            out.print(sentence)
+        kind = result.kind  # its file alone is loaded: those of other kinds take their time
+        getattr(import_module(f"cli.terminal.{kind}"), f"draw_{kind}")(out, result, verbose)
+
+    begin(out)
     if verbose:
         for finding in result.findings:
             _print_finding(out, finding)
         draw_closing(out, line)
-    else:
-        draw_findings(out, result)
-        out.print()
-        draw_lines(out, [("more", more(result))])
+        return
+    measured = Console(file=io.StringIO(), width=out.width)
+    begin(measured)
+    left = LINES - measured.file.getvalue().count("\n") - 4  # two blanks, "and more", "more"
+    draw_findings(out, result, max(left, FINDINGS))
+    out.print()
+    draw_lines(out, [("more", more(result))])
 
 
-def draw_findings(out: Console, result: Result) -> None:
+def draw_findings(out: Console, result: Result, most: int) -> None:
     """Draw a line for each finding: severity, name, the numbers, and what to do about them."""
     if result.findings:
         out.print()
-    shown = result.findings[:FINDINGS]
+    # The line that counts those that are left would take the place of one more.
+    shown = result.findings[: most + (len(result.findings) == most + 1)]
     for finding in shown:
         head = f"{finding.severity}  {finding.slug}  "
         what, to_do = finding_parts(finding, result)

@@ -21,18 +21,6 @@ from rcdiag.results.doc import heading_of
 from rcdiag.results.score import CorrectionNumbers
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
-# The numbers of the first screen: how far, in which direction, how heavy the tail, who sampled.
-MAIN = (
-    "k3_kl",
-    "k1_kl",
-    "prob_diff_mean",
-    "ratio_outside_2",
-    "ess_seq",
-    "khat_seq",
-    "ratio_mean_z",
-    "kappa",
-)
-
 
 def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
     """Draw eight numbers and three lines on the presets; with `verbose` all numbers and presets."""
@@ -74,7 +62,7 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
 
 
 def _main_table(out: Console, values: dict[str, MetricValue]) -> Table:
-    """Draw the eight numbers; a wide terminal says beside them what they are."""
+    """Draw the numbers that decide; a wide terminal says next to them what they are."""
     columns = [
         Column(heading=heading_of(ScoreResult, "mismatch"), align="left"),
         Column(heading=heading_of(MetricValue, "value")),
@@ -84,9 +72,10 @@ def _main_table(out: Console, values: dict[str, MetricValue]) -> Table:
         Column(heading="what it is", align="left", leaves=3, extra=True, style="dim"),
     ]
     rows = [
-        [*_cells(name, values[name]), escape(_in_short(METRICS[name].about))]
-        for name in MAIN
-        if name in values
+        [*_cells(name, values[name]), escape(_in_short(metric.about))]
+        for family in FAMILIES.values()
+        for name, metric in family.metrics.items()
+        if name in values and metric.headline
     ]
     return fitted(out, columns, rows, gap=2)
 

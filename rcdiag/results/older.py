@@ -1,8 +1,8 @@
 """Result documents of earlier formats get the names of the present format here.
 
 To rename a field: raise `FORMAT_VERSION` and add a table here. A place is a path into the document,
-with `*` for every item of a list or dictionary. Format 3 renamed values: verdicts, and the
-answers of a sweep.
+with `*` for every item of a list or dictionary. Format 3 renamed values (verdicts, the answers of a
+sweep) and gave `expected` another meaning.
 """
 
 from __future__ import annotations
@@ -106,8 +106,20 @@ def upgraded(document: Any, kind: str) -> Any:
         for place, names in RENAMED[version].get(kind, {}).items():
             document = renamed(document, place.split("/") if place else [], names)
     if document["format_version"] < 3:
-        document = _with_present_words(document)
+        document = _without_expected(_with_present_words(document))
     return {**document, "format_version": FORMAT_VERSION}
+
+
+def _without_expected(part: Any) -> Any:
+    """Return a part without `expected` of numbers, which formats 1 and 2 made of the mismatch."""
+    if isinstance(part, dict):
+        number = {"value", "level", "expected"} <= set(part)
+        return {
+            key: _without_expected(value)
+            for key, value in part.items()
+            if not (number and key == "expected")
+        }
+    return [_without_expected(each) for each in part] if isinstance(part, list) else part
 
 
 def _with_present_words(document: dict[str, Any]) -> dict[str, Any]:

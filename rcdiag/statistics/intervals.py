@@ -81,17 +81,23 @@ def share_interval(events: Array, sizes: Array) -> Interval:
     a Poisson count by Byar's approximation, k (1 - 1 / (9 k) -+ z / (3 sqrt(k)))^3 with k + 1 for
     the upper end (Breslow & Day 1987, Statistical Methods in Cancer Research II, p. 69), of so many
     effective events as have the cluster-robust error: k = (share / error)^2 (z / t)^2, with t of
-    Satterthwaite's degrees of freedom, and never more than were counted (the effective sample size
-    of Korn & Graubard 1998, Survey Methodology 24(2)). Ten events in one cluster are one.
+    Satterthwaite's degrees of freedom and more for skewed clusters, and never more than were
+    counted (the effective sample size of Korn & Graubard 1998, Survey Methodology 24(2)). Ten
+    events in one cluster are one.
     """
     share = float(events.sum() / sizes.sum())
-    influence, clusters = influences(events[:, None], sizes[:, None])
-    error, freedom = (
-        float(one[0]) for one in error_and_freedom(influence, clusters, sizes[:, None])
-    )
+    influence, number = influences(events[:, None], sizes[:, None])
+    count = number.astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = float(np.sqrt(np.square(influence).sum() / (count[0] * (count[0] - 1.0))))
+        skewness, _, groups = _shape_of_sum(influence, sizes[:, None].astype(np.float64), count)
+    relative = (share / error) ** 2 if error > 0.0 else np.inf
+    # What the skewness of groups adds, beyond that of a Poisson count with the same error.
+    beyond = np.sqrt(np.maximum(np.square(skewness) - 1.0 / relative, 0.0))
+    more = _more_for_skewness(beyond, np.zeros(1))
+    quantile = student_quantile(_freedom(groups, count), TAIL) + more
     counted = float(events.sum()) / max(1.0 - share, 1e-12)
-    relative = share / error if error > 0.0 else np.inf
-    effective = min((relative * NORMAL / float(student_quantile(freedom, TAIL))) ** 2, counted)
+    effective = min(relative * (NORMAL / float(quantile[0])) ** 2, counted)
     scale = share / effective
     low, high = _byar(effective, -NORMAL), _byar(effective + 1.0, NORMAL)
     return scale * low, min(scale * high, 1.0)
@@ -101,15 +107,6 @@ def _byar(count: float, deviations: float) -> float:
     """Return a quantile of the gamma distribution of shape `count`, in normal deviations."""
     root = 1.0 - 1.0 / (9.0 * count) + deviations / (3.0 * float(np.sqrt(count)))
     return count * max(root, 0.0) ** 3
-
-
-def error_and_freedom(influence: Array, clusters: Count, sizes: Array) -> tuple[Array, Array]:
-    """Return the standard error of numbers and its degrees of freedom, as `errors_and_reaches`."""
-    count = np.asarray(clusters, dtype=np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        error = np.sqrt(np.square(influence).sum(axis=0) / (count * (count - 1.0)))
-        _, _, effective = _shape_of_sum(influence, sizes.astype(np.float64), count)
-    return error, _freedom(effective, count)
 
 
 def _freedom(effective: Array, count: Array) -> Array:

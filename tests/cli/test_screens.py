@@ -79,9 +79,14 @@ def test_the_verdict_comes_first_and_the_way_to_the_rest_last():
 def test_every_finding_has_one_line_and_the_cause_is_pointed_at():
     result = api.score(SAMPLES / "temperature.parquet")
     lines = screen(result)
-    for finding in result.findings:
-        (line,) = [one for one in lines if f"{finding.severity}  {finding.slug}  " in one]
-        assert len(line) <= 80
+    shown = [
+        [one for one in lines if one.startswith(f"{finding.severity}  {finding.slug}  ")]
+        for finding in result.findings
+    ]
+    assert all(len(found) <= 1 for found in shown)
+    hidden = sum(not found for found in shown)
+    assert hidden < len(shown) - 1
+    assert any(f"and {hidden} more finding" in line for line in lines) == (hidden > 0)
     (sampler,) = [line for line in lines if "behavior-is-not-the-sampler" in line]
     assert sampler.endswith("see do 1")
     assert "proposal" not in "\n".join(lines)  # sources are with -v

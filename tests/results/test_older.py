@@ -177,3 +177,18 @@ def test_verdicts_of_former_formats_get_their_present_words():
         diagnosis = {"verdict": former, "causes": [cause]}
         read = upgraded({**document, "diagnosis": diagnosis}, "score")["diagnosis"]
         assert read == {"verdict": present, "causes": [{**cause, "verdict": "correctable"}]}
+
+
+@pytest.mark.parametrize(("version", "kept"), [(1, False), (2, False), (FORMAT_VERSION, True)])
+def test_what_older_formats_expected_of_a_mismatch_is_left_out(version, kept):
+    """It was computed from the mismatch itself."""
+    number = {"value": 0.3, "low": 0.2, "high": 0.4, "level": "warning", "expected": 0.01}
+    document = {
+        "format_version": version,
+        "mismatch": {"ess_seq": number},
+        "evidence": [{"expected": 3}],
+    }
+    read = upgraded(document, "score")
+    assert ("expected" in read["mismatch"]["ess_seq"]) == kept
+    assert read["evidence"] == [{"expected": 3}]
+    assert number["expected"] == 0.01

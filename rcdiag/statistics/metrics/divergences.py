@@ -120,7 +120,6 @@ K1_KL_SEQ = Metric(
     source=_SCHULMAN,
     example=RATIOS_OF_EXAMPLE + "0.1",
     see=("k1_kl",),
-    headline=True,
     from_totals=lambda t: -t.per_sequence("seq_log_ratio"),
 )
 
@@ -220,7 +219,6 @@ TV_TOKEN = Metric(
     ideal=0.0,
     presupposes=BEHAVIOR_SAMPLED,
     example=RATIOS_OF_EXAMPLE + "0.2375",
-    headline=True,
     from_totals=lambda t: t.per_token("shortfall"),
     bound=0.0,
     most=1.0,

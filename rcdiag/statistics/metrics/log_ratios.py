@@ -120,7 +120,6 @@ LOG_RATIOS = (
             "SkyRL": "rollout_train_logprobs_abs_diff_max",
         },
         example=RATIOS_OF_EXAMPLE + "1.5",
-        headline=True,
         from_suite=lambda s: largest("log_ratio_abs", s),
         interval=NO_INTERVAL,
     ),

@@ -191,7 +191,6 @@ OVERLAPS = (
         },
         example=RATIOS_OF_EXAMPLE + "9.059",
         see=("rollout_corr/chi2_seq",),
-        headline=True,
         from_totals=lambda t: t.per_sequence("seq_squared_excess"),
         bound=-1.0,
         giants="seq",

@@ -181,7 +181,6 @@ PERPLEXITIES = (
         elsewhere=_keys("ppl_ratio", "1"),
         example=RATIOS_OF_EXAMPLE + "1.473",
         see=("rollout_corr/ppl_ratio",),
-        headline=True,
         from_totals=lambda t: t.per_sequence("ppl_ratio"),
     ),
     Metric(
