@@ -56,6 +56,15 @@ def recommended(result: SweepResult) -> str:
     return f"{ANSWERS[advice.answer]}{f' {advice.choice}' if advice.answer == 'take' else ''}"
 
 
+def chosen(advice: Recommendation) -> str:
+    """Name the choice, or say why there is none."""
+    if advice.choice is not None:
+        return "none: train without a correction" if advice.choice == "none" else advice.choice
+    if advice.answer == "fix-the-cause":
+        return "no choice until the cause is fixed"
+    return "no choice: candidates cannot be distinguished"
+
+
 def as_good(advice: Recommendation) -> list[str]:
     """Name the candidates whose expected error is the choice's, or less, or hardly more.
 
