@@ -109,8 +109,10 @@ def upgraded(document: Any, kind: str) -> Any:
         document = {**document, "diagnosis": _with_present_verdicts(document["diagnosis"])}
     if document["format_version"] < 3 and isinstance(document.get("recommendation"), dict):
         advice = document["recommendation"]
-        answer = ANSWERS.get(advice.get("answer"), advice.get("answer"))
-        document = {**document, "recommendation": {**advice, "answer": answer}}
+        answer = advice.get("answer")
+        if isinstance(answer, str):
+            present = {**advice, "answer": ANSWERS.get(answer, answer)}
+            document = {**document, "recommendation": present}
     return {**document, "format_version": FORMAT_VERSION}
 
 
@@ -119,7 +121,8 @@ def _with_present_verdicts(diagnosis: dict[str, Any]) -> dict[str, Any]:
     causes = diagnosis.get("causes")
     if isinstance(causes, list):
         diagnosis = {**diagnosis, "causes": [_with_present_verdict(cause) for cause in causes]}
-    return _with_present_verdict(diagnosis)
+    present: dict[str, Any] = _with_present_verdict(diagnosis)
+    return present
 
 
 def _with_present_verdict(part: Any) -> Any:
