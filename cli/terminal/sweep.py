@@ -34,8 +34,11 @@ def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
         reasons = [shortened_to(reason, out.width - 12, WHY) for reason in reasons[-2:]]
     lines = [("choice", chosen(result.recommendation))]
     lines += [("why" if index == 0 else "", reason) for index, reason in enumerate(reasons)]
-    lines += [("default", by_default(result)), ("paste", to_paste(result))]
-    draw_lines(out, [line for line in lines if line[1]])
+    if default := by_default(result):
+        lines.append(("default", default))
+    draw_lines(out, lines)
+    if command := to_paste(result):  # on a line of its own, where a long path is not broken
+        out.print(f"[dim]paste[/]\n{escape(command)}")
     if shown := nearest(advice):
         out.print()
         out.print(_nearest(out, result, shown))

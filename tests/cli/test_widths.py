@@ -119,9 +119,9 @@ def test_every_level_is_there_at_60_columns(results):
             assert value.level in row.split()
     replay: ReplayResult = results["replay"]
     lines = drawn(replay, 60)
-    for name, preset in replay.presets.items():
-        row = next(line for line in lines if line.split()[:1] == [name])
-        assert f" {preset.health.verdict}" in row
+    for group in alike(replay):
+        row = next(line for line in lines if line.startswith(f"{group.title} "))
+        assert f" {group.preset.health.verdict}" in row
 
 
 def test_columns_leave_in_their_order_and_are_named():
