@@ -38,7 +38,8 @@ def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
         lines.append(("default", default))
     draw_lines(out, lines)
     if command := to_paste(result):  # on a line of its own, where a long path is not broken
-        out.print(f"[dim]paste[/]\n{escape(command)}")
+        which = "" if advice.choice is not None else " one of these"
+        out.print(f"[dim]paste{which}[/]\n{escape(command)}", soft_wrap=True)
     if shown := nearest(advice):
         out.print()
         out.print(_nearest(out, result, shown))

@@ -126,12 +126,12 @@ def by_default(result: SweepResult) -> str:
 
 
 def to_paste(result: SweepResult) -> str:
-    """Say which command writes the configuration."""
+    """Return the command that writes the configuration: of the choice, or of one that is named."""
     advice = result.recommendation
     if advice.answer == "fix-the-cause":
         return ""
     trainer = str(result.provenance.get("trainer", "verl"))
     command = of_same_data(result, "sweep")
     if advice.choice is None:
-        return f"{command} --emit {trainer} --candidate NAME, for one that you choose"
+        return f"{command} --emit {trainer} --candidate NAME"
     return f"{command} --emit {trainer} > correction.yaml"
