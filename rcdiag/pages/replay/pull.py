@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rcdiag.pages.charts import Axis, Chart, Series
+from rcdiag.pages.charts import Axis, Chart, Series, Tone
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.shapes import few_decades, histogram, panels
 from rcdiag.pages.style import FIRST, INK, NARROW, SECOND
@@ -88,10 +88,12 @@ def _near(one: np.ndarray, other: np.ndarray) -> bool:
 
 def shares_chart(result: ReplayResult) -> Chart:
     """Return the same sums; presets whose lines lie on each other share one."""
-    looks = cycle(product((False, True), ("first", "second", "soft")))
+    tones: tuple[Tone, ...] = ("first", "second", "soft")
+    looks = cycle(product((False, True), tones))
+    no_correction: tuple[bool, Tone] = (False, "ink")
     series, rows = [], []
     for names, sums in _alike(result):
-        dashed, tone = (False, "ink") if "naive" in names else next(looks)
+        dashed, tone = no_correction if "naive" in names else next(looks)
         name = _title(names)
         series.append(
             Series(label=name, y="share", group="preset", only=name, tone=tone, dashed=dashed)
