@@ -101,7 +101,7 @@ def _presets(out: Console, result: ReplayResult, groups: Sequence[Alike]) -> Tab
     with_model = result.model is not None
     more = (
         [
-            (GradientReport, "grad_norm", 7),
+            (GradientReport, "grad_norm", 1),
             (GradientReport, "cosine", 4),
             (AfterStep, "kl_old_new", 5),
         ]
@@ -113,7 +113,7 @@ def _presets(out: Console, result: ReplayResult, groups: Sequence[Alike]) -> Tab
         Column(heading=" loss", leaves=9),
         Column(heading=" kept", leaves=2),
         Column(heading=f" {UPDATE_RULES['clip_fraction'].heading}", leaves=8),
-        Column(heading="|c| / none", leaves=1),
+        *([] if with_model else [Column(heading="|c| / none", leaves=1)]),
         *(
             Column(heading=heading_of(owner, name).rjust(4), leaves=leaves)
             for owner, name, leaves in more
@@ -133,7 +133,7 @@ def _presets(out: Console, result: ReplayResult, groups: Sequence[Alike]) -> Tab
                 "none" if preset.loss is None else f"{preset.loss:.3g}",
                 f"{100 * preset.kept_tokens / max(result.num_tokens, 1):.0f}%",
                 "" if clip is None else f"{100 * clip:.1f}%",
-                "" if beside is None else f"{beside:.2f}",
+                *([] if with_model else ["" if beside is None else f"{beside:.2f}"]),
                 *(_gradient(preset) if with_model else _top(preset)),
                 f"[{COLOURS[TAGS[verdict]]}]{verdict}[/]",
                 decided_by(preset.health),

@@ -11,8 +11,8 @@ from cli.terminal.fitted_tables import Column, fitted
 from cli.terminal.headline import draw_lines, shortened_to
 from rcdiag.formats import measured, number, percent
 from rcdiag.pages.sweep.words import (
-    answer,
     by_default,
+    chosen,
     error,
     forecast_test,
     nearest,
@@ -32,10 +32,14 @@ def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
     reasons = advice.reasons
     if not verbose:
         reasons = [shortened_to(reason, out.width - 12, WHY) for reason in reasons[-2:]]
-    lines = [("choice", answer(result))]
+    lines = [("choice", chosen(result.recommendation))]
     lines += [("why" if index == 0 else "", reason) for index, reason in enumerate(reasons)]
-    lines += [("default", by_default(result)), ("paste", to_paste(result))]
-    draw_lines(out, [line for line in lines if line[1]])
+    if default := by_default(result):
+        lines.append(("default", default))
+    draw_lines(out, lines)
+    if command := to_paste(result):  # on a line of its own, where a long path is not broken
+        which = "" if advice.choice is not None else " one of these"
+        out.print(f"[dim]paste{which}[/]\n{escape(command)}", soft_wrap=True)
     if shown := nearest(advice):
         out.print()
         out.print(_nearest(out, result, shown))

@@ -138,9 +138,9 @@ def _with_present_words(document: dict[str, Any]) -> dict[str, Any]:
 
 def _with_value(part: Any, key: str, names: Names) -> Any:
     """Return a part whose value at a key has its present name; what is not as expected stays."""
-    if not isinstance(part, dict) or part.get(key) not in names:
+    if not isinstance(part, dict) or not isinstance(part.get(key), str):
         return part
-    return {**part, key: names[part[key]]}
+    return {**part, key: names.get(part[key], part[key])}
 
 
 def renamed(part: Any, place: list[str], names: Names) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from rcdiag import load_result
+from rcdiag.pages.replay.words import alike
 from tests.engine_models import make_model
 from tests.usecases.replay.conftest import table_for
 
@@ -67,14 +70,16 @@ def test_the_screen_holds_every_number_at_80_columns(rcdiag, model, table, monke
     ran = rcdiag("replay", table, "--model", model, *STEP, "-v")
     assert ran.code == 0, ran.err
     assert max(map(len, ran.out.splitlines())) <= 80
-    document = rcdiag("replay", table, "--model", model, *STEP, "--json").document
-    for name, preset in document["presets"].items():
+    document = rcdiag("replay", table, "--model", model, *STEP, "--json").out
+    for group in alike(load_result(io.StringIO(document))):
         (line,) = [
-            item for item in ran.out.splitlines() if item.split()[:1] == [name] and "%" in item
+            item
+            for item in ran.out.splitlines()
+            if item.startswith(f"{group.title} ") and "%" in item
         ]
         assert "…" not in line
-        if preset["gradient"] is not None and preset["loss"] is not None:
-            assert f"{preset['gradient']['grad_norm']:.2g}" in line.split()
+        if group.preset.gradient is not None and group.preset.loss is not None:
+            assert f"{group.preset.gradient.grad_norm:.2g}" in line.split()
 
 
 def test_fresh_rewards_and_the_saved_model(rcdiag, model, table, reward, tmp_path):

@@ -47,10 +47,10 @@ def document_of(result: Path) -> dict[str, Any]:
     return json.loads(result.read_text())
 
 
-ANSWERS = {
-    "no-correction": "no correction: no candidate has a lower error",
-    "cannot-distinguish": "candidates cannot be distinguished on this table",
-    "fix-the-cause": "fix the cause: no weights repair this table",
+CHOICES = {
+    "no-correction": "none: train without a correction",
+    "cannot-distinguish": "no choice: candidates cannot be distinguished",
+    "fix-the-cause": "no choice until the cause is fixed",
 }
 
 
@@ -62,8 +62,7 @@ def test_one_screen_has_the_choice_and_why_and_how_to_paste_it(rcdiag, swept, mo
     assert len(out.splitlines()) <= 40
     advice = document_of(result)["recommendation"]
     words = " ".join(out.split())
-    answer = ANSWERS.get(advice["answer"], f"use {advice['choice']}")
-    assert f"choice {answer}" in words
+    assert f"choice {CHOICES.get(advice['answer'], advice['choice'])} why " in words
     assert f"why {advice['reasons'][-1]}"[:40] in words
     if advice["answer"] == "fix-the-cause":
         assert "--emit" not in words

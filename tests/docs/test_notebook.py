@@ -23,8 +23,8 @@ def test_the_notebook_runs_and_draws_two_plots(monkeypatch):
     texts = [[item["data"].get("text/plain") for item in cell] for cell in shown]
     assert texts == [[item["data"].get("text/plain") for item in cell] for cell in stored]
     words = "".join("".join(cell["source"]) for cell in notebook["cells"])
-    assert "No estimator is better than none" in words
-    assert "no-correction" in "".join(texts[-1][0])
+    assert "do not tell which correction is best" in words
+    assert "cannot-distinguish" in "".join(texts[-1][0])
 
 
 def test_the_stored_notebook_is_small():

@@ -90,11 +90,10 @@ def shares_chart(result: ReplayResult) -> Chart:
     """Return the same sums; presets whose lines lie on each other share one."""
     tones: tuple[Tone, ...] = ("first", "second", "soft")
     looks = cycle(product((False, True), tones))
+    no_correction: tuple[bool, Tone] = (False, "ink")
     series, rows = [], []
     for names, sums in _alike(result):
-        dashed, tone = next(looks)
-        if "naive" in names:
-            dashed, tone = False, "ink"
+        dashed, tone = no_correction if "naive" in names else next(looks)
         name = _title(names)
         series.append(
             Series(label=name, y="share", group="preset", only=name, tone=tone, dashed=dashed)

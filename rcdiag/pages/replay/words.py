@@ -51,7 +51,10 @@ def answer(result: ReplayResult) -> str:
         return without
     presets = plural(len(verdicts), "preset")
     passing = verdicts.count("ok")
-    if passing:
+    if len(verdicts) == 1:
+        (name,) = (name for name in result.presets if name not in same)
+        sentence = f"{name}: {verdicts[0]}"
+    elif passing:
         sentence = f"{passing} of {presets} {'passes' if passing == 1 else 'pass'} all health rules"
     else:
         counts = [
@@ -64,7 +67,7 @@ def answer(result: ReplayResult) -> str:
         sentence += f"; {without}"
     valid = result.diagnosis is not None and result.diagnosis.verdict == "correctable"
     if valid and not passing:
-        return f"weights are valid, but {sentence}: remove the cause first"
+        return f"weights are valid, but {sentence}; remove the cause first"
     return sentence
 
 

@@ -56,6 +56,15 @@ def recommended(result: SweepResult) -> str:
     return f"{ANSWERS[advice.answer]}{f' {advice.choice}' if advice.answer == 'take' else ''}"
 
 
+def chosen(advice: Recommendation) -> str:
+    """Name the choice, or say why there is none."""
+    if advice.choice is not None:
+        return "none: train without a correction" if advice.choice == "none" else advice.choice
+    if advice.answer == "fix-the-cause":
+        return "no choice until the cause is fixed"
+    return "no choice: candidates cannot be distinguished"
+
+
 def as_good(advice: Recommendation) -> list[str]:
     """Name the candidates whose expected error is the choice's, or less, or hardly more.
 
@@ -117,12 +126,12 @@ def by_default(result: SweepResult) -> str:
 
 
 def to_paste(result: SweepResult) -> str:
-    """Say which command writes the configuration."""
+    """Return the command that writes the configuration: of the choice, or of one that is named."""
     advice = result.recommendation
     if advice.answer == "fix-the-cause":
         return ""
     trainer = str(result.provenance.get("trainer", "verl"))
     command = of_same_data(result, "sweep")
     if advice.choice is None:
-        return f"{command} --emit {trainer} --candidate NAME, for one that you choose"
+        return f"{command} --emit {trainer} --candidate NAME"
     return f"{command} --emit {trainer} > correction.yaml"

@@ -189,7 +189,7 @@ def candidate_gradients(
 
     def by_cluster(values: Array) -> Array:
         """Add up values of sequences, [clusters, 1]."""
-        return np.bincount(at, values, len(used)).astype(np.float64)[:, None]
+        return np.bincount(at, values, len(used)).astype(np.float64, copy=False)[:, None]
 
     def gradient(weights: Array, factor: Array) -> Array:
         """Add up the gradients of log-probs with weights of tokens and a factor of sequences."""
