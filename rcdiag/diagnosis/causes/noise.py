@@ -14,7 +14,7 @@ DIRECTED, EXPLAINED = 0.3, 0.02
 # The first tokens, or the later half, stand apart by so many times.
 AT_A_PLACE = 3.0
 # Share of squared log-ratios of one sign; rounding moves tokens both ways.
-MOST_ONE_SIDED, ALL_OF_ONE_SIGN = 0.8, 0.98
+MOST_ONE_SIDED = 0.8
 # A tail without a place: the largest thousandth of the tokens holds so much of the squares, and
 # the largest hundredth stands in so many different rows, as far as there are rows.
 MOST_IN_TAIL, SPREAD_OVER_ROWS = 0.5, 0.6
@@ -98,11 +98,7 @@ def _moe_routing(signs: Signs) -> Suspicion | None:
     law = signs.law
     if not len(signs.case.tokens) or noisy(signs) or law.tail_share < MOST_IN_TAIL:
         return None
-    if (
-        law.rms_of_bulk > BULK
-        or law.one_sided > ALL_OF_ONE_SIGN
-        or signs.validity.answer == INVALID
-    ):
+    if law.rms_of_bulk > BULK or signs.validity.answer == INVALID:
         return None
     anywhere = not set(structures(signs)) - {"of one sign", "in some rows alone"}
     anywhere &= abs(law.by_token_id.correlation) < DIRECTED

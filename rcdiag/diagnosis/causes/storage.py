@@ -20,9 +20,10 @@ from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 CERTAIN = 0.98
 # Times the error of rounding by which log-ratios tell of something else.
 BEYOND_ROUNDING = 1.5
-# A logarithm of another base is a multiple of the other side's up to noise: how near the median
-# factor is to that of the base, and which share of the rms the factor leaves.
-NEAR_THE_BASE, MOST_LEFT_BY_BASE = 0.005, 0.35
+# A logarithm of another base is a multiple of the other side's up to noise: how near the logarithm
+# of the median factor is to that of the base, and which share of the rms the factor leaves.
+NEAR_THE_BASE, MOST_LEFT_BY_BASE = 0.03, 0.35
+TEMPERATURES = np.arange(1, 21) / 10  # that runs are set to; divided log-probs are multiples too
 # Quantiles of two columns, and how far their logarithms are apart at most where they are alike.
 ODDS, ALIKE = (0.02, 0.05, 0.1, 0.2), 0.35
 # Nats between a value that stands for none and all others.
@@ -196,8 +197,9 @@ def _log_base(signs: Signs) -> Suspicion | None:
             # Without noise the factor is exact: 0.7, a usual temperature, is not ln 2.
             if max(column.positive.mean(), np.mean(column.other > LARGEST_LOG_PROB)) > 0.01:
                 continue  # no logarithm of a probability, whatever the base
-            exact = abs(k / ratio - 1) < NEAR_THE_BASE and left < MOST_LEFT_BY_BASE
-            if not exact or column.is_no_factor(ratio) or _by_temperature(signs, k, ratio):
+            if left > MOST_LEFT_BY_BASE or not _nearest_to_base(k, ratio):
+                continue
+            if column.is_no_factor(ratio) or _by_temperature(signs, k, ratio):
                 continue
             return Suspicion(
                 confidence=0.97,
@@ -209,6 +211,15 @@ def _log_base(signs: Signs) -> Suspicion | None:
                 mended=_mended(signs.case, policy, partial(np.multiply, 1.0 / ratio)),
             )
     return None
+
+
+def _nearest_to_base(k: float, ratio: float) -> bool:
+    """Tell whether a factor is near that of a base, and nearer than to that of a temperature."""
+    if not k > 0:
+        return False
+    off = abs(np.log(k / ratio))
+    others = np.abs(np.log(np.concatenate([TEMPERATURES, 1 / TEMPERATURES]) / k))
+    return bool(off < NEAR_THE_BASE and off < others.min())
 
 
 def _by_temperature(signs: Signs, k: float, ratio: float) -> bool:
@@ -295,7 +306,9 @@ def _padding(signs: Signs) -> Suspicion | None:
     ids, counts = np.unique(case.token_id[last], return_counts=True)
     padding = zero & (case.token_id == ids[counts.argmax()])
     repeated = int(np.count_nonzero(padding[last] & padding[last - 1]))
-    if repeated < max(FEWEST_PADDED, LEAST_PADDED * len(last)):
+    # What a policy samples stands elsewhere too: padding is one run at the end of its row.
+    runs = int(np.count_nonzero(padding & ~np.append(padding[1:], False)))
+    if repeated < max(FEWEST_PADDED, LEAST_PADDED * len(last)) or runs > len(last):
         return None
     return Suspicion(
         confidence=0.95,

@@ -28,8 +28,8 @@ BY_FORKS = "log-prob between two tokens of one context, sampler / trainer"
 POWERS, LEAST_POWER = (0.3, 3.3), 0.03
 # Share of squared log-ratios that a temperature must explain, and one that rows declare.
 MOST_OF_SQUARES, DECLARED = 0.4, 0.2
-# Under a cap on logits rare tokens are moved less than a power would move them, by this share.
-CAPPED = 0.1
+# How much of a declared temperature's logarithm the slope may show: from less than half on.
+LEAST_OF_DECLARED, MOST_OF_DECLARED = 0.4, 1.25
 # The mean log-ratio of divided log-probs over the mean surprisal is at most this.
 MOST_OF_SURPRISAL = 3.0
 # Share of what parts two tokens that a declared temperature leaves beside other differences.
@@ -41,8 +41,6 @@ LEFT_BY_FACTOR, TIED = 0.03, 0.8
 # Nats by which all tokens together are likelier under one of two distributions, so that the odds
 # are 150 to 1, and standard errors of the mean.
 LIKELIER, LIKELIER_Z = 5.0, 2.5
-# Temperatures are set in tenths: by how much one of two must be nearer to a tenth to be meant.
-ROUND = 0.015
 EITHER = 0.6  # confidence where either distribution may have sampled
 
 
@@ -79,16 +77,13 @@ def _whose(power: float, declared: float | None) -> str:
     """Return whose temperature is missing where the recorded distribution sampled.
 
     Either the trainer divides by the power and the sampler does not, or the sampler divides by its
-    reciprocal and the trainer does not. Where rows declare no temperature, the round one of the two
-    is meant, and of two round ones the one below 1, as nearly all runs have it.
+    reciprocal and the trainer does not. Where rows declare no temperature, that of the two which is
+    below 1 is meant, as nearly all runs have it.
     """
-    ignored, left_out = "sampler-ignores-temperature", "trainer-without-temperature"
+    ignored = power < 1.0
     if declared is not None and declared != 1.0:
-        return ignored if np.log(power) / np.log(declared) > 0 else left_out
-    off = {name: abs(T - round(T, 1)) for name, T in ((ignored, power), (left_out, 1 / power))}
-    if abs(off[ignored] - off[left_out]) > ROUND:
-        return min(off, key=off.__getitem__)
-    return ignored if power < 1.0 else left_out
+        ignored = np.log(power) / np.log(declared) > 0
+    return "sampler-ignores-temperature" if ignored else "trainer-without-temperature"
 
 
 def power_of_laws(signs: Signs) -> float | None:
@@ -126,18 +121,12 @@ def _power(signs: Signs) -> Power | None:
     power = signs.law.power
     if power is None or not POWERS[0] < power < POWERS[1] or abs(np.log(power)) < LEAST_POWER:
         return None
-    least = DECLARED if declared is not None and _agrees(power, declared) else MOST_OF_SQUARES
-    if signs.law.by_log_prob < least or _as_under_a_cap(signs.law):
-        return None
-    return Power(power, BY_SLOPE)
-
-
-def _as_under_a_cap(law: Law) -> bool:
-    """Tell whether rare tokens are moved less than others: a cap takes from large logits alone."""
-    power, rare = law.power, law.power_of_rare
-    if power is None or rare is None or rare <= 0:
-        return True
-    return bool(abs(np.log(rare)) < (1.0 - CAPPED) * abs(np.log(power)))
+    if declared not in (None, 1.0) and signs.law.by_log_prob >= DECLARED:
+        # Contexts with several likely tokens draw the slope towards 1, and to one side alone.
+        stated = min((declared, 1 / declared), key=lambda T: abs(np.log(T / power)))
+        if LEAST_OF_DECLARED < np.log(power) / np.log(stated) < MOST_OF_DECLARED:
+            return Power(stated, BY_SLOPE)
+    return Power(power, BY_SLOPE) if signs.law.by_log_prob >= MOST_OF_SQUARES else None
 
 
 def _but_for_more(forks: Forks, declared: float) -> bool:
@@ -175,12 +164,6 @@ def _stated(signs: Signs, seen: Power | None) -> tuple[str, Power, str] | None:
 def _between(forks: Forks, power: float) -> bool:
     """Tell whether a power that is too near to 1 to be seen in forks may be there."""
     return bool(abs(np.log(power)) < 2 * A_POWER and forks.left < 2 * ROUNDING)
-
-
-def _agrees(power: float, declared: float) -> bool:
-    """Tell whether a power is the temperature of the rows, or one over it."""
-    expected = abs(np.log(declared))
-    return bool(abs(abs(np.log(max(power, 1e-9))) - expected) < max(0.03, 0.25 * expected))
 
 
 def _temperature_cause(slug: str):
@@ -338,8 +321,8 @@ def _softcap(signs: Signs) -> Suspicion | None:
         return None
     if not POWERS[0] < law.power < POWERS[1] or signs.validity.answer == INVALID:
         return None
-    if forks.of_one_power if forks is not None else not _as_under_a_cap(law):
-        return None
+    if forks is None or forks.of_one_power:
+        return None  # without two tokens of one context a cap looks like a temperature
     flatter = "sampler" if law.power < 1 else "trainer"
     return Suspicion(
         confidence=0.85,

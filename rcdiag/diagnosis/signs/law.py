@@ -132,15 +132,6 @@ class Law:
         return None if self.rare_line is None else 1.0 - self.rare_line.slope
 
     @cached_property
-    def power_of_rare(self) -> float | None:
-        """Return the same of the rarest quarter of the tokens alone."""
-        trainer = self.tokens.trainer
-        rare = trainer < np.quantile(trainer, 0.25)
-        if rare.sum() < FEWEST_OF_LINE:
-            return None
-        return 1.0 - fit_line(trainer[rare], self.log_ratio[rare]).slope
-
-    @cached_property
     def by_log_prob(self) -> float:
         """Return the share of squared log-ratios that the log-prob of either side explains,
         whichever function of it they are; the smaller share of the two sides.

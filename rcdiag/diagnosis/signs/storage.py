@@ -207,20 +207,6 @@ class StoredColumn:
         left = values - k * other
         return k, float(np.sqrt(np.mean(left**2) / max(np.mean(values**2), 1e-300)))
 
-    def is_all(self, factor: float) -> bool:
-        """Tell whether values are `factor` times the other side's at sure and rare tokens alike.
-
-        Another law or other weights move sure tokens by other factors than rare ones; the base of
-        a logarithm moves all by one, whatever else is wrong besides.
-        """
-        # A factor that is far from 1 is hardly ever another's.
-        most = BY_OTHERS * abs(np.log(factor))
-        sure, *parts = self._off(factor)
-        if abs(_median(sure)) > 4 * most or min(len(part) for part in parts) < FEWEST_ALIKE:
-            return False
-        middles = np.array([_median(part) for part in parts])
-        return bool(np.abs(middles).max() < most and abs(middles.mean()) < most / 3)
-
     def is_no_factor(self, factor: float) -> bool:
         """Tell whether sure tokens, or rare ones, are far from `factor` times the other side's."""
         sure, *parts = self._off(factor)
