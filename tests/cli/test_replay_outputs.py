@@ -84,7 +84,7 @@ def test_one_screen_holds_the_replay_of_twenty_presets(rcdiag, monkeypatch):
     words = " ".join(out.split())
     assert "weights are valid, but none of 18 presets passes all health rules" in words
     assert words.index("remove the cause first") < words.index("no correction ")
-    assert "staleness" not in out
+    assert "old → current" not in out
 
 
 def test_verbose_names_the_rules_of_every_preset(rcdiag, table):
