@@ -49,7 +49,7 @@ class Root(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that is asked for; an unknown name is held against all of them."""
+        """Find the command that is asked for; an unknown name is compared with all of them."""
         if args and args[0] not in NAMES:
             self.all_commands(ctx)
         return super().resolve_command(ctx, args)

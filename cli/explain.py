@@ -109,7 +109,7 @@ def _rows(entry: Entry) -> Iterator[tuple[str, Any]]:
 def _label(entry: Entry, row: str) -> str:
     if row != "generations":
         return row
-    return {"trainer": "has", "backend": "options", "cause": "mend in"}.get(entry.kind, "trainers")
+    return {"trainer": "has", "backend": "options", "cause": "fix in"}.get(entry.kind, "trainers")
 
 
 def _cell(value: Any) -> RenderableType:

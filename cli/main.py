@@ -10,7 +10,7 @@ from typing import NoReturn
 from cli.interrupts import interrupts
 from cli.terminal.visible import visible
 
-# Errors of the system that no input is to blame for, and that a user can mend.
+# Errors of the system that the input does not cause, and that a user can fix.
 SYSTEM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE}
 
 

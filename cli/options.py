@@ -48,7 +48,7 @@ Given = Annotated[
     typer.Option(
         "--given",
         metavar="NAME=VALUE",
-        help="A fact that the dump lacks: `temperature=0.7`, `group_size=8`; repeatable",
+        help="A fact that is missing in the dump: `temperature=0.7`, `group_size=8`; repeatable",
     ),
 ]
 Column = Annotated[

@@ -42,9 +42,9 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
             _print_finding(out, finding)
         draw_closing(out, line)
         return
-    measured = Console(file=io.StringIO(), width=out.width)
-    begin(measured)
-    left = LINES - measured.file.getvalue().count("\n") - 4  # two blanks, "and more", "more"
+    begun = io.StringIO()
+    begin(Console(file=begun, width=out.width))
+    left = LINES - begun.getvalue().count("\n") - 4  # two blanks, "and more", "more"
     draw_findings(out, result, max(left, FINDINGS))
     out.print()
     draw_lines(out, [("more", more(result))])

@@ -117,7 +117,7 @@ def _labelled(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def draw_against_weights(out: Console, diagnosis: Diagnosis | None) -> None:
-    """Draw beneath a table of corrections that none of them mends the table, where so."""
+    """Say below the corrections that none of them repairs the table, if so."""
     against = None if diagnosis is None else diagnosis.against_weights
     if against is not None:
         out.print(f"[{COLOURS['error']}]{escape(against)}[/]")

@@ -194,6 +194,6 @@ def explanation(name: str) -> dict[str, str] | None:
         "direction": entry.direction,
         "unit": entry.units,
         "healthy": entry.healthy,
-        **{name: words for name, words in entry.parts.items() if name in ("shows", "mend")},
+        **{name: words for name, words in entry.parts.items() if name in ("shows", "fix")},
     }
     return {heading: words for heading, words in parts.items() if words}

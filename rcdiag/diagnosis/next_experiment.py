@@ -50,7 +50,7 @@ def next_experiment(case: Case, verdict: str, causes: Sequence[NamedCause]) -> l
 
 
 def _other_side(case: Case) -> Action:
-    """Name the command that fills the column which the table lacks."""
+    """Name the command that fills the missing column."""
     column = "`old_log_probs`" if case.sampler != "old" else "`rollout_log_probs`"
     if can_be_scored(case):
         return Action(

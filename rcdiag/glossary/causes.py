@@ -53,8 +53,8 @@ def _parts(words: CauseWords) -> dict[str, str]:
         "at fault": SIDES[words.side],
         "verdict": VERDICTS[words.verdict],
         "shows": words.shows,
-        "told apart": words.told_apart,
-        "mend": numbered(words.mend),
+        "similar": words.told_apart,
+        "fix": numbered(words.mend),
     }
 
 

@@ -140,7 +140,7 @@ def _names(diagnosis: Diagnosis) -> str:
 
 
 def open_beside(diagnosis: Diagnosis) -> str | None:
-    """Say what cannot be told although a cause is named; None where a verdict is given."""
+    """Say what is open although a cause is named; None where the verdict is not inconclusive."""
     if diagnosis.verdict != "inconclusive" or not diagnosis.causes:
         return None
     first = diagnosis.causes[0]

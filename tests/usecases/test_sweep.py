@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from math import nan
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
@@ -53,7 +55,20 @@ def test_every_family_and_candidate_is_there(result):
     assert {item.name for item in result.recommendation.candidates} == set(CANDIDATES)
     assert (result.num_sequences, result.num_groups_with_two, result.num_clusters) == (ROWS, 40, 40)
     assert result.provenance["trainer"] == find_trainer("verl").name
-    assert result.forecast.points
+    # Of at most 11 tokens a response, and not tested: nothing is expected beyond them.
+    assert result.forecast.holds is None
+    assert result.forecast.points == []
+
+
+def test_a_forecast_that_could_not_be_tested_ends_at_the_longest_response():
+    path = Path(__file__).parents[2] / "sample_data" / "stale.parquet"
+    table = open_table(path)
+    result = sweep(table, thresholds=2)
+    longest = max(len(row) for row in pq.read_table(path)["response_ids"].to_pylist())
+    lengths = [point.response_length for point in result.forecast.points]
+    assert result.forecast.holds is None
+    assert lengths[0] < longest / 4
+    assert longest / 2 < lengths[-1] <= longest
 
 
 def test_the_document_is_read_back_as_it_was(result):

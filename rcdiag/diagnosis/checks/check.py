@@ -33,7 +33,7 @@ class CheckInput:
     values: Mapping[str, MetricValue] = field(default_factory=dict)  # metrics that may be touched
     plan: Plan | None = None  # the corrections that were wanted
     where: Callable[[int], str] | None = None  # file and row of a row of the table, as errors say
-    # Columns that the table lacks -> its own columns that may be meant, and are not read.
+    # Missing columns -> columns of the table that may be meant, and are not read.
     unread: Mapping[str, str] = field(default_factory=dict)
     naming: Naming = field(default_factory=Naming)  # columns that are read under other names
 

@@ -300,7 +300,7 @@ def _left_out_of_join(given: CheckInput) -> Iterator[Observation]:
     if report is None or not (report.tokens_differ or any(report.missing_rows.values())):
         return
     lacking = "; ".join(
-        f"{table} lacks {count:,}" for table, count in report.missing_rows.items() if count
+        f"{count:,} missing in {table}" for table, count in report.missing_rows.items() if count
     )
     differ = f"{report.tokens_differ:,} with different tokens" if report.tokens_differ else ""
     reasons = "; ".join(reason for reason in (lacking, differ) if reason)

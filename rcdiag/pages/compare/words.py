@@ -21,7 +21,7 @@ def answer(result: CompareResult) -> str:
 
 
 def _largest_step(ladder: Ladder) -> str:
-    """Say which step adds most, and how much of the whole where its share can be told."""
+    """Say which step adds most, and its share if that is certain."""
     largest = max(ladder.rungs, key=lambda rung: rung.contribution.value or 0.0)
     if largest.share.value is None:
         return ""

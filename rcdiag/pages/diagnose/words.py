@@ -20,11 +20,11 @@ def answer(result: DiagnoseResult) -> str:
     """Say what the experiments explain."""
     if result.trainer_model is None:
         return "from the table only: --model CKPT runs experiments"
-    told = [one for one in result.experiments if one.explained]
+    explained = [one for one in result.experiments if one.explained]
     count = len({one.experiment for one in result.experiments})
     ran = f"{plural(count, 'experiment')} in {result.duration:.0f} s"
     rows = "" if result.steps_of_model is None else f"; {_steps(result.steps_of_model)}"
-    if not told:
+    if not explained:
         causes = result.diagnosis.causes if result.diagnosis else []
         if all(cause.slug in NOTHING_WRONG for cause in causes):
             return f"{ran}: nothing but engine noise is left to explain{rows}"
@@ -35,7 +35,7 @@ def answer(result: DiagnoseResult) -> str:
             else "none fits a column better than the checkpoint itself"
         )
         return f"{ran}; {none}{rows}"
-    best = max(told, key=lambda one: one.gain)
+    best = max(explained, key=lambda one: one.gain)
     return f"{ran}; {explains(best)}{rows}"
 
 
