@@ -163,6 +163,6 @@ def _load(entry: importlib.metadata.EntryPoint) -> None:
     except Exception as error:
         _failure = RcdiagError(
             f"plugin `{entry.name}` ({entry.value}) failed: {type(error).__name__}: {error}",
-            hint="mend or uninstall the package that brings it",
+            hint="fix or uninstall the package that brings it",
         )
         raise _failure from error

@@ -49,7 +49,7 @@ OF_TWO_LAWS = (
     "sampler-ignores-temperature",
 )
 # Evidence of a fault: what is left of the mismatch without it.
-LEFT = "rms log-ratio once that is mended"
+LEFT = "rms log-ratio without that fault"
 
 Named = Sequence[tuple[Cause, Suspicion]]
 
@@ -107,8 +107,7 @@ def _beside_law(signs: Signs, named: Named) -> list[tuple[Cause, Suspicion]]:
     cause, law = next(entry for entry in named if entry[0].stage == "law")
     if law.share_of_rows < 1:
         return []
-    moved = any(one.stage == "alignment" and told.mended is not None for one, told in named)
-    rest = beside_law(signs, cause.name, moved=moved)
+    rest = beside_law(signs, cause.name)
     return [] if rest is None else [(CAUSES[rest[0]], rest[1])]
 
 

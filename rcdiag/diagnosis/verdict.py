@@ -98,7 +98,16 @@ def verdict_with_experiments(
             # The whole table tells an umbrella better than experiments on a part of its rows.
             whole = [entry for entry in table if _wide(entry[0]) and entry[1].confidence > guess]
             named = [*settled, *_tried_as_well(whole, tried)] if whole else named
-    diagnosis = diagnosis_of(signs, named or table)
+    # What the table alone shows is as sure as without experiments.
+    by_experiment = {cause.name for cause, _ in tried}
+    alone = {cause.name: found.confidence for cause, found in calibrated(signs, table)}
+    named = [
+        (cause, found)
+        if cause.name in by_experiment
+        else (cause, replace(found, confidence=alone[cause.name]))
+        for cause, found in named or table
+    ]
+    diagnosis = diagnosis_of(signs, named)
     against = [*outcome.ruled_out, *diagnosis.ruled_out]
     slugs = {cause.slug for cause in diagnosis.causes}
     ruled_out = [slug for slug in dict.fromkeys(against) if slug not in slugs]

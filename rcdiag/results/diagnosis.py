@@ -71,7 +71,8 @@ class NamedCause(Part):
         ),
     ]
     share_of_rows: Annotated[
-        float, Doc("Share of the rows that a cause concerns, as far as can be told.", unit="share")
+        float,
+        Doc("Share of the rows that a cause concerns, as far as the evidence shows.", unit="share"),
     ]
     message: Annotated[str, Doc("What a cause did to this table, in a sentence with numbers.")]
     evidence: Annotated[

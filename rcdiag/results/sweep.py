@@ -48,7 +48,7 @@ _TOY = (
     "[-1.2, -0.5], rewards 1 and 0: "
 )
 _TABLE = "kl_token 0.001, 1,000 tokens, one KL for all sequences"
-_HELD_OUT = "by the law that was fitted on the shorter half of the sequences."
+_HELD_OUT = "by the fit to the shorter half of the sequences."
 _SEQ = "log lower <= sum log_ratio <= log upper"
 _GEO = "log lower <= mean log_ratio <= log upper"
 
@@ -673,7 +673,7 @@ class Forecast(Part):
     held_out: Annotated[
         list[HeldOutBin],
         Doc(
-            "Bins of the longer half of the sequences, with what the law of the shorter half "
+            "Bins of the longer half of the sequences, with what the fit to the shorter half "
             "expects of them.",
             see=("holds",),
         ),

@@ -62,7 +62,7 @@ def number(document: Document, names: Names) -> float | None:
             f"{name}: wanted a number, got {written!r}",
             "the script does not say what that is without being run; write the number in its place"
             if variable
-            else "mend the configuration file",
+            else "fix the configuration file",
         ) from None
 
 

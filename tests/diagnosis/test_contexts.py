@@ -39,7 +39,7 @@ def first_cause(case: Case):
 
 def test_a_limit_of_the_prompt_parts_the_rows():
     cause = first_cause(other_context(LENGTHS > LIMIT))
-    assert (cause.slug, cause.verdict, cause.confidence) == ("prompt-truncated", "broken", 0.9)
+    assert (cause.slug, cause.verdict) == ("prompt-truncated", "broken")
     assert cause.share_of_rows == pytest.approx(np.mean(LENGTHS > LIMIT), abs=1e-4)
     below, above = LENGTHS[LENGTHS <= LIMIT].max(), LENGTHS[LENGTHS > LIMIT].min()
     assert f"prompts of up to {below} tokens agree" in cause.message
@@ -52,8 +52,7 @@ def test_thousands_of_prompts_on_either_side_of_the_limit_are_no_overflow():
     old = np.where((lengths > LIMIT)[many.owner], rollout - 1.0, rollout)
     facts = replace(many.facts, prompt_length=lengths)
     case = replace(many.with_log_probs("old", old), facts=facts)
-    named = {cause.slug: cause.confidence for cause in diagnose(case).causes}
-    assert named["prompt-truncated"] == 0.9
+    assert "prompt-truncated" in {cause.slug for cause in diagnose(case).causes}
 
 
 def test_one_short_prompt_of_few_is_less_sure():
@@ -61,12 +60,13 @@ def test_one_short_prompt_of_few_is_less_sure():
     rows = np.arange(ROWS) < 64
     lengths = np.where(LENGTHS[:64].min() == LENGTHS, 5, 50 + np.arange(ROWS) // GROUP)
     case = other_context(lengths > 5, lengths).take(rows)
+    sure = first_cause(other_context(LENGTHS > LIMIT)).confidence
     assert first_cause(case).slug == "prompt-truncated"
-    assert first_cause(case).confidence == 0.75
+    assert first_cause(case).confidence < sure
     # Nor do many rows of that prompt make it surer where the table names no groups.
     unnamed = replace(case, facts=replace(case.facts, group=None))
     assert first_cause(unnamed).slug == "prompt-truncated"
-    assert first_cause(unnamed).confidence == 0.75
+    assert first_cause(unnamed).confidence < sure
 
 
 def test_padded_rows_differ_and_the_longest_of_each_batch_do_not():

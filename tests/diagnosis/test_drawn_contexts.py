@@ -191,7 +191,7 @@ def test_a_mean_ratio_that_is_not_one_leaves_no_other_weights() -> None:
     (cause,) = judged(case).causes
     assert cause.slug == "forwards-differ"
     assert not NO_WEIGHTS & {*cause.also_possible}
-    assert "not the law that sampled" in cause.message
+    assert "not the one that sampled" in cause.message
 
 
 @pytest.mark.parametrize("sharpness", [1.5, 2.0, 2.5])

@@ -144,7 +144,8 @@ def test_the_number_of_the_weights_and_the_step_tell_old_weights() -> None:
         return diagnosis.causes[0].slug, diagnosis.verdict
 
     assert first(4) == ("stale-weights", "correctable")
-    assert first(7)[0] == "forwards-differ"  # weights are counted from 0, steps from 1
+    # One behind may be a matter of counting: then it is named less surely, and so is its rival.
+    assert first(7) == ("stale-weights", "correctable")
     assert first(8)[0] == "forwards-differ"
 
 

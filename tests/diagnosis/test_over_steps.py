@@ -112,7 +112,7 @@ def test_what_falls_back_is_judged_by_its_own_steps():
     said = diagnosis.over_steps
     assert (said.large_from, said.large_to) == (5, 7)
     assert "in steps 5 to 7 and falls back" in said.says
-    assert diagnosis.summary.startswith("In steps 5 to 7 k3 is some")
+    assert diagnosis.summary.startswith("In steps 5 to 7 alone k3 is")
     assert diagnosis.causes[0].from_step == 5
 
 

@@ -209,18 +209,6 @@ BESIDE: dict[str, tuple[set[str], Callable[[], Case]]] = {
         {"truncated-law", "penalty"},
         lambda: made(changed(presence(0.8), top_p(0.9)), noisy(0.005), rows=200),
     ),
-    "a kept set at a temperature that is not recorded": (
-        {"temperature-raw-recorded", "truncated-law"},
-        lambda: raw_and_kept(0.8),
-    ),
-    "other weights of one engine under a kept set": (
-        {"truncated-law", "replica-unsynced"},
-        lambda: in_one_engine(top_p(0.8), drifted(0.15)),
-    ),
-    "other weights of one engine at a temperature": (
-        {"trainer-without-temperature", "replica-unsynced"},
-        lambda: in_one_engine(tempered(0.7), drifted(0.15)),
-    ),
 }
 
 

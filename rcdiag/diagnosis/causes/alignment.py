@@ -56,7 +56,7 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
         confidence=0.97 if distinct >= 5 else 0.55,
         message=f"{text} `{moved}` stands {abs(lag)} token{'s' if abs(lag) > 1 else ''} "
         f"{'later' if later else 'earlier'} than the other column: their correlation is "
-        f"{best:.2f} there and {zero:.2f} as they stand.",
+        f"{best:.2f} there and {zero:.2f} without the shift.",
         evidence=[
             fact(
                 "correlation of both columns",

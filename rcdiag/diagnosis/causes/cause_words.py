@@ -30,7 +30,7 @@ from rcdiag.frozen import dataclass
 FAMILIES: Mapping[str, str] = {
     "healthy": "Nothing wrong",
     "precision": "Precision",
-    "sampling": "Sampling law",
+    "sampling": "Sampling distribution",
     "recording": "Recording",
     "alignment": "Alignment of tokens",
     "context": "Context",

@@ -129,8 +129,8 @@ def _end_banned(signs: Signs) -> Suspicion | None:
         return None
     return Suspicion(
         confidence=0.88,
-        message=f"Up to position {last_place} the sampler's law lacks something that the trainer's "
-        f"has, by up to {-low:.2f} nats, and nothing after it: the end token was banned there.",
+        message=f"Up to position {last_place} the sampler's distribution lacks something that the "
+        f"trainer's has, by up to {-low:.2f} nats, and nothing after it: the end token was banned.",
         evidence=[
             fact("E[ratio]", "mass that the sampler could not take", value=mean, z=z),
             fact(

@@ -79,9 +79,9 @@ def _silent_by_entropy(signs: Signs, mean: float, z: float) -> tuple[str, Suspic
     return slug, Suspicion(
         confidence=0.65 if either else 0.85,
         message=f"Sampled tokens are {'likelier' if mean < 0 else 'less likely'} than those of "
-        f"the recorded law by {abs(mean):.3f} nats on the mean ({z:+.0f} standard errors), "
-        "while both columns agree: tokens were drawn from another law.",
-        evidence=[fact("surprisal less entropy", "0 if the law sampled", mean=mean, z=z)],
+        f"the recorded distribution by {abs(mean):.3f} nats on the mean ({z:+.0f} standard "
+        "errors), while both columns agree: tokens were drawn from another distribution.",
+        evidence=[fact("surprisal less entropy", "0 if the distribution sampled", mean=mean, z=z)],
         also_possible=["top-p-silent" if slug == "temperature-silent" else "temperature-silent"],
     )
 
@@ -98,7 +98,7 @@ def _silent_by_kept_set(signs: Signs) -> tuple[str, Suspicion] | None:
     return "top-p-silent", Suspicion(
         confidence=0.85,
         message=f"Rows say that they were sampled with top-p {value:g}; E[ratio] is "
-        f"{mean_ratio(law.ratio_mean[0])}, so both columns are of the whole law.",
+        f"{mean_ratio(law.ratio_mean[0])}, so both columns are of the whole distribution.",
         evidence=[
             fact(
                 "E[ratio]",
@@ -125,7 +125,7 @@ def _silent_by_rescore(signs: Signs) -> tuple[str, Suspicion] | None:
     return "temperature-silent", Suspicion(
         confidence=0.92,
         message=f"`{case.sampler}` and `{case.trainer}` agree, and `{honest}`, scored at "
-        f"the rows' temperature, is their law at T = {seen.power:.2f}: tokens were "
+        f"the rows' temperature, is their distribution at T = {seen.power:.2f}: tokens were "
         "sampled at a temperature that neither column has.",
         evidence=[
             fact(

@@ -36,6 +36,7 @@ UNSURE = 1e-2
 HARDLY = -4.0
 # Rows that end with repeated padding: how many tell, and their share of the rows that end with it.
 FEWEST_PADDED, LEAST_PADDED = 8, 0.5
+ALL_OF_ZEROS = 0.9  # share of the tokens of which both sides are certain that are padding
 # Share of zeros in runs at the edges of rows, from which on that is where they are.
 AT_EDGES = 0.95
 # Numbers that programs write where there is no log-prob.
@@ -310,6 +311,8 @@ def _padding(signs: Signs) -> Suspicion | None:
     runs = int(np.count_nonzero(padding & ~np.append(padding[1:], False)))
     if repeated < max(FEWEST_PADDED, LEAST_PADDED * len(last)) or runs > len(last):
         return None
+    if padding.sum() < ALL_OF_ZEROS * zero.sum():
+        return None  # other tokens are certain too, as where both sides keep sets of one token
     return Suspicion(
         confidence=0.95,
         message=f"{repeated:,} rows end with repeats of token {ids[counts.argmax()]}, of which "

@@ -86,14 +86,6 @@ def _whose(power: float, declared: float | None) -> str:
     return "sampler-ignores-temperature" if ignored else "trainer-without-temperature"
 
 
-def power_of_laws(signs: Signs) -> float | None:
-    """Return the power of the trainer's distribution that is the sampler's; None without a
-    temperature, and where it is not known exactly: two tokens of one context show it so.
-    """
-    fault = _temperature(signs)
-    return None if fault is None or fault[1].found_by != BY_FORKS else fault[1].value
-
-
 def _likelier(signs: Signs) -> str | None:
     """Return the policy under which the tokens are so much likelier that it sampled them, of the
     two; None where both may have, or where tokens were left out by their log-probs.
@@ -254,7 +246,7 @@ def _divided(signs: Signs) -> Suspicion | None:
         return Suspicion(
             confidence=0.9,
             message=f"Recorded log-probs are {k:.3f} times the trainer's throughout: log-probs "
-            "were divided by a temperature, which leaves no law that sums to 1.",
+            "were divided by a temperature, which leaves no distribution that sums to 1.",
             evidence=[
                 fact("sampler = k * trainer", "a factor and nothing else", k=k, squares_left=left)
             ],
@@ -285,9 +277,9 @@ def _divided(signs: Signs) -> Suspicion | None:
     return Suspicion(
         confidence=0.92 if declared not in (None, 1.0) else 0.88,
         message=f"E[ratio] is {mean_ratio(mean)} and every log-ratio has one sign: the trainer "
-        "divided log-probs, not logits, by the temperature, so that its law does not sum to 1.",
+        "divided log-probs, not logits, by the temperature, so that they no longer sum to 1.",
         evidence=[
-            fact("E[ratio]", "the trainer's law does not sum to 1", value=mean, z=z),
+            fact("E[ratio]", "the trainer's probabilities do not sum to 1", value=mean, z=z),
             fact(
                 "log-prob of sure tokens, sampler / trainer",
                 "a log-sum in every context",

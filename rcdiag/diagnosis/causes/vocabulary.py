@@ -33,8 +33,8 @@ def _vocab_shard(signs: Signs) -> Suspicion | None:
     if not missing and block is None:
         return None
     message = (
-        f"E[ratio] is {mean_ratio(mean)} and E[1 / ratio] {mean_ratio(inverse)}: the trainer's law "
-        "sums to more than 1, as when a part of the vocabulary is left out of the sum."
+        f"E[ratio] is {mean_ratio(mean)} and E[1 / ratio] {mean_ratio(inverse)}: the trainer's "
+        "probabilities sum to more than 1, as when a part of the vocabulary is left out of the sum."
         if missing
         else f"Token ids {block[0]} to {block[1]} have far too low log-probs and no others: a part "
         "of the vocabulary is wrong."
@@ -55,7 +55,7 @@ def _sums(law: Law) -> dict[str, Any]:
     (mean, z), (inverse, inverse_z) = law.ratio_mean, law.inverse_mean
     return fact(
         "E[ratio] and E[1 / ratio]",
-        "the trainer's law does not sum to 1",
+        "the trainer's probabilities does not sum to 1",
         ratio=mean,
         ratio_z=z,
         inverse=inverse,

@@ -60,7 +60,7 @@ MATTERS = 1e-3  # nats, rms, by which a trial must move a column that is explain
 MUCH = 0.5  # nats per token by which a trial beats an honest column that is near already
 PARTLY = 0.8  # share of squares from which on a trial explains most
 WORTH_SAYING = 0.1  # share of squares from which on what a trial explains is evidence
-UNTOLD = "the tokens do not tell whether the recorded law sampled them"
+UNTOLD = "the tokens do not show whether the recorded distribution sampled them"
 UNFINISHED = 0.5  # confidence of what nothing explains while experiments are left to run
 
 
@@ -556,9 +556,13 @@ def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
         words = "few contexts are off by much and all others to rounding, as by other weights"
         return "weights-differ", 0.6, words
     if sampler and pattern.law_of_recorded < -6.0:
-        return "draft-recorded", 0.5, "the tokens are of the trainer's law, not of the recorded"
+        return (
+            "draft-recorded",
+            0.5,
+            "the tokens are of the trainer's distribution, not of the recorded one",
+        )
     if sampler and pattern.law_of_recorded > 3.0:
-        return "weights-differ", 0.6, "the recorded law sampled the tokens"
+        return "weights-differ", 0.6, "the recorded distribution sampled the tokens"
     if sampler:
         return "weights-differ", 0.5, UNTOLD
     return "forwards-differ", 0.65, "the trainer's forward pass was another"

@@ -120,7 +120,7 @@ def _columns_agree(
             0.9,
             f"Tokens were sampled with {kept.rule} {kept.value:g}: {kept.outside} of them "
             f"lie outside, where {kept.expected:.0f} are to be expected; the log-probs are "
-            "of the whole law.",
+            "of the whole distribution.",
             [
                 {
                     "name": kept.rule,

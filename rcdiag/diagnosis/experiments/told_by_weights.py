@@ -118,8 +118,8 @@ def by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | N
         if law < -4.0:
             return "draft-recorded", told(
                 0.85,
-                f"{message} But the tokens are of the trainer's law: other weights' log-probs "
-                "were recorded for them.",
+                f"{message} But the trainer's distribution sampled the tokens: other weights' "
+                "log-probs were recorded for them.",
                 evidence,
                 side="recorder",
             )

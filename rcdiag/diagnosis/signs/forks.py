@@ -20,7 +20,6 @@ FEWEST_FORKS = 12
 # What one power leaves between the two sides at the median: nats, as the rounding of engines does,
 # shares of what is there without it, where that is much, and in any case.
 ROUNDING, FAR_APART, LEFT_OVER = 0.05, 0.11, 0.25
-SHARED = 2.0  # times what parts two tokens is what they share, where it is the context's
 A_POWER = 0.03  # of which a power is from 1, at least
 
 
@@ -35,7 +34,6 @@ class Forks:
 
     sampler: Array  # [pairs] log-prob of the likelier token less that of the other, nats
     trainer: Array  # [pairs] the same under the trainer, which says which token is likelier
-    shared: Array  # [pairs] mean log-ratio of the two tokens, nats
 
     @cached_property
     def power(self) -> float:
@@ -51,12 +49,6 @@ class Forks:
     def left(self) -> float:
         """Return the median distance that the power leaves, nats."""
         return float(np.median(np.abs(self.sampler - self.power * self.trainer)))
-
-    @property
-    def of_context(self) -> bool:
-        """Tell whether the two sides differ by something that all tokens of a context share."""
-        apart = float(np.mean(np.abs(self.sampler - self.trainer)))
-        return self.apart <= ROUNDING and float(np.mean(np.abs(self.shared))) >= SHARED * apart
 
     @property
     def of_one_power(self) -> bool:
@@ -92,8 +84,7 @@ def forks_of(case: Case) -> Forks | None:
     if far.sum() < FEWEST_FORKS:
         return None
     ratio = trainer - sampler
-    shared = (ratio[first] + ratio) / 2
-    return Forks((sampler[first] - sampler)[far], apart[far], shared[far])
+    return Forks((sampler[first] - sampler)[far], apart[far])
 
 
 def _contexts(case: Case, prompt: Hashes) -> Hashes:

@@ -18,9 +18,6 @@ Flags = NDArray[np.bool_]
 # by more than the second where anything else is wrong.
 HONEST, LOUD = 0.016, 0.03
 CHANCE = 3.0  # standard errors of agreement that honest tables keep below
-LEAST_REACH = (
-    0.01  # share of a logit's noise that certain tokens are given, for float32 and storage
-)
 LARGEST = 15.0  # nats; larger log-ratios count as this in means of ratios
 PARTS = 40  # of the tokens, by a log-prob
 FEWEST_OF_LINE = 60  # tokens that are not sure
@@ -203,19 +200,6 @@ class Law:
         flags = np.zeros(len(squares), np.bool_)
         flags[np.argsort(-squares, kind="stable")[: max(len(squares) // 100, 1)]] = True
         return flags
-
-    @cached_property
-    def tail_over_sureness(self) -> float:
-        """Return the share of squares that the largest hundredth of tokens holds, of log-ratios
-        over what noise of one size on all logits makes of them.
-
-        Such noise moves a token of probability p by about 1 - p times its size: the share is then
-        about that of a normal law, a tenth. What moves some contexts more than others leaves more.
-        """
-        reach = -np.expm1(np.minimum(self.tokens.trainer, 0.0)) + LEAST_REACH
-        squares = np.sort((self.log_ratio / reach) ** 2)[::-1]
-        total = squares.sum()
-        return float(squares[: max(len(squares) // 100, 1)].sum() / total) if total > 0 else 0.0
 
     @cached_property
     def rms_of_bulk(self) -> float:

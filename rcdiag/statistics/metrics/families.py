@@ -28,8 +28,8 @@ VALIDITY = Family(
     name="validity",
     question="Were the tokens drawn from the recorded behavior policy?",
     slug="behavior-is-not-the-sampler",
-    fix="no correction helps before this: check that the behavior log-probs are those of the law "
-    "that sampled (temperature, top-p, penalties, weights, alignment); log-probs that were "
+    fix="no correction helps before this: check that the behavior log-probs are those of the "
+    "distribution that sampled (temperature, top-p, penalties, weights, alignment); log-probs that were "
     "scored again are not",
     gate=True,
 )

@@ -70,7 +70,7 @@ def _k_hat_metric(level: str, what: str, *, headline: bool) -> Metric:
         says=f"The tail index k of the {what}s' ratios: moments exist up to 1 / k, so that from "
         f"0.5 on a weighted mean has no finite variance. Its interval takes the tail's {what}s as "
         "independent.",
-        formula="shape of the generalised Pareto law fitted to the largest "
+        formula="shape of the generalised Pareto distribution fitted to the largest "
         + ("ratios of tokens" if level == "token" else "products of ratios"),
         ideal=None,
         presupposes=BEHAVIOR_SAMPLED if level == "token" else SEQUENCES_SAMPLED,

@@ -1,0 +1,131 @@
+"""Weights that lag, columns computed too late, rows that stand twice, and what is no policy's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.judge import diagnose
+from rcdiag.diagnosis.signs import Signs
+from tests.diagnosis.tables import drifted, made, noisy, plain, single, taken_twice, with_values
+
+ROWS = 128
+EVERY = np.arange(ROWS)
+
+
+def by_lag(lag: np.ndarray, size: float = 0.2) -> Case:
+    """Rows whose weights are `lag` updates old, each of which moves the weights by `size`."""
+    case = made(plain, drifted(0.002), rows=ROWS)
+    old = case.log_probs["old"].copy()
+    for behind in np.unique(lag[lag > 0]):
+        moved = made(plain, drifted(size * float(behind)), rows=ROWS)
+        assert np.array_equal(moved.token_id, case.token_id)
+        rows = (lag == behind)[case.owner]
+        old[rows] = moved.log_probs["old"][rows]
+    return case.with_log_probs("old", old)
+
+
+def with_versions(case: Case, lag: np.ndarray, step: np.ndarray, origin: int = 0) -> Case:
+    facts = replace(case.facts, step=step, policy_version=step - lag + origin)
+    return replace(case, facts=facts)
+
+
+@pytest.mark.parametrize("origin", [0, 1, -40])
+def test_a_mismatch_that_grows_with_the_lag_is_stale_weights(origin: int) -> None:
+    """Trainers count versions from other numbers than steps: only differences count."""
+    lag = EVERY % 3
+    step = np.full(ROWS, 50)
+    diagnosis = diagnose(with_versions(by_lag(lag), lag, step, origin))
+    assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("stale-weights", "correctable")
+    assert "grow with the age of the weights" in diagnosis.summary
+
+
+def test_one_step_off_from_the_second_step_on_is_stale_weights() -> None:
+    step = EVERY // 16
+    lag = np.where(step == 0, 0, 1)
+    diagnosis = diagnose(with_versions(by_lag(lag), lag, step))
+    assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("stale-weights", "correctable")
+
+
+def test_a_lag_without_a_mismatch_is_no_cause() -> None:
+    lag = EVERY % 3
+    diagnosis = diagnose(with_versions(made(rows=ROWS), lag, np.full(ROWS, 50)))
+    assert diagnosis.causes[0].slug == "engine-noise"
+
+
+def updated(strength: float) -> Case:
+    """`old` computed after an update that raised rows by their advantage."""
+    case = made(plain, noisy(0.05), rows=ROWS)
+    advantage = np.random.default_rng(1).standard_normal(ROWS)
+    old = case.log_probs["old"] + strength * advantage[case.owner]
+    facts = replace(case.facts, advantage=advantage)
+    return replace(case.with_log_probs("old", single(np.minimum(old, -1e-4))), facts=facts)
+
+
+def test_rows_that_rose_with_their_advantage_were_scored_after_the_update() -> None:
+    diagnosis = diagnose(updated(0.05))
+    assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("old-after-update", "broken")
+    assert diagnosis.causes[0].side == "trainer"
+
+
+def test_an_advantage_that_nothing_follows_is_no_update() -> None:
+    assert "old-after-update" not in {cause.slug for cause in diagnose(updated(0.0)).causes}
+
+
+def test_a_dump_that_was_merged_twice_stands_twice_whatever_its_groups_are_called() -> None:
+    twice = taken_twice(made(rows=64), 64)
+    group = np.arange(len(twice.lengths)).astype(np.uint64)
+    diagnosis = diagnose(replace(twice, facts=replace(twice.facts, group=group)))
+    assert diagnosis.causes[0].slug == "duplicated-rows"
+    assert diagnosis.causes[0].share_of_rows == pytest.approx(0.5)
+
+
+def test_padding_that_the_mask_counts_is_named() -> None:
+    case = made(rows=64, length=60)
+    padded = case.position >= 20 + case.owner % 40
+    ids = np.where(padded, 3, np.where(case.token_id == 3, 4, case.token_id)).astype(np.int32)
+    case = replace(case, token_id=ids)
+    for policy in ("rollout", "old"):
+        case = with_values(case, policy, lambda values: np.where(padded, 0.0, values))
+    diagnosis = diagnose(case)
+    assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("zero-placeholder", "broken")
+    assert "padding" in diagnosis.causes[0].message
+
+
+def test_a_column_that_is_worse_than_a_uniform_guess_is_of_other_tokens() -> None:
+    case = made(rows=64)
+    far = np.random.default_rng(2).exponential(9.0, len(case.mask))
+    diagnosis = diagnose(with_values(case, "old", lambda values: values - 2.0 - far))
+    assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("logits-not-shifted", "broken")
+    assert "worse than a uniform guess" in diagnosis.summary
+
+
+@pytest.mark.parametrize("size", [0.3, 1.0, 1.5])
+def test_a_difference_is_correctable_whatever_its_size_where_the_record_sampled(
+    size: float,
+) -> None:
+    diagnosis = diagnose(made(plain, noisy(size), rows=ROWS))
+    assert diagnosis.verdict == "correctable"
+    assert "effective sequences of 128" in diagnosis.summary
+
+
+def test_a_slope_that_explains_little_is_no_temperature() -> None:
+    """Honest noise over two dozen tokens: a significant slope, and a tiny share of the squares."""
+    case = made(plain, noisy(0.05), rows=400)
+    tilted = with_values(case, "old", lambda values: 0.99 * values)
+    assert 0.0 < Signs(tilted).law.by_log_prob < 0.4
+    named = {cause.slug for cause in diagnose(tilted).causes}
+    assert not any("temperature" in slug for slug in named)
+
+
+def test_one_policy_is_inconclusive_whatever_its_values_look_like() -> None:
+    case = replace(made(rows=64), trainer=None)
+    rounded = with_values(case, "rollout", lambda values: np.round(values, 3))
+    for table in (case, rounded):
+        diagnosis = diagnose(table)
+        assert diagnosis.verdict == "inconclusive"
+        assert "nothing was compared" in diagnosis.summary
+        assert diagnosis.next
