@@ -78,7 +78,7 @@ def test_every_command_weighs_it(added, table):
         assert first.actions[0].text == "Record the log-prob of the first token too."
         # What it mends is judged again: rounding is all that is left.
         assert others == []
-        assert first.evidence[1]["name"] == "rms log-ratio once that is mended"
+        assert first.evidence[1]["name"] == "rms log-ratio without that fault"
 
 
 def test_it_is_first_on_screen_and_page(added, table, rcdiag):  # noqa: F811

@@ -323,7 +323,7 @@ LAW: dict[str, tuple[str, Callable[[], Case]]] = {
     "presence": ("penalty", lambda: made(presence_penalty(0.5), ENGINE)),
     "repetition": ("penalty", lambda: made(repetition_penalty(1.2), ENGINE)),
     "shard": ("vocab-shard-wrong", lambda: made(plain, without_shard(50, 80))),
-    "capped": ("logit-softcap", lambda: made(plain, noisy(0.01, capped(15.0)))),
+    "capped": ("logit-softcap", lambda: made(plain, noisy(0.01, capped(15.0)), prompts=True)),
     "silent temperature": (
         "temperature-silent",
         lambda: made(tempered(0.8), ENGINE, recorded=plain, entropies=["old"]),

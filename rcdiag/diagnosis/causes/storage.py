@@ -22,7 +22,7 @@ CERTAIN = 0.98
 BEYOND_ROUNDING = 1.5
 # A logarithm of another base is a multiple of the other side's up to noise: how near the logarithm
 # of the median factor is to that of the base, and which share of the rms the factor leaves.
-NEAR_THE_BASE, MOST_LEFT_BY_BASE = 0.03, 0.35
+NEAR_THE_BASE, MOST_LEFT_BY_BASE = 0.05, 0.35
 TEMPERATURES = np.arange(1, 21) / 10  # that runs are set to; divided log-probs are multiples too
 # Quantiles of two columns, and how far their logarithms are apart at most where they are alike.
 ODDS, ALIKE = (0.02, 0.05, 0.1, 0.2), 0.35

@@ -83,7 +83,6 @@ def forks_of(case: Case) -> Forks | None:
     far = apart > FAR
     if far.sum() < FEWEST_FORKS:
         return None
-    ratio = trainer - sampler
     return Forks((sampler[first] - sampler)[far], apart[far])
 
 
