@@ -16,8 +16,6 @@ FEWEST_OF_KIND = 2  # tokens of an id, repeated and new
 LEAST_GAP, SURELY = 0.06, 5.0  # of shares, and standard errors
 FEW, MANY_IDS = 8, 20  # ids that are pushed at most, and ids that must be seen
 ONE_EDGE = 0.93  # of the largest log-ratio, which others of a pushed id reach
-MANY_TOKENS = 10.0  # that share in these squares
-NEARLY_ALL = 0.97  # share of squared log-ratios that pushed ids hold
 # Share of the squares of pushed ids that their push leaves at most, and tokens that it must move.
 MOST_LEFT, FEWEST_MOVED = 0.02, 10
 
@@ -86,7 +84,7 @@ def pushed(signs: Signs) -> Suspicion | None:
         return None
     if law.ratio_mean[1] < -BROKEN:
         return None  # a bias leaves every token possible: E[ratio] stays 1
-    few = _one_way(law) or _nearly_all(law)
+    few = _one_way(law)
     if few is None:
         return None
     named = np.isin(law.tokens.token_id, few.ids)
@@ -153,42 +151,6 @@ def _one_way(law: Law) -> _FewIds | None:
         f"up to {float((sign * values[named]).max()):.1f} nats, and all others a little "
         f"{'less' if up else 'more'}: a bias on their logits.",
         "of the other sign than those of all other ids",
-    )
-
-
-def _nearly_all(law: Law) -> _FewIds | None:
-    """Look for few ids that hold nearly all of the mismatch, each moved one way.
-
-    Where a pushed token was due, what comes in its place is moved the other way as far.
-    """
-    ids, values = law.tokens.token_id, law.log_ratio
-    squares, fourths = np.bincount(ids, values**2), np.bincount(ids, values**4)
-    if np.count_nonzero(np.bincount(ids) >= 8) < MANY_IDS:
-        return None
-    order = np.argsort(-squares)[:FEW]
-    held = np.cumsum(squares[order]) / max(float(squares.sum()), 1e-300)
-    enough = int(np.searchsorted(held, NEARLY_ALL)) + 1
-    if enough > FEW:
-        return None
-    chosen = order[:enough]
-    # A few tokens that are far off by chance hold the squares of their ids alone.
-    if float(squares[chosen].sum() ** 2 / max(float(fourths[chosen].sum()), 1e-300)) < MANY_TOKENS:
-        return None
-    signs = np.sign(np.bincount(ids, np.sign(values) * values**2)[chosen])
-    ways = (_share_of_squares(values[ids == one], s) for one, s in zip(chosen, signs, strict=True))
-    if min(ways) < 0.95:
-        return None
-    pushed_to = [sign for sign in (-1.0, 1.0) if _one_edge(law, chosen[signs == sign], sign)]
-    if len(pushed_to) != 1:
-        return None
-    share = float(held[enough - 1])
-    return _FewIds(
-        [int(one) for one in chosen],
-        share,
-        f"Of the squared log-ratios {share:.0%} are those of {enough} token ids, and the sampler "
-        f"gives {_named(chosen[signs == pushed_to[0]])} {'more' if pushed_to[0] < 0 else 'less'} "
-        "than the trainer does, never by more than one constant: a bias on their logits.",
-        "few ids hold nearly all of the mismatch, each to one side",
     )
 
 
