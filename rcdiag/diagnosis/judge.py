@@ -29,8 +29,8 @@ ONE_OF = ("law", "difference")
 # variation is then at most 0.1, by Pinsker's inequality.
 COSTS_NOTHING = 0.02
 # Share of rows that agree to rounding once rows were put back where they belong, from which on the
-# others were not; and confidence that what is left differs for a reason of its own.
-PUT_BACK, REST_OF_MENDED = 0.8, 0.55
+# others were not.
+PUT_BACK = 0.8
 # Share of effective sequences below which whole-sequence weights are of little use.
 MOST_LOST = 0.5
 # Causes that say no more than that the two sides differ.
@@ -38,16 +38,7 @@ LAST = "forwards-differ"
 WIDEST = (LAST, "context-differs")
 MUCH_LESS = 0.1  # confidence by which a narrow cause is less believed than an umbrella
 SURE = 0.9  # confidence from which on a cause is not overruled
-# What these mend takes rare tokens out, by which the law that sampled is told.
-TAKES_RARE = ("floor-clip", "mask-includes-tool")
 SILENT = ("temperature-silent", "top-p-silent")
-# Which of two laws sampled is told by their rare tokens: confidence where these were taken out.
-BESIDE_MENDED = 0.7
-OF_TWO_LAWS = (
-    "temperature-raw-recorded",
-    "trainer-without-temperature",
-    "sampler-ignores-temperature",
-)
 # Evidence of a fault: what is left of the mismatch without it.
 LEFT = "rms log-ratio without that fault"
 
@@ -84,7 +75,7 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
         if stage == "law" and not here:
             here = _of_loud_rows(signs)
         if stage in ONE_OF:
-            here = _beside_mended(signs, here, named)
+            here = _but_for_rows_left_out_of_place(signs, here, named)
         while here:
             cause, suspicion = here[0]
             if len(here) > 1:
@@ -111,37 +102,16 @@ def _beside_law(signs: Signs, named: Named) -> list[tuple[Cause, Suspicion]]:
     return [] if rest is None else [(CAUSES[rest[0]], rest[1])]
 
 
-def _beside_mended(signs: Signs, here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
-    """Return suspicions without those of values that mending left where they were, and umbrellas
-    less surely where anything was mended.
+def _but_for_rows_left_out_of_place(signs: Signs, here: Named, named: Named) -> Named:
+    """Return suspicions without those that say only that the two sides differ, where nearly all
+    rows agree once others were put back: what differs belongs to rows that could not be.
     """
-    if any(cause.name in TAKES_RARE for cause, _ in named):
-        # Without the rare tokens, or with those of tools, any law looks sharper than it is.
-        here = [entry for entry in here if entry[0].name not in SILENT]
-        here = [
-            (cause, replace(told, confidence=min(told.confidence, BESIDE_MENDED)))
-            if cause.name in OF_TWO_LAWS
-            else (cause, told)
-            for cause, told in here
-        ]
-    mended = [(cause, told) for cause, told in named if told.mended is not None]
-    if not mended or not here:
-        return list(here)
-    rms = signs.places.rms_of_rows
+    moved = any(cause.stage == "alignment" and found.mended is not None for cause, found in named)
+    rms = signs.places.rms_of_rows if moved else np.empty(0)
     rms = rms[np.isfinite(rms)]
-    moved = any(cause.stage == "alignment" and told.confidence >= SURE for cause, told in mended)
-    # Nearly all rows fit now: the others belong to rows, or tokens, that were not put back.
-    back = moved and len(rms) > 0 and float(np.mean(rms < HONEST)) >= PUT_BACK
-    by_turn = any(cause.name == "shift-after-tool" for cause, _ in mended)
-    left = []
-    for cause, told in here:
-        doubtful = cause.name in WIDEST
-        if (back and doubtful) or (by_turn and cause.name == "context-stripped"):
-            continue
-        if doubtful:
-            told = replace(told, confidence=min(told.confidence, REST_OF_MENDED))
-        left.append((cause, told))
-    return left
+    if not len(rms) or float(np.mean(rms < HONEST)) < PUT_BACK:
+        return here
+    return [entry for entry in here if entry[0].name not in WIDEST]
 
 
 def _is_broken(cause: Cause, suspicion: Suspicion) -> bool:

