@@ -95,7 +95,7 @@ def test_it_is_on_the_screen_in_the_help_and_in_the_document(added, table, rcdia
     assert "rare_shift" in rcdiag("score", table).out
     assert RARE_SHIFT.says in rcdiag("score", table, "-v").out
     assert "rare_shift" in rcdiag("compare", table, "-v").out
-    assert "rare_shift" in rcdiag("score", "--help").out
+    assert "rare_shift" in rcdiag("score", "--help-all").out
     document = json.loads(rcdiag("score", table, "--json").out)
     assert document["mismatch"]["rare_shift"]["level"] == "error"
 
