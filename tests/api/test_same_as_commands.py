@@ -21,6 +21,7 @@ __all__ = ["rcdiag"]  # the fixture that runs a command
 OF_THE_COMMAND = {
     *(
         "help",
+        "help_all",
         "json",
         "result",
         "csv",

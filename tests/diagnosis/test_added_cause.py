@@ -76,7 +76,7 @@ def test_every_command_weighs_it(added, table):
         assert (first.slug, first.side, first.verdict) == (CONSTANT.name, "recorder", "broken")
         assert first.evidence[0]["value"] == -1.5
         assert first.actions[0].text == "Record the log-prob of the first token too."
-        # What it mends is judged again: rounding is all that is left.
+        # The table without that fault is judged again: rounding is all that is left.
         assert others == []
         assert first.evidence[1]["name"] == "rms log-ratio without that fault"
 
@@ -97,7 +97,7 @@ def test_it_is_explained(added, rcdiag):  # noqa: F811
     entry = explain("first-token-constant")
     assert entry.kind == "cause"
     assert entry.what.startswith("The first token has no log-prob of its own.")
-    assert entry.parts["told apart"] == CONSTANT.words.told_apart
+    assert entry.parts["similar"] == CONSTANT.words.told_apart
     assert names()["cause"]["first-token-constant"] == CONSTANT.words.title
     assert "Record the log-prob" in rcdiag("explain", "first-token-constant").out
 

@@ -196,7 +196,7 @@ def test_a_report_has_the_words_of_the_screen(command, paths, tmp_path, rcdiag):
     again = rcdiag("report", result, "--html", html).out
     diagnosis = api.load_result(result).diagnosis
     for text in (screen, again, html.read_text()):
-        words = " ".join(re.sub("</?code>", "`", text).split())
+        words = " ".join(re.sub("</?code[^>]*>", "`", text).split())
         assert "temperature-raw-recorded" in words
         assert diagnosis.summary.replace("`", "")[:60] in words.replace("`", "")
 

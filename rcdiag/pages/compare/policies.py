@@ -120,7 +120,7 @@ def _decades_around_0(axes: Axes, least: float, low: float, high: float) -> None
     signed_decades(axes, least, max(-low, high, 10.0 * least))
     scale = axes.xaxis.get_transform()
     start, end = scale.transform([min(low, 0.0), max(high, 0.0)])
-    room = 0.04 * (end - start) or 1.0
+    room = 0.04 * (end - start) or least  # where no number is known the axis is linear around 0
     axes.set_xlim(*scale.inverted().transform([start - room, end + room]))
 
 

@@ -114,9 +114,9 @@ function drawBars(chart, root, width) {
     const x = left + step * (place + 0.5);
     const wide = Math.min(step * 0.74, 70);
     const base = lower.top + lower.height;
-    const bar = bottom.up(bars[place] || 0);
+    const bar = bottom.up(Number.isFinite(bars[place]) ? bars[place] : 0);
     root.append(svg("rect", { class: "bar first", x: x - wide / 2, width: wide, y: bar, height: base - bar }));
-    const line = bottom.up(outlines[place] || 0);
+    const line = bottom.up(Number.isFinite(outlines[place]) ? outlines[place] : 0);
     root.append(svg("rect", { class: "outline", x: x - wide / 2 - 2, width: wide + 4, y: line, height: base - line }));
     if (typeof size[place] === "number") {
       if (typeof low[place] === "number" && typeof high[place] === "number") root.append(svg("line", { class: "error-bar first", x1: x, x2: x, y1: top.up(low[place]), y2: top.up(high[place]) }));
