@@ -29,8 +29,8 @@ VALIDITY = Family(
     question="Were the tokens drawn from the recorded behavior policy?",
     slug="behavior-is-not-the-sampler",
     fix="no correction helps before this: check that the behavior log-probs are those of the "
-    "distribution that sampled (temperature, top-p, penalties, weights, alignment); log-probs that were "
-    "scored again are not",
+    "distribution that sampled (temperature, top-p, penalties, weights, alignment); log-probs that "
+    "were scored again are not",
     gate=True,
 )
 

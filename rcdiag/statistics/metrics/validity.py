@@ -162,8 +162,8 @@ VALIDITIES = (
         family=VALIDITY,
         label="calibration index",
         says="Which side's log-probs are off the distribution that sampled: 1 where the behavior "
-        "log-probs are exact, 0 where both sides are equally wrong, -1 where the tokens were drawn from the "
-        "target. It is judged by the nearest value to 1 in its interval.",
+        "log-probs are exact, 0 where both sides are equally wrong, -1 where the tokens were drawn "
+        "from the target. It is judged by the nearest value to 1 in its interval.",
         formula="-2 E[log_ratio] / E[log_ratio^2]",
         ideal=1.0,
         direction="changes its sign with the log-probs of both policies exchanged",
