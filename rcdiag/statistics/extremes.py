@@ -303,7 +303,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class NonFinite:
-    """Log-probs that are none: those that are NaN or infinite, and those that are positive."""
+    """Impossible log-probs: those that are NaN, infinite or below -1e12, and positive ones."""
 
     not_finite: Places = field(default_factory=Places)
     positive: Places = field(default_factory=Places)

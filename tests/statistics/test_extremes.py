@@ -88,8 +88,9 @@ def test_non_finite_values_are_counted_with_their_rows_at_unmasked_tokens_only()
         NonFinite.of(sampled_tokens(rows, ("rollout", "old"))) for rows in (first, second)
     )
     assert result.tokens == {"rollout": 4, "old": 1}
-    assert result.rows == {"rollout": 3, "old": 1}
-    assert result.first_rows == {"rollout": [0, 2, 3], "old": [3]}
+    assert result.positive.tokens == {}
+    assert result.not_finite.rows == {"rollout": 3, "old": 1}
+    assert result.not_finite.first_rows == {"rollout": [0, 2, 3], "old": [3]}
 
 
 def worst_sequences_of(behavior: Lists, target: Lists, cuts: list[int]) -> WorstSequences:

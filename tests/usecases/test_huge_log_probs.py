@@ -60,7 +60,7 @@ def test_smaller_ones_count_as_they_are(tmp_path, value, where):
     path, behavior, target = table_of(tmp_path / "a.parquet", value, where)
     result = rcdiag.score(path)
     assert result.rows_left_out == 0
-    assert result.mismatch["ess_token"].value == pytest.approx(ess(behavior, target), rel=2e-4)
+    assert result.mismatch["ess_token"].value == pytest.approx(ess(behavior, target), rel=1e-9)
 
 
 @pytest.mark.parametrize("command", ["sweep", "compare", "replay", "diagnose"])

@@ -164,7 +164,8 @@ def test_the_level_of_a_correction_is_unknown_where_its_numbers_are_missing(tmp_
     weighted = result.corrections["decoupled_token_is"]
     assert np.isnan(weighted.weight_sum)
     assert weighted.level == "unknown"
-    assert result.corrections["disabled"].level == "ok"
+    # No correction is judged by `mismatch`, which is of the other rows.
+    assert result.corrections["disabled"].level == result.mismatch["k3_kl"].level == "warning"
 
 
 def test_a_finding_is_named_for_what_is_wrong_with_the_values(tmp_path):
@@ -175,7 +176,7 @@ def test_a_finding_is_named_for_what_is_wrong_with_the_values(tmp_path):
     assert set(found) == {"non-finite-log-probs", "positive-log-probs"}
     assert found["positive-log-probs"].evidence["first_rows"] == [2]
     assert found["positive-log-probs"].evidence["tokens"] == 2
-    assert "2 unmasked log-probs of `old` in 1 rows" in found["positive-log-probs"].message
+    assert "2 unmasked log-probs of `old` in 1 row (" in found["positive-log-probs"].message
     assert found["non-finite-log-probs"].evidence["first_rows"] == [0, 1]
     assert result.rows_left_out == 3
 

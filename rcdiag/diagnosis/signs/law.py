@@ -47,8 +47,9 @@ class Law:
 
     @cached_property
     def rms(self) -> float:
-        """Return sqrt(E[log_ratio^2]), nats, of log-ratios without a bound."""
-        return float(np.sqrt(np.mean(self.tokens.log_ratio**2)))
+        """Return sqrt(E[log_ratio^2]), nats, of log-ratios without a bound; may be inf."""
+        with np.errstate(over="ignore"):  # squares of log-ratios beyond 1e154 are infinite
+            return float(np.sqrt(np.mean(self.tokens.log_ratio**2)))
 
     @cached_property
     def k3(self) -> float:
