@@ -165,13 +165,17 @@ def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:
         suspicion = cause.weigh(signs)
         if suspicion is not None and suspicion.confidence >= NAMED:
             weighed.append((cause, suspicion))
-    surest = max((told.confidence for cause, told in weighed if _wide(cause)), default=0.0)
+    surest = max((told.confidence for cause, told in weighed if is_umbrella(cause)), default=0.0)
     if stage == "law":
         # A narrow cause that chance may have made does not stand before a law that it cannot have.
         weighed = [entry for entry in weighed if entry[1].confidence > surest - MUCH_LESS]
     return sorted(
         weighed,
-        key=lambda entry: (entry[0].name == LAST, _wide(entry[0]), -entry[1].confidence),
+        key=lambda entry: (
+            entry[0].name == LAST,
+            is_umbrella(entry[0]),
+            -entry[1].confidence,
+        ),
     )
 
 
@@ -217,7 +221,7 @@ def _of_loud_rows(signs: Signs) -> list[tuple[Cause, Suspicion]]:
     ]
 
 
-def _wide(cause: Cause) -> bool:
+def is_umbrella(cause: Cause) -> bool:
     """Tell whether a cause stands for several, of which none can be told from the others."""
     return cause.words.family == "umbrellas"
 

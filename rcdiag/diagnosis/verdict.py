@@ -19,6 +19,7 @@ from rcdiag.diagnosis.judge import (
     SURE,
     WIDEST,
     diagnosis_of,
+    is_umbrella,
     suspicions,
     verdict_of_cause,
 )
@@ -94,9 +95,11 @@ def verdict_with_experiments(
             named = [*_joined(settled, sure), *laws, *rest]
         elif surer and (guess < SURER_THAN_A_GUESS or _wide_beside(tried, surer, outcome)):
             named = [*_joined(settled, sure), *surer]
-        elif guess < DECIDES and all(_wide(one) and it.verdict == OPEN for one, it in tried):
+        elif guess < DECIDES and all(is_umbrella(one) and it.verdict == OPEN for one, it in tried):
             # The whole table tells an umbrella better than experiments on a part of its rows.
-            whole = [entry for entry in table if _wide(entry[0]) and entry[1].confidence > guess]
+            whole = [
+                entry for entry in table if is_umbrella(entry[0]) and entry[1].confidence > guess
+            ]
             named = [*settled, *_tried_as_well(whole, tried)] if whole else named
     # What the table alone shows is as sure as without experiments.
     by_experiment = {cause.name for cause, _ in tried}
@@ -144,7 +147,7 @@ def _wide_beside(
 
     That a column follows the token's id, say, does not tell whether the record sampled.
     """
-    wide = all(_wide(cause) for cause, _ in tried if cause.stage not in SETTLED)
+    wide = all(is_umbrella(cause) for cause, _ in tried if cause.stage not in SETTLED)
     faults = all(cause.words.verdict == "broken" for cause, _ in surer)
     return wide and faults and not any(_refuted(cause, outcome.ruled_out) for cause, _ in surer)
 
@@ -181,13 +184,8 @@ def _outlasts_noise(cause: Cause, told: Suspicion) -> bool:
     """Tell whether a suspicion of the table stands where the model explains both columns."""
     if cause.name in WIDEST:
         return False
-    least = {"law": LAW, "difference": SURE if _wide(cause) else LAW}.get(cause.stage)
+    least = {"law": LAW, "difference": SURE if is_umbrella(cause) else LAW}.get(cause.stage)
     return least is not None and cause.name not in NOTHING_WRONG and told.confidence >= least
-
-
-def _wide(cause: Cause) -> bool:
-    """Tell whether a cause stands for several."""
-    return cause.words.family == "umbrellas"
 
 
 def _tried_as_well(
@@ -225,7 +223,7 @@ def _leaves_rounding(cause: Cause, outcome: Outcome) -> bool:
 def _is_surer(cause: Cause, told: Suspicion, guess: float) -> bool:
     """Tell whether a suspicion of the table is as sure as what no experiment could explain."""
     differs = cause.stage in ("law", "difference") and cause.name not in NOTHING_WRONG
-    return differs and not _wide(cause) and told.confidence >= guess
+    return differs and not is_umbrella(cause) and told.confidence >= guess
 
 
 def cause_of(slug: str) -> Cause:

@@ -45,7 +45,8 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
         possible = ["weights-differ", "context-differs", "quantised-weights"]
     return Suspicion(
         confidence=0.92 if law.rms > LOUD else 0.7,
-        message=f"The two forward passes differ ({law.rms:.2g} nats rms){where}.",
+        message=f"The two forward passes differ ({law.rms:.2g} nats rms){where}. "
+        f"{validity.sentence}",
         evidence=[fact("rms log-ratio", "more than rounding", rms=law.rms), validity.evidence],
         side="engine",
         also_possible=possible,
@@ -92,13 +93,12 @@ def _not_sampled(signs: Signs) -> tuple[str, list[str]]:
     """
     if signs.validity.lacks_support:
         return (
-            ", and the sampler could not take all that the trainer expects, or the trainer's "
-            "distribution does not sum to 1",
+            ": the sampler could not take all that the trainer expects, or the trainer's "
+            "probabilities do not sum to 1",
             ["truncated-law", "penalty", "vocabulary-padding"],
         )
     return (
-        ", and the recorded distribution is not the one that sampled, or the trainer's does not "
-        "sum to 1",
+        ": the record is of another distribution, or the trainer's probabilities do not sum to 1",
         ["temperature-raw-recorded", "draft-recorded", "vocab-shard-wrong"],
     )
 

@@ -45,8 +45,6 @@ def noisy(signs: Signs) -> bool:
     law = signs.law
     if signs.validity.answer == INVALID:
         return False
-    if signs.lacks_at_sure_tokens and law.ratio_mean[1] < -law.tokens.as_far(4.0):
-        return False  # rounding moves certain tokens both ways
     if law.rms < HONEST:
         return True
     # Re-scores tell whose noise it is: one engine may be coarse by itself.

@@ -115,9 +115,9 @@ def _lagging(signs: Signs) -> Suspicion | None:
     growth, z = _growth(signs.places.rms_of_rows[known], behind)
     if z < SURELY_LAGGING or growth < LEAST_GROWTH:
         return None
-    older = behind > least
+    older, squares = behind > least, signs.places.rms_of_rows[known] ** 2
     by_lag = {
-        f"lag {value:g}": round(float(np.sqrt(np.mean(_squares(signs)[known][behind == value]))), 4)
+        f"lag {value:g}": round(float(np.sqrt(np.mean(squares[behind == value]))), 4)
         for value in np.unique(behind)[:8]
     }
     return Suspicion(
@@ -129,10 +129,6 @@ def _lagging(signs: Signs) -> Suspicion | None:
         share_of_rows=float(older.mean()),
         also_possible=["weights-never-synced", "in-flight-update"],
     )
-
-
-def _squares(signs: Signs) -> Array:
-    return signs.places.rms_of_rows**2
 
 
 def _growth(rms: Array, lag: Array) -> tuple[float, float]:

@@ -30,7 +30,6 @@ __all__ = [
     "StoredColumn",
 ]
 
-FEW_HIGHER = 0.05  # share of certain tokens; noise has half of them
 FEWEST_OF_TURNS = 200  # tokens of first turns, and of later ones
 
 
@@ -78,15 +77,6 @@ class Signs:
             return None
         before, after = (float(np.sqrt(np.mean(values[part] ** 2))) for part in (first, ~first))
         return (before, after) if before <= HONEST and after >= 5 * before else None
-
-    @property
-    def lacks_at_sure_tokens(self) -> bool:
-        """Tell whether the trainer leaves more to other tokens in nearly every context in which a
-        token is certain. Few digits round such log-probs to 0, and tell nothing.
-        """
-        if any(column.grid is not None for column in self.columns.values()):
-            return False
-        return self.law.sure_and_higher < FEW_HIGHER
 
     @cached_property
     def forks(self) -> Forks | None:

@@ -21,8 +21,6 @@ CHANCE = 3.0  # standard errors of agreement that honest tables keep below
 LARGEST = 15.0  # nats; larger log-ratios count as this in means of ratios
 PARTS = 40  # of the tokens, by a log-prob
 FEWEST_OF_LINE = 60  # tokens that are not sure
-# Surprisals, nats, of tokens that both sides are certain of, and how many of them tell a sign.
-SURE, SURE_TOO, FEWEST_SURE = 0.003, 0.02, 200
 
 
 @dataclass(frozen=True)
@@ -108,19 +106,6 @@ class Law:
         total = float(squares.sum())
         negative = float(squares[self.log_ratio < 0].sum())
         return max(negative, total - negative) / total if total > 0 else 0.5
-
-    @cached_property
-    def sure_and_higher(self) -> float:
-        """Return the share of certain tokens of which the trainer is the more certain side.
-
-        There a log-ratio is what is left to all other tokens. Noise and other weights move it up
-        as often as down; a sum over more or less of the vocabulary, and a temperature, one way in
-        every context. 0.5 where the tokens are few.
-        """
-        sampler, trainer = self.tokens.sampler, self.tokens.trainer
-        sure = (sampler < 0) & (sampler > -SURE) & (trainer < 0) & (trainer > -SURE_TOO)
-        moved = self.log_ratio[sure & (self.log_ratio != 0)]
-        return float(np.mean(moved > 0)) if len(moved) >= FEWEST_SURE else 0.5
 
     @cached_property
     def power(self) -> float | None:
