@@ -79,7 +79,9 @@ def test_parts_that_are_not_kept_are_said_to_be_lost(rcdiag, scoring, monkeypatc
     assert "-o FILE" in last_line(rcdiag, *scoring)
 
 
-def test_without_a_finished_part_a_rerun_starts_from_scratch(rcdiag, scoring, tmp_path, monkeypatch):
+def test_without_a_finished_part_a_rerun_starts_from_scratch(
+    rcdiag, scoring, tmp_path, monkeypatch
+):
     monkeypatch.setattr("rcdiag.engines.process.EngineProcess", interrupted_after(0))
     line = last_line(rcdiag, *scoring, "-o", tmp_path / "scored.parquet")
     assert line == "interrupted; no part was finished: a rerun starts from scratch"
