@@ -21,8 +21,7 @@ from rcdiag.results.base import drawn_sentence
 if TYPE_CHECKING:
     from rcdiag.results import Result
 
-# Lines of the first screen, and findings that it has at least, where there are so many.
-LINES, FINDINGS = 40, 2
+LINES = 40  # of the first screen
 
 
 def draw(out: Console, result: Result, *, verbose: bool) -> None:
@@ -45,7 +44,7 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
     begun = io.StringIO()
     begin(Console(file=begun, width=out.width))
     left = LINES - begun.getvalue().count("\n") - 4  # two blanks, "and more", "more"
-    draw_findings(out, result, max(left, FINDINGS))
+    draw_findings(out, result, max(left, 0))
     out.print()
     draw_lines(out, [("more", more(result))])
 

@@ -52,15 +52,17 @@ def test_the_evidence_counts_every_row_once(stale):
 def test_the_screen_lists_what_comes_nearer_and_counts_the_rest(stale, verbose):
     out = StringIO()
     draw_diagnose(Console(file=out, width=200), stale, verbose)
-    lines = [line for line in out.getvalue().splitlines() if line.startswith("rollout  ")]
+    labels = ("rollout  ",) if verbose else ("explained  ", "in part  ")
+    lines = [line for line in out.getvalue().splitlines() if line.startswith(labels)]
     nearer = [one for one in stale.experiments if one.gain > 0 and one.rms_left < one.rms_before]
     assert "weights of step_0" in lines[0]
     if verbose:
         assert len(lines) == len(stale.experiments)
     else:
-        assert 1 <= len(lines) <= min(len(nearer), 6)
+        assert lines[0].startswith("explained  ")
+        assert 1 <= len(lines) <= min(len(nearer), 4)
         rest = len(stale.experiments) - len(lines)
-        assert f"{rest} more trials" in out.getvalue()
+        assert f"{rest} more settings (all: -v)" in " ".join(out.getvalue().split())
 
 
 def test_a_table_without_log_probs_is_refused_with_the_commands_that_give_it_some(tmp_path):
