@@ -90,12 +90,12 @@ def test_its_sums_are_added_up_by_sequence_and_by_cluster(added):
         assert mismatch(state)["rare_squares"].value == pytest.approx((0.25 + 0.0625) / 2)
 
 
-def test_it_is_on_the_screen_in_the_help_and_in_the_document(added, table, rcdiag, monkeypatch):  # noqa: F811
+def test_it_is_on_the_screen_among_the_names_and_in_the_document(added, table, rcdiag, monkeypatch):  # noqa: F811
     monkeypatch.setenv("COLUMNS", "400")
     assert "rare_shift" in rcdiag("score", table).out
     assert RARE_SHIFT.says in rcdiag("score", table, "-v").out
     assert "rare_shift" in rcdiag("compare", table, "-v").out
-    assert "rare_shift" in rcdiag("score", "--help").out
+    assert "rare_shift" in rcdiag("explain").out
     document = json.loads(rcdiag("score", table, "--json").out)
     assert document["mismatch"]["rare_shift"]["level"] == "error"
 
