@@ -95,7 +95,7 @@ def test_it_is_on_the_screen_among_the_names_and_in_the_document(added, table, r
     assert "rare_shift" in rcdiag("score", table).out
     assert RARE_SHIFT.says in rcdiag("score", table, "-v").out
     assert "rare_shift" in rcdiag("compare", table, "-v").out
-    assert re.search(rf"^  rare_shift +{RARE_SHIFT.label}$", rcdiag("explain").out, re.MULTILINE)
+    assert "rare_shift" in rcdiag("explain").out
     document = json.loads(rcdiag("score", table, "--json").out)
     assert document["mismatch"]["rare_shift"]["level"] == "error"
 
