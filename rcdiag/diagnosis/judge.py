@@ -102,7 +102,9 @@ def _beside_law(signs: Signs, named: Named) -> list[tuple[Cause, Suspicion]]:
     return [] if rest is None else [(CAUSES[rest[0]], rest[1])]
 
 
-def _but_for_rows_left_out_of_place(signs: Signs, here: Named, named: Named) -> Named:
+def _but_for_rows_left_out_of_place(
+    signs: Signs, here: list[tuple[Cause, Suspicion]], named: Named
+) -> list[tuple[Cause, Suspicion]]:
     """Return suspicions without those that say only that the two sides differ, where nearly all
     rows agree once others were put back: what differs belongs to rows that could not be.
     """
