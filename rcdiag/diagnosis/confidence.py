@@ -22,7 +22,7 @@ from rcdiag.diagnosis.validity import INVALID, UNKNOWN
 
 COEFFICIENTS = Path(__file__).with_name("confidence.toml")
 # No table is evidence of more: beyond this the fit has too few tables to be held to it.
-MOST = 0.99
+MOST = 0.98
 
 
 def features(signs: Signs, cause: Cause, suspicion: Suspicion) -> dict[str, float]:

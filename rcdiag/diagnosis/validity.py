@@ -133,6 +133,8 @@ class Validity:
             UNKNOWN: "too wide to tell which distribution sampled",
         }[self.answer]
         mean = self.ratio_mean
+        if self.answer == UNKNOWN and max(abs(mean.low - 1), abs(mean.high - 1)) < ROUNDING:
+            reads = "1 to within rounding, whoever sampled"
         return {
             "name": "E[ratio]",
             "value": mean.value,
