@@ -2,7 +2,7 @@
 
 Runs a fixed set of commands of the public command line (`tools/net/commands.py`) on the sample
 tables and on a hundred generated ones (`tools/net/tables.py`), and compares every leaf of their
-result documents with those of commit 92751c0, kept in `tools/same_results.xz`:
+result documents with those that were stored in `tools/same_results.xz`:
 
     python tools/same_results.py                 # all
     python tools/same_results.py --quick         # the commands of a small part
@@ -13,8 +13,9 @@ how many such there are is said, and `--exact` takes them for faults. Difference
 have fewer digits of their own: 1e-14 is always allowed, and a few named numbers are given more
 (LOOSE). Words are the same; of messages only that there is one. What is added is told and no fault.
 
-What has been changed on purpose stands in CHANGED, with the reason. Fields that only have another
-name now are compared under their old one; the names stand in `rcdiag/results/older.py`.
+What is changed on purpose stands in CHANGED, with the reason, until `--store --force` writes the
+reference anew. Fields that only have another name are compared under their old one; the names stand
+in `rcdiag/results/older.py`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 STORE = ROOT / "tools" / "same_results.xz"
-COMMIT = "92751c0"
 CODE = ("rcdiag", "cli", "sample_data")
 
 # One thread, so that sums have one order. Before anything loads torch or numpy.
@@ -74,242 +74,7 @@ class Change:
     may_go: bool = False  # the leaf may be missing; where it is there it is compared
 
 
-UNKNOWN = (
-    "an interval from ok to error, or none for want of clusters, cannot tell: level `unknown`, "
-    "which is no alarm"
-)
-AT_ITS_BOUND = (
-    "a value that is exactly at its bound has the level that begins there, as findings have it"
-)
-# Generated tables that have NaN or infinite log-probs at unmasked tokens.
-WITH_NO_NUMBERS = (
-    "^(score|compare) t(14|16|21|22|24|28|35|37|38|39|40|41|50|54|57|59|62|63|67|68|69|73|75|77|93"
-    "|94)( |$)"
-)
-NO_NUMBERS = (
-    "rows with a log-prob that is NaN or infinite are left out of `mismatch`, of figures and all "
-    "else that is not a trainer's own number; they are counted and named"
-)
-WEIGHTED = (
-    "a number that presupposes that the pair's first policy sampled is weighted to the sampler, or "
-    "null, where another policy did"
-)
-BELOW_ZERO = (
-    "a divergence whose estimate is below 0 has the level `unknown`, no interval and a note, and "
-    "no interval reaches below 0"
-)
-BY_ERROR = (
-    "estimators are chosen by the squared error of the batch's gradient, bias and noise both, and "
-    "no longer by a bound on the bias"
-)
-JUDGED = "the verdict on the table decides whether anything is recommended"
-INTERVALS = (
-    "intervals leave out one group at a time and hold the truth as often as they say "
-    "(benchmarks/coverage.py); an end that the data cannot show is null"
-)
-BESIDE_VERDICT = (
-    "a number beyond its guide counts no graver than the verdict: where weights mend a table it is "
-    "a warning"
-)
-
-CHANGED: tuple[Change, ...] = (
-    Change(
-        old=r"findings/mismatch-above-guide(~\d+)?/severity",
-        new=NEW_VALUE,
-        reason=BESIDE_VERDICT,
-        only="^score",
-        may_go=True,
-    ),
-    Change(old="exit", new=NEW_VALUE, reason=BESIDE_VERDICT, only="^score stale fail$"),
-    Change(
-        old=r"exit",
-        new=r"exit",
-        reason="clip_cov is no longer refused: the mean over its lots is computed",
-        only=r"^replay (?!.*slime).*\bclip_cov$",
-        convert=lambda code: 0.0,
-    ),
-    Change(
-        old=r"presets/(decoupled_geo_rs|geo_rs_seq_tis)/(loss|(coefficients|shares|scatter)/.*)",
-        new=NEW_VALUE,
-        reason="of tokens whose covariance is equal kl_cov takes the first one; torch's choice "
-        "among them has no order",
-        only="^replay t79 verl-0.7.0 kl_cov$",
-    ),
-    Change(
-        old=r"(steps/\d+/|pairs/rollout->[^/]+/)?mismatch/(chi2|hellinger2)_(token|seq)"
-        r"/(low|high|level)",
-        new=NEW_VALUE,
-        reason=BELOW_ZERO,
-    ),
-    Change(old=r"findings\[\]", new=NEW_VALUE, reason=BELOW_ZERO, only="^score", may_go=True),
-    Change(
-        old=r"recommendation/(?!trainer).*|findings\[\]",
-        new=NEW_VALUE,
-        reason=BY_ERROR,
-        only="^sweep",
-        may_go=True,
-    ),
-    Change(old=r"lines", new=NEW_VALUE, reason=BY_ERROR, only="^emit"),
-    Change(
-        old=r"pairs/(?!rollout->)[^/]+/mismatch/(k[13]_kl(_seq)?|k[123]_kl_reverse(_seq)?"
-        r"|(tv|hellinger2|ess|perplexity_ess|khat|chi2)_(token|seq)(_self_normalised)?"
-        r"|ratio_deviation_mean)/(value|low|high|level)",
-        new=NEW_VALUE,
-        reason=WEIGHTED,
-        only="^compare",
-    ),
-    Change(
-        old=r"(steps/\d+/)?(mismatch|profiles|figures|worst_[a-z_]+|corrections/[^/]+/honest/khat"
-        r"|policies|nearest|pairs|ladder|triangulation|noise_floor|num_clusters|findings)(/.*|\[\])?",
-        new=NEW_VALUE,
-        reason=NO_NUMBERS,
-        only=WITH_NO_NUMBERS,
-        may_go=True,
-    ),
-    Change(
-        old=r"((steps/\d+|pairs/[^/]+)/)?mismatch/[^/]+/(low|high)",
-        new=NEW_VALUE,
-        reason=INTERVALS,
-    ),
-    Change(
-        old=r"(profiles|figures|worst_token_ids|policies|ladder|factors)/.*/(low|high)"
-        r"|presets/[^/]+/(after_step|split)/[^/]+/(low|high)|forecast/held_out/.*/(low|high)",
-        new=NEW_VALUE,
-        reason=INTERVALS,
-        only="^(score|compare|replay|sweep)",
-    ),
-    Change(
-        old=r"policies/[^/]+/nearest|nearest\[\]",
-        new=NEW_VALUE,
-        reason=f"{INTERVALS}: policies that it cannot tell from the nearest are nearest too",
-        only="^compare t(13|15|53|72|82)$",
-    ),
-    Change(
-        old=r"families/.*/(low|high)",
-        new=NEW_VALUE,
-        reason="groups beyond what is kept are added up by a hash of their ids, which is another",
-        only="^sweep rollouts$",
-    ),
-    Change(
-        old=r"worst_sequences/#",
-        new=NEW_VALUE,
-        reason="30 sequences are kept to be read on the page, where 10 were",
-        only="^score",
-    ),
-    Change(
-        old=r"worst_sequences/\d+/(positions|token_ids|log_ratio|behavior_log_probs)\[\]",
-        new=NEW_VALUE,
-        reason="of long sequences the first tokens and those around the largest |log-ratio| are "
-        "kept, where the first 400 were",
-        only="^score (rollouts|stale|temperature) ",
-    ),
-    Change(
-        old=r"model/(backwards|updates)",
-        new=NEW_VALUE,
-        reason="slime has two presets more: its own clamp and its IcePop, by their flags",
-        only="^replay model slime$",
-    ),
-    Change(
-        old=r"factors/[^/]+/(k3_kl|ess_seq)/(value|level)"
-        r"|presets/[^/]+/health/(missing\[\]|rules/staleness_k3~0/value)",
-        new=NEW_VALUE,
-        reason=NO_NUMBERS,
-        only="^replay t(16|22|28|37|38|39|40|50|57|68|69|73|93|94)( |$)",
-    ),
-    Change(
-        old=r"model/backwards",
-        new=NEW_VALUE,
-        reason="presets that weigh or reject whole sequences share a backward pass",
-        only="^replay model (minibatches|gspo)$",
-    ),
-    Change(
-        old=r"exit",
-        new=NEW_VALUE,
-        reason="slime's own IcePop can be written since its flags are known",
-        only="^emit slime token_icepop_0.5_5$",
-    ),
-    Change(
-        old=r"worst_(sequences|token_ids)/\d+/texts?",
-        new=NEW_VALUE,
-        reason="text is there where a tokenizer is, without being asked for",
-        only="^score",
-        may_go=True,
-    ),
-    Change(
-        old=r"forecast/.*",
-        new=NEW_VALUE,
-        reason=f"{INTERVALS}: few groups cannot tell KL by the mean from KL by the variance",
-        only="^sweep t(37|93)$",
-    ),
-    Change(
-        old=r"(.*/)?(mismatch|factors)/([^/]+/)*(ess|khat)_seq/level",
-        new=NEW_VALUE,
-        reason="judged by what honest rounding makes of it at these lengths",
-    ),
-    Change(
-        old=r"pairs/old->rollout/mismatch/kappa/level",
-        new=NEW_VALUE,
-        reason=INTERVALS,
-        only="^compare temperature$",
-    ),
-    Change(
-        old=r"(.*/)?(mismatch|factors)/([^/]+/)+level",
-        new=r"\g<0>",
-        reason=UNKNOWN,
-        or_now="unknown",
-    ),
-    Change(
-        old=r"(steps/[^/]+/)?corrections/[^/]+/level",
-        new=r"\g<0>",
-        reason="a correction whose deciding numbers are missing, as with NaN weights, is unknown",
-        or_now="unknown",
-    ),
-    Change(
-        old=r"ladder/rungs/\d+/share/level",
-        new=r"\g<0>",
-        reason="a share whose interval is wider than half of the whole is unknown",
-        or_now="unknown",
-    ),
-    Change(
-        old=r"findings/behavior-is-not-the-sampler~0/severity",
-        new=r"\g<0>",
-        reason="where rounding alone makes metrics so they are notes",
-        or_now="note",
-        may_go=True,
-    ),
-    Change(old=r"findings/#", new=NEW_VALUE, reason=UNKNOWN, only="score|compare"),
-    Change(
-        old=r"findings/#",
-        new=NEW_VALUE,
-        reason="a note says what a replay took from the trainer's own configuration",
-        only="replay config",
-    ),
-    Change(
-        old=r"findings/(heavy-tail|little-overlap)~0/severity",
-        new=NEW_VALUE,
-        reason=f"{UNKNOWN}; where rounding alone makes metrics so they are notes",
-        may_go=True,
-    ),
-    Change(
-        old=r"presets/[^/]+/health/rules/(kept|top)_sequences~0/level",
-        new=NEW_VALUE,
-        reason=AT_ITS_BOUND,
-        only="^replay t(04|70|91)$",
-    ),
-    Change(
-        old=r"presets/naive/health/verdict",
-        new=NEW_VALUE,
-        reason=AT_ITS_BOUND,
-        only="^replay t91$",
-    ),
-    Change(
-        old=r"findings/(mismatch-above-guide|heavy-tail|little-overlap|behavior-is-not-the-sampler)"
-        r"~\d+/.*",
-        new=r"\g<0>",
-        reason=UNKNOWN,
-        may_go=True,
-    ),
-)
+CHANGED: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,9 +260,21 @@ def refuse_to_store(commands: list[Command], every: list[Command]) -> str | None
     if len(commands) != len(every):
         return "only a part of the commands"
     differ = subprocess.run(
-        ["git", "diff", "--quiet", COMMIT, "--", *CODE], cwd=ROOT, check=False
+        ["git", "diff", "--quiet", "HEAD", "--", *CODE], cwd=ROOT, check=False
     ).returncode
-    return f"{', '.join(CODE)} are not those of {COMMIT}" if differ else None
+    return f"{', '.join(CODE)} have changes that are not committed" if differ else None
+
+
+def commit() -> str:
+    """The commit whose code runs here."""
+    shown = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return shown.stdout.strip()
 
 
 def store(commands: list[Command], workers: int, checksum: str) -> None:
@@ -507,7 +284,7 @@ def store(commands: list[Command], workers: int, checksum: str) -> None:
     for command, leaves, seconds in run_all(commands, workers):
         by_command[command.name], spent[command.name] = leaves, seconds
     ordered = {command.name: by_command[command.name] for command in commands}
-    about = {"commit": COMMIT, "machine": machine(), "tables": checksum}
+    about = {"commit": commit(), "machine": machine(), "tables": checksum}
     save(STORE, about, ordered)
     values = sum(len(items) for leaves in ordered.values() for items in leaves.values())
     codes = Counter(int(leaves["exit"][0]) for leaves in ordered.values())  # type: ignore[arg-type]
@@ -622,7 +399,7 @@ def _general(path: str) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """0: everything is the same; 1: something is not."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--store", action="store_true", help=f"write the reference, of {COMMIT}")
+    parser.add_argument("--store", action="store_true", help="write the reference anew")
     parser.add_argument("--force", action="store_true", help="store whatever the code is")
     parser.add_argument("--quick", action="store_true", help="a part of the commands")
     parser.add_argument("--only", metavar="PATTERN", default="", help="commands by their name")
