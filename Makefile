@@ -82,6 +82,7 @@ bench: $(READY) ## all benchmarks; results in benchmarks/results/
 faults: $(READY) ## how often the diagnosis names the fault of generated tables (half an hour)
 	@$(ALONE) $(PY) -m tests.faults.evaluate --tables 40 --seed 91 92 --with-model \
 	    --out benchmarks/results/diagnosis.json
+	@$(ALONE) $(PY) -m tests.faults.other.evaluate --tables 160 --seed 7 --wrong
 
 fuzz: $(READY) ## 5,000 damaged inputs end in a result that numpy has too, or in a clean refusal (SEED=1)
 	@$(ALONE) $(PY) -m tests.fuzz --inputs 5000 --seed $(SEED)
