@@ -100,7 +100,7 @@ def test_without_time_what_did_not_run_is_open():
     assert hurried.experiments == []
     assert {"quantities", "kept-sets"} <= set(hurried.open)
     assert hurried.diagnosis is not None
-    assert hurried.diagnosis.next[0].text.startswith("run what no time was left for")
+    assert hurried.diagnosis.next[0].text.startswith("run what did not fit into the budget")
     assert hurried.diagnosis.verdict == "broken"  # the law of the tokens needs no experiment
 
 
