@@ -58,13 +58,9 @@ class Interval:
     low: float
     high: float
 
-    def inside(self, bound: float) -> bool:
-        """Tell whether the whole interval lies between -bound and bound."""
-        return -bound < self.low and self.high < bound
-
-    def outside(self, bound: float) -> bool:
-        """Tell whether the whole interval lies beyond -bound or bound."""
-        return self.low > bound or self.high < -bound
+    def between(self, least: float, most: float) -> bool:
+        """Tell whether the whole interval lies between two numbers."""
+        return least < self.low and self.high < most
 
 
 @dataclass(frozen=True)
@@ -87,18 +83,17 @@ class Validity:
         if self.rows < FEWEST_ROWS:
             return UNKNOWN
         away = abs(self.ratio_mean.value - 1.0) > ROUNDING
-        if away and (self.excess.outside(HALFWAY) or self.by_kappa.low > MOST_BY_KAPPA):
+        beyond = self.excess.low > HALFWAY or self.excess.high < -HALFWAY
+        if away and (beyond or self.by_kappa.low > MOST_BY_KAPPA):
             return INVALID
         if self.ratio_mean.low - 1.0 > MOST_OF_ENGINES**2:
             return INVALID
-        within = self.by_kappa.low > -HALFWAY and self.by_kappa.high < MOST_BY_KAPPA
-        return VALID if within or self.excess.inside(HALFWAY) else UNKNOWN
+        by_mean = self.excess.between(-HALFWAY, HALFWAY)
+        return VALID if by_mean or self.by_kappa.between(-HALFWAY, MOST_BY_KAPPA) else UNKNOWN
 
     @property
     def lacks_support(self) -> bool:
-        """Tell whether E[ratio] is surely below 1: the sampler could not take what the trainer
-        expects.
-        """
+        """Tell whether the sampler surely could not take all that the trainer expects."""
         return self.answer == INVALID and self.excess.high < -HALFWAY
 
     @property
