@@ -79,7 +79,7 @@ def _format_1(document: Any) -> Any:
         return document
     for version in sorted(RENAMED, reverse=True):
         # From the inside out: a name may change above another.
-        places = RENAMED[version][document["kind"]].items()
+        places = RENAMED[version].get(document["kind"], {}).items()
         for place, names in sorted(places, key=lambda item: -item[0].count("/")):
             back = {new: old for old, new in names.items()}
             document = renamed(document, place.split("/") if place else [], back)
