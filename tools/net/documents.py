@@ -12,8 +12,9 @@ from typing import Any
 Leaf = float | str | bool | None
 Leaves = dict[str, list[Leaf]]
 
-# Not compared at all: where a result comes from, and on what it was made.
-LEFT_OUT = {"provenance", "versions", "command", "time"}
+# Not compared at all: where a result comes from, on what it was made, and places in files of this
+# run's folder.
+LEFT_OUT = {"provenance", "versions", "command", "time", "first_places"}
 # Free words: that they are there is compared, not what they say.
 WORDS = {
     "about",
