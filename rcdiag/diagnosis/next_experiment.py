@@ -97,7 +97,7 @@ def next_after_experiments(
         Action(
             text="re-score the same tokens with the sampler's engine, to separate the engine from "
             "its inputs",
-            command=f"rcdiag score {case.source} --model {quoted(model)} --ladder engine",
+            command=f"rcdiag compare {case.source} --model {quoted(model)} --ladder engine",
         )
     ]
 

@@ -106,8 +106,8 @@ TABLES: dict[str, Diagnosed] = {
         ),
         "steps": ("healthy", "engine-noise", lambda: small(step=STEPS)),
         "loud noise": ("correctable", "engine-noise", lambda: small(noise=0.05)),
-        "louder noise": ("inconclusive", "forwards-differ", lambda: small(noise=0.15)),
-        "experts": ("inconclusive", "forwards-differ", lambda: small(plain, rerouted(1.0, 0.05))),
+        "louder noise": ("correctable", "forwards-differ", lambda: small(noise=0.15)),
+        "experts": ("correctable", "forwards-differ", lambda: small(plain, rerouted(1.0, 0.05))),
         "short rows": ("healthy", "engine-noise", lambda: small(length=8)),
         "long rows": ("healthy", "engine-noise", lambda: small(length=120, noise=0.003)),
         "few rows": ("inconclusive", "", lambda: small(rows=2, length=20)),
@@ -121,7 +121,11 @@ TABLES: dict[str, Diagnosed] = {
         "presence": ("broken", "penalty", lambda: small(presence_penalty(1.0), noisy(0.01))),
         "repetition": ("broken", "penalty", lambda: small(repetition_penalty(1.3), noisy(0.01))),
         "banned": ("broken", "logit-bias", lambda: small(banned([5, 9, 17, 33]), noisy(0.01))),
-        "capped": ("broken", "forwards-differ", lambda: small(plain, capped(3.0))),
+        "capped": (
+            "broken",
+            "trainer-without-temperature",
+            lambda: small(plain, capped(3.0)),
+        ),
         "shard": ("broken", "vocab-shard-wrong", lambda: small(plain, without_shard(0, 60))),
         "some shifted": (
             "broken",
