@@ -81,7 +81,7 @@ def test_older_weights_are_next_where_none_were_tried():
     ((_, command),) = after("inconclusive", named)
     assert command.endswith("--checkpoint OLDER")
     ((_, command),) = after("inconclusive", named, checkpoints=["ckpt/step_4"])
-    assert command == f"rcdiag score {CASE.source} --model 'ckpt/step 8' --ladder engine"
+    assert command == f"rcdiag compare {CASE.source} --model 'ckpt/step 8' --ladder engine"
 
 
 def test_the_engine_is_next_where_no_weights_are_suspected():
