@@ -44,8 +44,8 @@ LEAST_KAPPA = 2.0 * (LARGEST - 1.0) / LARGEST**2
 MOST_BY_KAPPA = (1.0 - LEAST_KAPPA) / 2.0  # 0.44
 # A mean ratio nearer to 1 than this is 1: rounding of what was recorded moves it as far.
 ROUNDING = 1e-3
-# Nats, rms: two engines in bfloat16 with the same weights differ by .005 to .07. The mean squared
-# error of the record is E[ratio] - 1.
+# Nats, rms: noise of up to .06 is taken for that of two honest engines, and a sample shows a little
+# more by chance. The mean squared error of the record is E[ratio] - 1.
 MOST_OF_ENGINES = 0.07
 FEWEST_ROWS = 8  # fewer give no honest interval
 
