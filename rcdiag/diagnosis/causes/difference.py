@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.noise import NOISE, noisy
@@ -19,6 +20,7 @@ from rcdiag.diagnosis.validity import INVALID
 COARSE = 0.1  # nats, rms: quantised weights differ by less
 GIVEN_BACK = 0.2  # of the re-scores' own difference, by which they may miss the columns
 NEARLY_ALL_ROWS = 0.8  # share of rows
+BY_CHANCE = 0.01  # chance that any row of a table is taken for one of other tokens
 MANY_ROWS = 32  # rows from which on two kinds of them are told apart
 
 
@@ -27,8 +29,16 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
     if len(signs.case.tokens) == 0 or noisy(signs):
         return None
     quiet = _share_of_quiet_rows(signs)
+    other_tokens = _below_a_uniform_guess(signs)
     if validity.answer == INVALID:
         where, possible = _not_sampled(signs)
+    elif other_tokens.any():
+        where = (
+            f"; in {int(other_tokens.sum())} of {len(other_tokens)} rows `{signs.case.trainer}` "
+            "gives the tokens less than a uniform guess would: it scored other tokens, or the same "
+            "tokens in another context"
+        )
+        possible = ["retokenised", "context-differs", "special-token-ids", "prompt-truncated"]
     elif quiet is not None:
         where = (
             f" in some rows, while {share_of(quiet)} agree to rounding: another replica, "
@@ -50,39 +60,53 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
         evidence=[fact("rms log-ratio", "more than rounding", rms=law.rms), validity.evidence],
         side="engine",
         also_possible=possible,
+        verdict="broken" if other_tokens.any() else None,
     )
 
 
 def _not_of_these_tokens(signs: Signs) -> Suspicion | None:
-    """Look for a trainer's column whose tokens are less likely than if each id of the table were as
-    likely as any other, in nearly every row.
-
-    No policy that was trained on such text gives its tokens so little; logits that were not
-    shifted, so that each token is scored by what follows it, do.
-    """
-    tokens, trainer = signs.case.tokens, str(signs.case.trainer)
-    if not len(tokens):
+    """Detect a trainer column that scores other tokens in nearly every row."""
+    rows = signs.case.tokens.per_row > 0
+    if not rows.any() or np.mean(_below_a_uniform_guess(signs)[rows]) < NEARLY_ALL_ROWS:
         return None
-    uniform = -np.log(float(tokens.token_id.max()) + 1.0)
-    rows = tokens.per_row > 0
-    of_rows = tokens.row_sums(tokens.trainer)[rows] / tokens.per_row[rows]
-    if float(tokens.trainer.mean()) > uniform or np.mean(of_rows < uniform) < NEARLY_ALL_ROWS:
-        return None
+    trainer, tokens = str(signs.case.trainer), signs.case.tokens
+    mean, uniform = float(tokens.trainer.mean()), _uniform(signs)
     return Suspicion(
         confidence=0.7,
-        message=f"`{trainer}_log_probs` are {float(tokens.trainer.mean()):.1f} on the mean, below "
+        message=f"`{trainer}_log_probs` are {mean:.1f} on the mean, below "
         f"-ln(vocabulary), which is at most {uniform:.1f}: worse than a uniform guess. They are "
         "not of these tokens, as where logits are not shifted by one.",
         evidence=[
             fact(
                 "mean log-prob",
                 "below that of a uniform guess",
-                **{trainer: float(tokens.trainer.mean())},
+                **{trainer: mean},
                 uniform=uniform,
             )
         ],
         also_possible=["special-token-ids", "context-differs", "forwards-differ"],
     )
+
+
+def _uniform(signs: Signs) -> float:
+    """Return the log-prob of a uniform guess over the ids of the table, in nats: -ln(largest + 1).
+
+    The true vocabulary is at least as large, so that its uniform guess is no better than this.
+    """
+    return -float(np.log(float(signs.case.tokens.token_id.max()) + 1.0))
+
+
+def _below_a_uniform_guess(signs: Signs) -> NDArray[np.bool_]:
+    """Detect rows [rows] whose tokens the trainer surely scores worse than a uniform guess would.
+
+    Over whatever distribution p samples, E[uniform / p] <= 1, so that by Markov's inequality the
+    log-likelihood of a row under p falls c nats below the uniform one with probability at most
+    exp(-c). Rows are counted where that has a chance of .01 in the whole table. Weights that lag or
+    are quantised never come near this; other tokens or another context do.
+    """
+    tokens = signs.case.tokens
+    deficit = tokens.per_row * _uniform(signs) - tokens.row_sums(tokens.trainer)
+    return np.asarray(deficit > np.log(len(tokens.per_row) / BY_CHANCE), np.bool_)
 
 
 def _not_sampled(signs: Signs) -> tuple[str, list[str]]:
