@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 import numpy as np
-from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import PairTokens
 from rcdiag.diagnosis.guides import level
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.ratios import TOKEN_SUMS, TokenValues
 from rcdiag.statistics.totals import Totals
@@ -25,23 +21,6 @@ SIZES = (
 )
 
 
-@dataclass(frozen=True)
-class SumsOfTokens(Mapping[str, NDArray[np.float64]]):
-    """The sums of TOKEN_SUMS over some tokens, [1] each, made when they are asked for."""
-
-    of_tokens: TokenValues
-
-    def __getitem__(self, name: str) -> NDArray[np.float64]:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return np.array([TOKEN_SUMS[name].of(self.of_tokens).sum()])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(TOKEN_SUMS)
-
-    def __len__(self) -> int:
-        return len(TOKEN_SUMS)
-
-
 def beyond_guides(tokens: PairTokens) -> list[str]:
     """Return the numbers of a mismatch's size that are beyond their guide on a pair's tokens.
 
@@ -53,7 +32,9 @@ def beyond_guides(tokens: PairTokens) -> list[str]:
     values = TokenValues.of(tokens.sampler, tokens.trainer, tokens.log_ratio)
     count = np.array([float(len(tokens))])
     rows = np.array([float(np.count_nonzero(tokens.per_row))])
-    totals = Totals(rows, count, SumsOfTokens(values), {}, {}, {})
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = {name: np.array([each.of(values).sum()]) for name, each in TOKEN_SUMS.items()}
+    totals = Totals(rows, count, sums, {}, {}, {})
     beyond = []
     for name in SIZES:
         metric = METRICS[name]

@@ -13,13 +13,15 @@ from rcdiag.diagnosis.signs import Signs
 
 # Nats, median, by which two tokens of one context may be further apart on one side.
 BEYOND = 0.08
-PENALTIES = ("penalty", "logit-bias")
+# These move two tokens of one context apart otherwise than by a power, so that what is left between
+# the two says nothing of another fault.
+NOT_A_POWER = ("penalty", "logit-bias", "logit-softcap")
 BESIDE = 0.75  # score of what is left without a name
 
 
 def beside_law(signs: Signs, law: str) -> tuple[str, Suspicion] | None:
     """Look for a second cause beside a sampling distribution; return its slug and evidence."""
-    if law in PENALTIES:
+    if law in NOT_A_POWER:
         return None
     found = penalty(signs)
     if found is not None:
