@@ -28,7 +28,7 @@ import pyarrow as pa  # noqa: E402
 
 from benchmarks.scoring import machine  # noqa: E402
 from rcdiag.corrections.correction import Correction  # noqa: E402
-from rcdiag.statistics.adding import RunningSum  # noqa: E402
+from rcdiag.statistics.merging import merged  # noqa: E402
 from rcdiag.statistics.pair import PolicyPair, pair_of  # noqa: E402
 from rcdiag.table.opening import open_table  # noqa: E402
 from rcdiag.table.stream import read_trajectories  # noqa: E402
@@ -110,10 +110,7 @@ def single(correction: Correction, pairs: list[PolicyPair]) -> float:
     start = time.perf_counter()
     plan = Plan(find_trainer("verl-0.9"), {"it": {}}, {"it": correction})
     wanted = wanted_quantities(plan)
-    rows: RunningSum[CorrectionRows] = RunningSum()
-    for pair in pairs:
-        rows.add(CorrectionRows.of({None: pair}, plan, wanted))
-    total = rows.total()
+    total = merged(CorrectionRows.of({None: pair}, plan, wanted) for pair in pairs)
     assert total is not None
     correction_results(plan, total.whole)
     return time.perf_counter() - start

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.guides import judged
 from rcdiag.results import MetricValue
+from rcdiag.statistics.merging import merge
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.statistics.suite import Suite, SuiteState
@@ -104,8 +103,8 @@ def make_pair(
 
 
 def summed(states: Iterable[Any]) -> Any:
-    """The sum of some states, in their order."""
-    return reduce(add, states)
+    """What some states merge into, in their order."""
+    return merge(list(states))
 
 
 def make_state(

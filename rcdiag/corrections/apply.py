@@ -24,7 +24,7 @@ from rcdiag.corrections.quantities import (
     Within,
     bounded,
 )
-from rcdiag.corrections.reduced import Column, Reduced
+from rcdiag.corrections.reduced import Column
 from rcdiag.corrections.rejections import tokens_kept, within
 from rcdiag.corrections.sequences import Rows
 from rcdiag.corrections.statistics import row_statistic, token_statistic
@@ -53,7 +53,7 @@ def ratio(rows: Rows, level: Level, over: Over = ()) -> Array:
     return rows.guard.exp(values).astype(np.float64)
 
 
-def raw_weights(rows: Rows, weighting: Weighting) -> Reduced:
+def raw_weights(rows: Rows, weighting: Weighting) -> Column:
     """Return the ratio before anything happens to it outside the bounds."""
     if weighting.by_token:
         return rows.columns[Ratio(level=weighting.level)]
@@ -88,14 +88,14 @@ def weights_by_token(correction: Correction) -> bool:
     return weighting is not None and (weighting.by_token or bool(correction.zeroing))
 
 
-def applied_weights(rows: Rows, weighting: Weighting) -> Reduced:
+def applied_weights(rows: Rows, weighting: Weighting) -> Column:
     """Return the weights that go into the loss, before zeroing by others and normalisation."""
     if weighting.by_token:
         return rows.columns[bounded_quantity(weighting)]
     return Column.of_sequences(_sequence_weights(rows, weighting), rows.lengths)
 
 
-def clipped_weights(rows: Rows, weighting: Weighting) -> Reduced:
+def clipped_weights(rows: Rows, weighting: Weighting) -> Column:
     """Return the ratio clipped to [lower, upper], which older generations log."""
     lower, upper = weighting.lower_or_reciprocal, weighting.upper
     if weighting.by_token:

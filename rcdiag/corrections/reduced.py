@@ -1,35 +1,18 @@
-"""Quantities of tokens, reduced by sequence: as arrays, or packed into few bytes by a pass."""
+"""Quantities of tokens, reduced by sequence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.arithmetic import Array
-from rcdiag.corrections.quantities import Quantity, Reduction
+from rcdiag.corrections.quantities import Reduction
 from rcdiag.frozen import dataclass
-from rcdiag.statistics.packed import PackedColumns
 
 REDUCTIONS: tuple[Reduction, ...] = ("sum", "squares", "max", "min", "values")
-
-
-class Reduced(Protocol):
-    """A quantity of tokens, reduced by sequence, float64 [sequences]; empty if it is not kept."""
-
-    @property
-    def sum(self) -> NDArray[np.float64]: ...
-    @property
-    def squares(self) -> NDArray[np.float64]: ...
-    @property
-    def max(self) -> NDArray[np.float64]: ...
-    @property
-    def min(self) -> NDArray[np.float64]: ...
-    @property
-    def values(self) -> NDArray[np.float64]: ...  # [tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +43,20 @@ class Column:
         )
 
     @classmethod
+    def merged(cls, columns: Sequence[Column]) -> Column:
+        """Join the sequences of parts, in order."""
+        return cls(
+            *(np.concatenate([getattr(one, name) for one in columns]) for name in REDUCTIONS)
+        )
+
+    @classmethod
     def of_sequences(cls, values: Array, lengths: NDArray[np.int64]) -> Column:
         """Return a quantity that is the same at every token of a sequence."""
         wide = values.astype(np.float64, copy=False)
         return cls(wide * lengths, np.square(wide) * lengths, wide, wide)
 
 
-def joined_reductions(columns: Sequence[Reduced]) -> Column:
-    """Join the sequences of shards, in order."""
-    return Column(*(np.concatenate([getattr(one, name) for one in columns]) for name in REDUCTIONS))
-
-
-def taken(column: Reduced, rows: slice, tokens: slice) -> Column:
+def taken(column: Column, rows: slice, tokens: slice) -> Column:
     """Take some sequences that follow each other, by their rows and by their tokens."""
     return Column(
         column.sum[rows],
@@ -80,69 +65,3 @@ def taken(column: Reduced, rows: slice, tokens: slice) -> Column:
         column.min[rows],
         column.values[tokens],
     )
-
-
-@dataclass(frozen=True, slots=True)
-class PackedColumn:
-    """A quantity of tokens, reduced by sequence; a reduction is unpacked whenever it is read."""
-
-    packed: PackedColumns[tuple[Quantity, Reduction]]
-    quantity: Quantity
-
-    @property
-    def sum(self) -> NDArray[np.float64]:
-        return self._unpacked("sum")
-
-    @property
-    def squares(self) -> NDArray[np.float64]:
-        return self._unpacked("squares")
-
-    @property
-    def max(self) -> NDArray[np.float64]:
-        return self._unpacked("max")
-
-    @property
-    def min(self) -> NDArray[np.float64]:
-        return self._unpacked("min")
-
-    @property
-    def values(self) -> NDArray[np.float64]:
-        return self._unpacked("values")
-
-    def _unpacked(self, reduction: Reduction) -> NDArray[np.float64]:
-        kept = reduction in self.quantity.keeps
-        return self.packed[self.quantity, reduction] if kept else np.empty(0)
-
-
-@dataclass(frozen=True, slots=True)
-class PackedReductions(Mapping[Quantity, Reduced]):
-    """Quantities of tokens, reduced by sequence, in few bytes; two shards add up by joining."""
-
-    quantities: tuple[Quantity, ...]
-    packed: PackedColumns[tuple[Quantity, Reduction]]
-
-    @classmethod
-    def of(cls, columns: Mapping[Quantity, Reduced], sequences: int) -> PackedReductions:
-        """Pack the quantities of so many sequences; every bit of them can be read again."""
-        kept = {
-            (quantity, name): getattr(column, name)
-            for quantity, column in columns.items()
-            for name in REDUCTIONS
-            if name in quantity.keeps
-        }
-        return cls(tuple(columns), PackedColumns.of(kept, sequences))
-
-    def __add__(self, other: PackedReductions) -> PackedReductions:
-        """Join the sequences of both shards, in order."""
-        return PackedReductions(self.quantities, self.packed + other.packed)
-
-    def __getitem__(self, quantity: Quantity) -> Reduced:
-        if (quantity, quantity.keeps[0]) not in self.packed.places:
-            raise KeyError(quantity)
-        return PackedColumn(self.packed, quantity)
-
-    def __iter__(self) -> Iterator[Quantity]:
-        return iter(self.quantities)
-
-    def __len__(self) -> int:
-        return len(self.quantities)

@@ -1,11 +1,9 @@
-"""A pass keeps a few numbers per sequence and quantity. Shards add up by joining."""
+"""The frame that corrections read: a few numbers per sequence and quantity."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -19,18 +17,12 @@ from rcdiag.corrections.quantities import (
     InFloat32,
     Quantity,
 )
-from rcdiag.corrections.reduced import (
-    Column,
-    PackedReductions,
-    Reduced,
-    joined_reductions,
-    taken,
-)
+from rcdiag.corrections.reduced import Column, taken
 from rcdiag.frozen import dataclass
 from rcdiag.lazy import lazy
-from rcdiag.statistics.packed import FEWEST_TO_COMPARE, joined_columns, packed_where_many
+from rcdiag.statistics.merging import merge, merge_by_key
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.quantiles import Sketch, joined_sketches
+from rcdiag.statistics.quantiles import Sketch
 from rcdiag.table.segments import starts_of
 
 EPSILON = 1e-8
@@ -43,7 +35,7 @@ class Rows:
     sequences: int
     # lengths, cluster, reward, and summed log-probs: behavior and target; float64 [sequences].
     own: Mapping[str, NDArray[np.float64]]
-    columns: Mapping[Quantity, Reduced]
+    columns: Mapping[Quantity, Column]
     empty: int
     ratios: Sketch | None = None  # of tokens, clamped; where percentiles are logged
     dtype: type[np.floating] = np.float64  # arithmetic of the trainer
@@ -123,15 +115,6 @@ class Rows:
         }
         return replace(self, columns=columns, dtype=np.float32)
 
-    def packed(self) -> Rows:
-        """Return the rows with columns in few bytes, for a pass; few rows are left as they are."""
-        masked = None if self.masked is None else self.masked.packed()
-        columns = self.columns
-        if len(self) >= FEWEST_TO_COMPARE and not isinstance(columns, PackedReductions):
-            columns = PackedReductions.of(columns, len(self))
-        own = packed_where_many(self.own, len(self))
-        return replace(self, own=own, columns=columns, masked=masked)
-
     def __len__(self) -> int:
         return self.sequences
 
@@ -156,9 +139,23 @@ class Rows:
             ratios=ratios,
         )
 
-    def __add__(self, other: Rows) -> Rows:
-        """Join the sequences of both shards, in order."""
-        return joined_rows([self, other])
+    @classmethod
+    def merged(cls, parts: Sequence[Rows]) -> Rows:
+        """Join the sequences of parts, in order."""
+        first = parts[0]
+        sketches = [rows.ratios for rows in parts if rows.ratios is not None]
+        return cls(
+            sum(map(len, parts)),
+            {name: np.concatenate([rows.own[name] for rows in parts]) for name in first.own},
+            merge_by_key([rows.columns for rows in parts]),
+            sum(rows.empty for rows in parts),
+            Sketch.merged(sketches) if len(sketches) == len(parts) else None,
+            first.dtype,
+            first.guard,
+            max(rows.width for rows in parts),
+            max(rows.prompt_width for rows in parts),
+            merge([rows.masked for rows in parts]),
+        )
 
     @property
     def epsilon(self) -> float:
@@ -168,40 +165,6 @@ class Rows:
     @property
     def tokens(self) -> int:
         return int(self.lengths.sum())
-
-
-def joined_rows(shards: Sequence[Rows]) -> Rows:
-    """Join the sequences of shards, in order."""
-    if len(shards) == 1:
-        return shards[0]
-
-    first = shards[0]
-    sketches = [rows.ratios for rows in shards if rows.ratios is not None]
-    masked = [rows.masked for rows in shards if rows.masked is not None]
-    return Rows(
-        sum(map(len, shards)),
-        joined_columns([(rows.own, len(rows)) for rows in shards]),
-        _joined_reductions(shards),
-        sum(rows.empty for rows in shards),
-        joined_sketches(sketches) if len(sketches) == len(shards) else None,
-        first.dtype,
-        first.guard,
-        max(rows.width for rows in shards),
-        max(rows.prompt_width for rows in shards),
-        joined_rows(masked) if masked else None,
-    )
-
-
-def _joined_reductions(shards: Sequence[Rows]) -> Mapping[Quantity, Reduced]:
-    """Join the columns of shards; they are packed where those of one shard are."""
-    columns = [rows.columns for rows in shards]
-    if not any(isinstance(one, PackedReductions) for one in columns):
-        return {name: joined_reductions([one[name] for one in columns]) for name in columns[0]}
-    packed = (
-        one if isinstance(one, PackedReductions) else PackedReductions.of(one, len(rows))
-        for one, rows in zip(columns, shards, strict=True)
-    )
-    return reduce(add, packed)
 
 
 def rows_of(

@@ -9,7 +9,7 @@ from typing import Concatenate, ParamSpec
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.reduced import Reduced
+from rcdiag.corrections.reduced import Column
 from rcdiag.corrections.sequences import EPSILON, Rows
 from rcdiag.frozen import dataclass
 
@@ -31,21 +31,21 @@ class Batch:
         """Return tokens / (N + 1e-8)."""
         return tokens / (self.rows.tokens + self.rows.epsilon)
 
-    def token_mean(self, column: Reduced) -> float:
+    def token_mean(self, column: Column) -> float:
         """Return sum / (N + 1e-8)."""
         return float(column.sum.sum() / (self.rows.tokens + self.rows.epsilon))
 
-    def token_mean_of_squares(self, column: Reduced) -> float:
+    def token_mean_of_squares(self, column: Column) -> float:
         return float(column.squares.sum() / (self.rows.tokens + self.rows.epsilon))
 
-    def token_std(self, column: Reduced) -> float:
+    def token_std(self, column: Column) -> float:
         """Return sqrt(E[x^2] - E[x]^2), biased, never below 0; 0 for one token."""
         if self.rows.tokens <= 1:
             return 0.0
         variance = self.token_mean_of_squares(column) - self.token_mean(column) ** 2
         return float(np.sqrt(np.maximum(variance, 0.0)))
 
-    def row_means(self, column: Reduced) -> Array:
+    def row_means(self, column: Column) -> Array:
         """Return sum / (T + 1e-8) of every row that has a token."""
         return column.sum / (self.rows.lengths + self.rows.epsilon)
 
@@ -53,7 +53,7 @@ class Batch:
         """Return all B rows; those without a token hold `fill`."""
         return np.concatenate([values, np.full(self.rows.empty, fill)])
 
-    def ess(self, column: Reduced) -> float:
+    def ess(self, column: Column) -> float:
         """Return 1 / E[(x / (E[x] + 1e-8))^2] over tokens; the epsilon lets it exceed 1.
 
         NaN where all weights are 0: there verl stops with a division by zero.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from functools import reduce
-from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +15,7 @@ from rcdiag.statistics.examples import BY_SIZE, SHOWN, Examples, sort
 from rcdiag.statistics.extremes import WorstSequences, WorstTokens
 from rcdiag.statistics.histograms import Counts, FigureData, token_counts
 from rcdiag.statistics.lorenz import Lorenz
+from rcdiag.statistics.merging import merge, merge_by_key, merge_fields
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import PROFILES, Profiles
 from rcdiag.statistics.suite import BlockSums, SuiteState, bounded
@@ -53,49 +52,17 @@ class PairState:
             Profiles.joined(bins),
             vocabulary.result(),
             FigureData.joined(pair, [block.counts for block in walked]),
-            sum((block.worst_tokens for block in walked), WorstTokens()),
+            merge([block.worst_tokens for block in walked]),
             WorstSequences.of(pair, np.concatenate(log_ratio_sums)),
             Categories.joined(pair, bins),
             Examples.joined(pair, bins),
-            reduce(add, (block.lorenz for block in walked)),
+            merge([block.lorenz for block in walked]),
         )
 
-    def __add__(self, other: PairState) -> PairState:
-        suites = added_by_key(self.suites, other.suites)
-        vocabulary = self.vocabulary + other.vocabulary
-        return self._with(other, suites, self.profiles + other.profiles, vocabulary)
-
-    def __iadd__(self, other: PairState) -> PairState:
-        """Add, and use the memory of this one's sums again, by cluster and by token id."""
-        suites, profiles, vocabulary = dict(self.suites), self.profiles, self.vocabulary
-        for step, suite in other.suites.items():
-            if step in suites:
-                suites[step] += suite
-            else:
-                suites[step] = suite
-        profiles += other.profiles
-        vocabulary += other.vocabulary
-        return self._with(other, suites, profiles, vocabulary)
-
-    def _with(
-        self,
-        other: PairState,
-        suites: Mapping[Step, SuiteState],
-        profiles: Profiles,
-        vocabulary: Vocabulary,
-    ) -> PairState:
-        """Add the states of both but for those that are given."""
-        return PairState(
-            bounded(suites),
-            profiles,
-            vocabulary,
-            self.figures + other.figures,
-            self.worst_tokens + other.worst_tokens,
-            self.worst_sequences + other.worst_sequences,
-            self.categories + other.categories,
-            self.examples + other.examples,
-            self.lorenz + other.lorenz,
-        )
+    @classmethod
+    def merged(cls, parts: Sequence[PairState]) -> PairState:
+        suites = bounded(merge_by_key([part.suites for part in parts]))
+        return merge_fields(parts, suites=suites)
 
     def by_step(self) -> dict[Step, SuiteState]:
         """Return one state per training step, ascending."""
@@ -138,9 +105,3 @@ def _by_step(pair: PolicyPair, blocks: Sequence[BlockSums]) -> dict[Step, SuiteS
         for one in np.unique(steps).tolist():
             of_steps.setdefault(one, []).append(block.take(steps == one))
     return bounded({one: SuiteState.joined(of_steps[one]) for one in sorted(of_steps)})
-
-
-def added_by_key(one: Mapping, other: Mapping) -> dict:
-    """Add the states that both mappings have, and keep those that one of them has."""
-    both = {key: one[key] + other[key] for key in one if key in other}
-    return {**one, **other, **both}

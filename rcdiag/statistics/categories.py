@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from rcdiag.frozen import dataclass
 from rcdiag.results import Profile
 from rcdiag.statistics.binned import BY_SEQUENCE, SUMS, BatchBins, SortedBlock, batch_bins
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
+from rcdiag.statistics.merging import merge_by_key
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import profile_of
 
@@ -116,11 +116,10 @@ class Categories:
             }
         return cls(sums)
 
-    def __add__(self, other: Categories) -> Categories:
-        names = dict.fromkeys([*self.sums, *other.sums])
-        return Categories(
-            {name: _joined(self.sums.get(name, {}), other.sums.get(name, {})) for name in names}
-        )
+    @classmethod
+    def merged(cls, parts: Sequence[Categories]) -> Categories:
+        names = dict.fromkeys(name for part in parts for name in part.sums)
+        return cls({name: _joined([part.sums.get(name, {}) for part in parts]) for name in names})
 
     def finished(self) -> dict[str, Profile]:
         """Return the profile of every category with several names."""
@@ -132,13 +131,11 @@ class Categories:
 
 
 def _joined(
-    one: Mapping[str, ClusterSums] | None, other: Mapping[str, ClusterSums] | None
+    parts: Sequence[Mapping[str, ClusterSums] | None],
 ) -> Mapping[str, ClusterSums] | None:
-    if one is None or other is None:
-        return None
-    common = {label: one[label] + other[label] for label in one if label in other}
-    both: dict[str, ClusterSums] = {**one, **other, **common}
-    return both if len(both) <= MOST else None
+    known = [part for part in parts if part is not None]
+    both = merge_by_key(known)
+    return both if len(known) == len(parts) and len(both) <= MOST else None
 
 
 def _profile(name: str, sums: Mapping[str, ClusterSums]) -> Profile:
@@ -146,7 +143,7 @@ def _profile(name: str, sums: Mapping[str, ClusterSums]) -> Profile:
     labels = sorted(sums, key=_order)
     wide = [_widened(sums[label], number, len(labels)) for number, label in enumerate(labels)]
     about = CATEGORIES[name]
-    return profile_of(reduce(ClusterSums.__add__, wide), labels, about.title, "", about.about)
+    return profile_of(ClusterSums.merged(wide), labels, about.title, "", about.about)
 
 
 def _widened(sums: ClusterSums, number: int, names: int) -> ClusterSums:

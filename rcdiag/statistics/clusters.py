@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,32 +41,18 @@ class ClusterSums:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def __add__(self, other: ClusterSums) -> ClusterSums:
-        """Return the sums of both parts' tokens together."""
-        both = self.copy()
-        both += other
-        return both
-
-    def __iadd__(self, other: ClusterSums) -> ClusterSums:
-        """Add in place where this one has all clusters of the other, which stays as it is."""
-        folded = self.folded or other.folded
+    @classmethod
+    def merged(cls, parts: Sequence[ClusterSums]) -> ClusterSums:
+        """Return the sums of all parts' tokens together; folded if one is, or too many are."""
+        if any(part.folded for part in parts):
+            parts = [part.fold() for part in parts]
+        keys = reduce(np.union1d, [part.keys for part in parts])
+        sums = np.zeros((len(keys), *parts[0].sums.shape[1:]))
         # Two infinities of different sign add up to NaN, as they do within one table.
         with np.errstate(over="ignore", invalid="ignore"):
-            one, two = (part.fold() if folded else part for part in (self, other))
-            if len(one) == len(two) and np.array_equal(one.keys, two.keys):
-                one.sums[...] += two.sums
-                return one
-            keys = np.union1d(one.keys, two.keys)
-            if len(keys) > len(one):
-                sums = np.zeros((len(keys), *one.sums.shape[1:]))
-                sums[np.searchsorted(keys, one.keys)] = one.sums
-                one = replace(one, keys=keys, sums=sums)
-            one.sums[np.searchsorted(one.keys, two.keys)] += two.sums
-            return one.bounded()
-
-    def copy(self) -> ClusterSums:
-        """Return a copy of the sums with its own memory."""
-        return replace(self, sums=self.sums.copy())
+            for part in parts:
+                sums[np.searchsorted(keys, part.keys)] += part.sums
+        return replace(parts[0], keys=keys, sums=sums).bounded()
 
     def scaled(self, factor: float) -> ClusterSums:
         """Return all sums times a factor."""

@@ -1,7 +1,7 @@
 """Tokens that show what a bin is made of: a few of every bin of a figure, found in the one pass.
 
 A bin keeps the tokens with the largest |log_ratio|, one of a row at most, and their neighbours.
-States add up by `+`: the examples of two shards are those of their union.
+The examples of several parts are those of their union.
 """
 
 from __future__ import annotations
@@ -76,10 +76,19 @@ class Examples:
             bins_by_axis[name] = {label: tuple(sorted(some)) for label, some in of_axis.items()}
         return cls(bins_by_axis)
 
-    def __add__(self, other: Examples) -> Examples:
-        names = dict.fromkeys([*self.bins, *other.bins])
-        return Examples(
-            {name: _joined(self.bins.get(name, {}), other.bins.get(name, {})) for name in names}
+    @classmethod
+    def merged(cls, parts: Sequence[Examples]) -> Examples:
+        """Keep the largest of every bin; parts have no row in common."""
+        bins: dict[str, dict[str, list[Example]]] = {}
+        for part in parts:
+            for name, of_axis in part.bins.items():
+                for label, some in of_axis.items():
+                    bins.setdefault(name, {}).setdefault(label, []).extend(some)
+        return cls(
+            {
+                name: {label: tuple(sorted(some)[:PER_BIN]) for label, some in of_axis.items()}
+                for name, of_axis in bins.items()
+            }
         )
 
     def finished(self, profiles: Collection[str]) -> BinExamples:
@@ -103,16 +112,6 @@ class Examples:
                 for name, bins in kept.items()
             },
         )
-
-
-def _joined(
-    one: Mapping[str, tuple[Example, ...]], other: Mapping[str, tuple[Example, ...]]
-) -> dict[str, tuple[Example, ...]]:
-    """Join the examples of two shards, which have no row in common."""
-    return {
-        label: tuple(sorted([*one.get(label, ()), *other.get(label, ())])[:PER_BIN])
-        for label in dict.fromkeys([*one, *other])
-    }
 
 
 def labels_of_sizes() -> list[str]:

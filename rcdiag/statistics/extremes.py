@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.frozen import dataclass
 from rcdiag.results import SequenceTokens, WorstToken
+from rcdiag.statistics.merging import merge_by_key, merge_fields
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.segments import segment_sum
 from rcdiag.table.token_batch import Array, Flags, TokenBatch
@@ -64,8 +64,9 @@ class WorstTokens:
         ]
         return cls(tuple(sorted(entries)))
 
-    def __add__(self, other: WorstTokens) -> WorstTokens:
-        return WorstTokens(tuple(sorted([*self.entries, *other.entries])[:WORST]))
+    @classmethod
+    def merged(cls, parts: Sequence[WorstTokens]) -> WorstTokens:
+        return cls(tuple(sorted(entry for part in parts for entry in part.entries)[:WORST]))
 
     def to_list(self) -> list[WorstToken]:
         """Return the tokens as result documents hold them."""
@@ -153,8 +154,9 @@ class WorstSequences:
         ends = np.cumsum(pair.lengths)
         return cls(_worst([WorstSequence.of(pair, int(one), int(ends[one])) for one in best]))
 
-    def __add__(self, other: WorstSequences) -> WorstSequences:
-        return WorstSequences(_worst([*self.kept, *other.kept]))
+    @classmethod
+    def merged(cls, parts: Sequence[WorstSequences]) -> WorstSequences:
+        return cls(_worst([one for part in parts for one in part.kept]))
 
     @property
     def sequences(self) -> list[SequenceTokens]:
@@ -241,18 +243,14 @@ class RowCount:
         bad = 0 if fine else int((~rows_of_numbers(batch)).sum())
         return cls(len(batch.lengths), int(batch.lengths.sum()), bad, ranges)
 
-    def __add__(self, other: RowCount) -> RowCount:
-        both = {
-            policy: (min(low, other.ranges[policy][0]), max(high, other.ranges[policy][1]))
-            for policy, (low, high) in self.ranges.items()
-            if policy in other.ranges
-        }
-        return RowCount(
-            self.sequences + other.sequences,
-            self.tokens + other.tokens,
-            self.left_out + other.left_out,
-            {**self.ranges, **other.ranges, **both},
-        )
+    @classmethod
+    def merged(cls, parts: Sequence[RowCount]) -> RowCount:
+        ranges: dict[str, tuple[float, float]] = {}
+        for part in parts:
+            for policy, (low, high) in part.ranges.items():
+                least, most = ranges.get(policy, (low, high))
+                ranges[policy] = min(least, low), max(most, high)
+        return merge_fields(parts, ranges=ranges)
 
     @property
     def constant(self) -> set[str]:
@@ -288,16 +286,11 @@ class Places:
             first_rows[policy] = [int(row) for row in bad[:ROWS_NAMED]]
         return cls(tokens, rows, first_rows)
 
-    def __add__(self, other: Places) -> Places:
-        def added(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
-            both = {name: one[name] + two[name] for name in one if name in two}
-            return {**one, **two, **both}
-
-        first = added(self.first_rows, other.first_rows)
-        return Places(
-            added(self.tokens, other.tokens),
-            added(self.rows, other.rows),
-            {policy: rows[:ROWS_NAMED] for policy, rows in first.items()},
+    @classmethod
+    def merged(cls, parts: Sequence[Places]) -> Places:
+        first_rows = merge_by_key([part.first_rows for part in parts])
+        return merge_fields(
+            parts, first_rows={policy: rows[:ROWS_NAMED] for policy, rows in first_rows.items()}
         )
 
 
@@ -316,9 +309,6 @@ class NonFinite:
             above = np.isfinite(log_probs[places]) & (log_probs[places] > 0)
             not_finite[policy], positive[policy] = places[~above], places[above]
         return cls(Places.of(batch, not_finite), Places.of(batch, positive))
-
-    def __add__(self, other: NonFinite) -> NonFinite:
-        return NonFinite(self.not_finite + other.not_finite, self.positive + other.positive)
 
     @property
     def tokens(self) -> dict[str, int]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rcdiag.frozen import dataclass
 from rcdiag.statistics.extremes import shown_log_ratios
+from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
 from rcdiag.table.hashing import mixed
@@ -115,12 +116,10 @@ class FigureData:
         log_ratios, log_probs = zip(*counts, strict=True)
         return cls(np.sum(log_ratios, axis=0), np.sum(log_probs, axis=0), _paths(pair))
 
-    def __add__(self, other: FigureData) -> FigureData:
-        return FigureData(
-            self.log_ratio + other.log_ratio,
-            self.log_probs + other.log_probs,
-            tuple(sorted([*self.paths, *other.paths])[:PATHS]),
-        )
+    @classmethod
+    def merged(cls, parts: Sequence[FigureData]) -> FigureData:
+        paths = sorted(path for part in parts for path in part.paths)
+        return merge_fields(parts, paths=tuple(paths[:PATHS]))
 
     def to_dict(self) -> dict[str, Any]:
         counts = self.log_probs

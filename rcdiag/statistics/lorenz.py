@@ -36,9 +36,6 @@ class Lorenz:
             np.bincount(numbers, values, BINS).astype(np.float64),
         )
 
-    def __add__(self, other: Lorenz) -> Lorenz:
-        return Lorenz(self.counts + other.counts, self.sums + other.sums)
-
     def shares(self, of_tokens: Sequence[float]) -> list[list[float]]:
         """Return shares of the tokens, the largest k3 first, and the share of all k3 they hold.
 

@@ -43,9 +43,6 @@ class Moments:
         at = 2 + count + self.policies.index(one) * count + self.policies.index(other)
         return self.sums.sums[:, at]
 
-    def __add__(self, other: Moments) -> Moments:
-        return Moments(self.policies, self.sums + other.sums)
-
     def squares(self, one: str, other: str) -> Array:
         """Return the summed squares of the log-ratio of two policies, nats^2, [clusters]."""
         with np.errstate(over="ignore", invalid="ignore"):

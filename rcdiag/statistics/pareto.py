@@ -12,6 +12,7 @@ from math import log10, sqrt
 import numpy as np
 
 from rcdiag.frozen import dataclass
+from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.ratios import Array
 
 # Enough for the tail of a hundred million ratios; beyond, the tail is cut shorter.
@@ -50,12 +51,10 @@ class UpperTail:
             finite.append(log_ratio)
         return cls(sum(map(len, blocks)), _largest_of(finite), not_numbers)
 
-    def __add__(self, other: UpperTail) -> UpperTail:
-        return UpperTail(
-            self.count + other.count,
-            _largest(np.concatenate([self.kept, other.kept])),
-            self.not_numbers + other.not_numbers,
-        )
+    @classmethod
+    def merged(cls, parts: Sequence[UpperTail]) -> UpperTail:
+        kept = _largest(np.concatenate([part.kept for part in parts]))
+        return merge_fields(parts, kept=kept)
 
 
 def _largest_of(blocks: Sequence[Array]) -> Array:

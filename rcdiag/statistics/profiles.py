@@ -24,6 +24,7 @@ from rcdiag.statistics.binned import (
 )
 from rcdiag.statistics.clusters import ClusterSums, content_order
 from rcdiag.statistics.intervals import ratio_interval
+from rcdiag.statistics.merging import merge_by_key
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
 
@@ -202,21 +203,11 @@ class Profiles:
             }
         )
 
-    def __add__(self, other: Profiles) -> Profiles:
-        """Return the sums of both; an axis that one lacks has no tokens there."""
-        both = Profiles({name: sums.copy() for name, sums in self.sums.items()})
-        both += other
-        return both
-
-    def __iadd__(self, other: Profiles) -> Profiles:
-        """Add, and use the memory of these sums again where they have room."""
-        added = dict(self.sums)
-        for name, sums in other.sums.items():
-            if name in added:
-                added[name] += sums
-            else:
-                added[name] = sums
-        return Profiles({name: added[name] for name in PROFILES if name in added})
+    @classmethod
+    def merged(cls, parts: Sequence[Profiles]) -> Profiles:
+        """Merge along every axis; one that a part lacks has no tokens there."""
+        sums = merge_by_key([part.sums for part in parts])
+        return cls({name: sums[name] for name in PROFILES if name in sums})
 
 
 def sort(block: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> SortedBlock:

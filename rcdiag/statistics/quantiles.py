@@ -50,18 +50,14 @@ class Sketch:
                 counts += np.bincount(bins, minlength=BINS)
         return Sketch(None, counts)
 
-    def __add__(self, other: Sketch) -> Sketch:
-        """Join all values of both; the result holds counts if either does."""
-        return joined_sketches([self, other])
-
-
-def joined_sketches(sketches: Sequence[Sketch]) -> Sketch:
-    """Join the values of all; the result holds counts if one of them does."""
-    raw = [sketch.raw for sketch in sketches if sketch.raw is not None]
-    if len(raw) == len(sketches):
-        return Sketch(tuple(values for held in raw for values in held))
-    counts = [sketch.collapsed().counts for sketch in sketches]
-    return Sketch(None, np.sum([part for part in counts if part is not None], axis=0))
+    @classmethod
+    def merged(cls, sketches: Sequence[Sketch]) -> Sketch:
+        """Join the values of all; the result holds counts if one of them does."""
+        raw = [sketch.raw for sketch in sketches if sketch.raw is not None]
+        if len(raw) == len(sketches):
+            return cls(tuple(values for held in raw for values in held))
+        counts = [sketch.collapsed().counts for sketch in sketches]
+        return cls(None, np.sum([part for part in counts if part is not None], axis=0))
 
 
 def bounded_sketches(sketches: Sequence[Sketch]) -> list[Sketch]:
@@ -86,15 +82,6 @@ class Magnitudes:
     @classmethod
     def of(cls, size: Array, cluster: NDArray[np.uint64], lengths: NDArray[np.int64]) -> Magnitudes:
         return cls(Sketch((size,)), cluster_sums(cluster, coarse_counts(size, lengths)))
-
-    def __add__(self, other: Magnitudes) -> Magnitudes:
-        return Magnitudes(self.sketch + other.sketch, self.clusters + other.clusters)
-
-    def __iadd__(self, other: Magnitudes) -> Magnitudes:
-        """Add, and use the memory of this one's sums by cluster again."""
-        clusters = self.clusters
-        clusters += other.clusters
-        return Magnitudes(self.sketch + other.sketch, clusters)
 
 
 def coarse_counts(size: Array, lengths: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -36,9 +36,18 @@ class RankSample:
     def __len__(self) -> int:
         return len(self.key)
 
-    def __add__(self, other: RankSample) -> RankSample:
-        """Join the tokens of both, thinned as the thinner one."""
-        return joined_samples([self, other])
+    @classmethod
+    def merged(cls, samples: Sequence[RankSample]) -> RankSample:
+        """Join the tokens of samples, thinned as the thinnest one."""
+        limit = min(sample.limit for sample in samples)
+        thinned = [sample.thinned(limit) for sample in samples]
+        return cls(
+            np.concatenate([sample.behavior for sample in thinned]),
+            np.concatenate([sample.target for sample in thinned]),
+            np.concatenate([sample.key for sample in thinned]),
+            np.concatenate([sample.cluster for sample in thinned]),
+            limit,
+        )
 
     def take(self, tokens: NDArray[np.bool_]) -> RankSample:
         """Take some of the tokens."""
@@ -59,19 +68,6 @@ class RankSample:
         if limit >= self.limit:
             return self
         return replace(self.take(self.key < limit), limit=limit)
-
-
-def joined_samples(samples: Sequence[RankSample]) -> RankSample:
-    """Join the tokens of samples, thinned as the thinnest one."""
-    limit = min(sample.limit for sample in samples)
-    thinned = [sample.thinned(limit) for sample in samples]
-    return RankSample(
-        np.concatenate([sample.behavior for sample in thinned]),
-        np.concatenate([sample.target for sample in thinned]),
-        np.concatenate([sample.key for sample in thinned]),
-        np.concatenate([sample.cluster for sample in thinned]),
-        limit,
-    )
 
 
 def rank_sample(pair: PolicyPair) -> RankSample:

@@ -1,6 +1,6 @@
 """Metrics are read off a suite, made from the state of a pair of policies.
 
-States of two batches add up to the state of all their rows, whatever the order.
+States of parts merge into the state of all their rows, whatever the order.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rcdiag.frozen import dataclass
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
+from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail, k_hat
 from rcdiag.statistics.quantiles import (
@@ -25,7 +26,7 @@ from rcdiag.statistics.quantiles import (
     bounded_sketches,
     coarse_counts,
 )
-from rcdiag.statistics.ranks import RankSample, joined_samples, sample_by_sequence
+from rcdiag.statistics.ranks import RankSample, sample_by_sequence
 from rcdiag.statistics.ratios import TOKEN_MAXIMA, Array
 from rcdiag.statistics.rounding import ASSUMED, Rounding
 from rcdiag.statistics.totals import (
@@ -33,7 +34,6 @@ from rcdiag.statistics.totals import (
     SequenceTable,
     Totals,
     addends,
-    joined_tables,
     leave_one_out,
     point,
     sequence_table,
@@ -109,48 +109,28 @@ class SuiteState:
     @classmethod
     def joined(cls, blocks: Sequence[BlockSums]) -> SuiteState:
         """Make the state of a batch from what its blocks hold, in their order."""
-        table = joined_tables([block.table for block in blocks])
+        table = SequenceTable.merged([block.table for block in blocks])
         sums = np.concatenate([block.sums for block in blocks])
         coarse = np.concatenate([block.coarse for block in blocks])
         largest = np.max([block.maxima.max(axis=0, initial=-np.inf) for block in blocks], axis=0)
         state = cls(
-            table.packed(),
+            table,
             dict(zip(TOKEN_MAXIMA, largest.tolist(), strict=True)),
             cluster_sums(table.cluster, sums),
             UpperTail.of_blocks([block.log_ratio for block in blocks]),
             Magnitudes(
                 Sketch(tuple(block.size for block in blocks)), cluster_sums(table.cluster, coarse)
             ),
-            joined_samples([block.ranks for block in blocks]),
+            RankSample.merged([block.ranks for block in blocks]),
         )
         return bounded({None: state})[None]
 
-    def __add__(self, other: SuiteState) -> SuiteState:
-        return self._with(other, self.tokens + other.tokens, self.magnitudes + other.magnitudes)
-
-    def __iadd__(self, other: SuiteState) -> SuiteState:
-        """Add, and use the memory of this one's sums by cluster again."""
-        tokens, magnitudes = self.tokens, self.magnitudes
-        tokens += other.tokens
-        magnitudes += other.magnitudes
-        return self._with(other, tokens, magnitudes)
-
-    def _with(self, other: SuiteState, tokens: ClusterSums, magnitudes: Magnitudes) -> SuiteState:
-        """Add the states of both but for their sums by cluster."""
-        both = SuiteState(
-            self.table + other.table,
-            {name: _larger(self.maxima[name], other.maxima[name]) for name in self.maxima},
-            tokens,
-            self.tail + other.tail,
-            magnitudes,
-            self.ranks + other.ranks,
-        )
+    @classmethod
+    def merged(cls, parts: Sequence[SuiteState]) -> SuiteState:
+        # NaN where one of them is, whatever their order.
+        maxima = np.max([list(part.maxima.values()) for part in parts], axis=0).tolist()
+        both = merge_fields(parts, maxima=dict(zip(TOKEN_MAXIMA, maxima, strict=True)))
         return bounded({None: both})[None]
-
-
-def _larger(one: float, other: float) -> float:
-    """Return the larger number; NaN where one of them is, whatever their order."""
-    return float(np.maximum(one, other))
 
 
 def bounded(states: Mapping[K, SuiteState]) -> dict[K, SuiteState]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,21 +51,14 @@ class Vocabulary:
                     row += np.bincount(cells, values, len(ids))
         return cls(ids, sums)
 
-    def __add__(self, other: Vocabulary) -> Vocabulary:
-        both = Vocabulary(self.ids, self.sums.copy())
-        both += other
-        return both
-
-    def __iadd__(self, other: Vocabulary) -> Vocabulary:
-        """Add in place; the other one stays as it is, and this one is not to be read any more."""
-        ids, sums = self.ids, self.sums
-        if len(every := np.union1d(ids, other.ids)) > len(ids):
-            sums = np.zeros((3, len(every)))
-            sums[:, np.searchsorted(every, ids)] = self.sums
-            ids = every
+    @classmethod
+    def merged(cls, parts: Sequence[Vocabulary]) -> Vocabulary:
+        ids = reduce(np.union1d, [part.ids for part in parts])
+        sums = np.zeros((3, len(ids)))
         with np.errstate(over="ignore", invalid="ignore"):
-            sums[:, np.searchsorted(ids, other.ids)] += other.sums
-        return Vocabulary(ids, sums)
+            for part in parts:
+                sums[:, np.searchsorted(ids, part.ids)] += part.sums
+        return cls(ids, sums)
 
 
 def _ids_to_keep(token_id: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 from rcdiag.statistics.clusters import ClusterSums, content_order, grouping
-from rcdiag.statistics.packed import joined_columns, packed_where_many
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import RATIO_SUMS, TOKEN_MAXIMA, TOKEN_SUMS, Array, Ratios
 from rcdiag.table.segments import starts_of
@@ -55,10 +54,7 @@ RATIO_COLUMNS = ("largest_log_ratio", "ratio_log_sum", "ratio_squared_log_sum", 
 
 @dataclass(frozen=True, slots=True)
 class SequenceTable:
-    """Sequences with at least one unmasked token, in the order of the rows.
-
-    A pass packs the columns of many sequences; each is unpacked whenever it is read.
-    """
+    """Sequences with at least one unmasked token, in the order of the rows."""
 
     sequences: int
     # float64 [sequences]: ("sum", NAME) of each TokenSum with `by_sequence`, and ("row", NAME) of
@@ -110,22 +106,14 @@ class SequenceTable:
         columns = {name: column[keep] for name, column in self.columns.items()}
         return SequenceTable(int(np.count_nonzero(keep)), columns)
 
-    def packed(self) -> SequenceTable:
-        """Return the table in few bytes, for a pass; few sequences are left as they are."""
-        return SequenceTable(self.sequences, packed_where_many(self.columns, self.sequences))
-
-    def __add__(self, other: SequenceTable) -> SequenceTable:
-        """Join the sequences of both shards, in order."""
-        return joined_tables([self, other])
-
-
-def joined_tables(tables: Sequence[SequenceTable]) -> SequenceTable:
-    """Join the sequences of tables, in order."""
-    if len(tables) == 1:
-        return tables[0]
-    return SequenceTable(
-        sum(map(len, tables)), joined_columns([(table.columns, len(table)) for table in tables])
-    )
+    @classmethod
+    def merged(cls, tables: Sequence[SequenceTable]) -> SequenceTable:
+        """Join the sequences of tables, in order."""
+        columns = {
+            name: np.concatenate([table.columns[name] for table in tables])
+            for name in tables[0].columns
+        }
+        return cls(sum(map(len, tables)), columns)
 
 
 def token_sums(pair: PolicyPair) -> Array:

@@ -29,7 +29,7 @@ _FLOOR = -800.0
 
 @dataclass(frozen=True, slots=True)
 class WeightedState:
-    """The weighted sums of a pair's tokens and sequences, by cluster; two states add up by +."""
+    """The weighted sums of a pair's tokens and sequences, by cluster."""
 
     names: tuple[str, ...]
     sums: ClusterSums  # [clusters, names]
@@ -49,10 +49,6 @@ class WeightedState:
             }
             rows = np.stack(list(columns.values()), axis=1)
             return cls(tuple(columns), cluster_sums(table.cluster, rows))
-
-    def __add__(self, other: WeightedState) -> WeightedState:
-        assert self.names == other.names
-        return WeightedState(self.names, self.sums + other.sums)
 
 
 @dataclass

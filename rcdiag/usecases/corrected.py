@@ -15,13 +15,14 @@ from rcdiag.corrections.apply import Outcome, outcome, quantities_of
 from rcdiag.corrections.bounds import log_bounds
 from rcdiag.corrections.correction import Correction, in_float32
 from rcdiag.corrections.quantities import EveryLogProb, InFloat32, Quantity, under
-from rcdiag.corrections.sequences import Rows, joined_rows, rows_of
+from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.correction_health import correction_level
 from rcdiag.diagnosis.guides import worst
 from rcdiag.frozen import dataclass
 from rcdiag.results import CorrectionResult, Finding
-from rcdiag.statistics.accumulator import Step, added_by_key
+from rcdiag.statistics.accumulator import Step
+from rcdiag.statistics.merging import merge, merge_by_key
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import bounded_sketches
 from rcdiag.table.table import Table
@@ -32,7 +33,7 @@ KHats = Mapping[str, float | None]  # level -> Pareto k-hat of the raw ratios
 
 @dataclass(frozen=True, slots=True)
 class CorrectionRows:
-    """What corrections need of the sequences of every training step; shards add up by joining."""
+    """What corrections need of the sequences of every training step."""
 
     steps: Mapping[Step, Rows]
 
@@ -54,25 +55,26 @@ class CorrectionRows:
         side_by_side = map if executor is None else executor.map
         blocks = {step: side_by_side(reduced, pair.blocks) for step, pair in steps.items()}
         rows = {
-            step: replace(joined_rows(list(parts)), empty=steps[step].tokens.empty.get(step, 0))
+            step: replace(merge(list(parts)), empty=steps[step].tokens.empty.get(step, 0))
             for step, parts in blocks.items()
         }
         return cls(_bounded(rows))
 
-    def __add__(self, other: CorrectionRows) -> CorrectionRows:
-        return CorrectionRows(_bounded(added_by_key(self.steps, other.steps)))
+    @classmethod
+    def merged(cls, parts: Sequence[CorrectionRows]) -> CorrectionRows:
+        return cls(_bounded(merge_by_key([part.steps for part in parts])))
 
     @property
     def whole(self) -> Rows:
         """The rows of all steps as one batch."""
-        return joined_rows(list(self.steps.values()))
+        return merge(list(self.steps.values()))
 
 
 def _bounded(steps: Mapping[Step, Rows]) -> Mapping[Step, Rows]:
-    """Bound the rows of all steps: they are packed, and many single ratios give way to counts."""
+    """Bound the rows of all steps: many single ratios give way to counts."""
     kept = {step: rows.ratios for step, rows in steps.items() if rows.ratios is not None}
     sketches = dict(zip(kept, bounded_sketches(list(kept.values())), strict=True))
-    return {step: replace(rows, ratios=sketches.get(step)).packed() for step, rows in steps.items()}
+    return {step: replace(rows, ratios=sketches.get(step)) for step, rows in steps.items()}
 
 
 def answerable(plan: Plan, dump: Table) -> Plan:

@@ -12,8 +12,8 @@ import numpy as np
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import without_numbers
 from rcdiag.results import ScoreResult
-from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite, RowCount
+from rcdiag.statistics.merging import merge
 from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
 from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET
@@ -47,15 +47,14 @@ def score_of_one(
     `origin` is the table that the user gave, where `dump` is made of it.
     """
     rows = rows_to_judge(dump, (policy,))
-    bad: RunningSum[NonFinite] = RunningSum()
-    count, clusters = RowCount(), np.empty(0, np.uint64)
+    parts: list[tuple[NonFinite, RowCount]] = []
+    clusters = np.empty(0, np.uint64)
     with ThreadPoolExecutor(os.cpu_count()) as executor:
         for batch in token_batches(dump, (policy,), executor, case=rows):
-            bad.add(NonFinite.of(batch))
-            count += RowCount.of(batch)
+            parts.append((NonFinite.of(batch), RowCount.of(batch)))
             clusters = np.union1d(clusters, batch.cluster)
-    non_finite = bad.total()
-    if non_finite is None or not count.sequences:
+    non_finite, count = map(merge, zip(*parts, strict=True)) if parts else (NonFinite(), RowCount())
+    if not count.sequences:
         raise no_tokens(dump, (policy,))
     about = dump.metadata.get("policies", {})
     lacking = unobserved(dump, (policy,))

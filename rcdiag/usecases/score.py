@@ -1,15 +1,14 @@
 """Use case `score`: how far two recorded policies of a table are apart.
 
-One pass over the table; the state of two shards is the sum of their states.
+One pass over the table; the states of its parts merge into that of the whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from operator import add, iadd
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.diagnosis.checks import CheckInput, findings
@@ -25,14 +24,14 @@ from rcdiag.results import (
     StepResult,
 )
 from rcdiag.runners import Runner
-from rcdiag.statistics.accumulator import PairState, Step, added_by_key
-from rcdiag.statistics.adding import Addable, RunningSum, total
+from rcdiag.statistics.accumulator import PairState, Step
 from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
 from rcdiag.statistics.histograms import log_ratio_counts
+from rcdiag.statistics.merging import merge, merged
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
 from rcdiag.statistics.rounding import Rounding, rounding_of
-from rcdiag.statistics.suite import Suite, SuiteState
+from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.token_ids import worst_ids
 from rcdiag.table.free_memory import check_rows_fit
 from rcdiag.table.observed import unobserved
@@ -55,8 +54,6 @@ from rcdiag.usecases.shown_sequences import rows_named, shown_sequences
 
 if TYPE_CHECKING:
     from rcdiag.logs import Log
-
-A = TypeVar("A", bound=Addable)
 
 # Shares of the tokens, those with the largest k3 first, eight in each decade.
 SHARES = [float(f"{10.0 ** (step / 8.0):.6g}") for step in range(-40, 1)]
@@ -95,8 +92,8 @@ def score(
     reading = _read(dump, behavior, target, plan, runner, rows_read)
     state, rows = reading.state, reading.rows
     rounding = rounding_of(dump.metadata.get("policies", {}), behavior, target)
-    suite = Suite(_whole(state.by_step()), rounding)
-    count = sum(reading.sizes.values(), RowCount())
+    suite = Suite(merge(list(state.by_step().values())), rounding)
+    count = merge(list(reading.sizes.values()))
     lacking = unobserved(dump, (behavior, target))
     diagnosis = diagnosis_of_table(dump, origin, rows_read)
     constant = recorded_constants(count, dump)
@@ -195,32 +192,12 @@ def _values(suite: Suite | None, count: RowCount, constant: set[str]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class RowsState:
-    """What some rows leave for the result; two of them add up to that of the rows of both."""
+    """What some rows leave for the result."""
 
     non_finite: NonFinite
     sizes: Mapping[Step, RowCount]
     rows: CorrectionRows | None  # None without a plan of corrections
     state: PairState | None  # None where no row holds numbers alone
-
-    def __add__(self, other: RowsState) -> RowsState:
-        return self._with(other, _both(self.state, other.state, add))
-
-    def __iadd__(self, other: RowsState) -> RowsState:
-        """Add, and use the memory of this one's sums of the pair again."""
-        return self._with(other, _both(self.state, other.state, iadd))
-
-    def _with(self, other: RowsState, state: PairState | None) -> RowsState:
-        return RowsState(
-            self.non_finite + other.non_finite,
-            added_by_key(self.sizes, other.sizes),
-            _both(self.rows, other.rows, add),
-            state,
-        )
-
-
-def _both(one: A | None, other: A | None, added: Callable[[A, A], A]) -> A | None:
-    """Add two states, of which either may be missing."""
-    return other if one is None else one if other is None else added(one, other)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,11 +209,8 @@ class PairWalk(Walk[RowsState]):
 
     def state_of(self, batches: Iterator[TokenBatch], executor: Executor) -> RowsState | None:
         """Return the state of the batches of one part."""
-        running: RunningSum[RowsState] = RunningSum()
         quantities = [] if self.plan is None else wanted_quantities(self.plan)
-        for batch in batches:
-            running.add(self._of(batch, quantities, executor))
-        return running.total()
+        return merged(self._of(batch, quantities, executor) for batch in batches)
 
     def _of(
         self, batch: TokenBatch, quantities: Sequence[Quantity], executor: Executor
@@ -274,26 +248,18 @@ def _read(
         masked=any(trainer.reads_masked for trainer in trainers),
         origin=True,
     )
-    read = total(states(dump, walk, runner, case))
+    read = merged(states(dump, walk, runner, case))
     if read is None or not read.sizes:
         raise no_tokens(dump, (behavior, target))
     state = read.state
     if state is None:
         again = PairWalk(policies=(behavior, target), every_row=True)
-        every = total(states(dump, again, runner))
+        every = merged(states(dump, again, runner))
         assert every is not None
         state = every.state
     assert state is not None
     order = sorted(read.sizes, key=lambda step: -1 if step is None else step)
     return Reading(state, read.rows, read.non_finite, {step: read.sizes[step] for step in order})
-
-
-def _whole(steps: Mapping[Step, SuiteState]) -> SuiteState:
-    """Add all steps up to one batch."""
-    first, *later = steps.values()
-    for state in later:
-        first = first + state
-    return first
 
 
 def _with_numbers_of(result: ScoreResult, drawn: Table) -> ScoreResult:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rcdiag.statistics.accumulator import PairState
-from rcdiag.statistics.adding import RunningSum
+from rcdiag.statistics.merging import merge, merged
 from rcdiag.statistics.profiles import finished
 from rcdiag.statistics.token_ids import worst_ids
 from tests.builders import make_pair, summed
@@ -89,12 +89,9 @@ def test_a_state_is_the_same_however_its_shards_are_added(executor):
     columns = columns_of(80)
     expected = state_of(columns, executor)
     first, second, third = states_of(columns, executor, 10, 33)
-    assert_same_state(first + (second + third), expected)
-    assert_same_state(third + first + second, expected)
-    states: RunningSum[PairState] = RunningSum()
-    for state in states_of(columns, executor, *range(5, 80, 5)):
-        states.add(state)
-    total = states.total()
+    assert_same_state(merge([first, merge([second, third])]), expected)
+    assert_same_state(merge([third, first, second]), expected)
+    total = merged(states_of(columns, executor, *range(5, 80, 5)))
     assert total is not None
     assert_same_state(total, expected)
 

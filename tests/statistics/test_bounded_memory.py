@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import spearmanr
 
 from rcdiag.statistics.accumulator import PairState
-from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.clusters import cluster_sums
+from rcdiag.statistics.merging import merge, take_in
 from rcdiag.statistics.quantiles import Magnitudes, Ordered
 from rcdiag.statistics.ranks import rank_sample
 from rcdiag.statistics.suite import SuiteState, bounded
@@ -67,8 +67,8 @@ def test_it_does_not_matter_when_clusters_are_folded(monkeypatch):
         cluster_sums(keys[start : start + 4], rows[start : start + 4]) for start in range(0, 60, 4)
     ]
     assert not any(part.folded for part in few)
-    halves = summed(few[:8]) + summed(few[8:])
-    for result in (summed(few), halves, whole + cluster_sums(keys[:0], rows[:0])):
+    halves = summed([summed(few[:8]), summed(few[8:])])
+    for result in (summed(few), halves, summed([whole, cluster_sums(keys[:0], rows[:0])])):
         assert result.folded
         assert np.array_equal(result.keys, whole.keys)
         assert result.sums == pytest.approx(whole.sums)
@@ -132,7 +132,7 @@ def test_the_sample_of_ranks_is_the_same_whatever_the_cut():
     behavior, target = seeded_batch(3, 100)
     whole = make_state(behavior, target).ranks.thinned(2**31)
     first, second = make_state(behavior[:40], target[:40]), make_state(behavior[40:], target[40:])
-    result = first.ranks.thinned(2**31) + second.ranks
+    result = summed([first.ranks.thinned(2**31), second.ranks])
     assert sorted(result.behavior) == sorted(whole.behavior)
     assert result.limit == whole.limit == 2**31
     assert 0 < len(result) < len(make_state(behavior, target).ranks)
@@ -150,13 +150,12 @@ def test_what_is_kept_of_each_step_does_not_depend_on_how_the_table_is_cut(
         held = int(share * len(whole.log_ratio))
         monkeypatch.setattr("rcdiag.statistics.quantiles.VALUES_HELD", held)
         expected = PairState.of(whole, executor).by_step()
-        states: RunningSum[PairState] = RunningSum()
+        states: list[PairState] = []
         for start in range(0, 300, rows_per_batch):
             rows = slice(start, start + rows_per_batch)
             pair = make_pair(behavior[rows], target[rows], step=step[rows], first_row=start)
-            states.add(PairState.of(pair, executor))
-        total = states.total()
-        assert total is not None
+            take_in(states, PairState.of(pair, executor))
+        total = merge(states)
         for key, state in total.by_step().items():
             assert (state.magnitudes.sketch.raw is None) == counted
             assert_same_values(state, expected[key])
@@ -168,13 +167,12 @@ def test_a_long_stream_keeps_a_sample_of_ranks_to_speak_of(executor, monkeypatch
     held = 250
     monkeypatch.setattr("rcdiag.statistics.suite.RANKS_HELD", held)
     behavior, target = seeded_batch(4, 1600)
-    states: RunningSum[PairState] = RunningSum()
+    states: list[PairState] = []
     for start in range(0, 1600, rows_per_batch):
         rows = slice(start, start + rows_per_batch)
         pair = make_pair(behavior[rows], target[rows], first_row=start)
-        states.add(PairState.of(pair, executor))
-        total = states.total()
-        assert total is not None
+        take_in(states, PairState.of(pair, executor))
+        total = merge(states)
         assert sum(len(state.ranks) for state in total.suites.values()) <= held
     whole = rank_sample(make_pair(behavior, target))
     (state,) = total.by_step().values()

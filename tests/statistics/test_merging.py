@@ -1,10 +1,13 @@
-"""States of shards add up to the state of their union, whatever the cut and the order."""
+"""States of parts merge into the state of their union, whatever the cut and the order."""
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from rcdiag.statistics.accumulator import PairState
 from rcdiag.statistics.clusters import cluster_sums
 from rcdiag.statistics.extremes import NonFinite
+from rcdiag.statistics.merging import TOGETHER, merge, merged
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail, k_hat
 from rcdiag.statistics.suite import SuiteState
@@ -106,7 +110,6 @@ def parts_of(pair: PolicyPair, executor: Executor) -> dict[str, Any]:
         "Comparison": Comparison.of(pair.tokens, ("rollout", "old"), "rollout", executor),
         "CorrectionRows": CorrectionRows.of(steps, plan, wanted_quantities(plan)),
         "NonFinite": NonFinite.of(pair.tokens),
-        "TokenBatch": pair.tokens,
         "ClusterSums": cluster_sums(pair.tokens.cluster, token_sums(pair)),
     }
 
@@ -125,23 +128,12 @@ def test_a_sum_leaves_its_parts_as_they_were(most, monkeypatch):
     for name in first:
         states = [item[name] for item in (first, second, third)]
         before = [pickle.dumps(state) for state in states]
-        both = states[0] + states[1]
+        both = merge(states[:2])
         of_both = pickle.dumps(both)
-        both + states[2]
-        states[2] + both
+        merge([both, states[2]])
+        merge([states[2], both])
         assert [pickle.dumps(state) for state in states] == before, name
         assert pickle.dumps(both) == of_both, name
-
-
-def test_cluster_sums_added_in_place_leave_the_other_as_it_was():
-    keys, rows = np.arange(8, dtype=np.uint64), np.random.default_rng(0).normal(size=(8, 3))
-    result = cluster_sums(keys[:3], rows[:3])
-    for part in (slice(0, 3), slice(2, 8), slice(0, 8)):  # the same clusters, others, all
-        other = cluster_sums(keys[part], rows[part])
-        before, expected = pickle.dumps(other), result + other
-        result += other
-        assert pickle.dumps(other) == before
-        assert pickle.dumps(result) == pickle.dumps(expected)
 
 
 def test_shards_without_a_number_add_up_without_a_warning():
@@ -157,3 +149,51 @@ def test_shards_without_a_number_add_up_without_a_warning():
     state = result.by_step()[None]
     assert len(state.table) == 4
     assert np.isnan(values_of(state)["k1_kl"])
+
+
+def test_what_a_state_holds_merges_by_what_it_is():
+    one = {"counts": np.array([1, 2]), "tokens": 2, "names": ("a", "b"), "rows": None}
+    two = {"counts": np.array([3, 4]), "tokens": 3, "names": ("a", "b"), "later": 1.5}
+    both = merge([one, two])
+    assert both["counts"].tolist() == [4, 6]
+    assert (both["tokens"], both["names"], both["rows"], both["later"]) == (
+        5,
+        ("a", "b"),
+        None,
+        1.5,
+    )
+    with pytest.raises(AssertionError):
+        merge([one, {"names": ("b", "a")}])
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Numbers of rows in order, and how often the one that was merged most often was copied."""
+
+    numbers: tuple[int, ...]
+    copies: int = 0
+
+    @classmethod
+    def merged(cls, parts: Sequence[Rows]) -> Rows:
+        numbers = tuple(number for part in parts for number in part.numbers)
+        return cls(numbers, 1 + max(part.copies for part in parts))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9, 100])
+def test_states_of_a_pass_merge_in_order_and_few_wait(count):
+    alive: WeakSet[Rows] = WeakSet()
+    most = 0
+
+    def made() -> Iterator[Rows]:
+        nonlocal most
+        for number in range(count):
+            rows = Rows((number,))
+            alive.add(rows)
+            yield rows
+            del rows
+            most = max(most, len(alive))
+
+    total = merged(made())
+    assert most <= TOGETHER
+    assert (None if total is None else total.numbers) == (tuple(range(count)) if count else None)
+    assert total is None or total.copies <= 1 + count / (TOGETHER - 1)

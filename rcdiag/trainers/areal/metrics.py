@@ -15,7 +15,7 @@ from rcdiag.corrections.apply import applied_weights, bounded_quantity, raw_weig
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction, Within
-from rcdiag.corrections.reduced import Reduced
+from rcdiag.corrections.reduced import Column
 from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.frozen import dataclass
@@ -98,7 +98,7 @@ class Numbers:
     def kept(self) -> float:
         return float(self.batch.rows.columns[Within(self.correction.rejections)].sum.sum())
 
-    def column(self, quantity: Quantity, elsewhere: float = 0.0) -> Reduced:
+    def column(self, quantity: Quantity, elsewhere: float = 0.0) -> Column:
         """Return a quantity at the tokens that are counted."""
         over, weight = self.correction.rejections, _token_weight(self.correction)
         return self.batch.rows.columns[Weighed(over, weight, quantity, elsewhere)]

@@ -29,7 +29,7 @@ from rcdiag.corrections.quantities import (
     SquaredRatio,
     UnclampedK3,
 )
-from rcdiag.corrections.reduced import Reduced
+from rcdiag.corrections.reduced import Column
 from rcdiag.corrections.trainer_means import EPSILON, Batch
 from rcdiag.trainers.trainer import Config, Metrics, Refused, choice
 
@@ -139,7 +139,7 @@ def metrics(batch: Batch, correction: Correction, mean: Mean = mean_of_rows) -> 
     return {f"mis_{name}": value for name, value in logged.items()}
 
 
-def _row_means(batch: Batch, column: Reduced) -> NDArray[np.float64]:
+def _row_means(batch: Batch, column: Column) -> NDArray[np.float64]:
     return column.sum / batch.rows.lengths
 
 

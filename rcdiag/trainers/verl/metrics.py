@@ -30,7 +30,7 @@ from rcdiag.corrections.quantities import (
     SquaredRatio,
     UnclampedK3,
 )
-from rcdiag.corrections.reduced import Column, Reduced
+from rcdiag.corrections.reduced import Column
 from rcdiag.corrections.trainer_means import EPSILON, Batch, once_a_batch, share, std
 
 Metrics = dict[str, float]
@@ -103,7 +103,7 @@ def weight_metrics(
     return {f"{prefix}_{name}": value for name, value in metrics.items()}
 
 
-def _bounds(batch: Batch, weighting: Weighting, used: Reduced, geometric_fractions: str) -> Metrics:
+def _bounds(batch: Batch, weighting: Weighting, used: Column, geometric_fractions: str) -> Metrics:
     lower, upper = weighting.lower_or_reciprocal, weighting.upper
     if weighting.level == "token":
         columns = batch.rows.columns
@@ -136,7 +136,7 @@ def _bounds(batch: Batch, weighting: Weighting, used: Reduced, geometric_fractio
     }
 
 
-def _of_rows(batch: Batch, weighting: Weighting, used: Reduced, compared: Reduced) -> Metrics:
+def _of_rows(batch: Batch, weighting: Weighting, used: Column, compared: Column) -> Metrics:
     means = batch.padded(batch.row_means(used))
     against = batch.padded(batch.row_means(compared))
     return {

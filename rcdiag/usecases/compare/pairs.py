@@ -34,9 +34,6 @@ class PairData:
         counts = log_prob_counts(pair.values.behavior, pair.values.target)
         return cls(counts, Profiles.of(pair, ("mean_probability",)))
 
-    def __add__(self, other: PairData) -> PairData:
-        return PairData(self.log_probs + other.log_probs, self.profiles + other.profiles)
-
     def figure(self) -> PairFigure:
         """The counts that are not 0, and the profile, for the result."""
         one, two = np.nonzero(self.log_probs)
@@ -80,14 +77,6 @@ class Comparison:
             {pair: weighted for pair, (_, weighted) in states.items() if weighted is not None},
             {pair: job.result() for pair, job in figures.items()},
             moments_of(batch),
-        )
-
-    def __add__(self, other: Comparison) -> Comparison:
-        return Comparison(
-            {pair: state + other.suites[pair] for pair, state in self.suites.items()},
-            {pair: state + other.weighted[pair] for pair, state in self.weighted.items()},
-            {pair: data + other.figures[pair] for pair, data in self.figures.items()},
-            self.moments + other.moments,
         )
 
 

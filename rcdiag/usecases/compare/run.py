@@ -23,8 +23,8 @@ from rcdiag.results import (
     Triangulation,
 )
 from rcdiag.runners import Runner
-from rcdiag.statistics.adding import RunningSum, total
 from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
+from rcdiag.statistics.merging import merged
 from rcdiag.statistics.moments import Moments, k2, mean
 from rcdiag.statistics.rounding import rounding_of
 from rcdiag.statistics.suite import Suite
@@ -166,19 +166,11 @@ def _judged_pairs(
 
 @dataclass(frozen=True, slots=True)
 class RowsState:
-    """What some rows leave for the result; two of them add up to that of the rows of both."""
+    """What some rows leave for the result."""
 
     non_finite: NonFinite
     count: RowCount
     comparison: Comparison | None  # None where no row is compared
-
-    def __add__(self, other: RowsState) -> RowsState:
-        one, two = self.comparison, other.comparison
-        return RowsState(
-            self.non_finite + other.non_finite,
-            self.count + other.count,
-            two if one is None else one if two is None else one + two,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,15 +182,16 @@ class ComparingWalk(Walk[RowsState]):
 
     def state_of(self, batches: Iterator[TokenBatch], executor: Executor) -> RowsState | None:
         """Return the state of the batches of one part."""
-        running: RunningSum[RowsState] = RunningSum()
-        for batch in batches:
-            keep = rows_of_numbers(batch)
-            clean = batch if self.every_row or keep.all() else batch.take(keep, batch.empty)
-            comparison = None
-            if len(clean.lengths):
-                comparison = Comparison.of(clean, self.policies, self.sampler, executor)
-            running.add(RowsState(NonFinite.of(batch), RowCount.of(batch), comparison))
-        return running.total()
+        return merged(self._of(batch, executor) for batch in batches)
+
+    def _of(self, batch: TokenBatch, executor: Executor) -> RowsState:
+        """Return the state of one batch."""
+        keep = rows_of_numbers(batch)
+        clean = batch if self.every_row or keep.all() else batch.take(keep, batch.empty)
+        comparison = None
+        if len(clean.lengths):
+            comparison = Comparison.of(clean, self.policies, self.sampler, executor)
+        return RowsState(NonFinite.of(batch), RowCount.of(batch), comparison)
 
 
 def _read(
@@ -210,9 +203,9 @@ def _read(
     one broken policy does not hide the others.
     """
     walk = ComparingWalk(policies=policies, sampler=sampler)
-    read = total(states(dump, walk, runner))
+    read = merged(states(dump, walk, runner))
     if read is not None and read.count.too_few:
-        read = total(states(dump, replace(walk, every_row=True), runner))
+        read = merged(states(dump, replace(walk, every_row=True), runner))
     if read is None or read.comparison is None:
         raise no_tokens(dump, policies)
     return read.comparison, read.non_finite, read.count

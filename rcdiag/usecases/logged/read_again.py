@@ -15,8 +15,8 @@ from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.frozen import dataclass
-from rcdiag.statistics.accumulator import Step, added_by_key
-from rcdiag.statistics.adding import RunningSum
+from rcdiag.statistics.accumulator import Step
+from rcdiag.statistics.merging import merge, merged
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.suite import Suite, SuiteState
@@ -35,9 +35,6 @@ class States:
     """Suite states of training steps; shards add up step by step."""
 
     steps: Mapping[Step, SuiteState]
-
-    def __add__(self, other: States) -> States:
-        return States(added_by_key(self.steps, other.steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +97,9 @@ def read_again(
     `preset` is that of the first plan whose rejection is applied; `metrics` are those of the
     mismatch that are wanted with probabilities in float32.
     """
-    sums: dict[str, RunningSum[CorrectionRows]] = {name: RunningSum() for name in plans}
-    kept: RunningSum[CorrectionRows] = RunningSum()
-    states: RunningSum[States] = RunningSum()
+    rows: dict[str, list[CorrectionRows]] = {name: [] for name in plans}
+    kept: list[CorrectionRows] = []
+    states: list[States] = []
     numbers: dict[Step, list[NDArray[np.int64]]] = {}
     quantities = {name: wanted_quantities(plan) for name, plan in plans.items()}
     first = next(iter(plans), None)
@@ -117,7 +114,7 @@ def read_again(
             for step, pair in wanted.items():
                 numbers.setdefault(step, []).append(pair.tokens.row)
             for name, plan in plans.items():
-                sums[name].add(CorrectionRows.of(wanted, plan, quantities[name]))
+                rows[name].append(CorrectionRows.of(wanted, plan, quantities[name]))
             if rejects:
                 assert first is not None
                 assert preset is not None
@@ -125,15 +122,14 @@ def read_again(
                     step: after_rejection(pair, plans[first], preset)
                     for step, pair in wanted.items()
                 }
-                kept.add(CorrectionRows.of(left, plans[first], quantities[first]))
+                kept.append(CorrectionRows.of(left, plans[first], quantities[first]))
             if metrics:
-                states.add(_states(wanted))
-    totals = {name: total for name, one in sums.items() if (total := one.total()) is not None}
+                states.append(_states(wanted))
     return Reading(
         plans,
-        totals,
-        kept.total(),
-        states.total() or States({}),
+        {name: merge(parts) for name, parts in rows.items() if parts},
+        merged(kept),
+        merged(states) or States({}),
         {step: np.concatenate(parts) for step, parts in numbers.items()},
         dump.num_rows,
     )

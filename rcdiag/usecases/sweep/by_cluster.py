@@ -109,7 +109,7 @@ class SumsByCluster:
         tables = {name: sums.copy() for name, sums in self.tables.items()}
         return SumsByCluster(self.most, self.keys, self.folded, tables, self.counts)
 
-    def __iadd__(self, other: SumsByCluster) -> SumsByCluster:
+    def add(self, other: SumsByCluster) -> None:
         """Add in place; the other one stays as it is."""
         if other.folded:
             self._fold()
@@ -118,7 +118,6 @@ class SumsByCluster:
             own = self.table(name, sums.shape[1:])
             for row, more in zip(rows, sums[: len(rows)], strict=True):
                 own[row] += more
-        return self
 
     def _fold(self) -> None:
         """Add up the sums of all clusters whose keys are the same modulo `most`."""

@@ -15,9 +15,9 @@ from rcdiag.frozen import dataclass
 from rcdiag.results import SweepResult
 from rcdiag.results.sweep import Forecast, SweepFamily
 from rcdiag.runners import Runner
-from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.forecast import forecast
+from rcdiag.statistics.merging import merge
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.rounding import rounding_of
 from rcdiag.statistics.suite import Suite
@@ -188,17 +188,16 @@ class SweepWalk(Walk[RowsState]):
     def state_of(self, batches: Iterator[TokenBatch], executor: Executor) -> RowsState | None:
         """Return the state of the batches of one part."""
         state: SweepState | None = None
-        bad: RunningSum[NonFinite] = RunningSum()
+        bad: list[NonFinite] = []
         for batch in batches:
-            bad.add(NonFinite.of(batch))
+            bad.append(NonFinite.of(batch))
             if len(batch.lengths):
                 pair = PolicyPair(batch, *self.policies)
                 if state is None:
                     state = SweepState.of(pair, self.plan, executor)
                 else:
                     state.take(pair, executor)
-        non_finite = bad.total()
-        return None if non_finite is None else RowsState(non_finite, state)
+        return RowsState(merge(bad), state) if bad else None
 
 
 def _read(
@@ -211,14 +210,13 @@ def _read(
 ) -> tuple[SweepState, NonFinite]:
     """Read the table in one pass; the rows go into `case` too, where there is one."""
     state: SweepState | None = None
-    bad: RunningSum[NonFinite] = RunningSum()
+    bad: list[NonFinite] = []
     for part in states(dump, SweepWalk(policies=(behavior, target), plan=plan), runner, case):
-        bad.add(part.non_finite)
+        bad.append(part.non_finite)
         if state is None:
             state = part.state
         elif part.state is not None:
-            state += part.state
-    non_finite = bad.total()
-    if state is None or non_finite is None:
+            state.add(part.state)
+    if state is None:
         raise no_tokens(dump, (behavior, target))
-    return state, non_finite
+    return state, merge(bad)

@@ -13,8 +13,8 @@ import numpy as np
 from rcdiag.corrections.apply import Settings, log_ratio
 from rcdiag.corrections.correction import Correction
 from rcdiag.frozen import dataclass
-from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.clusters import Keys
+from rcdiag.statistics.merging import merge, merge_by_key, take_in
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
 from rcdiag.statistics.suite import BlockSums, SuiteState
@@ -155,7 +155,7 @@ class SweepState:
         self.suite = suite
         self.clusters = SumsByCluster(MAX_CLUSTERS, counts=plan.counts)
         self.families = {name: FamilySums(plan.counts) for name in plan.added_up}
-        self.kept_groups: RunningSum[Groups] = RunningSum()  # of none without prompt groups
+        self.kept_groups: list[Groups] = []  # to be merged; none without prompt groups
         # The largest log-ratio of a sequence; sums of their ratios are held times exp(-it).
         self.shift = -np.inf
         self.steps: frozenset[int | None] = frozenset()
@@ -175,7 +175,7 @@ class SweepState:
         """Take in the next batch, which is not empty, without a state of its own."""
         suite = _suite_of(pair, executor)
         self._add_pair(pair, executor)
-        self.suite = self.suite + suite()
+        self.suite = merge([self.suite, suite()])
 
     def _add_pair(self, pair: PolicyPair, executor: Executor | None) -> None:
         """Take in all of a batch but its suite."""
@@ -204,14 +204,7 @@ class SweepState:
                 self._add_chunk(chunk, rows[start : start + len(chunk.rows)], executor)
                 start += len(chunk.rows)
 
-    def __add__(self, other: SweepState) -> SweepState:
-        both = SweepState(self.plan, self.suite)
-        both += self
-        both.suite = self.suite
-        both += other
-        return both
-
-    def __iadd__(self, other: SweepState) -> SweepState:
+    def add(self, other: SweepState) -> None:
         """Take in the state of the next rows; thresholds are many, so no sum is copied."""
         with np.errstate(all="ignore"):
             factor = self._raise_shift(other.shift)
@@ -219,22 +212,18 @@ class SweepState:
             if factor != 1.0:
                 shifted = shifted.copy()
                 shifted.scale(SHIFTED, factor)
-            self.clusters += shifted
+            self.clusters.add(shifted)
             for family, of_family in other.families.items():
-                self.families[family] += of_family
+                self.families[family].add(of_family)
         if (groups := other.groups) is not None:
-            self.kept_groups.add(groups)
+            take_in(self.kept_groups, groups)
         self.steps = self.steps | other.steps
-        self.suite = self.suite + other.suite
+        self.suite = merge([self.suite, other.suite])
         self._add_tails(other.tails)
         self.lengths = self.lengths + other.lengths
-        return self
 
     def _add_tails(self, tails: Mapping[str, UpperTail]) -> None:
-        self.tails = {
-            name: tail + tails[name] if name in tails and name in self.tails else tail
-            for name, tail in ({**tails} | self.tails).items()
-        }
+        self.tails = merge_by_key([self.tails, tails])
 
     def _add_chunk(self, chunk: Chunk, rows: Index, executor: Executor | None) -> None:
         """Take in some sequences of a batch; `rows` [sequences] are those of their clusters."""
@@ -264,7 +253,7 @@ class SweepState:
         # A family adds to sums of its own: their order is the same in any number of threads.
         list(_side_by_side(executor)(add, plan.added_up))
         if counts is not None:
-            self.kept_groups.add(groups_of(parts.group_keys, counts))
+            take_in(self.kept_groups, groups_of(parts.group_keys, counts))
 
     def _raise_shift(self, largest: float) -> float:
         """Hold ratios relative to a new largest; the factor for sums that are held by `largest`."""
@@ -278,7 +267,7 @@ class SweepState:
     @property
     def groups(self) -> Groups | None:
         """The prompt groups that keep sequences; None where rows have no prompt group."""
-        return self.kept_groups.total()
+        return merge(self.kept_groups) if self.kept_groups else None
 
     @property
     def num_clusters(self) -> int:

@@ -6,7 +6,9 @@ is known from two bits per group and setting.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,16 +35,17 @@ class Groups:
     one: Bits  # [groups, settings / 8]
     two: Bits  # [groups, settings / 8]
 
-    def __add__(self, other: Groups) -> Groups:
-        """Join the groups of both: one sequence kept in either makes two."""
-        keys = np.union1d(self.keys, other.keys)
-        one = np.zeros((len(keys), self.one.shape[1]), np.uint8)
+    @classmethod
+    def merged(cls, parts: Sequence[Groups]) -> Groups:
+        """Join the groups of parts: one sequence kept in each of two makes two."""
+        keys = reduce(np.union1d, [part.keys for part in parts])
+        one = np.zeros((len(keys), parts[0].one.shape[1]), np.uint8)
         two = np.zeros_like(one)
-        for part in (self, other):
+        for part in parts:
             at = np.searchsorted(keys, part.keys)
             two[at] |= part.two | (one[at] & part.one)
             one[at] |= part.one
-        return Groups(keys, one, two)
+        return cls(keys, one, two)
 
     def kept(self, settings: int) -> NDArray[np.int64]:
         """Count the groups with two kept sequences, [settings]."""
@@ -140,14 +143,13 @@ class FamilySums:
     least: Array = field(default_factory=lambda: np.ones(1))
     most: Array = field(default_factory=lambda: np.zeros(1))
 
-    def __iadd__(self, other: FamilySums) -> FamilySums:
+    def add(self, other: FamilySums) -> None:
         """Add in place."""
         for name, values in other.totals.items():
             self.total(name, values.shape)[...] += values
         if other.lengths is not None:
             self.of_lengths(other.lengths.shape[1:])[...] += other.lengths
         self.extremes(other.least, other.most)
-        return self
 
     def total(self, name: str, shape: tuple[int, ...]) -> Array:
         """Return the sums of a quantity [bins, columns] to be added to."""
@@ -165,12 +167,6 @@ class FamilySums:
         """Take in the least and the most of further sequences."""
         self.least = np.minimum(self.least, least)
         self.most = np.maximum(self.most, most)
-
-    def copy(self) -> FamilySums:
-        """Copy the sums into memory of their own."""
-        totals = {name: values.copy() for name, values in self.totals.items()}
-        lengths = None if self.lengths is None else self.lengths.copy()
-        return FamilySums(self.counts, totals, lengths, self.least.copy(), self.most.copy())
 
 
 @dataclass(frozen=True, slots=True)

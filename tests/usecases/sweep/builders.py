@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import astuple, fields, replace
 from typing import Any
@@ -19,7 +19,6 @@ from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted
 from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds
 from rcdiag.usecases.sweep.state import SweepPlan, SweepState
-from tests.builders import summed
 from tests.corrections.builders import Padded, trajectories_of
 
 
@@ -31,6 +30,14 @@ def corrections_of(family: str, settings: Sequence[Bounds]) -> list[Correction]:
     return [FAMILIES[family].correction(bounds) for bounds in settings]
 
 
+def added_up(states: Iterable[SweepState]) -> SweepState:
+    """The first of some states, which takes in the others."""
+    first, *others = states
+    for other in others:
+        first.add(other)
+    return first
+
+
 def state_of(
     grids: Mapping[str, Sequence[Bounds]],
     pairs: Sequence[PolicyPair],
@@ -40,7 +47,7 @@ def state_of(
     """The sum of the states of some batches, of a table of at most so many tokens."""
     corrections = {family: corrections_of(family, grid) for family, grid in grids.items()}
     plan = SweepPlan(corrections, grouped=True, tokens=tokens)
-    return summed(SweepState.of(pair, plan, executor) for pair in pairs)
+    return added_up(SweepState.of(pair, plan, executor) for pair in pairs)
 
 
 def rows_of_family(family: str, settings: list[Bounds], batch: Padded) -> list[SweepRow]:

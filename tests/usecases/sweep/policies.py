@@ -14,7 +14,8 @@ from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.recommend import Evidence, recommend
 from rcdiag.usecases.sweep.sketched_gradients import Baseline, Buckets
 from rcdiag.usecases.sweep.state import SweepPlan, SweepState
-from tests.builders import mismatch, summed
+from tests.builders import mismatch
+from tests.usecases.sweep.builders import added_up
 
 
 def table(
@@ -80,7 +81,7 @@ def state_of_candidates(pairs: Sequence[PolicyPair], baseline: Baseline | None) 
     plan = SweepPlan(
         corrections, tuple(CANDIDATES), recorded=recorded, baseline=baseline, buckets=buckets
     )
-    return summed(SweepState.of(pair, plan) for pair in pairs)
+    return added_up(SweepState.of(pair, plan) for pair in pairs)
 
 
 def baseline_of(pairs: Sequence[PolicyPair]) -> Baseline | None:

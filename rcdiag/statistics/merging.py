@@ -1,0 +1,81 @@
+"""The states of consecutive parts of a table merge into the state of all their rows.
+
+A pass leaves two kinds of things: frames, with one row per sequence, and tallies, which are added
+up. `merge` does both, whatever state holds them, so that parts may be read one after the other, by
+several processes or by a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import reduce
+from operator import add
+from typing import Any, TypeVar
+
+import numpy as np
+
+S = TypeVar("S")
+
+# States wait until there are this many, so that what concatenates is copied once for all of them;
+# more of them would take more memory at a time.
+TOGETHER = 8
+
+
+def merge(states: Sequence[S]) -> S:
+    """Merge states of one kind, in the order of their rows; at least one.
+
+    Arrays and numbers are tallies: they are added. Mappings merge key by key and dataclasses field
+    by field; None stands for nothing; labels (strings, tuples of them) are the same in all states.
+    A class whose states need more than this says how in a class method `merged(states)`: frames
+    concatenate, and what is bounded in memory (the largest k, a sample, sums by cluster) is bounded
+    again.
+
+    >>> merge([{"tokens": 2}, {"tokens": 3, "rows": 1}])
+    {'tokens': 5, 'rows': 1}
+    """
+    present = [state for state in states if state is not None]
+    if len(present) < 2:
+        return present[0] if present else states[0]
+    first: Any = present[0]
+    if hasattr(first, "merged"):
+        return type(first).merged(present)
+    if isinstance(first, Mapping):
+        return merge_by_key(present)  # type: ignore[return-value, arg-type]
+    if isinstance(first, str | tuple):
+        assert all(state == first for state in present), "labels are the same in all parts"
+        return present[0]
+    if is_dataclass(first):
+        return merge_fields(present)
+    # Two infinities of different sign add up to NaN, as they do within one table.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return reduce(add, present)
+
+
+def merge_fields(states: Sequence[S], **own: Any) -> S:
+    """Merge dataclasses field by field, but for fields whose merged value is given by name."""
+    first: Any = states[0]
+    others = [field.name for field in fields(first) if field.name not in own]
+    own |= {name: merge([getattr(state, name) for state in states]) for name in others}
+    return type(first)(**own)  # type: ignore[no-any-return]
+
+
+def merge_by_key(states: Sequence[Mapping[Any, S]]) -> dict[Any, S]:
+    """Merge the values that mappings have for each key; a key may be in some of them only."""
+    keys = dict.fromkeys(key for state in states for key in state)
+    return {key: merge([state[key] for state in states if key in state]) for key in keys}
+
+
+def merged(states: Iterable[S]) -> S | None:
+    """Merge states as they come; None where there are none."""
+    waiting: list[S] = []
+    for state in states:
+        take_in(waiting, state)
+    return merge(waiting) if waiting else None
+
+
+def take_in(waiting: list[S], state: S) -> None:
+    """Append a state to those that wait to be merged, and merge them when they are many."""
+    waiting.append(state)
+    if len(waiting) == TOGETHER:
+        waiting[:] = [merge(waiting)]
