@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.correction_health import LOST_MASS
 from rcdiag.diagnosis.guides import level

@@ -6,7 +6,8 @@ The verdict is the worst rule; where what decides is missing it is "cannot judge
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.guides import worst
 from rcdiag.diagnosis.rule import Rule

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
@@ -114,7 +115,7 @@ def verdict_with_experiments(
     against = [*outcome.ruled_out, *diagnosis.ruled_out]
     slugs = {cause.slug for cause in diagnosis.causes}
     ruled_out = [slug for slug in dict.fromkeys(against) if slug not in slugs]
-    return replace(diagnosis, ruled_out=ruled_out[:RULED_OUT]), outcome
+    return structs.replace(diagnosis, ruled_out=ruled_out[:RULED_OUT]), outcome
 
 
 def _without_moved(case: Case, mended: Case) -> Case:

@@ -1,6 +1,6 @@
 """Results are plain data that become JSON and back: numbers and words, read without torch.
 
-To add a kind of result: a dataclass in a file of its own, which knows its summary, and one line in
+To add a kind of result: a struct in a file of its own, which knows its summary, and one line in
 KINDS. To add a field: one line with its `Doc`; `rcdiag explain`, the JSON Schema (`make schema`)
 and JSON follow.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
     from rcdiag.results.document import KINDS, Document, Result, from_json
     from rcdiag.results.logged import LogComparison, LoggedKey
-    from rcdiag.results.plain import to_json, unstructured
+    from rcdiag.results.plain import to_json, to_plain
     from rcdiag.results.replay import (
         AfterStep,
         Coefficients,
@@ -125,7 +125,7 @@ __all__ = [
     "by_severity",
     "from_json",
     "to_json",
-    "unstructured",
+    "to_plain",
     "worst_severity",
 ]
 
@@ -164,7 +164,7 @@ _HOMES = {
         "LogComparison",
         "LoggedKey",
     ),
-    "rcdiag.results.plain": ("to_json", "unstructured"),
+    "rcdiag.results.plain": ("to_json", "to_plain"),
     "rcdiag.results.replay": (
         "AfterStep",
         "Coefficients",

@@ -9,9 +9,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import Struct
+
 from rcdiag.files import check_outputs, write_text
 from rcdiag.formats import plural
-from rcdiag.frozen import dataclass
 from rcdiag.results.base import Finding
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 ROWS, FINDINGS, WIDTH = 8, 5, 100
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """A summary tells what a result is about and has a table of its first numbers."""
 
     about: str
@@ -42,10 +42,8 @@ class Counted(Protocol):
     def num_tokens(self) -> int: ...
 
 
-class Shown:
-    """All results can print, show in a notebook, and become a frame or a document."""
-
-    __slots__ = ()
+class Shown(Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole result, which can print, show in a notebook, and become a frame or a document."""
 
     if TYPE_CHECKING:
         kind: str

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.checks import CheckInput, findings
@@ -140,7 +141,7 @@ def _runner(
             deadline=deadline,
             progress=lambda name: progress.say(f"experiment: {name}"),
         )
-        return replace(experimental(case, Fleet(folder_of), given), steps=chosen)
+        return dataclasses.replace(experimental(case, Fleet(folder_of), given), steps=chosen)
 
     return run
 

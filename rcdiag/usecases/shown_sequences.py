@@ -9,11 +9,12 @@ import json
 import math
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.frozen import dataclass
@@ -145,8 +146,8 @@ _text_of = json.JSONEncoder(separators=("\n", ":")).encode
 
 @cache
 def _field_names(kind: type) -> tuple[str, ...] | None:
-    """Return the names of a dataclass's fields; None of other types."""
-    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
+    """Return the names of a struct's fields; None of other types."""
+    return kind.__struct_fields__ if issubclass(kind, Struct) else None
 
 
 def _holds_values(kind: type) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_worked_numbers_of_the_forecast(name, value):
 
 
 def test_the_worked_spread_of_sums():
-    law = replace(LAW, kl_by_mean=0.0005, kl_by_variance=0.0005)
+    law = dataclasses.replace(LAW, kl_by_mean=0.0005, kl_by_variance=0.0005)
     assert expected_variance(law, LENGTH)[0] == pytest.approx(1.0)
     assert explain("expected_std").example == "kl_token 0.0005, 1,000 tokens, heterogeneity 0: 1"
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from math import isfinite
 from typing import Any
+
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import with_premises, without_numbers
@@ -212,7 +214,7 @@ def _read(
     walk = ComparingWalk(policies=policies, sampler=sampler)
     read = total(states(dump, walk, runner))
     if read is not None and read.count.too_few:
-        read = total(states(dump, replace(walk, every_row=True), runner))
+        read = total(states(dump, dataclasses.replace(walk, every_row=True), runner))
     if read is None or read.comparison is None:
         raise no_tokens(dump, policies)
     return read.comparison, read.non_finite, read.count

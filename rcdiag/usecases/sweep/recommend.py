@@ -11,9 +11,10 @@ batch, a candidate is taken only if it is better than none at 95%.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.constraints import (
     EFFECTIVE_SEQUENCES,
