@@ -7,67 +7,62 @@ and JSON follow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from rcdiag.lazy import attributes
-
-if TYPE_CHECKING:
-    from rcdiag.results.base import (
-        FORMAT_VERSION,
-        SEVERITIES,
-        Finding,
-        Histogram,
-        MetricValue,
-        Profile,
-        ProfileBin,
-        by_severity,
-        worst_severity,
-    )
-    from rcdiag.results.compare import (
-        CompareResult,
-        JoinReport,
-        Ladder,
-        NoiseFloor,
-        PairFigure,
-        PairResult,
-        PolicySummary,
-        Rung,
-        Triangulation,
-    )
-    from rcdiag.results.convert import ConvertResult
-    from rcdiag.results.diagnose import DiagnoseResult
-    from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
-    from rcdiag.results.document import KINDS, Document, Result, from_json
-    from rcdiag.results.logged import LogComparison, LoggedKey
-    from rcdiag.results.plain import to_json, to_plain
-    from rcdiag.results.replay import (
-        AfterStep,
-        Coefficients,
-        Denominator,
-        Factor,
-        GradientReport,
-        Health,
-        PairedDifference,
-        PresetReplay,
-        ReplayResult,
-        ReplayStep,
-        Rule,
-        Shares,
-        SplitReport,
-    )
-    from rcdiag.results.score import (
-        BinExamples,
-        CorrectionResult,
-        ScoreResult,
-        SequenceContext,
-        SequenceTokens,
-        StepResult,
-        TokenAlternatives,
-        TokenProfile,
-        TokenWeights,
-        WorstToken,
-    )
-    from rcdiag.results.sweep import SweepFamily, SweepResult, SweepRow
+from rcdiag.results.base import (
+    FORMAT_VERSION,
+    SEVERITIES,
+    Finding,
+    Histogram,
+    MetricValue,
+    Profile,
+    ProfileBin,
+    by_severity,
+    worst_severity,
+)
+from rcdiag.results.compare import (
+    CompareResult,
+    JoinReport,
+    Ladder,
+    NoiseFloor,
+    PairFigure,
+    PairResult,
+    PolicySummary,
+    Rung,
+    Triangulation,
+)
+from rcdiag.results.convert import ConvertResult
+from rcdiag.results.diagnose import DiagnoseResult
+from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
+from rcdiag.results.document import KINDS, Document, Result, from_json
+from rcdiag.results.logged import LogComparison, LoggedKey
+from rcdiag.results.plain import to_json, to_plain
+from rcdiag.results.replay import (
+    AfterStep,
+    Coefficients,
+    Denominator,
+    Factor,
+    GradientReport,
+    Health,
+    PairedDifference,
+    PresetReplay,
+    ReplayResult,
+    ReplayStep,
+    Rule,
+    Shares,
+    SplitReport,
+)
+from rcdiag.results.score import (
+    BinExamples,
+    CorrectionResult,
+    ScoreResult,
+    SequenceContext,
+    SequenceTokens,
+    StepResult,
+    TokenAlternatives,
+    TokenProfile,
+    TokenWeights,
+    WorstToken,
+)
+from rcdiag.results.sweep import SweepFamily, SweepResult, SweepRow
 
 __all__ = [
     "FORMAT_VERSION",
@@ -128,80 +123,3 @@ __all__ = [
     "to_plain",
     "worst_severity",
 ]
-
-# A command imports the results that it makes, and not those of the others.
-_HOMES = {
-    "rcdiag.results.base": (
-        "FORMAT_VERSION",
-        "SEVERITIES",
-        "Finding",
-        "Histogram",
-        "MetricValue",
-        "Profile",
-        "ProfileBin",
-        "by_severity",
-        "worst_severity",
-    ),
-    "rcdiag.results.compare": (
-        "CompareResult",
-        "JoinReport",
-        "Ladder",
-        "NoiseFloor",
-        "PairFigure",
-        "PairResult",
-        "PolicySummary",
-        "Rung",
-        "Triangulation",
-    ),
-    "rcdiag.results.convert": ("ConvertResult",),
-    "rcdiag.results.diagnose": ("DiagnoseResult",),
-    "rcdiag.results.diagnosis": (
-        "Action",
-        "Diagnosis",
-        "NamedCause",
-    ),
-    "rcdiag.results.logged": (
-        "LogComparison",
-        "LoggedKey",
-    ),
-    "rcdiag.results.plain": ("to_json", "to_plain"),
-    "rcdiag.results.replay": (
-        "AfterStep",
-        "Coefficients",
-        "Denominator",
-        "Factor",
-        "GradientReport",
-        "Health",
-        "PairedDifference",
-        "PresetReplay",
-        "ReplayResult",
-        "ReplayStep",
-        "Rule",
-        "Shares",
-        "SplitReport",
-    ),
-    "rcdiag.results.score": (
-        "BinExamples",
-        "CorrectionResult",
-        "ScoreResult",
-        "SequenceContext",
-        "SequenceTokens",
-        "StepResult",
-        "TokenAlternatives",
-        "TokenProfile",
-        "TokenWeights",
-        "WorstToken",
-    ),
-    "rcdiag.results.sweep": (
-        "SweepFamily",
-        "SweepResult",
-        "SweepRow",
-    ),
-    "rcdiag.results.document": (
-        "KINDS",
-        "Document",
-        "Result",
-        "from_json",
-    ),
-}
-__getattr__, __dir__ = attributes(__name__, _HOMES)
