@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import dataclasses
 import inspect
 import pickle
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -130,22 +128,3 @@ def test_one_that_holds_itself_is_shown():
     holder = Slotted(loop)  # type: ignore[arg-type]
     loop.append(holder)
     assert "..." in repr(holder)
-
-
-def test_frozen_classes_are_made_by_it_everywhere():
-    root = Path(__file__).resolve().parents[1]
-    files = [path for folder in ("rcdiag", "cli") for path in (root / folder).rglob("*.py")]
-    assert len(files) > 300
-    for path in files:
-        tree = ast.parse(path.read_text())
-        theirs = {
-            name.asname or name.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) and node.module == "dataclasses"
-            for name in node.names
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                is_frozen = any(keyword.arg == "frozen" for keyword in node.keywords)
-                ours = node.func.id not in theirs or path.name == "frozen.py"
-                assert ours or not is_frozen, (path, node.lineno)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
-from msgspec import structs
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Array, Case
 from rcdiag.diagnosis.causes.beside_law import beside_law
@@ -282,11 +281,11 @@ def _causes(signs: Signs, named: Named) -> list[NamedCause]:
         return quiet
     settled.sort(key=lambda cause: (order.index(cause.verdict), -cause.confidence))
     if settled[0].verdict == "healthy":
-        return [*settled, *(structs.replace(cause, actions=[]) for cause in quiet)]
+        return [*settled, *(replace(cause, actions=[]) for cause in quiet)]
     left = [{**one.evidence[0], "name": LEFT} for one in quiet if one.slug == "engine-noise"]
     first, *others = settled
     evidence = [*first.evidence[:1], *left, *first.evidence[1:]]
-    return [structs.replace(first, evidence=evidence), *others]
+    return [replace(first, evidence=evidence), *others]
 
 
 def verdict_of_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> str:

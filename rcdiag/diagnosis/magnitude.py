@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import PairTokens
 from rcdiag.diagnosis.guides import level
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.ratios import TOKEN_SUMS, TokenValues
 from rcdiag.statistics.totals import Totals

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import structs
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
@@ -115,7 +114,7 @@ def verdict_with_experiments(
     against = [*outcome.ruled_out, *diagnosis.ruled_out]
     slugs = {cause.slug for cause in diagnosis.causes}
     ruled_out = [slug for slug in dict.fromkeys(against) if slug not in slugs]
-    return structs.replace(diagnosis, ruled_out=ruled_out[:RULED_OUT]), outcome
+    return replace(diagnosis, ruled_out=ruled_out[:RULED_OUT]), outcome
 
 
 def _without_moved(case: Case, mended: Case) -> Case:

@@ -9,14 +9,14 @@ computed in float64, and rows of one prompt follow each other.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
-
-from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.uint64]
@@ -36,8 +36,7 @@ MOST_COMPARED = 4
 SIGN = np.uint64(1 << 63)
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
+class Plain(Struct, frozen=True):
     """The numbers of a column as they are, in float32 where that holds each of them exactly."""
 
     values: NDArray[np.floating]
@@ -51,8 +50,7 @@ class Plain:
         return self.values.astype(np.float64, copy=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Differences:
+class Differences(Struct, frozen=True):
     """A column that is another one, or the same number everywhere, but for some rows."""
 
     base: int | float  # the place of the other column among those of the piece, or the number
@@ -76,8 +74,7 @@ class Differences:
         return values
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(Struct, frozen=True):
     """A column near another one: by how many of float64's steps each of its numbers is away."""
 
     base: int  # the place of the other column among those of the piece
@@ -92,8 +89,7 @@ class Close:
         return (others[self.base].view(np.int64) + self.steps).view(np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
+class Runs(Struct, frozen=True):
     """A column in which neighbouring rows have the same number."""
 
     lengths: NDArray[np.int32]
@@ -111,8 +107,7 @@ class Runs:
 Packed = Plain | Differences | Close | Runs
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Neighbouring rows of all columns; columns may have different numbers of rows."""
 
     rows: int  # of most of the columns

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from rcdiag.corrections.actual import honest, needed
 from rcdiag.corrections.apply import Outcome, outcome, quantities_of
@@ -19,7 +20,6 @@ from rcdiag.corrections.sequences import Rows, joined_rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.correction_health import correction_level
 from rcdiag.diagnosis.guides import worst
-from rcdiag.frozen import dataclass
 from rcdiag.results import CorrectionResult, Finding
 from rcdiag.statistics.accumulator import Step, added_by_key
 from rcdiag.statistics.pair import PolicyPair
@@ -30,8 +30,7 @@ from rcdiag.trainers.plan import Plan
 KHats = Mapping[str, float | None]  # level -> Pareto k-hat of the raw ratios
 
 
-@dataclass(frozen=True, slots=True)
-class CorrectionRows:
+class CorrectionRows(Struct, frozen=True):
     """What corrections need of the sequences of every training step; shards add up by joining."""
 
     steps: Mapping[Step, Rows]

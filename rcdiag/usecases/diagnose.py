@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -141,7 +140,7 @@ def _runner(
             deadline=deadline,
             progress=lambda name: progress.say(f"experiment: {name}"),
         )
-        return dataclasses.replace(experimental(case, Fleet(folder_of), given), steps=chosen)
+        return replace(experimental(case, Fleet(folder_of), given), steps=chosen)
 
     return run
 

@@ -10,13 +10,13 @@ from concurrent.futures import Executor
 from operator import add, iadd
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, with_premises, without_numbers
 from rcdiag.errors import RcdiagError, did_you_mean, setting
-from rcdiag.frozen import dataclass
 from rcdiag.results import (
     CorrectionResult,
     Diagnosis,
@@ -170,8 +170,7 @@ def score(
     return replace(result, findings=findings(given))
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """What one pass over a table leaves."""
 
     state: PairState  # of the rows that hold numbers alone; of all rows where there is none
@@ -194,8 +193,7 @@ def _values(suite: Suite | None, count: RowCount, constant: set[str]) -> dict[st
     return judged(suite)
 
 
-@dataclass(frozen=True, slots=True)
-class RowsState:
+class RowsState(Struct, frozen=True):
     """What some rows leave for the result; two of them add up to that of the rows of both."""
 
     non_finite: NonFinite
@@ -224,8 +222,7 @@ def _both(one: A | None, other: A | None, added: Callable[[A, A], A]) -> A | Non
     return other if one is None else one if other is None else added(one, other)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairWalk(Walk[RowsState]):
+class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
     """The pass that measures a pair of policies, and gathers what corrections need of it."""
 
     plan: Plan | None = None

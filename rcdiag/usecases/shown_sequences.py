@@ -17,7 +17,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.frozen import dataclass
 from rcdiag.results import BinExamples, SequenceTokens
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB, SMALLEST_LOG_PROB
 from rcdiag.table.table import Table
@@ -35,8 +34,7 @@ MOST_DRAWN = 10
 AIMED = 0.97  # of the bytes, where a second reading is to fit
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """Sequences for readers; none is in two of the lists."""
 
     worst: list[SequenceTokens]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rcdiag.results import CorrectionResult
 from rcdiag.statistics.pair import pair_of
@@ -156,7 +157,7 @@ def test_a_loss(folder: str, case: Mapping[str, Any]) -> None:
         current,
         batch.mask,
     )
-    update = update_of(replace(plan, document=document_of(folder, config)))
+    update = update_of(dataclasses.replace(plan, document=document_of(folder, config)))
     # ROLL's own code was asked with the advantages for scores.
     rewards = np.array(batch.advantages)[[any(row) for row in batch.mask]]
     replayed = replace(replayed, tokens=replace(replayed.tokens, reward=rewards))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from math import isfinite
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import with_premises, without_numbers
 from rcdiag.diagnosis.sampling_law import SamplingLaw, judged_pair, sampling_law
 from rcdiag.diagnosis.triangulation import at_floor, noise_floor, triangulate
-from rcdiag.frozen import dataclass
 from rcdiag.results import (
     CompareResult,
     JoinReport,
@@ -166,8 +165,7 @@ def _judged_pairs(
     return laws, {pair: values[pair] for pair in comparison.suites}
 
 
-@dataclass(frozen=True, slots=True)
-class RowsState:
+class RowsState(Struct, frozen=True):
     """What some rows leave for the result; two of them add up to that of the rows of both."""
 
     non_finite: NonFinite
@@ -183,8 +181,7 @@ class RowsState:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparingWalk(Walk[RowsState]):
+class ComparingWalk(Walk[RowsState], frozen=True, kw_only=True):
     """The pass that compares policies; rows with log-probs that are no numbers are counted."""
 
     sampler: str
@@ -214,7 +211,7 @@ def _read(
     walk = ComparingWalk(policies=policies, sampler=sampler)
     read = total(states(dump, walk, runner))
     if read is not None and read.count.too_few:
-        read = total(states(dump, dataclasses.replace(walk, every_row=True), runner))
+        read = total(states(dump, replace(walk, every_row=True), runner))
     if read is None or read.comparison is None:
         raise no_tokens(dump, policies)
     return read.comparison, read.non_finite, read.count

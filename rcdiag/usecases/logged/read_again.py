@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import token_effects
 from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.accumulator import Step, added_by_key
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.metrics import METRICS
@@ -30,8 +31,7 @@ from rcdiag.usecases.passes import token_batches
 Numbers = Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class States:
+class States(Struct, frozen=True):
     """Suite states of training steps; shards add up step by step."""
 
     steps: Mapping[Step, SuiteState]
@@ -40,8 +40,7 @@ class States:
         return States(added_by_key(self.steps, other.steps))
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """What one more pass over the table leaves of some of its training steps."""
 
     plans: Mapping[str, Plan]
@@ -170,7 +169,7 @@ def _in_float32(batch: TokenBatch) -> TokenBatch:
 def after_rejection(pair: PolicyPair, plan: Plan, preset: str) -> PolicyPair:
     """Return the tokens that stay in the loss mask; rows of which none stays have no token."""
     correction = plan.corrections[preset]
-    quantities = wanted_quantities(replace(plan, corrections={preset: correction}))
+    quantities = wanted_quantities(dataclasses.replace(plan, corrections={preset: correction}))
     with np.errstate(all="ignore"):
         rows = rows_of(pair, quantities, 0, dtype=plan.dtype)
         kept = token_effects(correction, Tokens.of(pair, plan.dtype), rows).kept

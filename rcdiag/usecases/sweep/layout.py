@@ -7,13 +7,14 @@ upper bounds of weights, makes the columns of the sums, each of which many setti
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.corrections.apply import Settings, ratio, statistic_of_rows
 from rcdiag.corrections.correction import Rejection, Weighting
-from rcdiag.frozen import dataclass
 from rcdiag.usecases.sweep.by_cluster import Array, Index
 from rcdiag.usecases.sweep.thresholds import Chunk, Window, inside
 
@@ -26,8 +27,7 @@ LOGGED = ("logged", "logged_squares")
 UNKNOWN = "_unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Nested:
+class Nested(Struct, frozen=True):
     """Windows [lower, upper], bounds included, each of which lies inside the next one.
 
     Bin j holds what the window j has and the one before it has not; the last bin, which no window
@@ -59,8 +59,7 @@ class Nested:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceBins:
+class SequenceBins(Struct, frozen=True):
     """Bins of sequences by a statistic of theirs, and the windows of the settings over it."""
 
     of: Rejection | Weighting | None  # what has the statistic; None: the smallest log-ratio
@@ -103,8 +102,7 @@ def outside(binned: Array, windows: Window | Nested) -> Array:
     return below[:, windows.first] + above[:, np.maximum(windows.last + 1, windows.first)]
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The settings of a family as windows over bins of sequences, and what is left of them."""
 
     settings: Settings
@@ -124,21 +122,25 @@ class Layout:
             kept = SequenceBins.between(
                 None, settings.veto, np.full(settings.count, np.inf, np.float64)
             )
-            left = replace(left, veto=None)
+            left = dataclasses.replace(left, veto=None)
         elif settings.rejections and not settings.rejects_tokens:
             (rejection,) = settings.rejections
             kept = SequenceBins.between(
                 rejection, settings.reject_lower[0], settings.reject_upper[0]
             )
             nothing = np.empty((0, settings.count))
-            left = replace(left, rejections=(), reject_lower=nothing, reject_upper=nothing)
+            left = dataclasses.replace(
+                left, rejections=(), reject_lower=nothing, reject_upper=nothing
+            )
         weighting = settings.weighting
         if weighting is not None and weighting.outside == "zero" and not weighting.by_token:
             assert kept is None
             assert not weighting.nan_stays
             assert not weighting.only_outside
             zeroed = SequenceBins.between(weighting, settings.weight_lower, settings.weight_upper)
-            left = replace(left, weighting=replace(weighting, outside="mask"))
+            left = dataclasses.replace(
+                left, weighting=dataclasses.replace(weighting, outside="mask")
+            )
         return cls(settings, *_different(left), kept, zeroed)
 
     def only(self, setting: int) -> Layout:
@@ -196,7 +198,7 @@ def _different(settings: Settings) -> tuple[Settings, Index]:
 def _some(settings: Settings, at: Index) -> Settings:
     """Return some of the settings, which have no veto."""
     weighs = settings.weighting is not None
-    return replace(
+    return dataclasses.replace(
         settings,
         count=len(at),
         weight_lower=settings.weight_lower[at] if weighs else settings.weight_lower,

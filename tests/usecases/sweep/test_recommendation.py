@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import Candidate, Recommendation
@@ -93,7 +91,7 @@ def test_a_premise_that_is_in_doubt_is_told():
     result = recommend(evidence_of(pair, ratio_mean=doubt))
     assert any("interval excludes 1" in reason for reason in result.reasons)
     assert result.choice is not None
-    holds = recommend(evidence_of(pair, ratio_mean=structs.replace(doubt, low=0.998)))
+    holds = recommend(evidence_of(pair, ratio_mean=replace(doubt, low=0.998)))
     assert not any("interval excludes 1" in reason for reason in holds.reasons)
 
 
