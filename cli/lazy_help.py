@@ -13,18 +13,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import typer
+from msgspec import Struct
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
 from rcdiag.errors import RcdiagError
 from rcdiag.formats import plural
-from rcdiag.frozen import dataclass
 from rcdiag.registry import GROUP
 
 MOST = 8  # names that stand in a help text
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Struct, frozen=True):
     """The names that may stand in one place of a help text."""
 
     module: str  # that of the registry

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from msgspec import Struct
+
 import rcdiag
 from cli.freed_memory import allow_collection, hold_collection, resume_collection
 from cli.options import FailOn
@@ -13,7 +15,6 @@ from cli.terminal.console import write_out
 from cli.terminal.screen import Screen, closing_line
 from rcdiag.errors import RcdiagError
 from rcdiag.files import write_text
-from rcdiag.frozen import dataclass
 from rcdiag.results import to_json
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ def chosen(usecase: UseCase[P, R], dry_run: bool) -> Callable[P, R | str]:
     return usecase.dry_run if dry_run else usecase
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(Struct, frozen=True):
     """Where figures are written, which, and how wide."""
 
     folder: Path

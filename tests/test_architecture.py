@@ -15,7 +15,7 @@ CLI = sorted((ROOT / "cli").rglob("*.py"))
 # Every package imports only what stands in a lower line.
 LAYERS = (
     ("errors",),
-    ("files", "formats", "frozen", "lazy", "registry", "extras"),
+    ("files", "formats", "lazy", "registry", "extras"),
     ("losses", "results"),
     ("table",),
     ("logs", "statistics"),
@@ -38,7 +38,10 @@ def name_of(path: Path) -> str:
 
 @cache
 def imports_of(path: Path) -> frozenset[str]:
-    """Dotted names of all modules that a file imports, at its top or inside functions."""
+    """Dotted names of all modules that a file imports, at its top or inside functions.
+
+    Of `import_module(f"rcdiag.glossary.{name}")` this is what stands before the first brace.
+    """
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -46,7 +49,15 @@ def imports_of(path: Path) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom):
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
             names.add(str(node.module))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names.add(_beginning(node.args[0]).rstrip("."))
     return frozenset(names)
+
+
+def _beginning(text: ast.expr) -> str:
+    """The constant text, or the constant beginning of an f-string; empty where there is none."""
+    first = text.values[0] if isinstance(text, ast.JoinedStr) else text
+    return str(first.value) if isinstance(first, ast.Constant) else ""
 
 
 def importers(files: list[Path], *packages: str) -> list[str]:
@@ -86,6 +97,19 @@ def upward_imports(path: Path) -> list[str]:
 def test_there_is_something_to_look_at():
     assert len(LIBRARY) > 100
     assert "rcdiag.errors.RcdiagError" in imports_of(ROOT / "rcdiag" / "results" / "document.py")
+    assert "rcdiag.glossary" in imports_of(ROOT / "rcdiag" / "glossary" / "kinds.py")
+
+
+def test_imports_by_name_are_seen(tmp_path):
+    file = tmp_path / "late.py"
+    file.write_text(
+        "import importlib\n"
+        "def plot(kind):\n"
+        "    importlib.import_module('rcdiag.pages.plot')\n"
+        "    importlib.import_module(f'rcdiag.usecases.{kind}.run')\n"
+        "    importlib.import_module(kind)\n"
+    )
+    assert {"rcdiag.pages.plot", "rcdiag.usecases"} < imports_of(file)
 
 
 @pytest.mark.parametrize("package", LAYER)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
+
+from msgspec import structs
 
 from rcdiag.errors import RcdiagError
 from rcdiag.files import check_outputs, without_controls, write_text
@@ -128,7 +129,7 @@ def _without_hosts(result: Result) -> Result:
             return {name: without(item) for name, item in value.items() if name != "host"}
         return [without(item) for item in value] if isinstance(value, list) else value
 
-    return dataclasses.replace(result, provenance=without(result.provenance))
+    return structs.replace(result, provenance=without(result.provenance))
 
 
 def _sources(results: Results) -> list[str]:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.corrections.arithmetic import Array
 from rcdiag.corrections.quantities import Reduction
-from rcdiag.frozen import dataclass
 
 REDUCTIONS: tuple[Reduction, ...] = ("sum", "squares", "max", "min", "values")
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A quantity of tokens, reduced by sequence, float64 [sequences]; empty if it is not kept."""
 
     sum: NDArray[np.float64]

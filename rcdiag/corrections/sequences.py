@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.corrections.arithmetic import Tokens
@@ -18,7 +19,6 @@ from rcdiag.corrections.quantities import (
     Quantity,
 )
 from rcdiag.corrections.reduced import Column, taken
-from rcdiag.frozen import dataclass
 from rcdiag.lazy import lazy
 from rcdiag.statistics.merging import merge, merge_by_key
 from rcdiag.statistics.pair import PolicyPair
@@ -28,8 +28,7 @@ from rcdiag.table.segments import starts_of
 EPSILON = 1e-8
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(Struct, frozen=True, dict=True):
     """Sequences with at least one unmasked token, and the number of those without."""
 
     sequences: int

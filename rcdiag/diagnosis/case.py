@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.distributions import normal_cdf, student_quantile
 from rcdiag.table.trajectories import Ragged
 
@@ -19,8 +19,7 @@ Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowFacts:
+class RowFacts(Struct, frozen=True, kw_only=True):
     """Facts of rows beside their tokens, as the table's columns state them; None where absent."""
 
     step: Counts | None = None  # [rows]
@@ -42,7 +41,7 @@ class RowFacts:
     def take(self, rows: Flags, tokens: Flags) -> RowFacts:
         """Return the facts of some rows; `rows` [rows], `tokens` [response tokens]."""
         chosen: dict[str, Any] = {}
-        for name in (entry.name for entry in fields(self)):
+        for name in self.__struct_fields__:
             values = getattr(self, name)
             if isinstance(values, np.ndarray):
                 by_token = name == "policy_version" and self.version_by_token
@@ -52,8 +51,7 @@ class RowFacts:
         return replace(self, **chosen)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True, dict=True):
     """Whole rows of a table, masked tokens too, with the log-probs of every policy.
 
     `sampler` and `trainer` name the pair that is judged; `trainer` is None where the table has one
@@ -233,7 +231,7 @@ def joined_cases(cases: Sequence[Case]) -> Case:
 def _joined_facts(parts: Sequence[RowFacts]) -> RowFacts:
     """Join the facts of rows, in order; a fact that a part lacks is left out."""
     chosen: dict[str, Any] = {}
-    for name in (entry.name for entry in fields(RowFacts)):
+    for name in RowFacts.__struct_fields__:
         values = [getattr(part, name) for part in parts]
         if all(isinstance(value, np.ndarray) for value in values):
             chosen[name] = np.concatenate(values)
@@ -244,8 +242,7 @@ def _joined_facts(parts: Sequence[RowFacts]) -> RowFacts:
     return replace(parts[0], **chosen)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairTokens:
+class PairTokens(Struct, frozen=True, kw_only=True, dict=True):
     """Sampled tokens of two policies, flat; log_ratio = trainer - sampler, in nats."""
 
     sampler: Array  # [tokens] log-probs

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion
 from rcdiag.diagnosis.signs import HONEST, Signs

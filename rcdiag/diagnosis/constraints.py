@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.correction_health import LOST_MASS
 from rcdiag.diagnosis.guides import level
 from rcdiag.diagnosis.rule import Rule
-from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.results.sweep import SweepRow
@@ -28,8 +29,7 @@ HEAVY_TAIL = Guide(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """A candidate's numbers."""
 
     row: SweepRow

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from rcdiag.corrections.apply import Outcome
 from rcdiag.corrections.correction import Correction
 from rcdiag.diagnosis.guides import worst
 from rcdiag.diagnosis.rule import Rule
-from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 from rcdiag.results.guide import PROPOSAL, Guide
 
 _VERL = "verl, docs/algo/rollout_corr.md"
 
 
-@dataclass(frozen=True, slots=True)
-class CorrectionEvidence:
+class CorrectionEvidence(Struct, frozen=True):
     """A correction on one batch: its settings, and the numbers that came out."""
 
     correction: Correction

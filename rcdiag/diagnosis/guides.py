@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rcdiag.results.base import LEVELS, MetricValue
 from rcdiag.results.diagnosis import Diagnosis

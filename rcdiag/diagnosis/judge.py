@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Array, Case
 from rcdiag.diagnosis.causes.beside_law import beside_law

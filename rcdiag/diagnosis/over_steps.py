@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.signs.places import trend
-from rcdiag.frozen import dataclass
 from rcdiag.results.diagnosis import MovedNumber, OverSteps
 from rcdiag.statistics.ratios import TokenValues, outside
 
@@ -26,8 +26,7 @@ SHOWN = 4  # numbers of a sentence
 GROWS, LEAST_GROWN = 2.0, 1e-4  # a trend: growth by this factor, to a k3 of at least this
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(Struct, frozen=True):
     """A number of every step with its standard error, on the scale on which it moves."""
 
     name: str
@@ -127,8 +126,7 @@ def _numbered(group: NDArray[np.uint64]) -> Counts:
     return np.unique(group, return_inverse=True)[1]
 
 
-@dataclass(frozen=True)
-class _Means:
+class _Means(Struct, frozen=True):
     """Takes means over steps, with errors over prompt groups."""
 
     step: Counts  # [rows] index of the step

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from msgspec import Struct
+
 from rcdiag.diagnosis.guides import level
-from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue
 from rcdiag.results.guide import Guide
 
 E = TypeVar("E")  # the evidence that rules of one kind look at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule(Generic[E]):
+class Rule(Struct, Generic[E], frozen=True, kw_only=True):
     """A number with its guide, as part of a judgement of which the worst rule decides.
 
     A rule that has a yes or a no instead of a number has its bounds at 1, which is a yes.

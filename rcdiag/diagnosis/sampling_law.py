@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from rcdiag.diagnosis.guides import judged_metric
-from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue
 from rcdiag.results.compare import NOT_GIVEN, SAMPLED, WEIGHTED
 from rcdiag.statistics.metrics import METRICS, SEQUENCES_SAMPLED, Metric
@@ -25,8 +26,7 @@ ROUNDING = 1e-9
 UNKNOWN = MetricValue(value=None, level="unknown")
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingLaw:
+class SamplingLaw(Struct, frozen=True):
     """The way in which means under the behavior policy of a pair are made."""
 
     tokens: str  # SAMPLED, WEIGHTED or NOT_GIVEN

@@ -6,12 +6,13 @@ The verdict is the worst rule; where what decides is missing it is "cannot judge
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.guides import worst
 from rcdiag.diagnosis.rule import Rule
 from rcdiag.errors import setting
-from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 from rcdiag.results import AfterStep, Factor, GradientReport, Health, Shares
 from rcdiag.results import Rule as JudgedRule
@@ -19,8 +20,7 @@ from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.statistics.metrics.divergences import K3_KL
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """One update by one preset, as the rules look at it."""
 
     mode: str

@@ -22,11 +22,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.estimates import mean_ratio
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.distributions import student_quantile
 
 Array = NDArray[np.float64]
@@ -50,8 +50,7 @@ MOST_OF_ENGINES = 0.07
 FEWEST_ROWS = 8  # fewer give no honest interval
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """An estimate with its 95% interval over rows."""
 
     value: float
@@ -63,8 +62,7 @@ class Interval:
         return least < self.low and self.high < most
 
 
-@dataclass(frozen=True)
-class Validity:
+class Validity(Struct, frozen=True, dict=True):
     """Whether the recorded distribution sampled the tokens of a table, and with which power."""
 
     ratio_mean: Interval  # E[ratio]

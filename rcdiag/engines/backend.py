@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from msgspec import Struct, field
+
 from rcdiag.engines.spec import PolicySpec
-from rcdiag.frozen import dataclass
 
 if TYPE_CHECKING:
     from rcdiag.table.trajectories import Scores, Trajectories
@@ -32,8 +32,7 @@ class Engine(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Option:
+class Option(Struct, frozen=True, kw_only=True):
     """One `key=value` of a policy that rcdiag reads itself, not the engine."""
 
     says: str
@@ -41,8 +40,7 @@ class Option:
     shown: str | None = None  # its words in a policy's description, "{}" the value; "" hides it
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OtherBatches:
+class OtherBatches(Struct, frozen=True, kw_only=True):
     """The option that changes which rows share a batch, for a second run of the policy."""
 
     option: str
@@ -82,8 +80,7 @@ COMMON_OPTIONS: dict[str, Option] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Backend:
+class Backend(Struct, frozen=True, kw_only=True):
     """The description of an engine without loading it."""
 
     name: str  # in --policy NAME=BACKEND

@@ -10,53 +10,45 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class RotaryBase:
+class RotaryBase(Struct, frozen=True):
     """The base of the rotary embedding is `factor` times the checkpoint's."""
 
     factor: float
 
 
-@dataclass(frozen=True, slots=True)
-class PositionScale:
+class PositionScale(Struct, frozen=True):
     """Positions are multiplied by `factor` in the rotary embedding."""
 
     factor: float
 
 
-@dataclass(frozen=True, slots=True)
-class NormEpsilon:
+class NormEpsilon(Struct, frozen=True):
     """All norms have this epsilon."""
 
     epsilon: float
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """Attention reaches over the last `tokens` tokens alone, the query's own counted."""
 
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class LowPrecision:
+class LowPrecision(Struct, frozen=True):
     """Weights and activations are bfloat16; the head's product is bfloat16 too."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyValueCache:
+class KeyValueCache(Struct, frozen=True):
     """Keys and values are stored as float8 e4m3 after division by `scale`."""
 
     scale: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Quantised:
+class Quantised(Struct, frozen=True):
     """Weights of linear layers are rounded to a coarser number format and back."""
 
     form: Literal["int8", "int4", "fp8"]
@@ -65,8 +57,7 @@ class Quantised:
     attention: bool = True  # False: attention's tensors stay as they are
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Struct, frozen=True):
     """Weights go `fraction` of the way to those of another checkpoint.
 
     `part` names the tensors that move: all, attention, mlp, embedding (with a tied head), head
@@ -78,8 +69,7 @@ class Moved:
     part: str = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class Shards:
+class Shards(Struct, frozen=True):
     """Ranks of one tensor are in each other's place, or one rank holds a copy of another's part.
 
     `tensor` is the name of a parameter, cut into `ranks` parts along `axis`; part `at` gets what
@@ -94,8 +84,7 @@ class Shards:
     exchanged: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Experts:
+class Experts(Struct, frozen=True):
     """Experts `one` and `other` of one layer are in each other's place."""
 
     layer: int
@@ -117,8 +106,7 @@ Change = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
+class Passage(Struct, frozen=True):
     """A passage is a sequence of token ids as a model reads it, and the tokens to score.
 
     `places` are indices of `ids`, 1 or more: a token is scored by the logits of the one before it.
@@ -137,8 +125,7 @@ class Passage:
         return len(self.ids)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """What a model says of every scored token of some passages, at temperature 1."""
 
     log_prob: NDArray[np.float64]  # [scored] nats
@@ -154,8 +141,7 @@ class Reading:
     tempered: Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
-@dataclass(frozen=True, slots=True)
-class Tensors:
+class Tensors(Struct, frozen=True):
     """Names and shapes of a model's decoder, for changes that name its tensors."""
 
     layers: int

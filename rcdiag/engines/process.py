@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from rcdiag.engines.schedule import EngineLostError, OnTokens, Part
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """A job is what an engine must know before its first part."""
 
     spec: PolicySpec

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 
 OnTokens = Callable[[int], None]  # called with the number of tokens that have just been scored
 # A part that ends so many engines is not tried again, nor an engine that dies so often in a row.
 ATTEMPTS = 3
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """Some rows of a table, with the columns that an engine reads."""
 
     name: str  # the file that its scores are written to

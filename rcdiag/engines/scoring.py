@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
+from msgspec import Struct
 
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, limits
@@ -23,7 +24,6 @@ from rcdiag.engines.scored_by import RATES, facts_of, rate_of, unlike
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import not_writable
-from rcdiag.frozen import dataclass
 from rcdiag.table.decode import columns_needed
 from rcdiag.table.opening import open_table
 from rcdiag.table.parts import about_part, read_part, score_columns
@@ -57,8 +57,7 @@ class StartsEngines(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScoringPlan:
+class ScoringPlan(Struct, frozen=True, kw_only=True):
     """Everything that decides the scores; the parts on disk are keyed by it."""
 
     dump: Table

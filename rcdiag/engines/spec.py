@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, field
 from typing import Any
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct, field, structs
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PolicySpec:
+class PolicySpec(Struct, frozen=True, kw_only=True):
     """One policy to score: its engine, precision and options."""
 
     name: str
@@ -19,4 +17,4 @@ class PolicySpec:
     options: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return structs.asdict(self)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import json
 import shlex
@@ -10,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from rcdiag.errors import without_secrets
 from rcdiag.glossary.entry import Entry
@@ -20,7 +21,7 @@ def document(answer: Entry | dict[str, dict[str, str]]) -> str:
     """Return the JSON document of one entry, or of the list of all names by kind."""
     content: dict[str, Any] = {"names": answer}
     if isinstance(answer, Entry):
-        content = {"entry": dataclasses.asdict(answer)}
+        content = {"entry": msgspec.to_builtins(answer)}
     head: dict[str, Any] = {
         "kind": "explain",
         "format_version": FORMAT_VERSION,

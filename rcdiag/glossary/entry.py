@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, replace
 from functools import partial
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 LOG_RATIO = "log_ratio = target - behavior, in nats; tokens are sampled by the behavior policy"
 
@@ -22,8 +22,7 @@ def folded(name: str) -> str:
     return re.sub(r"[\s_-]+", "_", name.strip().lower())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """An entry holds all that rcdiag says about one name; a part that does not apply is None."""
 
     name: str
@@ -41,8 +40,7 @@ class Entry:
     see: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True, kw_only=True):
     """A kind is a set of names that are explained alike.
 
     To add a kind: a module with one, and a line in `kinds.py`.

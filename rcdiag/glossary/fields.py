@@ -1,7 +1,7 @@
 """Fields of results are explained by the words that stand on them (`rcdiag/results/doc.py`).
 
 A field whose name something else has too is listed as `part.name`, e.g. `rule.value`, where the
-part is its dataclass: Rule. To add a field: its `Doc`; nothing is needed here.
+part is its struct: Rule. To add a field: its `Doc`; nothing is needed here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import typing
 from functools import cache
 from typing import Any
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct
+
 from rcdiag.glossary.entry import Entry, Kind, first_clause, folded, with_headings
 from rcdiag.glossary.guides import range_of
 from rcdiag.glossary.kinds import PLACES, kind_at
@@ -43,8 +44,7 @@ ALIASES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """A field is one meaning of a field name: where a result has it first, and its words."""
 
     dotted: str  # `rule.value`
@@ -72,7 +72,7 @@ def meanings() -> dict[str, tuple[Field, ...]]:
 
 @cache
 def _parts() -> dict[str, type]:
-    """Return the dataclass or TypedDict of every part of a result, in the order of `_MODULES`."""
+    """Return the struct or TypedDict of every part of a result, in the order of `_MODULES`."""
     return {
         part_of(owner): owner
         for module in _MODULES
@@ -108,7 +108,7 @@ def _place(owner: type, command: str, path: str, places: dict[type, tuple[str, s
 
 
 def _items(kind: Any) -> str:
-    """Write `[]` for each list or dictionary around a dataclass, as jq takes it."""
+    """Write `[]` for each list or dictionary around a struct, as jq takes it."""
     if not any(True for _ in described_types(kind)):
         return ""
     around = "[]" if typing.get_origin(kind) in (list, dict) else ""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary.entry import Entry, folded

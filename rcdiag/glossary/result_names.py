@@ -6,7 +6,8 @@ To add one: an entry here.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rcdiag.glossary.entry import Entry, Kind, by_hand, unnamed_entry
 

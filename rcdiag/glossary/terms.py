@@ -5,7 +5,7 @@ To add one: an entry here. What a trainer calls it stands in that trainer's `ter
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rcdiag.glossary.entry import LOG_RATIO, Entry, Kind, first_clause
 

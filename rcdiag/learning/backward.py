@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
+from msgspec import Struct
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rcdiag.engines.hf.head import rows_at_once
-from rcdiag.frozen import dataclass
 from rcdiag.learning.families import Family
 from rcdiag.learning.micro_batches import MicroBatch
 from rcdiag.learning.policy import Policy
@@ -24,8 +24,7 @@ from rcdiag.learning.sketch import Member, Probes, Sketcher
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Summed:
+class Summed(Struct, frozen=True):
     """Gradients and sketches of some coefficient vectors, summed over micro-batches."""
 
     gradients: list[dict[str, Tensor]]  # [vectors] parameter -> gradient
@@ -179,8 +178,7 @@ def _sketch_head(
             sketch[:, slots] += by_row.index_add_(0, batch.row[chunk.tokens], scaled)
 
 
-@dataclass(frozen=True, slots=True)
-class HeadChunk:
+class HeadChunk(Struct, frozen=True):
     """Some tokens of a micro-batch with the derivatives of their log-probs."""
 
     tokens: slice  # within the micro-batch

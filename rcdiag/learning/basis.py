@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 
 # Relative to a vector's own norm: float32 gradients know nothing this far down.
 TOLERANCE = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Basis:
+class Basis(Struct, frozen=True):
     """A few of the vectors [K], of which the others are linear combinations."""
 
     rows: NDArray[np.int64]  # [rank] which of the K

@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.learning.basis import TOLERANCE
 from rcdiag.table.segments import segment_sum
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """Coefficient vectors c_k with c_k = factor_k(row) leader at all tokens of a row."""
 
     leader: Array  # [tokens]

@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
 from numpy.typing import NDArray
 from torch import Tensor
 
 from rcdiag.engines.hf import head as scoring_head
-from rcdiag.frozen import dataclass
 from rcdiag.learning.policy import Policy
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 
-@dataclass(frozen=True, slots=True)
-class Generated:
+class Generated(Struct, frozen=True):
     """One response, up to and with the token that ends it."""
 
     prompt: int  # number of its prompt
@@ -25,8 +24,7 @@ class Generated:
     log_probs: NDArray[np.float64]  # of the whole distribution at the temperature, nats
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingSettings:
+class SamplingSettings(Struct, frozen=True):
     """How responses are sampled: from the whole distribution, at one temperature."""
 
     temperature: float

@@ -8,16 +8,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import torch
+from msgspec import Struct
 from torch import Tensor
 
-from rcdiag.frozen import dataclass
 from rcdiag.learning.policy import Policy
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
 
 
-@dataclass(frozen=True, slots=True)
-class Gradient:
+class Gradient(Struct, frozen=True):
     """d loss / d parameter, float32, by the parameter's name."""
 
     values: Mapping[str, Tensor]

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.learning.training_settings import OptimizerSettings, SketchSettings
 from rcdiag.table.trajectories import Trajectories
 
@@ -66,8 +66,7 @@ class Learner(Protocol):
     def save(self, folder: Path) -> None: ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fresh:
+class Fresh(Struct, frozen=True, kw_only=True):
     """New responses of the model in its present state, with their rewards."""
 
     parts: Parts

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import nn
 
 from rcdiag.engines.checkpoint import resolve_model
@@ -15,15 +16,13 @@ from rcdiag.engines.hf import head as scoring_head
 from rcdiag.engines.hf.model import choose_device
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 from rcdiag.learning.policy import add_adapter
 from rcdiag.learning.training_settings import MICRO_BATCH_TOKENS, LoraSettings
 from rcdiag.table import free_memory as of_machine
 from rcdiag.table.trajectories import Trajectories
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelSize:
+class ModelSize(Struct, frozen=True, kw_only=True):
     """The sizes of a model that decide what training takes of memory."""
 
     parameters: int
@@ -77,8 +76,7 @@ def _adapter_settings(spec: PolicySpec) -> LoraSettings:
 STATE_BYTES = {"sgd": 4, "adamw": 8}  # per trained parameter: momentum; two moments
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingPlan:
+class TrainingPlan(Struct, frozen=True, kw_only=True):
     """Everything about a training run that decides its memory."""
 
     spec: PolicySpec
@@ -94,8 +92,7 @@ class TrainingPlan:
         return choose_device(self.spec.options.get("device"))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryNeed:
+class MemoryNeed(Struct, frozen=True, kw_only=True):
     """Bytes that training takes on the model's device; `copies` are on the CPU."""
 
     weights: int

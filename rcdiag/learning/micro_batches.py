@@ -6,17 +6,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from msgspec import Struct
 from numpy.typing import NDArray
 from torch import Tensor
 
 from rcdiag.engines.padded_batches import length_buckets, padded, whole_sequences
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One sequence with at least one unmasked token."""
 
     ids: NDArray[np.int64]  # what the model reads: up to the token before the last unmasked one
@@ -26,8 +25,7 @@ class Row:
     first: int  # number of its first token among the unmasked tokens of all rows
 
 
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
+class MicroBatch(Struct, frozen=True):
     """Some rows, padded on the right: under a causal mask no token sees the padding."""
 
     rows: NDArray[np.int64]  # [rows] numbers among the rows with an unmasked token

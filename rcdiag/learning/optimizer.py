@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import Tensor, nn
 
-from rcdiag.frozen import dataclass
 from rcdiag.learning.gradient import Gradient
 from rcdiag.learning.training_settings import OptimizerSettings
 
 
-@dataclass(frozen=True, slots=True)
-class StepReport:
+class StepReport(Struct, frozen=True):
     """The norms and the distance of one optimizer step."""
 
     gradient_norm: float  # before clipping
@@ -28,8 +27,7 @@ class StepReport:
     stored_step_norm: float  # the same of the weights as the model holds them
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """Weights and optimizer at one moment, on the CPU."""
 
     masters: Mapping[str, Tensor]

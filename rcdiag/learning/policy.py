@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import transformers
+from msgspec import Struct
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -27,7 +28,6 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.extras import saying_what_to_install
 from rcdiag.files import name_beside, not_writable
-from rcdiag.frozen import dataclass
 from rcdiag.learning.micro_batches import MicroBatch
 from rcdiag.learning.training_settings import LoraSettings
 
@@ -35,8 +35,7 @@ DTYPES = ("float32", "bfloat16")
 ADAPTER = "default"  # peft's name for the only one
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """A model in the pieces that gradients need. Dropout off, no cache, TF32 off."""
 
     spec: PolicySpec

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from msgspec import Struct
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rcdiag.frozen import dataclass
 from rcdiag.learning.training_settings import SketchSettings
 
 
@@ -89,8 +89,7 @@ class RowsMixed(Exception):
 Collect = Callable[[Tensor, Tensor], None]  # inputs and d loss / d outputs of one call of a layer
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """A coefficient vector that is the one of the backward pass times a factor for each row."""
 
     factors: Tensor  # [rows of the micro-batch] float32

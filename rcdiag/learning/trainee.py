@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.engines.hf.head import scores_in_chunks
 from rcdiag.engines.hf.model import context_of
 from rcdiag.engines.spec import PolicySpec
-from rcdiag.frozen import dataclass
 from rcdiag.learning.backward import Summed, accumulate
 from rcdiag.learning.basis import Basis, basis_of
 from rcdiag.learning.families import Family, alone, families_of
@@ -42,16 +42,14 @@ Array = NDArray[np.float64]
 Parts = Sequence[Trajectories]  # rows of a table, in its order
 
 
-@dataclass(frozen=True, slots=True)
-class TokenScores:
+class TokenScores(Struct, frozen=True):
     """Log-prob and entropy of each unmasked token, nats."""
 
     log_probs: Array
     entropy: Array | None
 
 
-@dataclass(frozen=True, slots=True)
-class Gradients:
+class Gradients(Struct, frozen=True):
     """The gradients of K coefficient vectors."""
 
     whole: list[Gradient]  # [K]

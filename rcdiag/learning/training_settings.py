@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct
 
 # Tokens in one micro-batch, padding included: more than of a forward alone, since every one has as
 # many backwards as there are families of presets.
 MICRO_BATCH_TOKENS = {"cpu": 2_048, "cuda": 32_768}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoraSettings:
+class LoraSettings(Struct, frozen=True, kw_only=True):
     """Low-rank adapters in place of the weights; `targets` as peft takes them."""
 
     rank: int = 16
@@ -19,8 +18,7 @@ class LoraSettings:
     seed: int = 0  # decides the factor that starts at random
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OptimizerSettings:
+class OptimizerSettings(Struct, frozen=True, kw_only=True):
     """Settings of torch.optim, and the norm beyond which the whole gradient is scaled down."""
 
     name: str  # sgd or adamw
@@ -32,8 +30,7 @@ class OptimizerSettings:
     max_grad_norm: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SketchSettings:
+class SketchSettings(Struct, frozen=True, kw_only=True):
     """Settings of the random projection of per-sequence gradients.
 
     Each parameter has `probes` of its own, which go into `dims` numbers, one parameter after the

@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 
 # Keys under which loggers write the training step. A run's own counter comes before `_step`, with
 # which W&B counts its rows. Upper case makes no difference.
@@ -36,8 +37,7 @@ DECIMALS, SIGNIFICANT = 2, 3
 LARGEST = 10**300
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedNumber:
+class LoggedNumber(Struct, frozen=True):
     """A number of a log, and its text there; the text is empty where the file is binary."""
 
     value: float
@@ -64,8 +64,7 @@ class LoggedNumber:
 Row = Mapping[str, LoggedNumber]
 
 
-@dataclass(frozen=True)
-class Log:
+class Log(Struct, frozen=True, dict=True):
     """What a trainer logged, by training step in ascending order."""
 
     path: Path

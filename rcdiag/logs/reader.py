@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 
 HEAD = 4096  # bytes that formats are told by
 
 
-@dataclass(frozen=True, slots=True)
-class LogFile:
+class LogFile(Struct, frozen=True):
     """A file, or a folder of event files, whose format is to be told."""
 
     path: Path
@@ -58,8 +58,7 @@ class LogFile:
             return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogReader:
+class LogReader(Struct, frozen=True, kw_only=True):
     """A format that a trainer's log may have."""
 
     name: str

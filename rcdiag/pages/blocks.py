@@ -6,19 +6,18 @@ The modules of `tabs` fill them from results; the one template writes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from math import isclose, isnan
 from typing import Any, ClassVar
 
+from msgspec import Struct, field
+
 from rcdiag.formats import measured, number, percentage
-from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue
 
 MOST_NAMES = 1  # below the first name of a row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class Cell(Struct, frozen=True, kw_only=True):
     """A cell of a table: its text, and what it is sorted by."""
 
     text: str
@@ -94,8 +93,7 @@ def metric(value: MetricValue | None) -> Cell:
     return amount(value.value, written, note=interval, level=value.level or "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(Struct, frozen=True, kw_only=True):
     """A column of a table: its head, and whether it holds numbers."""
 
     head: str
@@ -114,8 +112,7 @@ def filled(
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """A row of a table; one with a key can be linked to and opens its details."""
 
     cells: Sequence[Cell]
@@ -126,8 +123,7 @@ class Row:
     pale: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """A table with a name; long ones can be searched, all can be sorted."""
 
     block: ClassVar[str] = "table"
@@ -140,8 +136,7 @@ class Table:
     screen: bool = False  # left out in print
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class Words(Struct, frozen=True, kw_only=True):
     """A paragraph, with names between backticks."""
 
     block: ClassVar[str] = "words"
@@ -150,8 +145,7 @@ class Words:
     level: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
+class Lines(Struct, frozen=True, kw_only=True):
     """A list of sentences."""
 
     block: ClassVar[str] = "lines"
@@ -159,16 +153,14 @@ class Lines:
     ordered: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(Struct, frozen=True, kw_only=True):
     """A line of names that open what `rcdiag explain` says of them, each with its reason."""
 
     block: ClassVar[str] = "terms"
     items: Sequence[tuple[str, str]]  # name, reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snippet:
+class Snippet(Struct, frozen=True, kw_only=True):
     """A text to copy: a command or a configuration."""
 
     block: ClassVar[str] = "snippet"
@@ -177,8 +169,7 @@ class Snippet:
     opened: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fold:
+class Fold(Struct, frozen=True, kw_only=True):
     """Blocks that are folded away behind a line."""
 
     block: ClassVar[str] = "fold"
@@ -186,8 +177,7 @@ class Fold:
     blocks: Sequence[Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Struct, frozen=True, kw_only=True):
     """A figure of the page: the script draws its chart, or its SVG stands in the page."""
 
     block: ClassVar[str] = "figure"
@@ -200,8 +190,7 @@ class Figure:
     wide: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class Figures(Struct, frozen=True, kw_only=True):
     """Figures beside each other; with a picker one is shown at a time."""
 
     block: ClassVar[str] = "figures"
@@ -209,8 +198,7 @@ class Figures:
     picker: str = ""  # the label of the picker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gauge:
+class Gauge(Struct, frozen=True, kw_only=True):
     """A number on a bar of three bands, with its interval; places are shares of the bar."""
 
     name: str  # a name that `rcdiag explain` answers
@@ -226,16 +214,14 @@ class Gauge:
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gauges:
+class Gauges(Struct, frozen=True, kw_only=True):
     """Gauges in a row."""
 
     block: ClassVar[str] = "gauges"
     items: Sequence[Gauge]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """A part that the template has a place of its own for, by its name, with its data."""
 
     block: ClassVar[str] = "part"
@@ -246,8 +232,7 @@ class Part:
 Block = Table | Fold | Words | Lines | Terms | Snippet | Figure | Figures | Gauges | Part
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(Struct, frozen=True, kw_only=True):
     """A section of a tab: a heading and what stands below it."""
 
     title: str
@@ -256,8 +241,7 @@ class Section:
     screen: bool = False  # left out in print
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tab:
+class Tab(Struct, frozen=True, kw_only=True):
     """A tab of the page."""
 
     name: str

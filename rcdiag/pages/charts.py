@@ -8,11 +8,10 @@ is shown on demand and copied.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from math import isfinite
 from typing import Any, Literal
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct, field
 
 Form = Literal["curves", "bars", "scatter", "dots", "triangle", "lanes"]
 Scale = Literal["linear", "log", "symlog"]
@@ -23,8 +22,7 @@ Value = float | int | str | None
 DIGITS = 5  # significant digits of a number that is drawn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class Axis(Struct, frozen=True, kw_only=True):
     """An axis of a chart: its label, its scale, and how its numbers are written."""
 
     label: str
@@ -43,8 +41,7 @@ class Axis:
         return parts | {name: value for name, value in ends.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class Series(Struct, frozen=True, kw_only=True):
     """A line, or the dots of a column, by the names of the columns of the chart's table."""
 
     label: str
@@ -58,16 +55,14 @@ class Series:
     only: str | None = None  # the value of `group` that this series is of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(Struct, frozen=True, kw_only=True):
     """A line across a chart at a number of its x axis, with its name."""
 
     at: float
     label: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
+class Chart(Struct, frozen=True, kw_only=True):
     """A table of numbers and the form in which the page's script draws it."""
 
     form: Form

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct
+
 from rcdiag.pages.charts import Chart
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FigureSpec:
+class FigureSpec(Struct, frozen=True, kw_only=True):
     """A figure of one kind of result: its name, its words and the functions that draw it.
 
     `draw` gets the result and an empty matplotlib figure; it makes the files of `--plots`. It

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec import Struct
+
 from rcdiag.formats import between, effective, measured, number, percentage, plural
-from rcdiag.frozen import dataclass
 from rcdiag.pages.blocks import Gauge
 from rcdiag.results import MetricValue
 from rcdiag.results.guide import Guide
@@ -17,8 +18,7 @@ SAMPLER = "Did the recorded policy sample?"
 DECADES = 1.5  # of a logarithmic bar, on both sides of the bounds
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(Struct, frozen=True):
     """The bar of a gauge: where numbers stand on it, and the bands of the levels."""
 
     place: Callable[[float], float]

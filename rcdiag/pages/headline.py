@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
 from rcdiag.formats import measured, number, plural
-from rcdiag.frozen import dataclass
 from rcdiag.results import SEVERITIES, Action, Diagnosis, Finding, MetricValue, NamedCause
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ KNOWN = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
+class Headline(Struct, frozen=True, kw_only=True):
     """The first thing that a reader sees of a result, in parts that are ready to be written."""
 
     level: str  # ok, warning, error or unknown

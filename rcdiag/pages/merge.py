@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 from rcdiag.results import (
     CompareResult,
     DiagnoseResult,
@@ -19,8 +20,7 @@ from rcdiag.results import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DumpResults:
+class DumpResults(Struct, frozen=True, kw_only=True):
     """All that is known of one dump: one result of each command at most."""
 
     results: Sequence[Result]  # as they were given

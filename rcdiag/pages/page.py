@@ -8,17 +8,16 @@ import importlib.resources
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
+from msgspec import Struct
 
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause_words import cause_words
-from rcdiag.frozen import dataclass
 from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Lines, Part, Tab, Table, Terms, Words
 from rcdiag.pages.drawn import static_svg
 from rcdiag.pages.headline import NOT_JUDGED, Headline, level_of
@@ -26,7 +25,7 @@ from rcdiag.pages.merge import DumpResults, merged
 from rcdiag.pages.packing import packed, packed_document
 from rcdiag.pages.score.words import holds_text
 from rcdiag.pages.tabs import about, change, corrections, diagnosis, ladder, tokens, update
-from rcdiag.results import SEVERITIES, Action, Finding, Result, unstructured
+from rcdiag.results import SEVERITIES, Action, Finding, Result, to_plain
 from rcdiag.results.base import LEVELS as METRIC_LEVELS
 from rcdiag.results.base import counted_rows
 
@@ -64,8 +63,7 @@ SCRIPTS = (
 COLOURS = {"ok": "#1a7f37", "unknown": "#59636e", "warning": "#8a5a00", "error": "#b3261e"}
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """What stands above all tabs."""
 
     level: str
@@ -219,11 +217,11 @@ def _parts(value: Any) -> Iterator[Any]:
     elif isinstance(value, Iterable):
         for item in value:
             yield from _parts(item)
-    elif is_dataclass(value):
+    elif isinstance(value, Struct):
         yield value
         if not isinstance(value, (Figure, Finding)):
-            for item in fields(value):
-                yield from _parts(getattr(value, item.name))
+            for name in value.__struct_fields__:
+                yield from _parts(getattr(value, name))
 
 
 def _figures(tabs: Sequence[Tab]) -> dict[str, Any]:
@@ -265,8 +263,8 @@ def _terms(tabs: Sequence[Tab], explain: Explain | None) -> dict[str, Mapping[st
 def _quoted(part: Any) -> Iterator[str]:
     """Return the names between backticks in the sentences of a part."""
     if isinstance(part, (Words, Lines, Headline, Finding, Action, Tab, Figure)):
-        for item in fields(part):
-            value = getattr(part, item.name)
+        for name in part.__struct_fields__:
+            value = getattr(part, name)
             lines = [value] if isinstance(value, str) else value
             if isinstance(lines, (list, tuple)):
                 for line in lines:
@@ -291,7 +289,7 @@ def _documents(dumps: Sequence[DumpResults]) -> dict[str, str]:
     """Pack every result document with all its digits, for the script and for saving."""
     sides = ("",) if len(dumps) == 1 else ("before-", "after-")
     return {
-        f"{side}{result.kind}": packed_document(unstructured(result))
+        f"{side}{result.kind}": packed_document(to_plain(result))
         for side, dump in zip(sides, dumps, strict=True)
         for result in dump.results
     }

@@ -1,73 +1,68 @@
 """Results are plain data that become JSON and back: numbers and words, read without torch.
 
-To add a kind of result: a dataclass in a file of its own, which knows its summary, and one line in
+To add a kind of result: a struct in a file of its own, which knows its summary, and one line in
 KINDS. To add a field: one line with its `Doc`; `rcdiag explain`, the JSON Schema (`make schema`)
 and JSON follow.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from rcdiag.lazy import attributes
-
-if TYPE_CHECKING:
-    from rcdiag.results.base import (
-        FORMAT_VERSION,
-        SEVERITIES,
-        Finding,
-        Histogram,
-        MetricValue,
-        Profile,
-        ProfileBin,
-        by_severity,
-        worst_severity,
-    )
-    from rcdiag.results.compare import (
-        CompareResult,
-        JoinReport,
-        Ladder,
-        NoiseFloor,
-        PairFigure,
-        PairResult,
-        PolicySummary,
-        Rung,
-        Triangulation,
-    )
-    from rcdiag.results.convert import ConvertResult
-    from rcdiag.results.diagnose import DiagnoseResult
-    from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
-    from rcdiag.results.document import KINDS, Document, Result, from_json
-    from rcdiag.results.logged import LogComparison, LoggedKey
-    from rcdiag.results.plain import to_json, unstructured
-    from rcdiag.results.replay import (
-        AfterStep,
-        Coefficients,
-        Denominator,
-        Factor,
-        GradientReport,
-        Health,
-        PairedDifference,
-        PresetReplay,
-        ReplayResult,
-        ReplayStep,
-        Rule,
-        Shares,
-        SplitReport,
-    )
-    from rcdiag.results.score import (
-        BinExamples,
-        CorrectionResult,
-        ScoreResult,
-        SequenceContext,
-        SequenceTokens,
-        StepResult,
-        TokenAlternatives,
-        TokenProfile,
-        TokenWeights,
-        WorstToken,
-    )
-    from rcdiag.results.sweep import SweepFamily, SweepResult, SweepRow
+from rcdiag.results.base import (
+    FORMAT_VERSION,
+    SEVERITIES,
+    Finding,
+    Histogram,
+    MetricValue,
+    Profile,
+    ProfileBin,
+    by_severity,
+    worst_severity,
+)
+from rcdiag.results.compare import (
+    CompareResult,
+    JoinReport,
+    Ladder,
+    NoiseFloor,
+    PairFigure,
+    PairResult,
+    PolicySummary,
+    Rung,
+    Triangulation,
+)
+from rcdiag.results.convert import ConvertResult
+from rcdiag.results.diagnose import DiagnoseResult
+from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
+from rcdiag.results.document import KINDS, Document, Result, from_json
+from rcdiag.results.logged import LogComparison, LoggedKey
+from rcdiag.results.plain import to_json, to_plain
+from rcdiag.results.replay import (
+    AfterStep,
+    Coefficients,
+    Denominator,
+    Factor,
+    GradientReport,
+    Health,
+    PairedDifference,
+    PresetReplay,
+    ReplayResult,
+    ReplayStep,
+    Rule,
+    Shares,
+    SplitReport,
+)
+from rcdiag.results.score import (
+    BinExamples,
+    CorrectionResult,
+    ScoreResult,
+    SequenceContext,
+    SequenceTokens,
+    StepResult,
+    TokenAlternatives,
+    TokenProfile,
+    TokenWeights,
+    WorstToken,
+)
+from rcdiag.results.sweep import SweepFamily, SweepResult, SweepRow
 
 __all__ = [
     "FORMAT_VERSION",
@@ -125,83 +120,6 @@ __all__ = [
     "by_severity",
     "from_json",
     "to_json",
-    "unstructured",
+    "to_plain",
     "worst_severity",
 ]
-
-# A command imports the results that it makes, and not those of the others.
-_HOMES = {
-    "rcdiag.results.base": (
-        "FORMAT_VERSION",
-        "SEVERITIES",
-        "Finding",
-        "Histogram",
-        "MetricValue",
-        "Profile",
-        "ProfileBin",
-        "by_severity",
-        "worst_severity",
-    ),
-    "rcdiag.results.compare": (
-        "CompareResult",
-        "JoinReport",
-        "Ladder",
-        "NoiseFloor",
-        "PairFigure",
-        "PairResult",
-        "PolicySummary",
-        "Rung",
-        "Triangulation",
-    ),
-    "rcdiag.results.convert": ("ConvertResult",),
-    "rcdiag.results.diagnose": ("DiagnoseResult",),
-    "rcdiag.results.diagnosis": (
-        "Action",
-        "Diagnosis",
-        "NamedCause",
-    ),
-    "rcdiag.results.logged": (
-        "LogComparison",
-        "LoggedKey",
-    ),
-    "rcdiag.results.plain": ("to_json", "unstructured"),
-    "rcdiag.results.replay": (
-        "AfterStep",
-        "Coefficients",
-        "Denominator",
-        "Factor",
-        "GradientReport",
-        "Health",
-        "PairedDifference",
-        "PresetReplay",
-        "ReplayResult",
-        "ReplayStep",
-        "Rule",
-        "Shares",
-        "SplitReport",
-    ),
-    "rcdiag.results.score": (
-        "BinExamples",
-        "CorrectionResult",
-        "ScoreResult",
-        "SequenceContext",
-        "SequenceTokens",
-        "StepResult",
-        "TokenAlternatives",
-        "TokenProfile",
-        "TokenWeights",
-        "WorstToken",
-    ),
-    "rcdiag.results.sweep": (
-        "SweepFamily",
-        "SweepResult",
-        "SweepRow",
-    ),
-    "rcdiag.results.document": (
-        "KINDS",
-        "Document",
-        "Result",
-        "from_json",
-    ),
-}
-__getattr__, __dir__ = attributes(__name__, _HOMES)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Annotated, Any, TypedDict
+
+from msgspec import field
 
 from rcdiag.errors import setting
 from rcdiag.formats import plural
-from rcdiag.frozen import dataclass
-from rcdiag.results.doc import Doc
+from rcdiag.results.doc import Anything, Doc, Number
 from rcdiag.results.parts import Part
 
 # 1: the first. 2: other names for some fields (`results/older.py`).
 FORMAT_VERSION = 3
-# Metadata of a field that was added since: documents may lack it, and then it has its default.
-ADDED = {"added": True}
-# Metadata of an added field that a document holds only where it is not null.
-SPARSE = {**ADDED, "sparse": True}
 
 SEVERITIES = ("note", "warning", "error")
 
@@ -115,7 +111,7 @@ PROVENANCE = Doc(
     ),
     keys=Provenance,
 )
-ProvenanceOfResult = Annotated[dict[str, Any], PROVENANCE]
+ProvenanceOfResult = Annotated[dict[str, Anything], PROVENANCE]
 Behavior = Annotated[
     str, Doc("Name of the policy that is taken for the one that sampled the tokens.")
 ]
@@ -135,14 +131,14 @@ TrainerName = Annotated[
     ),
 ]
 Config = Annotated[
-    dict[str, Any],
+    dict[str, Anything],
     Doc(
         "Settings of a correction under the names that its trainer has for them.",
         see=("rollout_is", "rollout_rs"),
     ),
 ]
 LoggedMetrics = Annotated[
-    dict[str, float],
+    dict[str, Number],
     Doc(
         "What the trainer logs, under its own names and with its own definitions.",
         see=("rollout_corr/rollout_is_mean", "actor/pg_clipfrac"),
@@ -195,6 +191,7 @@ RowsLeftOut = Annotated[
         unit="sequences",
         healthy="ideal 0",
         see=("non-finite-log-probs", "positive-log-probs"),
+        added=True,
     ),
 ]
 KeptTokens = Annotated[
@@ -219,7 +216,7 @@ KeptSequences = Annotated[
     ),
 ]
 KeepLengthCorrelation = Annotated[
-    float | None,
+    Number | None,
     Doc(
         "Whether rejection picks by length; null where all or nothing is kept everywhere.",
         unit="none",
@@ -230,7 +227,7 @@ KeepLengthCorrelation = Annotated[
     ),
 ]
 BiasBound = Annotated[
-    float | None,
+    Number | None,
     Doc(
         "Bound on the bias of an estimate of anything between -1 and 1, for sequence weights; null "
         "for other weights, which have no such bound.",
@@ -281,7 +278,7 @@ class Histogram(TypedDict):
     """A histogram counts values between edges."""
 
     edges: Annotated[
-        list[float],
+        list[Number],
         Doc(
             "Edges of a histogram's bins, one more than there are bins; values beyond the last "
             "edge are counted in the last bin.",
@@ -289,7 +286,7 @@ class Histogram(TypedDict):
         ),
     ]
     counts: Annotated[
-        list[float],
+        list[Number],
         Doc(
             "How many values each bin of a histogram holds.",
             see=("edges",),
@@ -301,12 +298,11 @@ class Histogram(TypedDict):
 LEVELS = ("ok", "unknown", "warning", "error")  # of a number; the last is the worst
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MetricValue(Part):
+class MetricValue(Part, frozen=True, kw_only=True):
     """A metric value is a number with its 95% interval and its level."""
 
     value: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "A number itself; null where it is not defined on the data, NaN where a NaN log-prob "
             "touches it.",
@@ -314,14 +310,17 @@ class MetricValue(Part):
         ),
     ]
     low: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Lower end " + _INTERVAL,
             see=("high", "few-clusters"),
             heading="95% interval",
         ),
     ] = None
-    high: Annotated[float | None, Doc("Upper end " + _INTERVAL, see=("low", "few-clusters"))] = None
+    high: Annotated[
+        Number | None,
+        Doc("Upper end " + _INTERVAL, see=("low", "few-clusters")),
+    ] = None
     level: Annotated[
         str | None,
         Doc(
@@ -334,7 +333,7 @@ class MetricValue(Part):
         ),
     ] = None
     expected: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "What rounding alone makes of a number, at the precisions of `expected_of`: computed "
             "from the recorded probabilities and the lengths of responses, and from nothing that "
@@ -343,8 +342,9 @@ class MetricValue(Part):
             formula="from the KL per token noise^2 E[(1 - p)^2] / 2, with a logit noise of 0.1 "
             "nats in bfloat16, 0.0125 in float16 (rcdiag's proposal)",
             see=("expected_of", "ess_seq", "khat_seq"),
+            sparse=True,
         ),
-    ] = field(default=None, metadata=SPARSE)
+    ] = None
     expected_of: Annotated[
         str | None,
         Doc(
@@ -353,8 +353,9 @@ class MetricValue(Part):
             "it declares none.",
             example="bfloat16 against float32 (assumed)",
             see=("expected",),
+            sparse=True,
         ),
-    ] = field(default=None, metadata=SPARSE)
+    ] = None
 
 
 def counted_rows(rows: int, left_out: int, what: str = "sequence") -> str:
@@ -365,8 +366,7 @@ def counted_rows(rows: int, left_out: int, what: str = "sequence") -> str:
     return f"{counted} ({left_out:,} of them left out: NaN, infinite or positive log-probs)"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding(Part):
+class Finding(Part, frozen=True, kw_only=True):
     """A finding tells the reader something about the data, and what to do about it."""
 
     slug: Annotated[
@@ -384,7 +384,7 @@ class Finding(Part):
     ]
     message: Annotated[str, Doc("What a finding says about the data, in a sentence.")]
     fix: Annotated[str, Doc("What to do about a finding.")]
-    evidence: Annotated[dict[str, Any], Doc("The numbers that a finding rests on.")] = field(
+    evidence: Annotated[dict[str, Anything], Doc("The numbers that a finding rests on.")] = field(
         default_factory=dict
     )
 
@@ -397,7 +397,7 @@ TokensOfPart = Annotated[
     int, Doc("Number of unmasked tokens of a bin, or with a token id.", unit="tokens")
 ]
 ShareOfSquares = Annotated[
-    float,
+    Number,
     Doc(
         "Share of the whole mismatch that a bin, or a token id, holds.",
         unit="share",
@@ -427,11 +427,10 @@ _RMS = Doc(
     see=("k2", "share_of_squares"),
 )
 LogRatioRms = Annotated[MetricValue, _RMS]
-LogRatioRmsNumber = Annotated[float, _RMS]
+LogRatioRmsNumber = Annotated[Number, _RMS]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProfileBin(Part):
+class ProfileBin(Part, frozen=True, kw_only=True):
     """A profile bin says how far apart both policies are on the tokens of one bin."""
 
     label: Annotated[str, Doc("Which values of the axis fall into a bin of a profile.")]
@@ -452,8 +451,7 @@ class ProfileBin(Part):
     share_of_squares: ShareOfSquares
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Profile(Part):
+class Profile(Part, frozen=True, kw_only=True):
     """A profile gives the mismatch along one axis; only bins with tokens are listed."""
 
     title: Annotated[str, Doc("Name of a profile's axis.")]

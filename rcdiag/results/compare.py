@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Annotated, Any
+from typing import Annotated
+
+from msgspec import field
 
 from rcdiag.formats import measured
-from rcdiag.frozen import dataclass
 from rcdiag.results.base import (
-    ADDED,
     FORMAT_VERSION,
     LOG_RATIO,
     Behavior,
@@ -26,7 +25,7 @@ from rcdiag.results.base import (
     Target,
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
-from rcdiag.results.doc import Doc
+from rcdiag.results.doc import Anything, Doc, Number
 from rcdiag.results.parts import Part
 from rcdiag.results.score import Mismatch
 from rcdiag.results.show import Shown, Summary, size
@@ -60,8 +59,7 @@ K2 = Annotated[MetricValue, _K2]
 K2OfPairs = Annotated[dict[str, MetricValue], _K2]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PolicySummary(Part):
+class PolicySummary(Part, frozen=True, kw_only=True):
     """A policy summary says how near one policy is to the law that really sampled the tokens."""
 
     setup: Annotated[
@@ -112,7 +110,7 @@ class PolicySummary(Part):
         ),
     ]
     scoring: Annotated[
-        dict[str, Any], Doc("How a policy was scored, as the table's metadata says it.")
+        dict[str, Anything], Doc("How a policy was scored, as the table's metadata says it.")
     ]
 
 
@@ -126,8 +124,7 @@ _MEANS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PairResult(Part):
+class PairResult(Part, frozen=True, kw_only=True):
     """A pair result compares an ordered pair of policies: the target as seen from behavior."""
 
     behavior: Behavior
@@ -144,8 +141,9 @@ class PairResult(Part):
             healthy="sampled or weighted",
             see=("sampler", "k3_kl", "ess_token", "unknown"),
             one_of=MEANS,
+            added=True,
         ),
-    ] = field(default=None, metadata=ADDED)
+    ] = None
     sequence_means: Annotated[
         str | None,
         Doc(
@@ -156,15 +154,15 @@ class PairResult(Part):
             healthy="sampled or weighted",
             see=("sampler", "ess_seq", "khat_seq", "unknown"),
             one_of=MEANS,
+            added=True,
         ),
-    ] = field(default=None, metadata=ADDED)
+    ] = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PairFigure(Part):
+class PairFigure(Part, frozen=True, kw_only=True):
     """A pair figure holds what the figures of two policies, in either order, are drawn from."""
 
-    edges: Annotated[list[float], Doc("Edges of the bins of log-probs.", unit="nats")]
+    edges: Annotated[list[Number], Doc("Edges of the bins of log-probs.", unit="nats")]
     cells: Annotated[
         list[list[int]],
         Doc(
@@ -177,8 +175,7 @@ class PairFigure(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rung(Part):
+class Rung(Part, frozen=True, kw_only=True):
     """A rung is a step of the ladder: it says what one difference between two policies adds."""
 
     start: Annotated[str, Doc("The policy at which a step of the ladder begins.")]
@@ -226,8 +223,7 @@ class Rung(Part):
     at_floor: AtFloor
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ladder(Part):
+class Ladder(Part, frozen=True, kw_only=True):
     """The ladder takes the mismatch from the sampler to the trainer apart into steps."""
 
     policies: Annotated[
@@ -255,8 +251,7 @@ class Ladder(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NoiseFloor(Part):
+class NoiseFloor(Part, frozen=True, kw_only=True):
     """The noise floor says how far apart two runs of one policy with other batches are."""
 
     policy: Annotated[str, Doc("Name of the policy that was scored twice.")]
@@ -265,7 +260,7 @@ class NoiseFloor(Part):
     ]
     k2: K2
     log_ratio_abs_max: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Largest log-ratio by size between two runs of one policy.",
             unit="nats",
@@ -274,8 +269,7 @@ class NoiseFloor(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Triangulation(Part):
+class Triangulation(Part, frozen=True, kw_only=True):
     """Triangulation says which of recorded, re-scored and trainer log-probs stand apart."""
 
     sampler_policy: Annotated[str, Doc("Name of the policy whose log-probs the sampler recorded.")]
@@ -302,8 +296,7 @@ class Triangulation(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JoinReport(Part):
+class JoinReport(Part, frozen=True, kw_only=True):
     """A join report says how several tables become one."""
 
     tables: Annotated[list[str], Doc("Paths of the tables that were joined.")]
@@ -334,13 +327,13 @@ class JoinReport(Part):
         str,
         Doc(
             "What makes rows of joined tables the same sample: `sample_id`, `row` (their place) or "
-            "`tokens` (step, prompt and response; equal rows match in their order)."
+            "`tokens` (step, prompt and response; equal rows match in their order).",
+            added=True,
         ),
-    ] = field(default="", metadata=ADDED)
+    ] = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class CompareResult(Shown):
+class CompareResult(Shown, frozen=True, kw_only=True):
     """The result of `rcdiag compare` compares all policies of a table, or of several tables."""
 
     kind: KindName = "compare"
@@ -397,12 +390,12 @@ class CompareResult(Shown):
         ),
     ]
     findings: Findings = field(default_factory=list)
-    diagnosis: DiagnosisOfTable = field(default=None, metadata=ADDED)
+    diagnosis: DiagnosisOfTable = None
     figures: Annotated[
         dict[str, PairFigure],
         Doc('What the figures of a comparison are drawn from, by "a->b"; every pair stands once.'),
     ] = field(default_factory=dict)
-    rows_left_out: RowsLeftOut = field(default=0, metadata=ADDED)
+    rows_left_out: RowsLeftOut = 0
 
     def _summary(self) -> Summary:
         """Summarise the policies, the one that is nearest to the sampler first."""

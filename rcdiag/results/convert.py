@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Annotated, Any
+from typing import Annotated
 
-from rcdiag.frozen import dataclass
 from rcdiag.results.base import (
     FORMAT_VERSION,
     Finding,
@@ -14,12 +13,11 @@ from rcdiag.results.base import (
     ProvenanceOfResult,
 )
 from rcdiag.results.compare import JoinReport
-from rcdiag.results.doc import Doc
+from rcdiag.results.doc import Anything, Doc
 from rcdiag.results.show import WIDTH, Shown, Summary
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class ConvertResult(Shown):
+class ConvertResult(Shown, frozen=True, kw_only=True):
     """The result of `rcdiag convert` says what is in the table and what became of the dump."""
 
     kind: KindName = "convert"
@@ -49,7 +47,7 @@ class ConvertResult(Shown):
         ),
     ]
     given: Annotated[
-        dict[str, Any],
+        dict[str, Anything],
         Doc(
             "Values that the user gave for what a dump lacks, by column.",
             example="rcdiag convert dump.jsonl -o dump.parquet --given temperature=0.7",

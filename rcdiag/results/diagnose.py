@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Annotated, TypedDict
 
+from msgspec import field
+
 from rcdiag.formats import number
-from rcdiag.frozen import dataclass
 from rcdiag.results.base import (
     FORMAT_VERSION,
     Findings,
@@ -18,13 +18,12 @@ from rcdiag.results.base import (
     ProvenanceOfResult,
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
-from rcdiag.results.doc import Doc
+from rcdiag.results.doc import Doc, Number
 from rcdiag.results.parts import Part
 from rcdiag.results.show import Shown, Summary, size
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExperimentResult(Part):
+class ExperimentResult(Part, frozen=True, kw_only=True):
     """An experiment holds a recorded column against the one that a cause would have made."""
 
     experiment: Annotated[str, Doc("Name of an experiment of `rcdiag diagnose`.")]
@@ -44,7 +43,7 @@ class ExperimentResult(Part):
         Doc("Whether an experiment explains a column down to an engine's noise, by a margin."),
     ]
     rms_before: Annotated[
-        float,
+        Number,
         Doc(
             "Typical size of what the checkpoint's own log-probs leave of a recorded column.",
             unit="nats",
@@ -54,7 +53,7 @@ class ExperimentResult(Part):
         ),
     ]
     rms_left: Annotated[
-        float,
+        Number,
         Doc(
             "Typical size of what the predicted log-probs leave of a recorded column.",
             unit="nats",
@@ -64,7 +63,7 @@ class ExperimentResult(Part):
         ),
     ]
     gain: Annotated[
-        float,
+        Number,
         Doc(
             "How much better than the checkpoint's own log-probs an experiment predicts a column.",
             unit="nats per token",
@@ -73,20 +72,20 @@ class ExperimentResult(Part):
         ),
     ]
     z: Annotated[
-        float,
+        Number,
         Doc(
             "How many standard errors a gain is from 0, with rows as clusters.",
             unit="standard errors",
         ),
     ]
     values: Annotated[
-        dict[str, float],
+        dict[str, Number],
         Doc("Strengths that an experiment estimates, by name: a temperature, a penalty, a base."),
     ]
     tested_tokens: Annotated[
         int, Doc("Number of tokens on which an experiment ran.", unit="tokens")
     ]
-    seconds: Annotated[float, Doc("How long an experiment took.", unit="seconds")]
+    seconds: Annotated[Number, Doc("How long an experiment took.", unit="seconds")]
 
 
 class WeightsOfRow(TypedDict):
@@ -98,7 +97,7 @@ class WeightsOfRow(TypedDict):
         bool, Doc("Whether the likeliest weights explain a row down to an engine's noise.")
     ]
     probability: Annotated[
-        dict[str, float],
+        dict[str, Number],
         Doc("Probability of every candidate's weights for a row, by the checkpoint's name."),
     ]
     switch: Annotated[
@@ -110,8 +109,7 @@ class WeightsOfRow(TypedDict):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class DiagnoseResult(Shown):
+class DiagnoseResult(Shown, frozen=True, kw_only=True):
     """The result of `rcdiag diagnose` names the causes, and the experiments that tell them."""
 
     kind: KindName = "diagnose"
@@ -141,7 +139,7 @@ class DiagnoseResult(Shown):
         ),
     ]
     noise_scale: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Standard deviation of the logit noise that bfloat16 makes with this checkpoint; null "
             "without one.",
@@ -172,7 +170,7 @@ class DiagnoseResult(Shown):
         list[str],
         Doc("Experiments that did not run because the time was spent."),
     ]
-    duration: Annotated[float, Doc("How long a diagnosis took.", unit="seconds")]
+    duration: Annotated[Number, Doc("How long a diagnosis took.", unit="seconds")]
     findings: Findings = field(default_factory=list)
     diagnosis: DiagnosisOfTable = None
 

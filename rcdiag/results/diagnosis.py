@@ -5,12 +5,11 @@ Every command carries the same block for the same table.
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Annotated, Any
+from typing import Annotated
 
-from rcdiag.frozen import dataclass
-from rcdiag.results.base import ADDED
-from rcdiag.results.doc import Doc
+from msgspec import field
+
+from rcdiag.results.doc import Anything, Doc, Number
 from rcdiag.results.parts import Part
 
 VERDICTS = ("healthy", "correctable", "broken", "inconclusive")
@@ -20,8 +19,7 @@ SIDES = ("sampler", "recorder", "trainer", "storage", "engine", "none")
 NOTHING_WRONG = ("engine-noise", "healthy")  # causes that are no fault
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Action(Part):
+class Action(Part, frozen=True, kw_only=True):
     """An action is something to do, in one line, with the command that does it where one does."""
 
     text: Annotated[str, Doc("What to do, in one line.", see=("command",))]
@@ -35,8 +33,7 @@ Actions = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NamedCause(Part):
+class NamedCause(Part, frozen=True, kw_only=True):
     """A named cause says what went wrong in the run, how sure that is, and what shows it."""
 
     slug: Annotated[
@@ -56,7 +53,7 @@ class NamedCause(Part):
         ),
     ]
     confidence: Annotated[
-        float,
+        Number,
         Doc(
             "Probability that a cause that is named with such evidence is the right one: of the "
             "causes named with 0.9, nine of ten are right on generated tables.",
@@ -71,12 +68,12 @@ class NamedCause(Part):
         ),
     ]
     share_of_rows: Annotated[
-        float,
+        Number,
         Doc("Share of the rows that a cause concerns, as far as the evidence shows.", unit="share"),
     ]
     message: Annotated[str, Doc("What a cause did to this table, in a sentence with numbers.")]
     evidence: Annotated[
-        list[dict[str, Any]],
+        list[dict[str, Anything]],
         Doc(
             "What shows a cause: numbers and facts by name, the policies' own under their names, "
             "and how each `reads`.",
@@ -96,8 +93,7 @@ class NamedCause(Part):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MovedNumber(Part):
+class MovedNumber(Part, frozen=True, kw_only=True):
     """A moved number says from which step on a number of the steps stayed another."""
 
     name: Annotated[
@@ -116,13 +112,12 @@ class MovedNumber(Part):
         ),
     ]
     median_before: Annotated[
-        float, Doc("Median of a number over the steps before it moved, from its last movement on.")
+        Number, Doc("Median of a number over the steps before it moved, from its last movement on.")
     ]
-    median_after: Annotated[float, Doc("Median of a number over the steps from its movement on.")]
+    median_after: Annotated[Number, Doc("Median of a number over the steps from its movement on.")]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OverSteps(Part):
+class OverSteps(Part, frozen=True, kw_only=True):
     """What a run did over its steps: from which step on, and which number moved first."""
 
     says: Annotated[str, Doc("What moved over the steps, the first first, in a sentence.")]
@@ -150,8 +145,7 @@ class OverSteps(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Diagnosis(Part):
+class Diagnosis(Part, frozen=True, kw_only=True):
     """A diagnosis holds the verdict on a table, its causes, and the experiments that are left."""
 
     verdict: Annotated[
@@ -187,8 +181,9 @@ class Diagnosis(Part):
             "What moved over the training steps, and first; null where the table has one step or "
             "one policy.",
             see=("steps", "moved", "from_step"),
+            added=True,
         ),
-    ] = field(default=None, metadata=ADDED)
+    ] = None
 
     @property
     def against_weights(self) -> str | None:
@@ -207,5 +202,6 @@ DiagnosisOfTable = Annotated[
         "The verdict on the table and its causes, the same from every command; null in documents "
         "of versions that made none.",
         see=("verdict", "causes"),
+        added=True,
     ),
 ]

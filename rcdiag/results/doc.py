@@ -5,42 +5,51 @@
 
 from __future__ import annotations
 
-import dataclasses
+import numbers
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    Number = float
+    Anything = Any
+else:
+    # In a document NaN and infinities are strings, which msgspec would refuse for a float. These
+    # are types that it does not know, so that it asks `plain.from_plain` to read their values.
+    Number = numbers.Real
+    Anything = object
 
 
-@dataclass(frozen=True)
-class Doc:
-    """A doc says everything that a reader needs to know about one field of a result."""
+class Doc(Struct, frozen=True):
+    """Everything that a reader needs to know about one field of a result."""
 
     says: str  # plain sentences that make sense alone
-    _: KW_ONLY
     unit: str = ""
     formula: str | None = None
     direction: str | None = None  # what the sign means, or which policy is divided by which
     healthy: str | None = None  # the ideal, bounds, and who says so
     example: str | None = None  # a worked number, or a command
     see: tuple[str, ...] = ()  # names that `rcdiag explain` answers
-    trainers: Mapping[str, str] = field(default_factory=dict, hash=False)  # what they call it
+    trainers: Mapping[str, str] = {}  # what they call it
     one_of: tuple[str, ...] = ()  # the values that the field can have
     heading: str = ""  # of its column in the terminal's tables, where that is not its name
     needs: str = ""  # options of the command without which the field is null
     keys: type | None = None  # a TypedDict that describes a dictionary's keys
-    entries: int | None = None  # how many entries a list has
-    fewest: int = 0  # how many it has at least
-    as_many_as: str = ""  # the list beside it that has as many; `../` is of what holds its object
-    one_fewer_than: str = ""  # that of which a list has an entry between every two neighbours
+    added: bool = False  # documents of earlier versions lack it; it then has its default
+    sparse: bool = False  # added, and a document holds it only where it is not null
+    # The length of a list: exact, at least, that of another list, or one less than that. The other
+    # list is a field of the same object, or with `../` of the object that holds this one.
+    entries: int | None = None
+    fewest: int = 0
+    as_many_as: str = ""
+    one_fewer_than: str = ""
 
 
-@dataclass(frozen=True)
-class DocumentedField:
-    """A documented field is a name, the type without the words, and the words."""
+class DocumentedField(Struct, frozen=True):
+    """A field's name, its type without the words, and the words."""
 
     name: str
     type: Any
@@ -48,17 +57,26 @@ class DocumentedField:
     required: bool  # whether every document has it
 
 
+def is_described(kind: Any) -> bool:
+    """Whether a type has documented fields: a struct or a TypedDict."""
+    return typing.is_typeddict(kind) or (isinstance(kind, type) and issubclass(kind, Struct))
+
+
 @cache
-def documented_fields(owner: type) -> tuple[DocumentedField, ...]:
-    """Return all fields of a dataclass, or keys of a TypedDict, in the order of definition."""
+def documented_fields(owner: Any) -> tuple[DocumentedField, ...]:
+    """Return all fields of a struct, or keys of a TypedDict, in the order of definition."""
     hints = typing.get_type_hints(owner, include_extras=True)
-    if dataclasses.is_dataclass(owner):
-        hints = {field.name: hints[field.name] for field in dataclasses.fields(owner)}
-    required = required_fields(owner)
-    return tuple(
-        DocumentedField(name, *_type_and_doc(owner, name, hint), name in required)
-        for name, hint in hints.items()
-    )
+    closed = not typing.is_typeddict(owner)
+    names = owner.__struct_fields__ if closed else tuple(hints)
+    fields = []
+    for name in names:
+        docs = [mark for mark in getattr(hints[name], "__metadata__", ()) if isinstance(mark, Doc)]
+        if len(docs) != 1:
+            raise TypeError(f"{owner.__name__}.{name}: {len(docs)} Docs, not 1")
+        doc = docs[0]
+        required = not (doc.added or doc.sparse) if closed else name in owner.__required_keys__
+        fields.append(DocumentedField(name, typing.get_args(hints[name])[0], doc, required))
+    return tuple(fields)
 
 
 def heading_of(owner: type, name: str) -> str:
@@ -67,26 +85,9 @@ def heading_of(owner: type, name: str) -> str:
     return docs[name].heading or name
 
 
-@cache
-def required_fields(owner: type) -> frozenset[str]:
-    """Return the fields of a dataclass, or the keys of a TypedDict, that every document has."""
-    if not dataclasses.is_dataclass(owner):
-        return getattr(owner, "__required_keys__", frozenset())
-    return frozenset(
-        field.name for field in dataclasses.fields(owner) if not field.metadata.get("added")
-    )
-
-
-def _type_and_doc(owner: type, name: str, hint: Any) -> tuple[Any, Doc]:
-    docs = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Doc)]
-    if len(docs) != 1:
-        raise TypeError(f"{owner.__name__}.{name}: {len(docs)} Docs, not 1")
-    return typing.get_args(hint)[0], docs[0]
-
-
 def described_types(kind: Any) -> Iterator[type]:
-    """Find the dataclasses and TypedDicts inside a type: `Rung` in `list[Rung] | None`."""
-    if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
+    """Find the structs and TypedDicts inside a type: `Rung` in `list[Rung] | None`."""
+    if is_described(kind):
         yield typing.cast(type, kind)
     for part in typing.get_args(kind):
         yield from described_types(part)

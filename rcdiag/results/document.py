@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import re
 from typing import Any, cast
+
+import msgspec
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results.base import FORMAT_VERSION
 from rcdiag.results.compare import CompareResult
+from rcdiag.results.completeness import first_fault
 from rcdiag.results.convert import ConvertResult
 from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.doc import documented_fields
-from rcdiag.results.lengths import unequal_lists
 from rcdiag.results.older import upgraded
-from rcdiag.results.plain import place_of_fault, structured, unstructured
+from rcdiag.results.plain import from_plain, to_plain
 from rcdiag.results.replay import ReplayResult
 from rcdiag.results.score import ScoreResult
 from rcdiag.results.sweep import SweepResult
@@ -65,26 +67,31 @@ def from_json(text: str, source: str) -> Document:
 def _read(kind: str, document: dict[str, Any], source: str) -> Document:
     try:
         current = upgraded(document, kind)
-        result = cast(Document, structured(KINDS[kind], current))
-    except (
-        LookupError,
-        TypeError,
-        AttributeError,
-        ValueError,
-        StopIteration,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
+        result = cast(Document, from_plain(KINDS[kind], current))
+        fault = first_fault(KINDS[kind], current)
+    except msgspec.ValidationError as error:
+        fault = _placed(error)
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        fault = str(error)
+    except RecursionError:
+        fault = "it is nested too deeply"
+    if fault is not None:
         raise RcdiagError(
-            f"{source}: not a whole result{_fault(kind, document, error)}",
-            hint=f"it was cut or edited; make it again with {SAVED}",
-        ) from error
-    if unequal := unequal_lists(KINDS[kind], current):
-        raise RcdiagError(
-            f"{source}: not a whole result: {unequal}",
+            f"{source}: not a whole result: {fault}",
             hint=f"it was cut or edited; make it again with {SAVED}",
         )
     return result
+
+
+def _placed(error: msgspec.ValidationError, place: str = "") -> str:
+    """Say in which field a document is not as described: ``in `findings.0.slug` Expected ...``.
+
+    msgspec does not tell the key of a dictionary: `mismatch.*.value` is the value of some metric.
+    """
+    what, _, path = str(error).partition(" - at `$")
+    path = re.sub(r"\[(\d+)\]", r".\1", path.replace("[...]", ".*"))
+    where = f"{place}{path.removesuffix('`')}".removeprefix(".")
+    return f"in `{where}` {what}" if where else what
 
 
 def odd_value(result: Document) -> str | None:
@@ -93,13 +100,14 @@ def odd_value(result: Document) -> str | None:
     It looks where a result holds dictionaries that are described and not checked as they are read:
     provenance, what figures are drawn from, the evidence of causes.
     """
-    kind: type = type(result)
-    for part in documented_fields(kind):
-        if part.doc.keys is None:
+    for part in documented_fields(type(result)):
+        value = getattr(result, part.name)
+        if part.doc.keys is None or value is None:
             continue
-        found = place_of_fault(part.doc.keys, unstructured(getattr(result, part.name)), part.name)
-        if found is not None and "unknown" not in str(found[1]):
-            return f"in `{found[0]}` {found[1]}"
+        try:
+            from_plain(part.doc.keys, to_plain(value))
+        except msgspec.ValidationError as error:
+            return _placed(error, part.name)
     diagnosis = getattr(result, "diagnosis", None)
     for place, cause in enumerate([] if diagnosis is None else diagnosis.causes):
         for entry, facts in enumerate(cause.evidence):
@@ -108,12 +116,3 @@ def odd_value(result: Document) -> str | None:
                     where = f"diagnosis.causes.{place}.evidence.{entry}"
                     return f"in `{where}` field `{name}` is missing"
     return None
-
-
-def _fault(kind: str, document: dict[str, Any], error: Exception) -> str:
-    """Say which field of a document cannot be read, and why: `: `seed` wanted a number, ...`."""
-    with contextlib.suppress(LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
-        found = place_of_fault(KINDS[kind], upgraded(document, kind))
-        if found is not None and found[0]:
-            return f": in `{found[0]}` {found[1]}"
-    return f": {error}" if isinstance(error, (TypeError, ValueError)) else f" ({error!r})"

@@ -10,12 +10,13 @@ taken apart under its own name (`gradient_norm`), lists and dicts are left out.
 
 from __future__ import annotations
 
-import dataclasses
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from rcdiag.errors import one_of
 from rcdiag.files import csv_cell
@@ -24,6 +25,7 @@ from rcdiag.results.compare import CompareResult, PolicySummary, Rung
 from rcdiag.results.convert import ConvertResult
 from rcdiag.results.diagnose import DiagnoseResult, ExperimentResult
 from rcdiag.results.diagnosis import NamedCause
+from rcdiag.results.doc import Number
 from rcdiag.results.replay import PresetReplay, ReplayResult
 from rcdiag.results.score import CorrectionNumbers, CorrectionResult, ScoreResult
 from rcdiag.results.sweep import Candidate, SweepResult, SweepRow
@@ -40,8 +42,7 @@ METRIC: Columns = {"metric": str, **NUMBER, "level": str}
 TIDY: Columns = {"kind": str, "step": int, "policies": str, "name": str, **METRIC}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """A frame says which columns and rows one kind of result gives."""
 
     columns: Callable[[Any], Columns]
@@ -68,7 +69,7 @@ def frame(result: Any, name: str | None = None) -> pl.DataFrame:
 
 @cache
 def columns_of(kind: type) -> dict[str, type]:
-    """Return the columns that a dataclass or TypedDict of a result becomes, with their types."""
+    """Return the columns that a struct or TypedDict of a result becomes, with their types."""
     columns: dict[str, type] = {}
     for name, hint in typing.get_type_hints(kind).items():
         plain = _plain(hint)
@@ -76,7 +77,7 @@ def columns_of(kind: type) -> dict[str, type]:
             columns |= {name: float, f"{name}_low": float, f"{name}_high": float}
         elif plain in (int, float, str, bool):
             columns[name] = plain
-        elif isinstance(plain, type) and dataclasses.is_dataclass(plain):
+        elif isinstance(plain, type) and issubclass(plain, Struct):
             columns |= {f"{name}_{column}": held for column, held in columns_of(plain).items()}
     return columns
 
@@ -88,22 +89,24 @@ def row_of(part: Any) -> Row:
     for name, value in fields.items():
         if isinstance(value, MetricValue):
             row |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
-        elif dataclasses.is_dataclass(value) or isinstance(value, Mapping):
+        elif isinstance(value, (Struct, Mapping)):
             row |= {f"{name}_{column}": cell for column, cell in row_of(value).items()}
         else:
             row[name] = value
     return row
 
 
-def _fields(part: Any) -> Row:
-    return {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+def _fields(part: Struct) -> Row:
+    return {name: getattr(part, name) for name in part.__struct_fields__}
 
 
 def _plain(hint: Any) -> Any:
     """Return the one type that a hint names beside None; None where it names several."""
+    if hint is Number:
+        return float
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-        return kinds[0] if len(kinds) == 1 else None
+        return _plain(kinds[0]) if len(kinds) == 1 else None
     if typing.get_origin(hint) is typing.Literal:
         return type(typing.get_args(hint)[0])
     return hint
@@ -148,7 +151,7 @@ def _numbers(part: Any, prefix: str = "") -> Iterator[Row]:
             yield {"metric": prefix + name, **_fields(value)}
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             yield {"metric": prefix + name, "value": value}
-        elif dataclasses.is_dataclass(value):
+        elif isinstance(value, Struct):
             yield from _numbers(value, f"{prefix}{name}_")
 
 

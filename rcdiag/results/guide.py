@@ -5,13 +5,12 @@ Guides are data: nothing is judged here.
 
 from __future__ import annotations
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct
 
 PROPOSAL = "rcdiag's proposal"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guide:
+class Guide(Struct, frozen=True, kw_only=True):
     """A guide holds the limits of one number, in its own unit, with their source.
 
     Larger is worse where `error` is above `warning`, smaller is worse where it is below. A bound

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from rcdiag.frozen import dataclass
-from rcdiag.results.doc import Doc
+from rcdiag.results.doc import Doc, Number
 from rcdiag.results.parts import Part
 
 EXAMPLE = "rcdiag score rollouts.parquet --logged metrics.jsonl"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoggedKey(Part):
+class LoggedKey(Part, frozen=True, kw_only=True):
     """A logged key is one number of the trainer's log beside the number that rcdiag computes."""
 
     key: Annotated[
@@ -24,11 +22,11 @@ class LoggedKey(Part):
         Doc("The training step at which the log has the number; null in a log without steps."),
     ]
     theirs: Annotated[
-        float,
+        Number,
         Doc("The number that the trainer logged.", example=EXAMPLE, see=("ours", "difference")),
     ]
     ours: Annotated[
-        float,
+        Number,
         Doc(
             "The number that rcdiag computes under the same key, by the trainer's definition.",
             example=EXAMPLE,
@@ -36,7 +34,7 @@ class LoggedKey(Part):
         ),
     ]
     difference: Annotated[
-        float,
+        Number,
         Doc("How far the trainer's number is above that of rcdiag.", formula="theirs - ours"),
     ]
     agrees: Annotated[
@@ -68,8 +66,7 @@ class LoggedKey(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogComparison(Part):
+class LogComparison(Part, frozen=True, kw_only=True):
     """A log comparison holds a trainer's own log beside our numbers, key by key."""
 
     file: Annotated[str, Doc("The trainer's log that was read, as it was named.", example=EXAMPLE)]

@@ -5,18 +5,17 @@ In a notebook a part is a small table. `result.frame()` and `result.to_json()` g
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from msgspec import Struct
+
 TEXT, LINE, NAMES = 70, 100, 4  # letters of a text and of a container; names that stand for many
 
 
-class Part:
-    """A part of a result, which is a dataclass."""
-
-    __slots__ = ()
+class Part(Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a result: plain data with documented fields."""
 
     def __repr__(self) -> str:
         """Write the fields that are known, each in a few words."""
@@ -31,9 +30,9 @@ class Part:
         return f"<table><caption>{type(self).__name__}</caption><tbody>{rows}</tbody></table>"
 
 
-def _fields(part: Any) -> list[tuple[str, str]]:
+def _fields(part: Part) -> list[tuple[str, str]]:
     """Return the fields of a part that are not null, with their short texts."""
-    values = ((field.name, getattr(part, field.name)) for field in dataclasses.fields(part))
+    values = ((name, getattr(part, name)) for name in part.__struct_fields__)
     return [(name, short(value)) for name, value in values if value is not None]
 
 

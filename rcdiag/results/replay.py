@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, TypedDict
+
+from msgspec import field
 
 from rcdiag.errors import setting
 from rcdiag.formats import number
-from rcdiag.frozen import dataclass
 from rcdiag.results.base import (
-    ADDED,
     FORMAT_VERSION,
     Behavior,
     Config,
@@ -30,7 +29,7 @@ from rcdiag.results.base import (
     TrainerName,
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
-from rcdiag.results.doc import Doc
+from rcdiag.results.doc import Anything, Doc, Number
 from rcdiag.results.parts import Part
 from rcdiag.results.show import Shown, Summary, size
 
@@ -78,7 +77,7 @@ class UpdateModel(TypedDict):
         ),
     ]
     options: Annotated[
-        dict[str, Any],
+        dict[str, Anything],
         Doc(
             "Options of the model beside its dtype, as those of a policy that is scored.",
             example=f"{_WITH_MODEL} --precision float32,autocast=bfloat16",
@@ -154,7 +153,7 @@ class UpdateModel(TypedDict):
         ),
     ]
     learning_rate: Annotated[
-        float,
+        Number,
         Doc(
             "Learning rate of the step; no schedule changes it.",
             healthy="where ESS is low: times sqrt(ESS / ESS on policy) (rcdiag's proposal)",
@@ -163,7 +162,7 @@ class UpdateModel(TypedDict):
         ),
     ]
     max_grad_norm: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Longer gradients are scaled down to this norm; null: never.",
             example=f"{_WITH_MODEL} --max-grad-norm 1",
@@ -171,7 +170,7 @@ class UpdateModel(TypedDict):
         ),
     ]
     weight_decay: Annotated[
-        float,
+        Number,
         Doc(
             "Weight decay of the optimizer.",
             example=f"{_WITH_MODEL} --weight-decay 0.01",
@@ -180,8 +179,7 @@ class UpdateModel(TypedDict):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GradientReport(Part):
+class GradientReport(Part, frozen=True, kw_only=True):
     """A gradient report compares the gradient of a preset's loss with the reference's.
 
     The gradient is by all trained parameters. Products of different prompt groups share no noise,
@@ -189,7 +187,7 @@ class GradientReport(Part):
     """
 
     grad_norm: Annotated[
-        float,
+        Number,
         Doc(
             "Norm of the gradient before any clipping by it.",
             unit=_UNIT,
@@ -201,7 +199,7 @@ class GradientReport(Part):
         ),
     ]
     norm_by_layer: Annotated[
-        dict[str, float],
+        dict[str, Number],
         Doc(
             "Norm of the gradient in each part of the model: embedding, layer 0, ..., norm, head.",
             unit=_UNIT,
@@ -223,7 +221,7 @@ class GradientReport(Part):
         ),
     ]
     cosine_whole: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Direction of the whole gradient against the whole reference: both share the noise of "
             "the batch, which makes it larger than `cosine`. Null without a reference and for a "
@@ -238,7 +236,7 @@ class GradientReport(Part):
         ),
     ]
     norm_ratio: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Length of the whole gradient over that of the whole reference.",
             unit="none",
@@ -275,7 +273,7 @@ class GradientReport(Part):
         ),
     ]
     relative_variance: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Noise of the gradient: trace of the covariance of its sum over the squared norm of "
             "its mean; null below three groups and where noise is all there is.",
@@ -287,7 +285,7 @@ class GradientReport(Part):
         ),
     ]
     signal_to_noise: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Squared norm of the mean gradient over its noise.",
             unit="none",
@@ -298,7 +296,7 @@ class GradientReport(Part):
         ),
     ]
     sequence_norms: Annotated[
-        list[float],
+        list[Number],
         Doc(
             "Norm of each sequence's gradient, the largest first, at most 100 of them; estimated "
             "from a random sketch.",
@@ -308,7 +306,7 @@ class GradientReport(Part):
         ),
     ]
     top_norm_share: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Share of the squared norms that the 1% of sequences with the largest have, one "
             "sequence at least.",
@@ -320,7 +318,7 @@ class GradientReport(Part):
         ),
     ]
     skew: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "How much leaving out token weights would change a gradient of unclipped losses, "
             "relative to this gradient (after arXiv 2605.14220).",
@@ -333,12 +331,11 @@ class GradientReport(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Coefficients(Part):
+class Coefficients(Part, frozen=True, kw_only=True):
     """Coefficients are the derivatives of the loss by the current log-prob of each token."""
 
     norm: Annotated[
-        float,
+        Number,
         Doc(
             "Size of the coefficients as one vector over all tokens.",
             unit=_PER,
@@ -350,7 +347,7 @@ class Coefficients(Part):
         ),
     ]
     sum: Annotated[
-        float,
+        Number,
         Doc(
             "Sum of the coefficients: which way log-probs are pulled on the whole.",
             unit=_PER,
@@ -363,7 +360,7 @@ class Coefficients(Part):
         ),
     ]
     abs_sum: Annotated[
-        float,
+        Number,
         Doc(
             "Sum of the sizes of the coefficients: all the pull there is.",
             unit=_PER,
@@ -386,7 +383,7 @@ class Coefficients(Part):
         ),
     ]
     largest: Annotated[
-        float,
+        Number,
         Doc(
             "The largest coefficient by size.",
             unit=_PER,
@@ -398,12 +395,11 @@ class Coefficients(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shares(Part):
+class Shares(Part, frozen=True, kw_only=True):
     """Shares say who gets the gradient: each is a part of the summed sizes of the coefficients."""
 
     by_length: Annotated[
-        list[float],
+        list[Number],
         Doc(
             "Share of the pull that each quarter of the sequences by length gets, the shortest "
             "first.",
@@ -416,7 +412,7 @@ class Shares(Part):
         ),
     ]
     tokens_by_length: Annotated[
-        list[float],
+        list[Number],
         Doc(
             "Share of the pull that each quarter of the sequences by length would get by its "
             "tokens alone.",
@@ -429,7 +425,7 @@ class Shares(Part):
         ),
     ]
     positive_advantage: Annotated[
-        float,
+        Number,
         Doc(
             "Share of the pull that tokens of positive advantage get.",
             unit="share",
@@ -440,7 +436,7 @@ class Shares(Part):
         ),
     ]
     negative_advantage: Annotated[
-        float,
+        Number,
         Doc(
             "Share of the pull that tokens of negative advantage get.",
             unit="share",
@@ -451,7 +447,7 @@ class Shares(Part):
         ),
     ]
     top_tokens: Annotated[
-        float,
+        Number,
         Doc(
             "Share of the pull that the 1% of tokens with the largest coefficients get, one token "
             "at least.",
@@ -463,7 +459,7 @@ class Shares(Part):
         ),
     ]
     top_sequences: Annotated[
-        float,
+        Number,
         Doc(
             "Share of the pull that the 1% of sequences with the most get, one sequence at least.",
             unit="share",
@@ -475,7 +471,7 @@ class Shares(Part):
         ),
     ]
     sequences: Annotated[
-        list[float],
+        list[Number],
         Doc(
             "Share of the pull that each sequence gets, the largest first, at most 100 of them.",
             unit="share",
@@ -496,8 +492,7 @@ class Shares(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Denominator(Part):
+class Denominator(Part, frozen=True, kw_only=True):
     """A denominator says what the loss is a mean over, and what the other counts are."""
 
     basis: Annotated[
@@ -517,7 +512,7 @@ class Denominator(Part):
         ),
     ]
     divisor: Annotated[
-        float,
+        Number,
         Doc(
             "What the sum of losses is divided by in this replay, before any constant length: all "
             "coefficients scale with 1 / divisor.",
@@ -529,7 +524,7 @@ class Denominator(Part):
         ),
     ]
     kept_count: Annotated[
-        float,
+        Number,
         Doc(
             "What the loss would be divided by with the denominator kept: how many tokens, or "
             "sequences, stay in the loss.",
@@ -538,7 +533,7 @@ class Denominator(Part):
         ),
     ]
     full_count: Annotated[
-        float,
+        Number,
         Doc(
             "What the loss would be divided by with the denominator all: how many tokens, or "
             "sequences, there are, rejected ones too.",
@@ -548,15 +543,14 @@ class Denominator(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule(Part):
+class Rule(Part, frozen=True, kw_only=True):
     """A rule of health gives its number, its level and whose rule it is."""
 
     name: Annotated[
         str, Doc("Name of a rule of health, which `rcdiag explain health.NAME` answers.")
     ]
     value: Annotated[
-        float | None, Doc("The number that a rule of health looks at; null where it has none.")
+        Number | None, Doc("The number that a rule of health looks at; null where it has none.")
     ]
     level: Annotated[
         str,
@@ -576,8 +570,7 @@ class Rule(Part):
     source: Annotated[str, Doc("Whose rule a rule of health is.")]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Health(Part):
+class Health(Part, frozen=True, kw_only=True):
     """Health says whether a step is safe: the worst of named rules decides."""
 
     verdict: Annotated[
@@ -607,13 +600,12 @@ class Health(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AfterStep(Part):
+class AfterStep(Part, frozen=True, kw_only=True):
     """These numbers describe the policy after the step, on the same batch."""
 
-    learning_rate: Annotated[float, Doc("Learning rate of the step.", see=("step_norm",))]
+    learning_rate: Annotated[Number, Doc("Learning rate of the step.", see=("step_norm",))]
     step_norm: Annotated[
-        float,
+        Number,
         Doc(
             "How far the weights moved: the norm of their change, in quadrature over the optimizer "
             "steps.",
@@ -650,7 +642,7 @@ class AfterStep(Part):
         ),
     ]
     log_prob_change_positive: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Mean change of log-probs of tokens with positive advantage; null without any.",
             unit="nats",
@@ -662,7 +654,7 @@ class AfterStep(Part):
         ),
     ]
     log_prob_change_negative: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Mean change of log-probs of tokens with negative advantage; null without any.",
             unit="nats",
@@ -674,7 +666,7 @@ class AfterStep(Part):
         ),
     ]
     entropy_before: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Mean entropy of the next-token distribution before the step.",
             unit=_NATS,
@@ -685,7 +677,7 @@ class AfterStep(Part):
         ),
     ]
     entropy_after: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Mean entropy of the next-token distribution after the step: a fall from step to step "
             "is a policy that stops exploring.",
@@ -696,7 +688,7 @@ class AfterStep(Part):
         ),
     ]
     perplexity_before: Annotated[
-        float,
+        Number,
         Doc(
             "Perplexity of the recorded tokens under the policy before the step.",
             unit="none",
@@ -707,7 +699,7 @@ class AfterStep(Part):
         ),
     ]
     perplexity_after: Annotated[
-        float,
+        Number,
         Doc(
             "Perplexity of the recorded tokens under the policy after the step.",
             unit="none",
@@ -720,7 +712,7 @@ class AfterStep(Part):
         ),
     ]
     beyond_clip: Annotated[
-        float,
+        Number,
         Doc(
             "Share of tokens that the step moves beyond the clip range: a second step on the batch "
             "would find them clipped.",
@@ -732,7 +724,7 @@ class AfterStep(Part):
         ),
     ]
     mismatch_growth: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "How many times as far from its sampler the policy is after the step as before; null "
             "where it was not apart.",
@@ -766,8 +758,7 @@ class AfterStep(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SplitReport(Part):
+class SplitReport(Part, frozen=True, kw_only=True):
     """A split report compares one step on the whole batch with several on its mini-batches."""
 
     minibatches: Annotated[
@@ -820,8 +811,7 @@ class SplitReport(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PresetReplay(Part):
+class PresetReplay(Part, frozen=True, kw_only=True):
     """A preset replay describes the update by one preset on one batch."""
 
     mode: Annotated[
@@ -841,7 +831,7 @@ class PresetReplay(Part):
     ]
     config: Config
     loss: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "The loss of a preset as its trainer logs it; null where there is none.",
             unit="loss",
@@ -943,7 +933,7 @@ class PresetReplay(Part):
         ),
     ]
     scatter: Annotated[
-        list[list[float]],
+        list[list[Number]],
         Doc(
             "Some tokens that are pulled at, at most 300 by a hash: what the figure draws.",
             unit="nats; advantage; loss per nat",
@@ -963,8 +953,7 @@ class PresetReplay(Part):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Factor(Part):
+class Factor(Part, frozen=True, kw_only=True):
     """A factor is one of the two factors of the ratio current / rollout, or their product."""
 
     behavior: Behavior
@@ -993,7 +982,7 @@ class Factor(Part):
         ),
     ]
     log_ratio_abs_max: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Largest log-ratio of a factor by size.",
             unit="nats",
@@ -1020,8 +1009,7 @@ Presets = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReplayStep(Part):
+class ReplayStep(Part, frozen=True, kw_only=True):
     """A replay step is one training step of a replay over several."""
 
     step: Step
@@ -1030,8 +1018,7 @@ class ReplayStep(Part):
     num_tokens: NumTokens
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PairedDifference(Part):
+class PairedDifference(Part, frozen=True, kw_only=True):
     """A paired difference is that of two presets on the same groups, the first less the other.
 
     What both share drops out. Intervals are 95% intervals: the same group is left out of both, and
@@ -1065,8 +1052,7 @@ class PairedDifference(Part):
 UPDATE_LEVELS = ("ok", "note", "warning", "error", "cannot judge")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class ReplayResult(Shown):
+class ReplayResult(Shown, frozen=True, kw_only=True):
     """The result of `rcdiag replay` describes updates on one training step, or on several."""
 
     kind: KindName = "replay"
@@ -1113,10 +1099,10 @@ class ReplayResult(Shown):
         ),
     ]
     clip_low: Annotated[
-        float, Doc("How far below 1 the PPO ratio goes before the clip acts.", unit="ratio")
+        Number, Doc("How far below 1 the PPO ratio goes before the clip acts.", unit="ratio")
     ]
     clip_high: Annotated[
-        float, Doc("How far above 1 the PPO ratio goes before the clip acts.", unit="ratio")
+        Number, Doc("How far above 1 the PPO ratio goes before the clip acts.", unit="ratio")
     ]
     step: Step
     num_sequences: NumSequences
@@ -1142,10 +1128,11 @@ class ReplayResult(Shown):
             "Differences of every two presets, by the name of the one and of the other, which is "
             "taken from it; of presets that are equal in everything one alone is named.",
             see=("loss", "grad_norm", "kl_rollout_new"),
+            added=True,
         ),
-    ] = field(default_factory=dict, metadata=ADDED)
+    ] = field(default_factory=dict)
     model: Annotated[
-        dict[str, Any] | None,
+        dict[str, Anything] | None,
         Doc(
             "How the step was computed: the checkpoint and all that was set; null without a model.",
             see=("dtype", "reference", "optimizer", "minibatches"),
@@ -1163,7 +1150,7 @@ class ReplayResult(Shown):
         ),
     ] = field(default_factory=list)
     findings: Findings = field(default_factory=list)
-    diagnosis: DiagnosisOfTable = field(default=None, metadata=ADDED)
+    diagnosis: DiagnosisOfTable = None
 
     def _summary(self) -> Summary:
         """Summarise the presets with their health, those with a safe update first."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, TypedDict
+
+from msgspec import field
 
 from rcdiag.errors import setting
 from rcdiag.formats import measured
-from rcdiag.frozen import dataclass
 from rcdiag.results.base import (
-    ADDED,
     ESS_SEQ_APPLIED,
     ESS_TOKEN_APPLIED,
     FORMAT_VERSION,
     LEVELS,
     LOG_RATIO,
     RATIO,
-    SPARSE,
     TOY,
     TRUNCATION_LOSS,
     Behavior,
@@ -47,13 +45,13 @@ from rcdiag.results.base import (
     TrainerName,
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
-from rcdiag.results.doc import Doc
+from rcdiag.results.doc import Anything, Doc, Number
 from rcdiag.results.logged import LogComparison
 from rcdiag.results.parts import Part
 from rcdiag.results.show import Shown, Summary, size
 
 WeightSum = Annotated[
-    float | None,
+    Number | None,
     Doc(
         "Sum of the weights over all unmasked tokens, rejected ones too, before batch "
         "normalisation; null without weights.",
@@ -73,10 +71,10 @@ class _CorrectionNumbers(TypedDict):
     smoothed importance sampling (k-hat); bounds on the bias are those for values within [-1, 1].
     """
 
-    ess_token_applied: Annotated[float | None, ESS_TOKEN_APPLIED]
-    ess_seq_applied: Annotated[float | None, ESS_SEQ_APPLIED]
+    ess_token_applied: Annotated[Number | None, ESS_TOKEN_APPLIED]
+    ess_seq_applied: Annotated[Number | None, ESS_SEQ_APPLIED]
     lost_target_mass_token: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Share of the policy that trains, by token, that rejection throws away. The heading "
             "`lost` stands for the larger of this and the one by sequence.",
@@ -90,7 +88,7 @@ class _CorrectionNumbers(TypedDict):
         ),
     ]
     lost_target_mass_seq: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Share of the policy that trains, by sequence, that rejection throws away: that of the "
             "sequences of which no token is kept.",
@@ -101,10 +99,10 @@ class _CorrectionNumbers(TypedDict):
             example=TOY + "0.03917",
         ),
     ]
-    truncation_loss: Annotated[float | None, TRUNCATION_LOSS]
+    truncation_loss: Annotated[Number | None, TRUNCATION_LOSS]
     bias_bound: BiasBound
     unsafe_tokens: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Share of tokens whose log-ratio reaches the clamp of trainers, 20 nats.",
             unit="share",
@@ -115,7 +113,7 @@ class _CorrectionNumbers(TypedDict):
         ),
     ]
     unsafe_sequences: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Share of sequences whose summed log-ratio reaches the clamp of trainers, 20 nats.",
             unit="share",
@@ -127,7 +125,7 @@ class _CorrectionNumbers(TypedDict):
     ]
     keep_length_correlation: KeepLengthCorrelation
     keep_reward_correlation: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Whether rejection picks by reward, and so changes the objective; null without "
             "rewards, and where all or nothing is kept everywhere.",
@@ -171,7 +169,7 @@ class _CorrectionNumbers(TypedDict):
         ),
     ]
     khat: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Pareto k-hat of the raw ratios at the level of the weights; null without weights.",
             unit="none",
@@ -188,7 +186,7 @@ class CorrectionNumbers(_CorrectionNumbers, total=False):
     """These numbers show what a correction does, three only where verl's code and text differ."""
 
     accepted_ratios: Annotated[
-        dict[str, dict[str, list[float]]],
+        dict[str, dict[str, list[Number]]],
         Doc(
             "Ratios that each k1 option keeps, by the code and by verl's documents; the key stands "
             "only where both differ.",
@@ -224,8 +222,7 @@ class CorrectionNumbers(_CorrectionNumbers, total=False):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CorrectionResult(Part):
+class CorrectionResult(Part, frozen=True, kw_only=True):
     """A correction result shows what a trainer logs of a correction, and its actual numbers."""
 
     trainer: TrainerName
@@ -235,7 +232,7 @@ class CorrectionResult(Part):
     weight_sum: WeightSum
     metrics: LoggedMetrics
     actual: Annotated[
-        dict[str, Any],
+        dict[str, Anything],
         Doc(
             "Numbers of a correction beside the trainer's own: over sequences with a token, in "
             "float64, with ratios that no clamp cuts and weights as they enter the loss.",
@@ -244,7 +241,7 @@ class CorrectionResult(Part):
         ),
     ]
     log_bounds: Annotated[
-        dict[str, list[float]],
+        dict[str, list[Number]],
         Doc(
             "Log-ratios at which a correction begins to act, by scope (token, sequence, "
             "geometric): what figures mark.",
@@ -263,13 +260,14 @@ class CorrectionResult(Part):
         ),
     ] = None
     in_float32: Annotated[
-        dict[str, Any] | None,
+        dict[str, Anything] | None,
         Doc(
             "What the correction keeps in float32, in which trainers compute: kept tokens, kept "
             "sequences and the weight sum; null where float64 decides the same for every token.",
             see=("float32-decides", "kept_tokens", "weight_sum"),
+            sparse=True,
         ),
-    ] = field(default=None, metadata=SPARSE)
+    ] = None
 
 
 Corrections = Annotated[
@@ -295,13 +293,13 @@ class _WorstToken(TypedDict):
     position: Annotated[int, Doc("Position of the token in the response, from 0.", unit="tokens")]
     token_id: Annotated[int, Doc("Id of the token in the tokenizer's vocabulary.")]
     behavior_log_prob: Annotated[
-        float, Doc("Log-prob of the token under the behavior policy.", unit="nats")
+        Number, Doc("Log-prob of the token under the behavior policy.", unit="nats")
     ]
     target_log_prob: Annotated[
-        float, Doc("Log-prob of the token under the target policy.", unit="nats")
+        Number, Doc("Log-prob of the token under the target policy.", unit="nats")
     ]
     log_ratio: Annotated[
-        float,
+        Number,
         Doc(
             "Log-prob of the token under the target less that under the behavior policy.",
             unit="nats",
@@ -317,8 +315,7 @@ class WorstToken(_WorstToken, total=False):
     text: Annotated[str, _TEXT]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenProfile(Part):
+class TokenProfile(Part, frozen=True, kw_only=True):
     """A token profile gives the mismatch on all tokens with one token id."""
 
     token_id: Annotated[int, Doc("Id of the token in the tokenizer's vocabulary.")]
@@ -327,7 +324,7 @@ class TokenProfile(Part):
     log_ratio_rms: LogRatioRmsNumber
     share_of_squares: ShareOfSquares
     share_of_tokens: Annotated[
-        float,
+        Number,
         Doc(
             "Share of all tokens that have a token id.",
             unit="share",
@@ -338,12 +335,11 @@ class TokenProfile(Part):
     text: Annotated[str | None, _TEXT] = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenWeights(Part):
+class TokenWeights(Part, frozen=True, kw_only=True):
     """Token weights say what one correction makes of the stored tokens of a sequence."""
 
     weight: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Weight of every token that `changed` does not list, before batch normalisation; 1 "
             "without weights, null where it is each token's own ratio.",
@@ -352,7 +348,7 @@ class TokenWeights(Part):
         ),
     ]
     changed: Annotated[
-        list[list[float]],
+        list[list[Number]],
         Doc(
             "Tokens with another weight, truncated ones for example: place in the sequence's "
             "lists, from 0, and weight.",
@@ -369,15 +365,14 @@ class TokenWeights(Part):
     ] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenAlternatives(Part):
+class TokenAlternatives(Part, frozen=True, kw_only=True):
     """Token alternatives are what a policy would have taken in place of one stored token."""
 
     place: Annotated[int, Doc("Place of the token in the sequence's lists, from 0.")]
     likely_under: Annotated[str, Doc("Policy whose most likely tokens the table holds.")]
     token_ids: Annotated[list[int], Doc("Ids of the most likely tokens, the likeliest first.")]
     token_log_probs: Annotated[
-        list[float],
+        list[Number],
         Doc("Log-prob of each of the most likely tokens.", unit="nats", as_many_as="token_ids"),
     ]
     texts: Annotated[
@@ -385,8 +380,7 @@ class TokenAlternatives(Part):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SequenceContext(Part):
+class SequenceContext(Part, frozen=True, kw_only=True):
     """A sequence context holds what a reader of a sequence sees beside its unmasked tokens."""
 
     prompt_length: Annotated[
@@ -445,8 +439,7 @@ class SequenceContext(Part):
     ] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SequenceTokens(Part):
+class SequenceTokens(Part, frozen=True, kw_only=True):
     """A worst sequence has one of the largest log-ratios by sum.
 
     A long one is not stored whole: its first tokens are, and those around its largest |log-ratio|.
@@ -457,10 +450,10 @@ class SequenceTokens(Part):
         str | int | None, Doc("The sequence's `sample_id` in the table; null without that column.")
     ]
     step: Step
-    reward: Annotated[float | None, Doc("Reward of the sequence; null without rewards.")]
+    reward: Annotated[Number | None, Doc("Reward of the sequence; null without rewards.")]
     num_tokens: NumTokens
     log_ratio_sum: Annotated[
-        float,
+        Number,
         Doc(
             "Summed log-ratio of a sequence: the log of the product of its ratios.",
             unit="nats",
@@ -479,7 +472,7 @@ class SequenceTokens(Part):
         list[int], Doc("Ids of the sequence's unmasked tokens.", as_many_as="positions")
     ]
     log_ratio: Annotated[
-        list[float],
+        list[Number],
         Doc(
             "Log-ratio of each unmasked token of the sequence.",
             unit="nats",
@@ -496,36 +489,38 @@ class SequenceTokens(Part):
         ),
     ] = None
     behavior_log_probs: Annotated[
-        list[float] | None,
+        list[Number] | None,
         Doc(
             "Log-prob of each unmasked token of the sequence under the behavior policy; null in "
             "documents of earlier versions.",
             unit="nats",
             see=("log_ratio",),
             as_many_as="positions",
+            sparse=True,
         ),
-    ] = field(default=None, metadata=SPARSE)
+    ] = None
     context: Annotated[
         SequenceContext | None,
         Doc(
             "What stands around the sequence's unmasked tokens, and what corrections make of them; "
             "null in documents of earlier versions.",
             see=("prompt_ids", "masked_ids", "token_weights"),
+            sparse=True,
         ),
-    ] = field(default=None, metadata=SPARSE)
+    ] = None
     gaps: Annotated[
-        list[list[float]] | None,
+        list[list[Number]] | None,
         Doc(
             "Where unmasked tokens of a long sequence are not stored: place in the sequence's "
             "lists of the next token that is, from 0, how many are left out, and their summed "
             "log-ratio in nats; null where all are stored.",
             see=("log_ratio_sum", "positions"),
+            sparse=True,
         ),
-    ] = field(default=None, metadata=SPARSE)
+    ] = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BinExamples(Part):
+class BinExamples(Part, frozen=True, kw_only=True):
     """Bin examples are tokens of each bin of a figure: those with the largest |log-ratio|.
 
     A bin has at most six, of different rows. All lists have an entry for each token.
@@ -537,11 +532,11 @@ class BinExamples(Part):
     ]
     token_id: Annotated[list[int], Doc("Ids of the tokens.", as_many_as="row")]
     behavior_log_prob: Annotated[
-        list[float],
+        list[Number],
         Doc("Log-prob of each token under the behavior policy.", unit="nats", as_many_as="row"),
     ]
     log_ratio: Annotated[
-        list[float],
+        list[Number],
         Doc("Log-ratio of each token.", unit="nats", direction=LOG_RATIO, as_many_as="row"),
     ]
     before: Annotated[
@@ -570,7 +565,7 @@ class BinExamples(Part):
 class JointCounts(TypedDict):
     """Joint counts are numbers of tokens by their log-probs under both policies."""
 
-    edges: Annotated[list[float], Doc("Edges of the bins of log-probs.", unit="nats")]
+    edges: Annotated[list[Number], Doc("Edges of the bins of log-probs.", unit="nats")]
     cells: Annotated[
         list[list[int]],
         Doc(
@@ -587,7 +582,7 @@ class Path(TypedDict):
         list[int], Doc("Numbers of tokens at which the sum of a path is taken.", unit="tokens")
     ]
     sums: Annotated[
-        list[float],
+        list[Number],
         Doc(
             "Sum of the log-ratios of a sequence up to each of these tokens.",
             unit="nats",
@@ -629,7 +624,7 @@ class ScoreFigures(_ScoreFigures, total=False):
     """The figures of a score are drawn from these counts and sums."""
 
     concentration: Annotated[
-        list[list[float]],
+        list[list[Number]],
         Doc(
             "How few tokens hold the KL: share of the tokens, those with the largest k3 first, and "
             "their share of the sum of k3 over all tokens, to 1% of it.",
@@ -641,23 +636,21 @@ class ScoreFigures(_ScoreFigures, total=False):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepResult(Part):
+class StepResult(Part, frozen=True, kw_only=True):
     """A step result holds mismatch and corrections of one training step: a trainer's batch."""
 
     num_sequences: NumSequences
     num_tokens: NumTokens
     mismatch: Mismatch
     corrections: Corrections
-    rows_left_out: RowsLeftOut = field(default=0, metadata=ADDED)
+    rows_left_out: RowsLeftOut = 0
 
 
 # Levels in the order in which a reader of a summary wants to see them.
 METRIC_LEVELS = ("error", "warning", "unknown", "ok")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class ScoreResult(Shown):
+class ScoreResult(Shown, frozen=True, kw_only=True):
     """The result of `rcdiag score` describes one pair of policies and every correction."""
 
     kind: KindName = "score"
@@ -669,7 +662,8 @@ class ScoreResult(Shown):
     num_tokens: NumTokens
     empty_sequences: EmptySequences
     scoring: Annotated[
-        dict[str, Any], Doc("How each policy was scored, as far as the table's metadata says so.")
+        dict[str, Anything],
+        Doc("How each policy was scored, as far as the table's metadata says so."),
     ]
     num_clusters: NumClusters
     mismatch: Mismatch
@@ -683,9 +677,9 @@ class ScoreResult(Shown):
         ),
     ] = field(default_factory=dict)
     findings: Findings = field(default_factory=list)
-    diagnosis: DiagnosisOfTable = field(default=None, metadata=ADDED)
+    diagnosis: DiagnosisOfTable = None
     figures: Annotated[
-        dict[str, Any], Doc("What the figures of a score are drawn from.", keys=ScoreFigures)
+        dict[str, Anything], Doc("What the figures of a score are drawn from.", keys=ScoreFigures)
     ] = field(default_factory=dict)
     worst_tokens: Annotated[
         list[WorstToken],
@@ -717,25 +711,28 @@ class ScoreResult(Shown):
             "stored whole, or 20,000 of its tokens.",
             example="rcdiag score rollouts.parquet --sequence 1681 --html page.html",
             see=("worst_sequences",),
+            added=True,
         ),
-    ] = field(default_factory=list, metadata=ADDED)
+    ] = field(default_factory=list)
     drawn_sequences: Annotated[
         list[SequenceTokens],
         Doc(
             "Sequences drawn at random, at most 10, in the order in which they were drawn: as many "
             "as fit on a page beside `worst_sequences`.",
             see=("worst_sequences",),
+            added=True,
         ),
-    ] = field(default_factory=list, metadata=ADDED)
+    ] = field(default_factory=list)
     examples: Annotated[
         BinExamples | None,
         Doc(
             "Tokens of each bin of the exceedance curve and of the profiles; null in documents of "
             "earlier versions.",
             see=("by_bin", "profiles"),
+            sparse=True,
         ),
-    ] = field(default=None, metadata=SPARSE)
-    rows_left_out: RowsLeftOut = field(default=0, metadata=ADDED)
+    ] = None
+    rows_left_out: RowsLeftOut = 0
     pair_reason: Annotated[
         str | None,
         Doc(
@@ -743,8 +740,9 @@ class ScoreResult(Shown):
             f"{setting('behavior')} nor {setting('target')} was given; null otherwise.",
             example="rcdiag score rollouts.parquet --model CKPT --policy hf_fp32=hf:float32",
             see=("behavior", "target"),
+            added=True,
         ),
-    ] = field(default=None, metadata=ADDED)
+    ] = None
     logged: Annotated[
         LogComparison | None,
         Doc(
@@ -753,8 +751,9 @@ class ScoreResult(Shown):
             example="rcdiag score rollouts.parquet --logged metrics.jsonl",
             needs="--logged",
             see=("theirs", "ours", "explained_by", "logged-differs"),
+            added=True,
         ),
-    ] = field(default=None, metadata=ADDED)
+    ] = None
 
     @property
     def readable_sequences(self) -> list[SequenceTokens]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import Struct
+
+from rcdiag.errors import RcdiagError
 from rcdiag.files import check_outputs, write_text
 from rcdiag.formats import plural
-from rcdiag.frozen import dataclass
 from rcdiag.results.base import Finding
 
 if TYPE_CHECKING:
@@ -21,9 +22,20 @@ if TYPE_CHECKING:
 
 ROWS, FINDINGS, WIDTH = 8, 5, 100
 
+Draw = Callable[[Any, str | None, float | None], Any]  # result, name, width in inches -> figure
+_draw: Draw | None = None
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+
+def draw_with(draw: Draw) -> None:
+    """Set the function that `result.plot` calls.
+
+    A result is plain data and imports nothing that draws. `rcdiag.api` brings both together.
+    """
+    global _draw
+    _draw = draw
+
+
+class Summary(Struct, frozen=True):
     """A summary tells what a result is about and has a table of its first numbers."""
 
     about: str
@@ -42,10 +54,8 @@ class Counted(Protocol):
     def num_tokens(self) -> int: ...
 
 
-class Shown:
-    """All results can print, show in a notebook, and become a frame or a document."""
-
-    __slots__ = ()
+class Shown(Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole result, which can print, show in a notebook, and become a frame or a document."""
 
     if TYPE_CHECKING:
         kind: str
@@ -92,8 +102,11 @@ class Shown:
         own name. Without a name, or with a wrong one, the error lists those of this result. `width`
         is in inches.
         """
-        # Drawing stands above results: it is looked up by its name, and only when it is asked for.
-        return importlib.import_module("rcdiag.pages.plot").plot(self, name, width)
+        if _draw is None:
+            raise RcdiagError(
+                "nothing is here that draws figures", hint="`import rcdiag.api`, which brings it"
+            )
+        return _draw(self, name, width)
 
     def __repr__(self) -> str:
         summary = self._summary()

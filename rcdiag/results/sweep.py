@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
-from typing import Annotated, Any
+from typing import Annotated
+
+from msgspec import field
+from msgspec.structs import replace
 
 from rcdiag.formats import measured
-from rcdiag.frozen import dataclass
 from rcdiag.results.base import (
-    ADDED,
     ESS_SEQ_APPLIED,
     ESS_TOKEN_APPLIED,
     FORMAT_VERSION,
@@ -33,7 +33,7 @@ from rcdiag.results.base import (
     TrainerName,
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
-from rcdiag.results.doc import Doc
+from rcdiag.results.doc import Anything, Doc, Number
 from rcdiag.results.parts import Part
 from rcdiag.results.show import Shown, Summary, size
 
@@ -53,7 +53,7 @@ _SEQ = "log lower <= sum log_ratio <= log upper"
 _GEO = "log lower <= mean log_ratio <= log upper"
 
 Bounds = Annotated[
-    dict[str, float],
+    dict[str, Number],
     Doc(
         "The bounds of a setting: `lower` and `upper`; where rejection goes with weights "
         "`rs_lower` and `rs_upper` are those of rejection, `is_upper` is that of the weights.",
@@ -79,8 +79,7 @@ class SweepProvenance(Provenance):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SweepRow(Part):
+class SweepRow(Part, frozen=True, kw_only=True):
     """A row describes one setting of an estimator family on the whole table, without clamps."""
 
     bounds: Bounds
@@ -121,10 +120,10 @@ class SweepRow(Part):
             see=("kept_sequences", "lost_mass"),
         ),
     ]
-    ess_token_applied: Annotated[float | None, ESS_TOKEN_APPLIED]
+    ess_token_applied: Annotated[Number | None, ESS_TOKEN_APPLIED]
     ess_seq_applied: Annotated[MetricValue, ESS_SEQ_APPLIED]
     ess_trainer: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Effective sample size as the newest verl logs it: of tokens, of applied weights "
             "before rejection; null without weights.",
@@ -164,7 +163,7 @@ class SweepRow(Part):
     ]
     truncation_loss: Annotated[MetricValue, TRUNCATION_LOSS]
     weight_variance: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Variance over sequences of the mean applied weight: what weighting adds in noise.",
             unit="ratio^2",
@@ -177,7 +176,7 @@ class SweepRow(Part):
         ),
     ]
     weight_distance: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Distance of the applied weights from the ratios of whole sequences, given that those "
             "average 1: at most so much is the mean of anything between -1 and 1 off. No ratio "
@@ -219,7 +218,7 @@ class SweepRow(Part):
         ),
     ]
     kept_by_length: Annotated[
-        list[float],
+        list[Number],
         Doc(
             "Share of the tokens that stay, in each quarter of the sequences by length, the "
             "shortest first: unequal ones are the length trap.",
@@ -233,7 +232,7 @@ class SweepRow(Part):
     ]
     keep_length_correlation: KeepLengthCorrelation
     clamped_share: Annotated[
-        float,
+        Number,
         Doc(
             "Share of tokens, or of sequences for bounds by sequence, whose log-ratio reaches the "
             "clamp of trainers, 20 nats.",
@@ -246,8 +245,7 @@ class SweepRow(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Configurations(Part):
+class Configurations(Part, frozen=True, kw_only=True):
     """Configurations are what a reader pastes into a trainer for each setting of a family.
 
     Text that settings have in common stands once, as a template.
@@ -269,8 +267,7 @@ class Configurations(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SweepFamily(Part):
+class SweepFamily(Part, frozen=True, kw_only=True):
     """A family holds one row for each setting of an estimator family that is tried."""
 
     title: Annotated[str, Doc("Name of an estimator family as figures and tables print it.")]
@@ -300,12 +297,12 @@ class SweepFamily(Part):
             "By trainer, what a reader pastes into its configuration for each setting of a family; "
             "empty where a family has more than 200 settings, as a fine `--thresholds` makes them.",
             see=("templates", "entries"),
+            added=True,
         ),
-    ] = field(default_factory=dict, metadata=ADDED)
+    ] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate(Part):
+class Candidate(Part, frozen=True, kw_only=True):
     """A candidate is an estimator with its setting, as the recommendation judges it."""
 
     name: Annotated[str, Doc("Name of a candidate, which `rcdiag explain` answers.")]
@@ -356,7 +353,7 @@ class Candidate(Part):
         ),
     ]
     gradient_bias: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Squared bias of the mean gradient of a batch, in units of the noise without "
             "correction; null where nothing is ranked.",
@@ -366,10 +363,11 @@ class Candidate(Part):
             example="a bias as long as the noise without correction: 1",
             see=("efficiency", "gradient_noise"),
             heading="bias²",
+            added=True,
         ),
-    ] = field(default=None, metadata=ADDED)
+    ] = None
     gradient_bias_high: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Upper end of the 95% interval of gradient_bias. Where it is far above 1 an estimate "
             "of 0 says nothing: the reference is too noisy.",
@@ -379,10 +377,11 @@ class Candidate(Part):
             example="an estimate of 0 with a standard error of 3: 5.9",
             see=("gradient_bias", "cannot-distinguish"),
             heading="up to",
+            added=True,
         ),
-    ] = field(default=None, metadata=ADDED)
+    ] = None
     gradient_noise: Annotated[
-        float | None,
+        Number | None,
         Doc(
             "Variance of the mean gradient of a batch, in units of that without correction; null "
             "where nothing is ranked.",
@@ -392,12 +391,12 @@ class Candidate(Part):
             example="sequences with weights of variance 0.25 that go with nothing else: 1.25",
             see=("efficiency", "gradient_bias", "ess_seq_applied"),
             heading="variance",
+            added=True,
         ),
-    ] = field(default=None, metadata=ADDED)
+    ] = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recommendation(Part):
+class Recommendation(Part, frozen=True, kw_only=True):
     """A recommendation says which estimator to take, why, and which candidates it compares."""
 
     answer: Annotated[
@@ -447,27 +446,28 @@ class Recommendation(Part):
             "candidates.",
             example="verl-0.9: seq_tis_2",
             see=("choice", "none"),
+            added=True,
         ),
-    ] = field(default=None, metadata=ADDED)
+    ] = None
     choice_yaml: Annotated[
         dict[str, str],
         Doc(
             "By trainer, the YAML that a reader pastes into its configuration to take the choice; "
             "where the trainer cannot express it a comment that says so.",
             see=("choice", "templates", "entries"),
+            added=True,
         ),
-    ] = field(default_factory=dict, metadata=ADDED)
+    ] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ForecastPoint(Part):
+class ForecastPoint(Part, frozen=True, kw_only=True):
     """A point gives the acceptance and effective sample size expected at one response length."""
 
     response_length: Annotated[
         int, Doc("Response length of a point of the forecast.", unit="tokens")
     ]
     ess_seq: Annotated[
-        float,
+        Number,
         Doc(
             "Effective sample size of sequences by their raw ratios that is expected at a length.",
             unit="fraction",
@@ -478,7 +478,7 @@ class ForecastPoint(Part):
         ),
     ]
     accepted_seq: Annotated[
-        float,
+        Number,
         Doc(
             "Share of the sequences of a length that a window on the product of ratios is expected "
             "to keep.",
@@ -492,7 +492,7 @@ class ForecastPoint(Part):
         ),
     ]
     accepted_geo: Annotated[
-        float,
+        Number,
         Doc(
             "Share of the sequences of a length that a window on the geometric mean of ratios is "
             "expected to keep: a switch on the mean KL, that long sequences pass all or not at "
@@ -507,8 +507,7 @@ class ForecastPoint(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeldOutBin(Part):
+class HeldOutBin(Part, frozen=True, kw_only=True):
     """A held-out bin compares expected and observed numbers at lengths outside the fit."""
 
     label: Annotated[str, Doc("Range of lengths of a held-out bin.")]
@@ -516,10 +515,10 @@ class HeldOutBin(Part):
         int, Doc("Number of sequences of a held-out bin of lengths.", unit="sequences")
     ]
     mean_length: Annotated[
-        float, Doc("Mean length of the sequences of a held-out bin.", unit="tokens")
+        Number, Doc("Mean length of the sequences of a held-out bin.", unit="tokens")
     ]
     expected_geo: Annotated[
-        float,
+        Number,
         Doc(
             "Acceptance by the geometric window in a bin of lengths, " + _HELD_OUT,
             unit="share",
@@ -540,7 +539,7 @@ class HeldOutBin(Part):
         ),
     ]
     expected_seq: Annotated[
-        float,
+        Number,
         Doc(
             "Acceptance by the window of sequences in a bin of lengths, " + _HELD_OUT,
             unit="share",
@@ -561,7 +560,7 @@ class HeldOutBin(Part):
         ),
     ]
     expected_std: Annotated[
-        float,
+        Number,
         Doc(
             "Standard deviation of sum log_ratio in a bin of lengths, " + _HELD_OUT,
             unit="nats",
@@ -583,8 +582,7 @@ class HeldOutBin(Part):
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Forecast(Part):
+class Forecast(Part, frozen=True, kw_only=True):
     """A forecast says what happens to longer responses, by a law of single tokens.
 
     Tokens of the behavior policy make sum log_ratio a martingale, so that over T tokens of KL k it
@@ -593,7 +591,7 @@ class Forecast(Part):
     """
 
     kl_token: Annotated[
-        float,
+        Number,
         Doc(
             "KL per token that the forecast uses: that by variance, which is the surer one, or the "
             "larger one where both estimates differ beyond chance.",
@@ -606,7 +604,7 @@ class Forecast(Part):
         ),
     ]
     kl_token_by_mean: Annotated[
-        float,
+        Number,
         Doc(
             "KL per token as the mean of the log-ratio gives it; may be below 0 by noise.",
             unit="nats per token",
@@ -617,7 +615,7 @@ class Forecast(Part):
         ),
     ]
     kl_token_by_variance: Annotated[
-        float,
+        Number,
         Doc(
             "KL per token as the spread of the sums gives it, the surer estimate: tokens of the "
             "behavior policy have both alike.",
@@ -629,7 +627,7 @@ class Forecast(Part):
         ),
     ]
     heterogeneity: Annotated[
-        float,
+        Number,
         Doc(
             "How unequal sequences are in their KL per token: the standard deviation of its log.",
             unit="none",
@@ -641,7 +639,7 @@ class Forecast(Part):
         ),
     ]
     seq_bounds: Annotated[
-        list[float],
+        list[Number],
         Doc(
             "The window on the product of ratios that the forecast is made for.",
             unit="ratio",
@@ -652,7 +650,7 @@ class Forecast(Part):
         ),
     ]
     geo_bounds: Annotated[
-        list[float],
+        list[Number],
         Doc(
             "The window on the geometric mean of ratios that the forecast is made for.",
             unit="ratio",
@@ -691,13 +689,12 @@ class Forecast(Part):
     about: Annotated[str, Doc("How the forecast is made and how far it can be believed.")]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class SweepResult(Shown):
+class SweepResult(Shown, frozen=True, kw_only=True):
     """The result of `rcdiag sweep` compares estimators on one pair of policies."""
 
     kind: KindName = "sweep"
     format_version: FormatVersion = FORMAT_VERSION
-    provenance: Annotated[dict[str, Any], replace(PROVENANCE, keys=SweepProvenance)]
+    provenance: Annotated[dict[str, Anything], replace(PROVENANCE, keys=SweepProvenance)]
     behavior: Behavior
     target: Target
     num_sequences: NumSequences
@@ -712,7 +709,7 @@ class SweepResult(Shown):
     ]
     num_clusters: NumClusters
     length_quartiles: Annotated[
-        list[float],
+        list[Number],
         Doc(
             "The three lengths that cut the sequences of a sweep into quarters.",
             unit="tokens",
@@ -737,7 +734,7 @@ class SweepResult(Shown):
         ),
     ]
     findings: Findings = field(default_factory=list)
-    diagnosis: DiagnosisOfTable = field(default=None, metadata=ADDED)
+    diagnosis: DiagnosisOfTable = None
 
     def _summary(self) -> Summary:
         """Summarise the candidates that are not refused, the best first."""

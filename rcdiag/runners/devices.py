@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.frozen import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Devices:
+class Devices(Struct, frozen=True):
     """The devices that a user allows: so many, or those of these names."""
 
     count: int

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.gpus import VISIBLE, gpus_here
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.frozen import dataclass
 from rcdiag.runners.devices import Devices, cores_here
 from rcdiag.runners.runner import Made, Part, RunnerKind
 
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from rcdiag.engines.schedule import RunningEngine
 
 
-@dataclass(frozen=True, slots=True)
-class LocalRunner:
+class LocalRunner(Struct, frozen=True):
     """Processes on this machine; without `devices` one engine sees all of it."""
 
     devices: Devices | None

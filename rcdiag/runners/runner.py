@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from msgspec import Struct
+
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 from rcdiag.runners.devices import Devices
 
@@ -61,8 +62,7 @@ class Runner(AbstractContextManager["Runner"], Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunnerKind:
+class RunnerKind(Struct, frozen=True, kw_only=True):
     """A kind of runner, before it is chosen."""
 
     name: str  # in --on NAME[:ADDRESS]

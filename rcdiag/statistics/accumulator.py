@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.statistics import binned
 from rcdiag.statistics.categories import Categories
 from rcdiag.statistics.examples import BY_SIZE, SHOWN, Examples, sort
@@ -24,8 +24,7 @@ from rcdiag.statistics.token_ids import Vocabulary
 Step = int | None
 
 
-@dataclass(frozen=True, slots=True)
-class PairState:
+class PairState(Struct, frozen=True):
     """The state of some rows: metrics by training step, and sums for profiles and figures."""
 
     suites: Mapping[Step, SuiteState]
@@ -70,8 +69,7 @@ class PairState:
         return {step: self.suites[step] for step in order}
 
 
-@dataclass(frozen=True, slots=True)
-class _Walked:
+class _Walked(Struct, frozen=True):
     """What one walk over the tokens of a block leaves for the state of its batch."""
 
     suite: BlockSums

@@ -7,12 +7,11 @@ are added up as a whole; only where single tokens are told apart is each of them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.statistics import clusters
 from rcdiag.statistics.clusters import Grouping, grouping
 from rcdiag.statistics.largest import largest_of_bins
@@ -30,8 +29,7 @@ AT_ONCE = 1 << 18
 BY_SEQUENCE = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
+class Runs(Struct, frozen=True):
     """Tokens parted into runs of neighbours of one sequence, and what each run adds up to."""
 
     first: Places  # [runs] the token at which a run begins, ascending
@@ -44,16 +42,14 @@ class Runs:
         return np.append(self.first[1:], tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class BinNumbers:
+class BinNumbers(Struct, frozen=True):
     """The bin of every run or token along one axis; the number `count` stands for no bin."""
 
     numbers: NDArray[np.integer]
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class SortedBlock:
+class SortedBlock(Struct, frozen=True):
     """The bins of the tokens of a block along several axes, before anything is added up."""
 
     # Partition -> first token and sequence of each run.
@@ -73,8 +69,7 @@ class SortedBlock:
         self.runs[axis] = axis, values
 
 
-@dataclass(frozen=True, slots=True)
-class BlockBins:
+class BlockBins(Struct, frozen=True):
     """What a block leaves of its tokens in bins; places and sequences count from its first."""
 
     tokens: int
@@ -87,8 +82,7 @@ class BlockBins:
     largest: Mapping[str, tuple[Places, NDArray[np.integer]]]  # axis -> places, and their bins
 
 
-@dataclass(frozen=True, slots=True)
-class BatchBins:
+class BatchBins(Struct, frozen=True):
     """What all blocks of a batch leave of its tokens in bins."""
 
     clusters: Grouping  # of the sequences of the batch
@@ -217,8 +211,7 @@ def _cells(
     return {name: some[:, :-1] for name, some in cells.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Crossing:
+class _Crossing(Struct, frozen=True):
     """Combinations of bins of several axes that tokens have, numbered."""
 
     of_tokens: NDArray[np.integer]  # [tokens] the combination of each

@@ -6,12 +6,12 @@ To add one: a function in `CATEGORIES`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.results import Profile
 from rcdiag.statistics.binned import BY_SEQUENCE, SUMS, BatchBins, SortedBlock, batch_bins
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
@@ -23,8 +23,7 @@ MOST = 60  # names of a category; one with more has no profile
 OF_UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Category:
+class Category(Struct, frozen=True):
     """What rows or tokens are told apart by."""
 
     title: str
@@ -82,8 +81,7 @@ def _label(value: object) -> str:
     return OF_UNKNOWN if value in ("", -1, None) else str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Categories:
+class Categories(Struct, frozen=True):
     """Sums by cluster for every name of every category; None for one with too many names."""
 
     sums: Mapping[str, Mapping[str, ClusterSums] | None] = field(default_factory=dict)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.ratios import Array
 
 Keys = NDArray[np.uint64]
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSums:
+class ClusterSums(Struct, frozen=True):
     """Rows of sums, one per cluster, in the order of their keys."""
 
     keys: Keys  # [clusters] ascending
@@ -118,8 +117,7 @@ def added_by_index(index: NDArray[np.integer], rows: NDArray[np.floating], size:
     return sums
 
 
-@dataclass(frozen=True, slots=True)
-class Grouping:
+class Grouping(Struct, frozen=True):
     """A way to add up sequences by cluster, made once for many columns."""
 
     keys: Keys  # [clusters] ascending

@@ -7,13 +7,12 @@ The examples of several parts are those of their union.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field
 from itertools import chain, pairwise
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.results import BinExamples
 from rcdiag.statistics import profiles
 from rcdiag.statistics.binned import BatchBins, BinNumbers, Places, Runs, SortedBlock, batch_bins
@@ -33,8 +32,7 @@ WITHOUT = ("behavior_probability", "target_probability")
 SHOWN = tuple(name for name in PROFILES if name not in WITHOUT)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Example:
+class Example(Struct, frozen=True, order=True):
     """A token of a bin; examples are ordered by falling |log_ratio|, then by row and position."""
 
     falling: float  # -|log_ratio|, nats
@@ -50,8 +48,7 @@ class Example:
 Bins = Mapping[str, Mapping[str, tuple[Example, ...]]]  # figure -> label of the bin -> examples
 
 
-@dataclass(frozen=True, slots=True)
-class Examples:
+class Examples(Struct, frozen=True):
     """Examples of every bin of every axis."""
 
     bins: Bins = field(default_factory=dict)
@@ -141,8 +138,7 @@ def add_sizes(block: PolicyPair, by_bin: SortedBlock) -> None:
     by_bin.tokens[BY_SIZE] = BinNumbers(numbers, 2 * count)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(Struct, frozen=True):
     """The rows of a batch, of which single tokens are looked up."""
 
     pair: PolicyPair

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.results import SequenceTokens, WorstToken
 from rcdiag.statistics.merging import merge_by_key, merge_fields
 from rcdiag.statistics.pair import PolicyPair
@@ -36,8 +35,7 @@ SMALLEST_LOG_PROB = -1e12
 TokenEntry = tuple[float, int, int, int, float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class WorstTokens:
+class WorstTokens(Struct, frozen=True):
     """The WORST tokens by |log_ratio|, the largest first; ties by row and position."""
 
     # -|log_ratio|, row, position, token id, behavior log-prob, target log-prob
@@ -83,8 +81,7 @@ class WorstTokens:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class WorstSequence:
+class WorstSequence(Struct, frozen=True):
     """A sequence and the first of its tokens, as they were read."""
 
     row: int
@@ -136,8 +133,7 @@ class WorstSequence:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class WorstSequences:
+class WorstSequences(Struct, frozen=True):
     """The sequences with the largest |sum log_ratio|, the largest first; ties by row."""
 
     kept: tuple[WorstSequence, ...] = ()
@@ -221,8 +217,7 @@ def rows_of_numbers(batch: TokenBatch) -> Flags:
     return keep
 
 
-@dataclass(frozen=True, slots=True)
-class RowCount:
+class RowCount(Struct, frozen=True):
     """Rows with a sampled token, and how many of them statistics cannot be computed from."""
 
     sequences: int = 0
@@ -265,8 +260,7 @@ class RowCount:
         return 2 * self.left_out > self.sequences
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(Struct, frozen=True):
     """Counts of tokens of each policy with one flaw, and of the rows with them."""
 
     tokens: Mapping[str, int] = field(default_factory=dict)
@@ -294,8 +288,7 @@ class Places:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class NonFinite:
+class NonFinite(Struct, frozen=True):
     """Impossible log-probs: those that are NaN, infinite or below -1e12, and positive ones."""
 
     not_finite: Places = field(default_factory=Places)

@@ -7,9 +7,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.extremes import shown_log_ratios
 from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.pair import PolicyPair
@@ -98,8 +98,7 @@ def token_counts(block: PolicyPair) -> Counts:
     return log_ratio_counts(block.log_ratio), counts
 
 
-@dataclass(frozen=True, slots=True)
-class FigureData:
+class FigureData(Struct, frozen=True):
     """Counts of log-ratios and log-probs, and the paths of a few sequences."""
 
     log_ratio: NDArray[np.int64]  # tokens in the bins of LOG_RATIO_EDGES

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.distributions import student_quantile
 from rcdiag.statistics.ratios import Array
 
@@ -193,8 +193,7 @@ def jackknife_interval(
     return jackknife_intervals([Replicates(value, left_out, bound, sizes)])[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Replicates:
+class Replicates(Struct, frozen=True):
     """A metric's value, and its values without each cluster in turn."""
 
     value: float

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array, k3
 
@@ -15,8 +15,7 @@ PER_DECADE, SMALLEST, LARGEST = 40, -16, 6
 BINS = (LARGEST - SMALLEST) * PER_DECADE
 
 
-@dataclass(frozen=True, slots=True)
-class Lorenz:
+class Lorenz(Struct, frozen=True):
     """Counts of tokens and sums of their k3, by the size of k3; states add up."""
 
     counts: Array  # [BINS]

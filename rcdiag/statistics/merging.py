@@ -8,12 +8,12 @@ several processes or by a cluster.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from functools import reduce
 from operator import add
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 S = TypeVar("S")
 
@@ -25,8 +25,8 @@ TOGETHER = 8
 def merge(states: Sequence[S]) -> S:
     """Merge states of one kind, in the order of their rows; at least one.
 
-    Arrays and numbers are tallies: they are added. Mappings merge key by key and dataclasses field
-    by field; None stands for nothing; labels (strings, tuples of them) are the same in all states.
+    Arrays and numbers are tallies: they are added. Mappings merge key by key and structs field by
+    field; None stands for nothing; labels (strings, tuples of them) are the same in all states.
     A class whose states need more than this says how in a class method `merged(states)`: frames
     concatenate, and what is bounded in memory (the largest k, a sample, sums by cluster) is bounded
     again.
@@ -45,7 +45,7 @@ def merge(states: Sequence[S]) -> S:
     if isinstance(first, str | tuple):
         assert all(state == first for state in present), "labels are the same in all parts"
         return present[0]
-    if is_dataclass(first):
+    if isinstance(first, Struct):
         return merge_fields(present)
     # Two infinities of different sign add up to NaN, as they do within one table.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -53,9 +53,9 @@ def merge(states: Sequence[S]) -> S:
 
 
 def merge_fields(states: Sequence[S], **own: Any) -> S:
-    """Merge dataclasses field by field, but for fields whose merged value is given by name."""
+    """Merge structs field by field, but for fields whose merged value is given by name."""
     first: Any = states[0]
-    others = [field.name for field in fields(first) if field.name not in own]
+    others = [name for name in first.__struct_fields__ if name not in own]
     own |= {name: merge([getattr(state, name) for state in states]) for name in others}
     return type(first)(**own)  # type: ignore[no-any-return]
 

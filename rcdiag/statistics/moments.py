@@ -6,8 +6,8 @@ All log-probs are held as differences from the first policy's, so that nothing l
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
-from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.intervals import ratio_interval
@@ -16,8 +16,7 @@ from rcdiag.table.segments import segment_sum
 from rcdiag.table.token_batch import TokenBatch
 
 
-@dataclass(frozen=True, slots=True)
-class Moments:
+class Moments(Struct, frozen=True):
     """Sums by cluster over unmasked tokens: count, first log-prob, differences, products."""
 
     policies: tuple[str, ...]

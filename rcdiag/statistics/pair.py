@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.lazy import lazy
 from rcdiag.statistics.ratios import TokenValues
 from rcdiag.table.token_batch import Array, Flags, TokenBatch, sampled_tokens
@@ -16,8 +16,7 @@ from rcdiag.table.trajectories import Trajectories
 BLOCK = 1 << 16
 
 
-@dataclass(frozen=True)
-class PolicyPair:
+class PolicyPair(Struct, frozen=True, dict=True):
     """The policy that sampled, and the policy that we want expectations under, on one batch."""
 
     tokens: TokenBatch

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from math import log10, sqrt
 
 import numpy as np
+from msgspec import Struct
 
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.ratios import Array
 
@@ -23,8 +23,7 @@ SAMPLED = 16
 FEWEST = 5
 
 
-@dataclass(frozen=True, slots=True)
-class UpperTail:
+class UpperTail(Struct, frozen=True):
     """The largest log-ratios of some tokens or sequences, and how many there were in all."""
 
     count: int

@@ -6,13 +6,12 @@ To add a profile: one entry in `PROFILES`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue, Profile, ProfileBin
 from rcdiag.statistics.binned import (
     BY_SEQUENCE,
@@ -34,8 +33,7 @@ POSITIONS = tuple(2**power for power in range(18))
 TURNS = tuple(range(2, 11))
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """An axis along which tokens are sorted into bins."""
 
     title: str
@@ -174,8 +172,7 @@ LABELS = {"reward": ["negative", "zero", "positive"]}
 _FEW_EDGES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Profiles:
+class Profiles(Struct, frozen=True):
     """Sums by cluster and bin, along every axis that the table has values for."""
 
     sums: dict[str, ClusterSums] = field(default_factory=dict)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums, content_order
 from rcdiag.statistics.intervals import NONE, Interval, errors_and_reaches, influences
 from rcdiag.statistics.ratios import Array
@@ -27,8 +27,7 @@ VALUES_HELD = 1 << 22
 COUNTED_AT_ONCE = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Sketch:
+class Sketch(Struct, frozen=True):
     """Positive numbers: all of them while they are few, then counts in fine bins."""
 
     raw: tuple[Array, ...] | None = ()
@@ -72,8 +71,7 @@ def bounded_sketches(sketches: Sequence[Sketch]) -> list[Sketch]:
     return list(sketches)
 
 
-@dataclass(frozen=True, slots=True)
-class Magnitudes:
+class Magnitudes(Struct, frozen=True):
     """|log_ratio| of tokens, and coarse counts of it by cluster."""
 
     sketch: Sketch
@@ -110,8 +108,7 @@ def _float32_bits(size: Array, shift: int, first: int, bins: int) -> NDArray[np.
     return np.clip(bits, 0, bins - 1, out=bits)
 
 
-@dataclass(frozen=True)
-class Ordered:
+class Ordered(Struct, frozen=True):
     """Values in order, weighted by how often they come: for quantiles and top sums."""
 
     values: Array  # ascending
@@ -163,8 +160,7 @@ class Ordered:
         return float(part + squares[first + 1 :].sum()) / total
 
 
-@dataclass(frozen=True, slots=True)
-class SharesBelow:
+class SharesBelow(Struct, frozen=True):
     """The shares of tokens below the coarse bin edges at which clusters differ, ascending."""
 
     reached: Array  # [edges]

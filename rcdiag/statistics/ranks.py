@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.intervals import NONE, Interval, jackknife_interval
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
@@ -19,8 +19,7 @@ LOWEST, HIGHEST = 0.05, 0.95
 _WHOLE = 2**32
 
 
-@dataclass(frozen=True, slots=True)
-class RankSample:
+class RankSample(Struct, frozen=True):
     """Probabilities of tokens that both policies give between LOWEST and HIGHEST.
 
     All of them, or, when they become too many, those with a hash below `limit`: a sample that
@@ -123,8 +122,7 @@ def spearman(sample: RankSample) -> tuple[float, Interval]:
     return value, jackknife_interval(value, left_out[order], 1.0, sizes[order])
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranked:
+class _Ranked(Struct, frozen=True):
     """One side of a rank correlation: places among its different values, and centred ranks."""
 
     places: NDArray[np.int64]  # ascending

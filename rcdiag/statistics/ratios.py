@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.lazy import lazy
 from rcdiag.registry import Registry
 
@@ -24,8 +24,7 @@ Array = NDArray[np.float64]
 _FLOOR = -800.0
 
 
-@dataclass(frozen=True)
-class Ratios:
+class Ratios(Struct, frozen=True, dict=True):
     """Log-ratios, target - behavior in nats, and their ratio - 1; of tokens or of sequences."""
 
     log_ratio: Array
@@ -128,8 +127,7 @@ RATIO_SUMS: dict[str, Callable[[Ratios], Array]] = {
 OUTSIDE = (1.1, 1.5, 2.0, 5.0, 10.0)
 
 
-@dataclass(frozen=True)
-class TokenValues:
+class TokenValues(Struct, frozen=True, dict=True):
     """The numbers from which token quantities are made, computed once; all [tokens]."""
 
     behavior: Array  # log-probs, nats
@@ -180,8 +178,7 @@ def _of_ratios(formula: Callable[[Ratios], Array], v: TokenValues) -> Array:
     return formula(v.ratios)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenSum:
+class TokenSum(Struct, frozen=True):
     """A quantity of single tokens that one pass adds up by sequence and by cluster."""
 
     name: str

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-
-from rcdiag.frozen import dataclass
+from msgspec import Struct
 
 # Nats of logit noise by which an engine in a precision is off, in proportion to its unit roundoff.
 # Two engines in bfloat16 differ by 0.01 to 0.05 nats rms where E[(1 - p)^2] is 0.06, which is a
@@ -24,8 +23,7 @@ NOISE = {
 SAMPLER, TRAINER = "bfloat16", "float32"  # assumed where nothing is declared
 
 
-@dataclass(frozen=True, slots=True)
-class Rounding:
+class Rounding(Struct, frozen=True):
     """The noise of the logits' difference between two policies, and of which precisions it is."""
 
     noise: float | None  # nats; None where a declared precision is none of NOISE

@@ -6,14 +6,14 @@ States of parts merge into the state of all their rows, whatever the order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.pair import PolicyPair
@@ -47,8 +47,7 @@ RANKS_HELD = 1 << 18
 K = TypeVar("K")
 
 
-@dataclass(frozen=True, slots=True)
-class BlockSums:
+class BlockSums(Struct, frozen=True):
     """What one walk over the tokens of a block leaves; numbers of tokens are kept as they are."""
 
     table: SequenceTable
@@ -91,8 +90,7 @@ class BlockSums:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteState:
+class SuiteState(Struct, frozen=True):
     """Everything that the metrics need of some tokens."""
 
     table: SequenceTable
@@ -150,8 +148,7 @@ def bounded(states: Mapping[K, SuiteState]) -> dict[K, SuiteState]:
     }
 
 
-@dataclass
-class Suite:
+class Suite(Struct, dict=True):
     """A state, ready for metrics to be read off; the costly parts are made when first asked for."""
 
     state: SuiteState

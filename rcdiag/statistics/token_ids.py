@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue, TokenProfile
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
@@ -22,8 +22,7 @@ DENSE = 1 << 18
 AT_ONCE = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
+class Vocabulary(Struct, frozen=True):
     """Tokens, log_ratio and log_ratio^2 by token id."""
 
     ids: NDArray[np.int64]  # ascending, [ids]

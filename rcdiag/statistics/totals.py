@@ -6,13 +6,14 @@ Totals are made of the table as it is, and of those with one cluster left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 from rcdiag.statistics.clusters import ClusterSums, content_order, grouping
 from rcdiag.statistics.pair import PolicyPair
@@ -36,8 +37,7 @@ class SumsBySequence(Mapping[str, Array]):
         return sum(1 for _ in self)
 
 
-@dataclass(frozen=True, slots=True)
-class RatioSums:
+class RatioSums(Struct, frozen=True):
     """What ESS needs of ratios, safe from overflow: sums over exp(log_ratio - largest).
 
     Added to the largest, their logs would lose their digits where that is huge.
@@ -52,8 +52,7 @@ class RatioSums:
 RATIO_COLUMNS = ("largest_log_ratio", "ratio_log_sum", "ratio_squared_log_sum", "tilted_log_ratio")
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceTable:
+class SequenceTable(Struct, frozen=True):
     """Sequences with at least one unmasked token, in the order of the rows."""
 
     sequences: int
@@ -168,8 +167,7 @@ def _log_ratio_sums(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(Struct, frozen=True):
     """Sums over the sequences of a table, each [replicates]; the table itself is one replicate."""
 
     sequences: Array
@@ -198,8 +196,7 @@ def _log_ppl_diff(table: SequenceTable) -> Array:
     return -table.sums["log_ratio"] / table.lengths
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceSum:
+class SequenceSum(Struct, frozen=True):
     """A quantity of whole sequences that is added up by cluster."""
 
     name: str
@@ -227,8 +224,7 @@ SEQUENCE_SUMS: Registry[SequenceSum] = Registry(
 RATIOS = ("token_ratio", "seq_ratio")
 
 
-@dataclass(frozen=True, slots=True)
-class Addends:
+class Addends(Struct, frozen=True):
     """Rows that add up to totals: one per cluster."""
 
     names: tuple[str, ...]

@@ -9,13 +9,12 @@ product of its tokens' weights. Source: Owen, Monte Carlo theory, methods and ex
 
 from __future__ import annotations
 
-from dataclasses import field
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import TOKEN_SUMS, Array
@@ -27,8 +26,7 @@ from rcdiag.table.segments import segment_sum
 _FLOOR = -800.0
 
 
-@dataclass(frozen=True, slots=True)
-class WeightedState:
+class WeightedState(Struct, frozen=True):
     """The weighted sums of a pair's tokens and sequences, by cluster."""
 
     names: tuple[str, ...]
@@ -51,11 +49,10 @@ class WeightedState:
             return cls(tuple(columns), cluster_sums(table.cluster, rows))
 
 
-@dataclass
-class WeightedSuite(Suite):
+class WeightedSuite(Suite, kw_only=True, dict=True):
     """A suite whose totals are weighted, so that metrics that are read off totals are too."""
 
-    weighted: WeightedState = field(kw_only=True)
+    weighted: WeightedState
 
     @cached_property
     def rows(self) -> Addends:

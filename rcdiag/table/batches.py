@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rcdiag.errors import without_secrets
-from rcdiag.frozen import dataclass
 from rcdiag.table.remote_file import AnyFile
 from rcdiag.table.sources import SourceFile
 

@@ -7,7 +7,8 @@ import re
 import tomllib
 from pathlib import Path
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct
+
 from rcdiag.table.schema import column_spec
 
 NAMES = Path(__file__).with_name("names.toml")
@@ -24,8 +25,7 @@ CONTAINERS = {"batch", "columns", "data", "fields", "item", "record", "row", "sa
 WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownName:
+class KnownName(Struct, frozen=True, kw_only=True):
     """A name that other programs give to a column of the trajectory table."""
 
     column: str  # the name by which rcdiag knows the column

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, mapping_setting, setting
-from rcdiag.frozen import dataclass
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
@@ -42,8 +41,7 @@ NEVER_NULL = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
+class Conversion(Struct, frozen=True):
     """What became of a dump."""
 
     origin: Origin
@@ -53,8 +51,7 @@ class Conversion:
     tokens: int = 0
 
 
-@dataclass
-class _Pass:
+class _Pass(Struct):
     """One pass over the rows of a dump, and what it learns."""
 
     notes: Notes

@@ -6,8 +6,9 @@ import posixpath
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from rcdiag.errors import RcdiagError, setting, without_secrets
-from rcdiag.frozen import dataclass
 from rcdiag.table.remote import is_url, local_path, system_of
 from rcdiag.table.remote_file import reason
 
@@ -16,8 +17,7 @@ OBJECT_STORAGE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"}
 READ_ONLY = {"http", "https", "hf", "data", "github", "zip", "tar"}
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(Struct, frozen=True):
     """Where a table goes: to `path`, and on to `url` where that is given."""
 
     path: Path

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
-from rcdiag.frozen import dataclass
 from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.lists import lengths_of
 
@@ -20,8 +20,7 @@ GROUP_SIZE = "group_size"
 REWARD_KEY = "reward_key"
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """What a value may be: its Arrow type, its words, how it is read, and its range."""
 
     type: pa.DataType

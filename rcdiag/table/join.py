@@ -13,11 +13,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.types as pt
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.files import not_writable
-from rcdiag.frozen import dataclass
 from rcdiag.results import JoinReport
 from rcdiag.table.match import matched_rows
 from rcdiag.table.opening import open_table
@@ -128,8 +128,7 @@ def _joined(
     return replace(joined, schema=noted, files=(file,)), report
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedOrigin:
+class JoinedOrigin(Struct, frozen=True):
     """Where each row of a joined table stands in the first of the tables that were joined."""
 
     files: tuple[SourceFile, ...]

@@ -8,14 +8,14 @@ doubt is kept, for the error or finding that names the column.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.column_names import (
     LOOKS_LIKE_LOG_PROBS,
@@ -63,8 +63,7 @@ ADVANTAGES = ("advantage", "advantages")
 LEFT_PADDING = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
+class Doubt(Struct, frozen=True):
     """A column that may be meant, and why it is not taken."""
 
     column: str
@@ -72,8 +71,7 @@ class Doubt:
     refuted: bool = False  # the first rows show that it is something else
 
 
-@dataclass(frozen=True, slots=True)
-class Naming:
+class Naming(Struct, frozen=True):
     """The columns of a file that are read under other names because rcdiag knows these names."""
 
     taken: Mapping[str, str] = field(default_factory=dict)  # rcdiag's name -> name in the file

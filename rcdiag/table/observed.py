@@ -7,12 +7,11 @@ value that a policy gave.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.batches import Batch, TableFile
 from rcdiag.table.readers.footer import RowGroup
@@ -23,8 +22,7 @@ from rcdiag.table.table import Table
 FIRST_ROWS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Unobserved:
+class Unobserved(Struct, frozen=True):
     """The rows of a table that lack the log-probs of at least one of some policies."""
 
     rows: int = 0

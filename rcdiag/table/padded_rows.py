@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 from rcdiag.table.schema import column_setting
 
 # Rows that are looked at.
@@ -25,8 +25,7 @@ SHORTEST_TAIL = 2
 SHARE_OF_ROWS, SHARE_OF_TOKENS = 0.25, 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Padding:
+class Padding(Struct, frozen=True):
     """What fills up the rows of a table to one length, and the column that masks it."""
 
     width: int  # tokens of every row

@@ -10,17 +10,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.table.readers.list_columns import ragged
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(Struct, frozen=True, dict=True):
     """The block of columns that the tokens of each row fill in matrices of one width."""
 
     width: int  # columns of the matrices that are cut

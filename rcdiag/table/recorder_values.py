@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.table.recorder_padding import wrong
 from rcdiag.table.schema import column_spec
 
@@ -22,8 +22,7 @@ _INT64 = np.iinfo(np.int64)
 BELOW_ZERO = -0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """What a value of one row may be, in words, and as a test of a number."""
 
     expected: str

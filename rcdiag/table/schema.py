@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
+from msgspec import Struct
 
 from rcdiag.errors import RcdiagError, mapping_setting, nearest
-from rcdiag.frozen import dataclass
 from rcdiag.table.trajectories import POLICY_NAME
 
 METADATA_KEY = b"rcdiag"
@@ -30,8 +30,7 @@ ENTROPY = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_entropy")
 ROUTED_EXPERTS = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_routed_experts")
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """The Arrow types that a canonical column may have, in words and as a test."""
 
     expected: str

@@ -9,8 +9,9 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from rcdiag.errors import RcdiagError, setting, without_secrets
-from rcdiag.frozen import dataclass
 from rcdiag.table.packed import seen_through, unpacked_name
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.footer import MAGIC
@@ -23,8 +24,7 @@ from rcdiag.table.scratch import Scratch
 from rcdiag.table.unknown_file import is_packed_or_cut, unknown_file
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(Struct, frozen=True):
     """A file that a user gave: where its bytes are, and its URL where they are a copy."""
 
     path: AnyFile
@@ -36,8 +36,7 @@ class SourceFile:
         return without_secrets(self.url) or str(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFiles:
+class SourceFiles(Struct, frozen=True):
     """The files of one source, in the order of their rows, and the format that all of them have."""
 
     source: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 from rcdiag.table.batches import Batch
 from rcdiag.table.decode import columns_needed, decode
 from rcdiag.table.stream import RowRange, UniqueSampleIds
@@ -16,8 +16,7 @@ from rcdiag.table.table import Table
 from rcdiag.table.trajectories import ModelLimits, Ragged, Trajectories
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Survey:
+class Survey(Struct, frozen=True, kw_only=True):
     """The sizes of a table that is fit to be scored."""
 
     prompt_lengths: NDArray[np.int64]  # [sequences]

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.table.trajectories import Trajectories
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenBatch:
+class TokenBatch(Struct, frozen=True, kw_only=True):
     """Sequences with at least one sampled token; everything per token is flat and masked.
 
     No padding, prompt, tool or template token is in here. Any two of its policies are a pair.

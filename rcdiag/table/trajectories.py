@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.table.segments import segment_sum
 
 POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelLimits:
+class ModelLimits(Struct, frozen=True):
     """The vocabulary and context that a model can take."""
 
     model: str
@@ -27,8 +25,7 @@ class ModelLimits:
     context: int | None  # tokens; None where the model states no limit
 
 
-@dataclass(frozen=True, slots=True)
-class Ragged:
+class Ragged(Struct, frozen=True):
     """Lists of different lengths in flat form, Arrow's own layout."""
 
     values: NDArray  # [tokens]
@@ -45,8 +42,7 @@ class Ragged:
         return len(self.offsets) - 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trajectories:
+class Trajectories(Struct, frozen=True, kw_only=True):
     """Rows of a trajectory table, in its order."""
 
     first_row: int  # number in the whole table of the first row that was read
@@ -98,8 +94,7 @@ class Trajectories:
         return self.row.astype(np.uint64)
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
+class Scores(Struct, frozen=True):
     """Log-probs of every response token, in the order of `Trajectories.response_ids`."""
 
     log_probs: NDArray[np.float32]  # [response tokens] nats

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from rcdiag.engines.checkpoint import check_checkpoint, text_config, weight_files
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.frozen import dataclass
 
 STEP = "{step}"
 MOST_CHECKPOINTS = 12  # of a folder, those nearest to the trainer's first
 NEIGHBOURS = 2  # checkpoints beside the trainer's that are tried unasked
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(Struct, frozen=True):
     """The trainer's checkpoint: one folder for all rows, or one for every step."""
 
     name: str

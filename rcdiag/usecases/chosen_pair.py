@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from rcdiag.errors import setting
-from rcdiag.frozen import dataclass
 
 BEHAVIOR, TARGET = "rollout", "old"  # by default
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenPair:
+class ChosenPair(Struct, frozen=True):
     """Two policies, and why it is these where policies were scored and no pair was named."""
 
     behavior: str

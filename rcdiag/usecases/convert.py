@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.results import ConvertResult
 from rcdiag.table.conversion import convert_files

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.corrections.actual import honest, needed
 from rcdiag.corrections.apply import Outcome, outcome, quantities_of
@@ -19,7 +20,6 @@ from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.correction_health import correction_level
 from rcdiag.diagnosis.guides import worst
-from rcdiag.frozen import dataclass
 from rcdiag.results import CorrectionResult, Finding
 from rcdiag.statistics.accumulator import Step
 from rcdiag.statistics.merging import merge, merge_by_key
@@ -31,8 +31,7 @@ from rcdiag.trainers.plan import Plan
 KHats = Mapping[str, float | None]  # level -> Pareto k-hat of the raw ratios
 
 
-@dataclass(frozen=True, slots=True)
-class CorrectionRows:
+class CorrectionRows(Struct, frozen=True):
     """What corrections need of the sequences of every training step."""
 
     steps: Mapping[Step, Rows]

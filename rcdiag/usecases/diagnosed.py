@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.judge import diagnose
 from rcdiag.results import Diagnosis

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import without_numbers

@@ -6,13 +6,14 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any, Generic, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 from rcdiag.runners import Runner
 from rcdiag.table.batches import RowRange
 from rcdiag.table.copies import marks_of, sees, without_what_stays
@@ -32,8 +33,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Walk(Generic[S]):
+class Walk(Struct, Generic[S], frozen=True, kw_only=True):
     """What a pass makes of a table; it is sent to other processes with all that it holds."""
 
     policies: Sequence[str]  # whose log-probs are read
@@ -55,8 +55,7 @@ class Walk(Generic[S]):
 Part = tuple[RowRange, ...]  # the batches of a part
 
 
-@dataclass(frozen=True, slots=True)
-class SentPart:
+class SentPart(Struct, frozen=True):
     """A part on its way to another process, with its rows where that cannot read the table."""
 
     ranges: Part

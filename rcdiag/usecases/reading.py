@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import TokenEffects, token_effects
 from rcdiag.corrections.arithmetic import Tokens
-from rcdiag.frozen import dataclass
 from rcdiag.results import (
     BinExamples,
     SequenceContext,
@@ -44,8 +44,7 @@ PROMPT_TEXTS = ("prompt", "prompt_text", "input")
 RESPONSE_TEXTS = ("response", "response_text", "completion", "output")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reader:
+class Reader(Struct, frozen=True, kw_only=True):
     """A reader gets whole sequences of a table, with what stands around them and their weights.
 
     `text` allows text: that of the tokenizer `decode_ids`, or else that of the table's columns.

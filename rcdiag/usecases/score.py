@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, with_premises, without_numbers
 from rcdiag.errors import RcdiagError, did_you_mean, setting
-from rcdiag.frozen import dataclass
 from rcdiag.results import (
     CorrectionResult,
     Diagnosis,
@@ -166,8 +167,7 @@ def score(
     return replace(result, findings=findings(given))
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """What one pass over a table leaves."""
 
     state: PairState  # of the rows that hold numbers alone; of all rows where there is none
@@ -190,8 +190,7 @@ def _values(suite: Suite | None, count: RowCount, constant: set[str]) -> dict[st
     return judged(suite)
 
 
-@dataclass(frozen=True, slots=True)
-class RowsState:
+class RowsState(Struct, frozen=True):
     """What some rows leave for the result."""
 
     non_finite: NonFinite
@@ -200,8 +199,7 @@ class RowsState:
     state: PairState | None  # None where no row holds numbers alone
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairWalk(Walk[RowsState]):
+class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
     """The pass that measures a pair of policies, and gathers what corrections need of it."""
 
     plan: Plan | None = None

@@ -6,10 +6,11 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
 from rcdiag.engines.notation import default_policies, parse_policy

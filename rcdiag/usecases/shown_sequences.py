@@ -9,14 +9,14 @@ import json
 import math
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.frozen import dataclass
 from rcdiag.results import BinExamples, SequenceTokens
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB, SMALLEST_LOG_PROB
 from rcdiag.table.table import Table
@@ -34,8 +34,7 @@ MOST_DRAWN = 10
 AIMED = 0.97  # of the bytes, where a second reading is to fit
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """Sequences for readers; none is in two of the lists."""
 
     worst: list[SequenceTokens]
@@ -145,8 +144,8 @@ _text_of = json.JSONEncoder(separators=("\n", ":")).encode
 
 @cache
 def _field_names(kind: type) -> tuple[str, ...] | None:
-    """Return the names of a dataclass's fields; None of other types."""
-    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
+    """Return the names of a struct's fields; None of other types."""
+    return kind.__struct_fields__ if issubclass(kind, Struct) else None
 
 
 def _holds_values(kind: type) -> bool:

@@ -8,10 +8,10 @@ import re
 import subprocess
 import sys
 import tomllib
-from dataclasses import fields
 from urllib.parse import urlsplit
 
 import pytest
+from msgspec.structs import fields
 
 from rcdiag.diagnosis.causes.cause_words import (
     FAMILIES,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf, isfinite, nan, nextafter
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.constraints import CONSTRAINTS, Judged, refused
 from rcdiag.diagnosis.correction_health import CORRECTION_RULES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,5 +52,5 @@ def _factor(given: Given, name: str) -> Factor:
 
 
 def _only(part: Any, **given: Any) -> Any:
-    """A dataclass of which some fields are given, None in all others."""
-    return part(**dict.fromkeys(field.name for field in dataclasses.fields(part)) | given)
+    """An object of which some fields are given, None in all others."""
+    return part(**dict.fromkeys(inspect.signature(part).parameters) | given)

@@ -1,12 +1,12 @@
 """How sequences are put into rectangles for an engine."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rcdiag import score
 from rcdiag.engines import BACKENDS

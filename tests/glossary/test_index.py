@@ -32,7 +32,7 @@ def test_a_metric_is_explained_without_trainers_and_pages():
 
 def test_a_definition_of_somebody_else_is_found_and_never_written_into_the_index():
     code = """
-from dataclasses import replace
+from msgspec.structs import replace
 from rcdiag import explain
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary.index import write_index

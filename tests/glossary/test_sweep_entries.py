@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import yaml
+from msgspec import structs
 
 from rcdiag.corrections.bounds import equivalent
 from rcdiag.glossary import explain
@@ -66,7 +66,7 @@ def test_worked_numbers_of_the_forecast(name, value):
 
 
 def test_the_worked_spread_of_sums():
-    law = replace(LAW, kl_by_mean=0.0005, kl_by_variance=0.0005)
+    law = structs.replace(LAW, kl_by_mean=0.0005, kl_by_variance=0.0005)
     assert expected_variance(law, LENGTH)[0] == pytest.approx(1.0)
     assert explain("expected_std").example == "kl_token 0.0005, 1,000 tokens, heterogeneity 0: 1"
 

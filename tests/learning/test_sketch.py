@@ -1,8 +1,7 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from transformers import LlamaConfig
 
 from rcdiag.learning.micro_batches import rows_of

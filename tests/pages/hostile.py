@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import tempfile
 from pathlib import Path
+
+from msgspec import structs
 
 from rcdiag.results import Finding, MetricValue, Result, from_json, to_json
 from rcdiag.table.opening import open_table
@@ -56,7 +57,7 @@ def hostile_score() -> Result:
             plan=plan,
         )
     about = {"badone": {"model": EVIL, "backend": LONG}}
-    return renamed(dataclasses.replace(result, scoring=about, mismatch=odd(result.mismatch)))
+    return renamed(structs.replace(result, scoring=about, mismatch=odd(result.mismatch)))
 
 
 def hostile_compare() -> Result:
@@ -69,7 +70,7 @@ def odd(mismatch: dict[str, MetricValue]) -> dict[str, MetricValue]:
     """Every number is one of those that are none."""
     values = (NAN, INFINITE, -INFINITE, None, 1e300)
     return {
-        name: dataclasses.replace(item, value=values[i % 5], low=-INFINITE, high=NAN)
+        name: structs.replace(item, value=values[i % 5], low=-INFINITE, high=NAN)
         for i, (name, item) in enumerate(mismatch.items())
     }
 
@@ -77,7 +78,7 @@ def odd(mismatch: dict[str, MetricValue]) -> dict[str, MetricValue]:
 def renamed(result: Result) -> Result:
     """With hostile policy names everywhere, and a finding that is all hostile."""
     evil = Finding(slug=LONG, severity="warning", message=EVIL, fix=LONG, evidence={EVIL: NAN})
-    text = to_json(dataclasses.replace(result, findings=[*result.findings, evil]))
+    text = to_json(structs.replace(result, findings=[*result.findings, evil]))
     for name, other in NAMES.items():
         text = text.replace(name, json.dumps(other)[1:-1])
     return from_json(text, "hostile.json")

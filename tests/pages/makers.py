@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from rcdiag.engines.tokenizer import decoder
 from rcdiag.losses.settings import LossSettings

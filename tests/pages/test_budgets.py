@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from rcdiag.api.report import explanation
 from rcdiag.pages.packing import packed_document
 from rcdiag.pages.page import page
-from rcdiag.results import Result, unstructured
+from rcdiag.results import Result, to_plain
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
@@ -36,7 +36,7 @@ def test_all_that_is_known_of_one_pair_is_below_700_kilobytes():
 
 
 def letters(result: Result) -> int:
-    return len(packed_document(unstructured(result)))
+    return len(packed_document(to_plain(result)))
 
 
 def test_30_sequences_with_text_and_the_examples_are_below_150_kilobytes():

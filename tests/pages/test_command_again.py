@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from rcdiag.pages.command_again import of_same_data, with_sequence
 from rcdiag.pages.merge import merged

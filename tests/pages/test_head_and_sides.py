@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 import rcdiag
 from rcdiag.api.report import explanation

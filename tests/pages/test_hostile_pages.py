@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 import rcdiag
 from rcdiag.table.opening import open_table
@@ -77,7 +76,7 @@ def test_text_that_turns_or_floods_stays_in_its_place(browser, tmp_path):
         open_table(path), decode=lambda ids: [(FLOOD, TURNING, "\x1b[31m")[i % 3] for i in ids]
     )
     facts = {name: {"model": f"{FLOOD}{name}", "backend": TURNING} for name in ("rollout", "old")}
-    rcdiag.report(dataclasses.replace(result, scoring=facts), tmp_path / "page.html")
+    rcdiag.report(structs.replace(result, scoring=facts), tmp_path / "page.html")
     opened = visit(browser, tmp_path / "page.html", viewport={"width": 390, "height": 900})
     for tab in opened.tabs():
         opened.go(tab)

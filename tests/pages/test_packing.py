@@ -9,7 +9,7 @@ import pytest
 
 from rcdiag.pages.packing import FEWEST_ROWS, compact, packed, packed_document
 from rcdiag.pages.page import page
-from rcdiag.results import to_json, unstructured
+from rcdiag.results import to_json, to_plain
 from tests.pages.browser import visit
 from tests.pages.makers import replayed
 from tests.pages.unpacked import unpacked
@@ -57,7 +57,7 @@ def test_a_document_comes_back_to_the_letter(document):
 def test_a_result_comes_back_to_the_letter_and_is_smaller():
     result = replayed()
     text = to_json(result)
-    letters = packed_document(unstructured(result))
+    letters = packed_document(to_plain(result))
     assert joined(letters) == compact(text)
     assert len(letters) < 0.85 * len(packed(compact(text)))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
 import pytest
+from msgspec import structs
 
 from rcdiag.errors import RcdiagError
 from rcdiag.formats import number, percent
@@ -95,7 +95,7 @@ def test_ids_are_unique_and_references_find_theirs(text):
 def test_text_of_the_table_is_escaped(result):
     evil = "</script><img src=x onerror=alert(1)>"
     finding = Finding(slug="x", severity="note", message=evil, fix=evil, evidence={"a": evil})
-    text = page(dataclasses.replace(result, findings=[finding], behavior="a"))
+    text = page(structs.replace(result, findings=[finding], behavior="a"))
     assert "<img" not in text
     assert text.count("<script>") == 1
 
@@ -110,8 +110,8 @@ def test_the_title_and_the_icon_say_verdict_dump_and_cause(result):
         share_of_rows=1.0,
         message="It was recorded before the temperature.",
     )
-    diagnosed = dataclasses.replace(result.diagnosis, verdict="broken", causes=[cause])
-    text = page(dataclasses.replace(result, diagnosis=diagnosed))
+    diagnosed = structs.replace(result.diagnosis, verdict="broken", causes=[cause])
+    text = page(structs.replace(result, diagnosis=diagnosed))
     assert "<title>broken: table.parquet, sampled at T, recorded before T</title>" in text
     icon = unquote(re.search(r'rel="icon" href="([^"]+)"', text)[1])
     assert "#b3261e" in icon
@@ -121,14 +121,14 @@ def test_the_title_and_the_icon_say_verdict_dump_and_cause(result):
 def test_a_tab_without_data_is_not_there(result, text):
     names = re.findall(r'<section class="tab" id="(\w+)"', text)
     assert names == ["diagnosis", "tokens", "corrections", "about"]
-    bare = page(dataclasses.replace(result, corrections={}))
+    bare = page(structs.replace(result, corrections={}))
     assert re.findall(r'<section class="tab" id="(\w+)"', bare) == ["diagnosis", "tokens", "about"]
 
 
 def test_the_head_says_whether_the_page_holds_text(result, text):
     assert "<span>holds token ids, no text</span>" in text
-    some = [dataclasses.replace(s, texts=["a"] * len(s.log_ratio)) for s in result.worst_sequences]
-    held = page(dataclasses.replace(result, worst_sequences=some))
+    some = [structs.replace(s, texts=["a"] * len(s.log_ratio)) for s in result.worst_sequences]
+    held = page(structs.replace(result, worst_sequences=some))
     assert f"<span>holds text of {len(some)} responses</span>" in held
 
 

@@ -6,7 +6,6 @@ import ast
 import base64
 import csv
 import json
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +13,7 @@ import polars as pl
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from msgspec.structs import replace
 
 import rcdiag
 from rcdiag.api.report import explanation

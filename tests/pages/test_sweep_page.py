@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.pages.merge import merged

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.checks import CHECKS, CheckInput
 from rcdiag.pages.headline import counted, headline

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from types import ModuleType
 
 import pytest
+from msgspec import Struct
 
 from rcdiag.results import KINDS, base, compare, diagnosis, replay, score, sweep
 from rcdiag.results.doc import described_types, documented_fields
@@ -14,18 +14,18 @@ MODULES = (base, diagnosis, score, compare, sweep, replay)
 
 
 def defined_in(module: ModuleType) -> list[type]:
-    """The dataclasses of a module."""
+    """The structs of a module."""
     return [
         item
         for item in vars(module).values()
         if isinstance(item, type)
-        and dataclasses.is_dataclass(item)
+        and issubclass(item, Struct)
         and item.__module__ == module.__name__
     ]
 
 
 def reached(*kinds: type) -> set[type]:
-    """All dataclasses and TypedDicts that stand in results of some kinds."""
+    """All structs and TypedDicts that stand in results of some kinds."""
     result: set[type] = set()
     waiting = list(kinds)
     while waiting:
@@ -41,7 +41,7 @@ def reached(*kinds: type) -> set[type]:
 ALL = sorted(reached(*KINDS.values()), key=lambda owner: owner.__name__)
 
 
-def test_every_dataclass_stands_in_a_result():
+def test_every_struct_stands_in_a_result():
     defined = {item for module in MODULES for item in defined_in(module)}
     assert len(defined) > 30
     assert defined <= set(ALL)
@@ -83,8 +83,7 @@ def test_fields_do_not_share_a_name_with_another_meaning():
 
 
 def test_a_field_without_words_is_refused():
-    @dataclasses.dataclass
-    class Wordless:
+    class Wordless(Struct):
         value: float
 
     with pytest.raises(TypeError, match=r"Wordless\.value"):

@@ -13,7 +13,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.pages.page import page
 from rcdiag.results import FORMAT_VERSION, from_json
 from rcdiag.results.older import FROM_1, upgraded
-from rcdiag.results.plain import unstructured
+from rcdiag.results.plain import to_plain
 from tests.results.stored import stored
 
 PARTS = {
@@ -61,7 +61,7 @@ def test_a_document_of_format_1_is_read_with_every_value(kind):
     if kind == "sweep":
         assert document["recommendation"]["answer"] == "do-not-correct"
         document["recommendation"]["answer"] = "no-correction"
-    assert list(leaves(unstructured(result))) == list(leaves(document))
+    assert list(leaves(to_plain(result))) == list(leaves(document))
     assert from_json(result.to_json(), "newer.json") == result
 
 

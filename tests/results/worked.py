@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -35,7 +34,7 @@ FAMILY, BOUNDS = "geo_rs_seq_tis", {"rs_lower": 0.5, "rs_upper": 2.0, "is_upper"
 
 
 def named(part: Any) -> dict[str, Any]:
-    return {field.name: getattr(part, field.name) for field in fields(part)}
+    return {name: getattr(part, name) for name in part.__struct_fields__}
 
 
 @cache

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import fields, replace
 
 from rcdiag.statistics.pair import pair_of
 from rcdiag.table.token_batch import TokenBatch, sampled_tokens

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rcdiag.results import CorrectionResult
 from rcdiag.statistics.pair import pair_of

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers import TRAINERS, find_trainer
@@ -256,7 +257,7 @@ def test_the_share_of_correct_sequences_that_the_filter_drops() -> None:
     batch = padded("rough")
     reward = np.array([1.0, 0.0, 1.0, 0.5, 1.0])
     config = {"seq_logprob_error_threshold": 1.0}
-    metrics = result_of("nemo-rl", config, replace(batch, reward=reward)).metrics
+    metrics = result_of("nemo-rl", config, dataclasses.replace(batch, reward=reward)).metrics
     assert metrics["train/num_masked_seqs_by_logprob_error"] == 5.0
     assert metrics["train/masked_correct_pct"] == pytest.approx(3 / 5)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
+from msgspec.structs import replace
 
 import rcdiag as api
 from rcdiag.diagnosis.case import Case

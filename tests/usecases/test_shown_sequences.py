@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 import rcdiag
 from rcdiag.errors import RcdiagError
 from rcdiag.pages.packing import packed_document
-from rcdiag.results import ScoreResult, unstructured
+from rcdiag.results import ScoreResult, to_plain
 from rcdiag.usecases.shown_sequences import BYTES, size
 from tests.builders import write_table
 
@@ -63,7 +62,7 @@ def test_a_result_without_readers_is_else_the_same(table, result):
     assert {one.context for one in alone.worst_sequences} == {None}
     assert rows(alone.worst_sequences) == rows(result.worst_sequences)
     for part in ("mismatch", "corrections", "diagnosis", "findings", "worst_tokens", "examples"):
-        assert unstructured(getattr(alone, part)) == unstructured(getattr(result, part))
+        assert to_plain(getattr(alone, part)) == to_plain(getattr(result, part))
 
 
 def test_a_drawn_sequence_is_that_of_its_row(table, result):
@@ -136,7 +135,7 @@ def test_of_drawn_rows_only_those_drawn_can_be_asked_for_by_their_own_numbers(ta
 
 def test_the_size_is_about_that_on_a_page(result):
     def letters(some: ScoreResult) -> int:
-        return len(packed_document(unstructured(some)))
+        return len(packed_document(to_plain(some)))
 
     bare = letters(replace(result, worst_sequences=[], drawn_sequences=[]))
     held = letters(result) - bare

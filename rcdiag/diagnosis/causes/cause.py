@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause_words import CauseWords, words_of
 from rcdiag.diagnosis.signs import Signs
-from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 
 # What must be settled before what: later stages judge what earlier ones have mended. In the last
@@ -20,8 +21,7 @@ from rcdiag.registry import Registry
 STAGES = ("storage", "recording", "alignment", "law", "difference")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Suspicion:
+class Suspicion(Struct, frozen=True, kw_only=True):
     """A suspicion is what speaks for a cause in one table, and how sure that makes it."""
 
     # How well the evidence fits, from 0 to 1, on a scale of the cause's own: `diagnosis.confidence`
@@ -39,8 +39,7 @@ class Suspicion:
     mended: Case | None = None  # the table without the fault, for what comes after; None: as it is
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True, kw_only=True):
     """A hypothesis with the question it asks of a table, and the words that name and mend it."""
 
     words: CauseWords

@@ -19,12 +19,11 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct, field
 
 # Families in the order of pages and lists, with their headings.
 FAMILIES: Mapping[str, str] = {
@@ -62,16 +61,14 @@ PLACES: Mapping[str, str] = {
 WORDS = Path(__file__).with_name("words")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Link:
+class Link(Struct, frozen=True, kw_only=True):
     """A link leads to a page or thread that describes a cause."""
 
     text: str
     url: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CauseWords:
+class CauseWords(Struct, frozen=True, kw_only=True):
     """The words on one cause: what happens, how it shows, what tells it apart, what mends it."""
 
     slug: str

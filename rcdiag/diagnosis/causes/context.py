@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from math import exp, lgamma
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Cause, Suspicion, fact, shipped
 from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
-from rcdiag.frozen import dataclass
 
 Flags = NDArray[np.bool_]
 
@@ -83,8 +83,7 @@ def _chance(case: Case, quiet: Flags, others: Flags) -> float:
     return exp(lgamma(few + 1) + lgamma(many + 1) - lgamma(few + many + 1))
 
 
-@dataclass(frozen=True)
-class _Rows:
+class _Rows(Struct, frozen=True):
     """How far the rows of a case are apart, beside the lengths of their prompts."""
 
     lengths: NDArray[np.int64]  # [rows] tokens of the prompt

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, VISIBLE, usable
 from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
-from rcdiag.frozen import dataclass
 
 # Repeated tokens are compared with new ones of the same id that are about as likely.
 LIKE = (-16.0, -2.0, -0.5, -0.05)
@@ -104,8 +104,7 @@ def pushed(signs: Signs) -> Suspicion | None:
     )
 
 
-@dataclass(frozen=True)
-class _FewIds:
+class _FewIds(Struct, frozen=True):
     """Few token ids that are moved while hardly any other is."""
 
     ids: list[int]  # the loudest first

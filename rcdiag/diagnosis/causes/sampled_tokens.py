@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped

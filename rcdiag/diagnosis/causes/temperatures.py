@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.laws import BROKEN, VISIBLE, usable
@@ -17,7 +18,6 @@ from rcdiag.diagnosis.estimates import mean_ratio
 from rcdiag.diagnosis.signs import HONEST, Law, Signs
 from rcdiag.diagnosis.signs.forks import A_POWER, ROUNDING, Forks
 from rcdiag.diagnosis.validity import INVALID
-from rcdiag.frozen import dataclass
 
 # What gives the power.
 BY_SLOPE = "slope of the log-ratio on the trainer's log-prob, 1 less it"
@@ -44,8 +44,7 @@ LIKELIER, LIKELIER_Z = 5.0, 2.5
 EITHER = 0.6  # confidence where either distribution may have sampled
 
 
-@dataclass(frozen=True)
-class Power:
+class Power(Struct, frozen=True):
     """One column is the other's distribution to a power."""
 
     value: float  # T of the trainer over T of the record

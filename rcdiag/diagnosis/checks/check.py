@@ -7,10 +7,10 @@ stage, and screens, pages and `rcdiag explain` read the definition.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 from typing import Any
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct, field
+
 from rcdiag.registry import Registry
 from rcdiag.results import Finding, MetricValue, by_severity
 from rcdiag.results.diagnosis import NOTHING_WRONG
@@ -23,8 +23,7 @@ from rcdiag.trainers.plan import Plan
 STAGES = ("score", "compare", "diagnose", "sweep", "replay", "config")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckInput:
+class CheckInput(Struct, frozen=True, kw_only=True):
     """A result without findings, and what was known when it was made: the input of checks."""
 
     result: Any  # of one of the kinds of rcdiag.results.KINDS
@@ -38,8 +37,7 @@ class CheckInput:
     naming: Naming = field(default_factory=Naming)  # columns that are read under other names
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class Observation(Struct, frozen=True, kw_only=True):
     """An answer of a check: a sentence with numbers in it, and the numbers."""
 
     message: str
@@ -48,8 +46,7 @@ class Observation:
     fix: str | None = None  # None: that of the check
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """A question that every result of its stages is asked, with what an alarm means."""
 
     slug: str

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.experiments.fit import Left, margin, unexplained
 from rcdiag.diagnosis.experiments.scene import Scene, Side
 from rcdiag.diagnosis.experiments.trainer_law import Law
 from rcdiag.engines.changes import Change, Forward, Passage
-from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -36,8 +35,7 @@ def no_coders() -> tuple[Encode | None, Decode | None]:
     return None, None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trial:
+class Trial(Struct, frozen=True, kw_only=True):
     """A trial compares what one side recorded with the column that a cause would have made."""
 
     experiment: str
@@ -71,8 +69,7 @@ class Trial:
         return much and self.gain > 0.01 and self.z > 4.0
 
 
-@dataclass
-class Bench:
+class Bench(Struct, dict=True):
     """One side at work: its column, the model, and what else is at hand."""
 
     scene: Scene

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Suspicion
@@ -36,7 +37,6 @@ from rcdiag.diagnosis.experiments.weights_by_row import (
 )
 from rcdiag.diagnosis.signs.declared import Declared
 from rcdiag.engines.changes import Forward
-from rcdiag.frozen import dataclass
 
 Suspicions = list[tuple[str, Suspicion]]
 
@@ -64,8 +64,7 @@ UNTOLD = "the tokens do not show whether the recorded distribution sampled them"
 UNFINISHED = 0.5  # confidence of what nothing explains while experiments are left to run
 
 
-@dataclass
-class Outcome:
+class Outcome(Struct):
     """What experiments tell of a case."""
 
     scene: Scene
@@ -79,8 +78,7 @@ class Outcome:
     steps: list[int] | None = None  # training steps whose rows were read; None: of all
 
 
-@dataclass(frozen=True, kw_only=True)
-class Given:
+class Given(Struct, frozen=True, kw_only=True):
     """What a user gives beside the table and the trainer's model."""
 
     checkpoints: Sequence[Path] = ()
@@ -466,8 +464,7 @@ def _by_chance(bench: Bench, pattern: Pattern) -> tuple[str, Suspicion] | None:
 # What nothing explains.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Counted:
+class Counted(Struct, frozen=True, kw_only=True):
     """How many experiments ran on a column, and for how many no time was left."""
 
     ran: int

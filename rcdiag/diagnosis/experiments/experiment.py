@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from msgspec import Struct
+
 from rcdiag.diagnosis.experiments.bench import Bench, Trial
-from rcdiag.frozen import dataclass
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Experiment:
+class Experiment(Struct, frozen=True, kw_only=True):
     """A question to one side's column, what it costs, and how likely it is to tell something.
 
     Experiments run in the order of `worth` per `passes`: the probability that the answer is yes,

@@ -16,9 +16,8 @@ from collections.abc import Callable, Sequence
 from math import floor, log10
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
-
-from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -31,8 +30,7 @@ OUTLYING = 10.0  # a residual of so many scales is no noise
 LARGEST = 1e4  # nats: beyond it a residual counts as this
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(Struct, frozen=True):
     """What a prediction leaves unexplained of a recorded column."""
 
     nats: float  # mean loss of a token, up to a constant: the lower the better
@@ -120,8 +118,7 @@ def margin(better: Array, worse: Array, owner: Counts) -> float:
     return float(sums.sum() / error) if error > 0 else float(np.sign(sums.sum()) * 99.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """An unknown strength with the interval that the data leave it."""
 
     value: float

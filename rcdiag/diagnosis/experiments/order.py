@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.experiments.all_experiments import EXPERIMENTS
 from rcdiag.diagnosis.experiments.bench import Bench, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import margin, unexplained
 from rcdiag.diagnosis.experiments.sides import FEW_OFF
-from rcdiag.frozen import dataclass
 
 CHEAP = 1.0  # passes below which an experiment runs before all that takes a pass
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """What ran on one side, and what did not."""
 
     trials: tuple[Trial, ...]

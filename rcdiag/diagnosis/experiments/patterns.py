@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.experiments.bench import Bench
 from rcdiag.diagnosis.experiments.scene import Scene, Side
-from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 
@@ -20,8 +20,7 @@ NOT_CHANCE = 2.0
 REPEATED = 12  # pairs of tokens with one context from which on they tell
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True, kw_only=True):
     """Facts on the residuals of one side's column."""
 
     differs_by_chance: float | None  # share of tokens that are off and differ in one context

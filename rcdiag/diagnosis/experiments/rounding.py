@@ -7,9 +7,9 @@ size, with the same tail, and as little by token id. What leaves more is no roun
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from rcdiag.diagnosis.experiments.fit import UNSURE, Counts, Left
-from rcdiag.frozen import dataclass
 
 LEAST, MOST = 1e-3, 0.3  # noise of logits that is never less, and never more
 # Two engines in bfloat16 leave .75 to 1.1 times what the model's own pass does; other kernels, and
@@ -23,8 +23,7 @@ TAILS = 2.0  # times the tail of rounding, from which on few tokens are off for 
 MORE_BY_ID = 0.2  # share of the squares by which more follows the token's id than of rounding
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rounding:
+class Rounding(Struct, frozen=True, kw_only=True):
     """How the model's own pass in bfloat16 differs from the one in float32."""
 
     scale: float  # of the logit noise

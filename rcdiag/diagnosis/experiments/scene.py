@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
@@ -16,7 +17,6 @@ from rcdiag.diagnosis.experiments.fit import FLOAT32, Left, unexplained
 from rcdiag.diagnosis.experiments.rounding import Rounding, rounding_of
 from rcdiag.diagnosis.experiments.trainer_law import Law
 from rcdiag.engines.changes import Forward, LowPrecision, Passage, Reading
-from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -28,8 +28,7 @@ UNSURE = 1e-3  # a law whose likeliest token lacks so much probability tells of 
 NOISE_ROWS = 32  # spread over the scene, on which rounding is measured
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(Struct, frozen=True, dict=True):
     """Whole rows of a case with the honest log-probs of all their response tokens."""
 
     case: Case
@@ -203,8 +202,7 @@ def _rounding(case: Case, rows: Counts, forward: Forward, reading: Reading) -> R
     return rounding_of(left, case.token_id[places].astype(np.int64), case.owner[places])
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(Struct, frozen=True, dict=True):
     """One side's recorded column against the honest one at the temperature that suits it best."""
 
     name: str  # sampler or trainer

@@ -8,18 +8,17 @@ them, surprisal - log p is the entropy H on average.
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.experiments.fit import Estimate, golden
 from rcdiag.diagnosis.experiments.trainer_law import Law, Ranked, log_prob_variance, scaled
-from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Surprise:
+class Surprise(Struct, frozen=True):
     """How surprising sampled tokens are, against what their law says: mean surprisal - entropy."""
 
     excess: float  # nats a token; below 0 the tokens are of a sharper law, above 0 of a flatter
@@ -77,8 +76,7 @@ def temperature_of_tokens(law: Law) -> Estimate:
     return Estimate(temperature, temperature - 1.96 * error, temperature + 1.96 * error)
 
 
-@dataclass(frozen=True, slots=True)
-class Support:
+class Support(Struct, frozen=True):
     """A set that sampling kept to: its rule, its strength, and the likelihood that it gains."""
 
     rule: str  # top-p, top-k or min-p

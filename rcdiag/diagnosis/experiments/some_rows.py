@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.experiments.fit import unexplained
 from rcdiag.diagnosis.experiments.patterns import rows_off

@@ -5,16 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
-
-from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Law:
+class Law(Struct, frozen=True, dict=True):
     """Logits of some contexts with the tokens that were sampled there."""
 
     logits: NDArray[np.float32]  # [tokens, vocabulary]
@@ -94,8 +92,7 @@ def log_prob_variance(logits: NDArray[np.float32]) -> Array:
     return np.maximum(square - mean**2, 0.0)
 
 
-@dataclass(frozen=True)
-class Ranked:
+class Ranked(Struct, frozen=True, dict=True):
     """Probabilities of every context in descending order, for kept sets."""
 
     probability: NDArray[np.float32]  # [tokens, vocabulary] descending

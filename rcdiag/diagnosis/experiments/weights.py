@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.experiments.bench import Bench, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment

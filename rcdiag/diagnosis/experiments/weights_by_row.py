@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.experiments.fit import residual
 from rcdiag.diagnosis.experiments.scene import Scene, Side
 from rcdiag.engines.changes import Change, Forward, Moved
-from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -23,8 +23,7 @@ TELLS_WEIGHTS = 4.0  # nats by which one checkpoint's weights must explain a row
 LEAST_PART = 4  # tokens on either side of a switch
 
 
-@dataclass(frozen=True)
-class WeightsByRow:
+class WeightsByRow(Struct, frozen=True, dict=True):
     """How well every candidate's weights explain every row of one side's column."""
 
     names: list[str]  # the trainer's own weights first, then checkpoints

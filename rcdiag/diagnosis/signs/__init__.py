@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.signs.alignment import Alignment
@@ -15,7 +16,6 @@ from rcdiag.diagnosis.signs.law import HONEST, LOUD, Law
 from rcdiag.diagnosis.signs.places import Onset, Places
 from rcdiag.diagnosis.signs.storage import StoredColumn, stored_column
 from rcdiag.diagnosis.validity import Validity, validity_of
-from rcdiag.frozen import dataclass
 
 __all__ = [
     "HONEST",
@@ -33,8 +33,7 @@ __all__ = [
 FEWEST_OF_TURNS = 200  # tokens of first turns, and of later ones
 
 
-@dataclass(frozen=True)
-class Signs:
+class Signs(Struct, frozen=True, dict=True):
     """All signs of one case, each computed when a cause first asks for it."""
 
     case: Case

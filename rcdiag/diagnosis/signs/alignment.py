@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case, PairTokens
 from rcdiag.diagnosis.signs.law import cross_fitted
-from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -33,8 +33,7 @@ def tamed(log_probs: Array) -> Array:
     return np.sqrt(np.clip(-log_probs, 0.0, 20.0))
 
 
-@dataclass(frozen=True)
-class Alignment:
+class Alignment(Struct, frozen=True, dict=True):
     """How the two columns of a case fit each other, turn by turn and row by row."""
 
     case: Case

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.frozen import dataclass
 
 QUANTISED = ("fp8", "float8", "int8", "int4", "awq", "gptq", "nf4", "bitsandbytes", "w8a8", "w4a16")
 
@@ -16,8 +16,7 @@ QUANTISED = ("fp8", "float8", "int8", "int4", "awq", "gptq", "nf4", "bitsandbyte
 BATCH_INVARIANT = ("batch_invariant", "enable_deterministic_inference")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Side:
+class Side(Struct, frozen=True, kw_only=True):
     """What the file's metadata says of one policy; None where it says nothing."""
 
     weights: Any = None  # fingerprint: a text, or one for each version
@@ -30,8 +29,7 @@ class Side:
     batch_invariant: bool = False  # an engine whose numbers do not depend on the batch
 
 
-@dataclass(frozen=True, kw_only=True)
-class Declared:
+class Declared(Struct, frozen=True, kw_only=True):
     """What is declared of sampler and trainer, and of how rows were sampled."""
 
     sampler: Side

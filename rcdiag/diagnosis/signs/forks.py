@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.frozen import dataclass
 from rcdiag.table.hashing import mixed
 
 Array = NDArray[np.float64]
@@ -23,8 +23,7 @@ ROUNDING, FAR_APART, LEFT_OVER = 0.05, 0.11, 0.25
 A_POWER = 0.03  # of which a power is from 1, at least
 
 
-@dataclass(frozen=True)
-class Forks:
+class Forks(Struct, frozen=True, dict=True):
     """Pairs of tokens that were sampled in one context: the likelier one, and another.
 
     What belongs to the context falls out of the difference of two log-probs: the mass of a kept

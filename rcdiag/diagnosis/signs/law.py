@@ -6,10 +6,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import PairTokens
-from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -23,8 +23,7 @@ PARTS = 40  # of the tokens, by a log-prob
 FEWEST_OF_LINE = 60  # tokens that are not sure
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(Struct, frozen=True):
     """A straight line through points, and how much of their variance it explains."""
 
     slope: float
@@ -32,8 +31,7 @@ class Line:
     explained: float
 
 
-@dataclass(frozen=True)
-class Law:
+class Law(Struct, frozen=True, dict=True):
     """What the log-ratios of one pair of policies say of the law that sampled."""
 
     tokens: PairTokens

@@ -7,11 +7,11 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.signs.law import HONEST, LOUD, Law
-from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -23,8 +23,7 @@ KINDS_APART = 5.0  # times the rms of the first kind
 QUIETEST = LOUD / KINDS_APART  # nats rms
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """The parts of a table by one property: their labels, rows, and mismatch."""
 
     labels: list[str]
@@ -37,8 +36,7 @@ class Parts:
 FEWEST_OF_TREND, OF_TREND = 5, 3.0
 
 
-@dataclass(frozen=True)
-class Onset:
+class Onset(Struct, frozen=True):
     """The step from which on a table's mismatch is large, and what it is in the other steps."""
 
     steps: Parts
@@ -87,8 +85,7 @@ def _apart(loud: Array, quiet: Array) -> bool:
     return float(loud.min()) > max(5 * max(float(quiet.max()), 1e-5), 1e-4)
 
 
-@dataclass(frozen=True)
-class IdOutlier:
+class IdOutlier(Struct, frozen=True):
     """A token id whose log-ratios stand far from those of the others."""
 
     token_id: int
@@ -97,8 +94,7 @@ class IdOutlier:
     share_last: float  # of its tokens that end their response
 
 
-@dataclass(frozen=True)
-class LoudRows:
+class LoudRows(Struct, frozen=True):
     """Rows that differ much more than all others: those of some engines, or whichever they are."""
 
     rows: Flags  # [rows]
@@ -107,8 +103,7 @@ class LoudRows:
     quiet: float  # rms log-ratio of the others
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(Struct, frozen=True, dict=True):
     """Where in a table the log-ratios are large."""
 
     case: Case

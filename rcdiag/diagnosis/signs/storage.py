@@ -6,10 +6,10 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
 Array = NDArray[np.float64]
@@ -25,8 +25,7 @@ BY_OTHERS = 0.3
 LOG_BASES = {2: 1 / np.log(2.0), 10: 1 / np.log(10.0)}
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(Struct, frozen=True):
     """The numbers that a column's storage can hold."""
 
     slug: str  # of the cause that says so: stored-bfloat16, stored-float16 or stored-rounded
@@ -48,8 +47,7 @@ class Grid:
         return float(np.sqrt(np.mean(self.step(finite) ** 2) / 12.0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoredColumn:
+class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
     """The values of one policy on sampled tokens, beside those of the other, [tokens]."""
 
     values: Array

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from rcdiag.formats import plural
-from rcdiag.frozen import dataclass
 from rcdiag.results import Denominator, Health, PresetReplay, ReplayResult
 from rcdiag.results.replay import Factor
 
@@ -71,8 +72,7 @@ def answer(result: ReplayResult) -> str:
     return sentence
 
 
-@dataclass(frozen=True, slots=True)
-class Alike:
+class Alike(Struct, frozen=True):
     """Presets whose updates are the same."""
 
     names: Sequence[str]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct
+
 from rcdiag.results import LogComparison, LoggedKey
 
 AGREES, UNEXPLAINED = "agrees", "not explained"
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedLine:
+class LoggedLine(Struct, frozen=True):
     """One key of the log, written out, at the step where it is furthest off."""
 
     name: str  # the key without what stands before its last slash

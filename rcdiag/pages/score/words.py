@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from rcdiag.formats import effective, fraction, part_of, with_interval
-from rcdiag.frozen import dataclass
 from rcdiag.results import CorrectionResult, ScoreResult, SequenceTokens
 
 
@@ -46,8 +47,7 @@ def raw_ess(result: ScoreResult) -> str:
     return f"of raw ratios: tokens {fraction(token)}, sequences {fraction(sequence)}"
 
 
-@dataclass(frozen=True, slots=True)
-class CorrectionRow:
+class CorrectionRow(Struct, frozen=True):
     """One line of the table of presets, written out."""
 
     name: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from rcdiag.formats import number
-from rcdiag.frozen import dataclass
 from rcdiag.pages.command_again import of_same_data
 from rcdiag.results import SweepResult
 from rcdiag.results.sweep import WORTH, Candidate, Forecast, Recommendation
@@ -17,8 +18,7 @@ ANSWERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Tested:
+class Tested(Struct, frozen=True):
     """Whether something holds where it was tested: its level, a word and a sentence."""
 
     level: str

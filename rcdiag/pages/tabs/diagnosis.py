@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
 from rcdiag.formats import measured, number, shortened
-from rcdiag.frozen import dataclass
 from rcdiag.pages.answers import answer
 from rcdiag.pages.blocks import (
     Block,
@@ -57,8 +58,7 @@ LONGEST = 44  # letters of a fact in the table of both sides
 DECISIVE = ("model", "weights_fingerprint", "temperature", "sampling_temperature")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beyond:
+class Beyond(Struct, frozen=True, kw_only=True):
     """A number that is beyond its guide, as a finding shows it."""
 
     name: Cell

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from rcdiag.formats import measured
-from rcdiag.frozen import dataclass
 from rcdiag.pages.blocks import (
     Block,
     Cell,
@@ -35,8 +36,7 @@ from rcdiag.results import MetricValue, PresetReplay, ReplayResult
 NAIVE = "naive"  # the update without correction
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(Struct, frozen=True):
     """The update of one preset, or of several that are equal."""
 
     names: tuple[str, ...]

@@ -8,9 +8,9 @@ whole sequences (variance as T^2, not T) hardly shows.
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import HeldOutBin
 from rcdiag.statistics.clusters import cluster_sums
@@ -36,8 +36,7 @@ REFITS = 20  # of the jackknife that says how sure the fit is
 QUANTITIES = 3  # share in the geometric window, in the window of sequences, variance of sums
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(Struct, frozen=True):
     """Sums of log_ratio (target - behavior, nats) of sequences; all [sequences]."""
 
     lengths: Array
@@ -51,8 +50,7 @@ class Sums:
         return Sums(self.lengths[keep], self.sums[keep], self.cluster[keep])
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(Struct, frozen=True):
     """Log bounds of both windows, nats: of the sum, and of the mean per token."""
 
     seq: Array  # [2]

@@ -10,8 +10,8 @@ between sequences, as a lognormal number, is rcdiag's proposal.
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.ratios import Array
 
 # Nodes of a normal variable. Evenly spaced: exact to rounding for smooth functions, and half a step
@@ -23,8 +23,7 @@ WIDEST = 2.5  # largest spread of log k that is looked for
 TYPICAL = 16  # lengths that stand for all of them
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLaw:
+class TokenLaw(Struct, frozen=True):
     """A law fitted to sequences."""
 
     kl_by_mean: float  # nats per token, -sum log_ratio / sum T

@@ -8,9 +8,8 @@ small and the tail index large; how small and how large is known.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.distributions import normal_cdf, normal_quantile

@@ -7,11 +7,10 @@ screens, pages, `rcdiag explain` and the JSON Schema read the definition.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 
 import numpy as np
+from msgspec import Struct, field
 
-from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 from rcdiag.results import MetricValue
 from rcdiag.results.guide import Guide
@@ -45,8 +44,7 @@ PAIR_OF_EXAMPLE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """Metrics that answer one question; the worst family decides, never an average."""
 
     name: str
@@ -61,8 +59,7 @@ class Family:
         return {name: metric for name, metric in METRICS.items() if metric.family == self}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(Struct, frozen=True, kw_only=True):
     """A number about two policies: how it is made, and what a reader wants to know of it."""
 
     name: str

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.statistics.intervals import NONE, Interval

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.statistics.distributions import normal_cdf, student_quantile

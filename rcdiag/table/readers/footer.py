@@ -14,7 +14,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct
+
 from rcdiag.table.remote_file import AnyFile
 
 MAGIC = b"PAR1"
@@ -46,8 +47,7 @@ class EncryptedError(FooterError):
     """A footer of a file with encrypted columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnChunk:
+class ColumnChunk(Struct, frozen=True):
     """What a footer says of one column of one row group."""
 
     column: str  # its name, in which there may be dots
@@ -56,8 +56,7 @@ class ColumnChunk:
     null_count: int | None  # None where the footer does not say it
 
 
-@dataclass(frozen=True, slots=True)
-class RowGroup:
+class RowGroup(Struct, frozen=True):
     """What a footer says of one row group."""
 
     num_rows: int

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 from rcdiag.table.readers.list_columns import BITS, experts, ragged
 from rcdiag.table.readers.safe import Jagged, Tensor
 
@@ -26,8 +26,7 @@ Where = Callable[[int], str]  # the row of a batch, from 0 -> file and row as an
 RowIndex = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Span:
+class Span(Struct, frozen=True, eq=False):
     """Where the tokens of each row stand in a padded matrix: first column and number of tokens."""
 
     starts: NDArray[np.int64]  # [rows]

@@ -7,8 +7,9 @@ import zipfile
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 from rcdiag.table.readers.footer import MAGIC, FooterError, read_footer
 from rcdiag.table.schema import METADATA_KEY
 
@@ -22,8 +23,7 @@ TOO_LONG = f"longer than {LONGEST_RECORD >> 20} MB"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True)
-class Peek:
+class Peek(Struct, frozen=True, dict=True):
     """A look into a file that reads little of it and executes nothing."""
 
     path: Any  # a Path; a RemoteFile where the file begins as parquet does

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct, field
+
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.remote_file import AnyFile
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """Responses that stand in one file of a dump, in its order, as columns of the table.
 
     Columns have the names and types of `rcdiag.table.schema`; others are kept as they are. A
@@ -37,8 +36,7 @@ class Rows:
         return f"{self.file}, {self.record} {int(self.numbers[row])}"
 
 
-@dataclass
-class Notes:
+class Notes(Struct):
     """What a conversion did to the data, for the user to read and for the table's metadata."""
 
     # What was dropped, shifted, filled or assumed -> number of rows that it concerns (0: all).
@@ -57,8 +55,7 @@ class Notes:
         self.policies.setdefault(policy, {}).update(facts)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dump:
+class Dump(Struct, frozen=True, kw_only=True):
     """Files of one format, in the order of their rows, and what the user said of them."""
 
     files: tuple[Path, ...]
@@ -77,8 +74,7 @@ Counted = Callable[[int, int], None]
 AsParquet = Callable[[Path, Path, Counted | None], "NDArray[np.int64]"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reader:
+class Reader(Struct, frozen=True, kw_only=True):
     """A format that a dump may have on disk."""
 
     name: str

@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 from rcdiag.table.readers.list_columns import BITS, FLOATS, IDS
 from rcdiag.table.readers.safe import Tensor
 
 LARGEST_ID = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(Struct, frozen=True):
     """The named values of one sample, and where it stands in its file, for messages."""
 
     values: Mapping[str, Any]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
-from rcdiag.frozen import dataclass
 from rcdiag.table.as_numpy import as_numpy
 from rcdiag.table.given import REWARD_KEY
 from rcdiag.table.readers.parquet import read_whole
@@ -44,8 +44,7 @@ FINISH_REASONS = {"completed": "stop", "truncated": "length", "aborted": "abort"
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """A sample as a row of the table, with what other files of the run know it by."""
 
     row: Row

@@ -8,15 +8,14 @@ https://github.com/radixark/miles/blob/main/miles/backends/training_utils/cp_uti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 from rcdiag.table.readers.reader import Notes
 from rcdiag.table.readers.safe import Tensor, load_torch
 from rcdiag.table.readers.samples import Fields, prompt_and_response
@@ -37,8 +36,7 @@ STREAMS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TrainSample:
+class TrainSample(Struct, frozen=True):
     """A sample as a row of the table, with what the rollout file knows it by."""
 
     row: Row
@@ -48,8 +46,7 @@ class TrainSample:
     rollout_position: int | None
 
 
-@dataclass
-class _Slices:
+class _Slices(Struct):
     """What the ranks hold of one sample, and which of them the sample is read from."""
 
     path: Path

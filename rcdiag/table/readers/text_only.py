@@ -8,17 +8,16 @@ log-prob is written, because none belongs to these tokens for sure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.extras import saying_what_to_install
-from rcdiag.frozen import dataclass
 from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.list_columns import IDS
 from rcdiag.table.readers.reader import Dump, Notes, Rows
@@ -45,8 +44,7 @@ NO_MASK = "A response with messages of tools or users has no mask of what the po
 Messages = list[dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class TextRow:
+class TextRow(Struct, frozen=True):
     """One response as text, and what its record says besides."""
 
     number: int  # of the record in its file
@@ -92,8 +90,7 @@ def load_tokenizer(folder: str) -> Any:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoded:
+class _Encoded(Struct, frozen=True):
     """The tokens of one response, and what shows how far they are to be trusted."""
 
     text: str

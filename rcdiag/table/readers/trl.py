@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from rcdiag.table.readers.parquet import read_whole
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows

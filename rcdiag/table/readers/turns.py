@@ -7,19 +7,16 @@ of tools and templates, which nobody sampled.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
-
-from rcdiag.frozen import dataclass
 
 Tokens = NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """A sampled sequence, with the whole context before it."""
 
     number: int  # of its record in the file
@@ -30,8 +27,7 @@ class Turn:
     columns: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class Trajectory:
+class Trajectory(Struct):
     """Turns of which each one's prompt begins with the tokens of all before it."""
 
     turns: list[Turn]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
-from rcdiag.frozen import dataclass
 from rcdiag.table.readers.jsonl import Int, records_with_rest
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.text_only import TextRow, encoded
@@ -33,8 +32,7 @@ class VerlLine(msgspec.Struct, gc=False):
     uid: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Extras:
+class _Extras(Struct, frozen=True):
     """What a reward function adds to the records of a dump, such as `acc` or `pred`."""
 
     notes: Notes

@@ -7,9 +7,9 @@ from concurrent.futures import Executor
 from itertools import permutations
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.results import PairFigure
 from rcdiag.statistics.histograms import LOG_PROB_EDGES, log_prob_counts
 from rcdiag.statistics.moments import Moments, moments_of
@@ -22,8 +22,7 @@ from rcdiag.table.token_batch import TokenBatch
 Pair = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class PairData:
+class PairData(Struct, frozen=True):
     """What figures of one unordered pair are drawn from."""
 
     log_probs: NDArray[np.int64]  # tokens in the cells of LOG_PROB_EDGES
@@ -44,8 +43,7 @@ class PairData:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """All pairs of some policies, and their joint moments."""
 
     suites: Mapping[Pair, SuiteState]  # of every ordered pair

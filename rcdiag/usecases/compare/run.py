@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from math import isfinite
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import with_premises, without_numbers
 from rcdiag.diagnosis.sampling_law import SamplingLaw, judged_pair, sampling_law
 from rcdiag.diagnosis.triangulation import at_floor, noise_floor, triangulate
-from rcdiag.frozen import dataclass
 from rcdiag.results import (
     CompareResult,
     JoinReport,
@@ -164,8 +165,7 @@ def _judged_pairs(
     return laws, {pair: values[pair] for pair in comparison.suites}
 
 
-@dataclass(frozen=True, slots=True)
-class RowsState:
+class RowsState(Struct, frozen=True):
     """What some rows leave for the result."""
 
     non_finite: NonFinite
@@ -173,8 +173,7 @@ class RowsState:
     comparison: Comparison | None  # None where no row is compared
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparingWalk(Walk[RowsState]):
+class ComparingWalk(Walk[RowsState], frozen=True, kw_only=True):
     """The pass that compares policies; rows with log-probs that are no numbers are counted."""
 
     sampler: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from msgspec import Struct
+
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.frozen import dataclass
 from rcdiag.logs import Log
 from rcdiag.trainers import families
 from rcdiag.trainers.toml_words import KeyWords, read_keys
@@ -15,8 +16,7 @@ from rcdiag.trainers.trainer import Trainer
 MISMATCH = "mismatch."
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Struct, frozen=True):
     """The keys of one generation of a trainer, by all spellings that a log may have."""
 
     trainer: Trainer

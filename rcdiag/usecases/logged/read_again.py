@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import token_effects
 from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.accumulator import Step
 from rcdiag.statistics.merging import merge, merged
 from rcdiag.statistics.metrics import METRICS
@@ -30,15 +30,13 @@ from rcdiag.usecases.passes import token_batches
 Numbers = Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class States:
+class States(Struct, frozen=True):
     """Suite states of training steps; shards add up step by step."""
 
     steps: Mapping[Step, SuiteState]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """What one more pass over the table leaves of some of its training steps."""
 
     plans: Mapping[str, Plan]

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 
 import numpy as np
+from msgspec import Struct, field
 
 from rcdiag.corrections.sequences import Rows
-from rcdiag.frozen import dataclass
 from rcdiag.logs import LoggedNumber
 from rcdiag.statistics.accumulator import Step
 from rcdiag.table.table import Table
@@ -34,8 +33,7 @@ from rcdiag.usecases.logged.side_by_side import Sides
 MOST_BATCHES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a number stands: its key in the log and as the trainer has it, and both steps."""
 
     log_key: str
@@ -44,8 +42,7 @@ class Place:
     step: Step
 
 
-@dataclass(frozen=True, slots=True)
-class Differing:
+class Differing(Struct, frozen=True):
     """A number of the log that differs from ours."""
 
     place: Place
@@ -53,8 +50,7 @@ class Differing:
     ours: float
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Struct, frozen=True):
     """A way in which the trainer may have made its numbers, with the numbers that it gives."""
 
     name: str
@@ -62,8 +58,7 @@ class Reason:
     numbers: Mapping[tuple[Step, str], float]  # step of the table, key of the trainer -> number
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """What reasons are computed from."""
 
     plan: Plan
@@ -95,8 +90,7 @@ class Evidence:
         return logged_by(self.plan, self.sides.preset, rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Sought:
+class Sought(Struct, frozen=True):
     """What reasons are sought in: the table and its two policies, the plan, both sides."""
 
     dump: Table
@@ -167,8 +161,7 @@ def _other_generations(evidence: Evidence) -> Iterator[Reason]:
         yield Reason(name, _Definition(evidence.names, name), numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class _Definition:
+class _Definition(Struct, frozen=True):
     """The sentence on a number that is defined as another generation has it."""
 
     names: Names

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from rcdiag.errors import RcdiagError, mapping_setting
-from rcdiag.frozen import dataclass
 from rcdiag.logs import Log, LoggedNumber
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
 from rcdiag.statistics.accumulator import Step
@@ -22,8 +23,7 @@ MUCH_NEARER = 1.5
 DIGITS = 9.0
 
 
-@dataclass(frozen=True, slots=True)
-class OurBatch:
+class OurBatch(Struct, frozen=True):
     """What rcdiag computed of one batch of the table: a training step, or the whole table."""
 
     step: Step  # of the table; None without the column
@@ -42,16 +42,14 @@ class OurBatch:
         return numbers if preset is None else numbers | self.corrections[preset].metrics
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """A step of the log beside a batch of the table."""
 
     log_step: int | None
     batch: OurBatch
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
+class Sides(Struct, frozen=True):
     """Which steps and which preset stand side by side, and why."""
 
     pairs: tuple[Pair, ...]
@@ -79,8 +77,7 @@ def agree(log: Log, key: str, theirs: LoggedNumber, ours: float) -> bool:
     return abs(one - ours) <= max(NEAR * max(abs(one), abs(ours)), log.rounding(key, theirs))
 
 
-@dataclass(frozen=True, slots=True)
-class Nearness:
+class Nearness(Struct, frozen=True):
     """How near a log and a table are, with the keys and the log of both."""
 
     log: Log

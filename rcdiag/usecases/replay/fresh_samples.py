@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.frozen import dataclass
 from rcdiag.learning.fresh_responses import SamplingSettings
 from rcdiag.learning.learner import Fresh
 from rcdiag.learning.trainee import Trainee
@@ -23,8 +23,7 @@ Decode = Callable[[Sequence[int]], list[str]]
 SAMPLES = 8  # of a prompt, where the table does not say
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prompts:
+class Prompts(Struct, frozen=True, eq=False):
     """The different prompts of a batch."""
 
     ids: list[NDArray[np.int32]]

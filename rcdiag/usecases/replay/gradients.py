@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.learning.learner import Fresh, Gradient
 from rcdiag.results import GradientReport, MetricValue
 from rcdiag.table.segments import segment_sum
@@ -25,8 +25,7 @@ Array = NDArray[np.float64]
 REPLICATES = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Products:
+class Products(Struct, frozen=True):
     """Inner products [groups, groups] of two sets of gradients G and R, sums over each group."""
 
     gg: Array
@@ -137,8 +136,7 @@ LISTED = 100
 REFERENCE, SKEW = "reference", "skew"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Reference:
+class Reference(Struct, frozen=True, eq=False):
     """The gradient that presets are held against; fresh samples have rows of their own."""
 
     sketches: Array  # [rows, dims]
@@ -147,8 +145,7 @@ class Reference:
     backwards: int  # beside those of the presets
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PresetGradients:
+class PresetGradients(Struct, frozen=True, eq=False):
     """Whole gradients of presets, and sketches of each sequence's, by name."""
 
     whole: Mapping[str, Gradient]

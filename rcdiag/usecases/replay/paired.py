@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.losses.evaluate import LossResult
 from rcdiag.results import MetricValue, PairedDifference
 from rcdiag.statistics.clusters import cluster_sums
@@ -21,8 +21,7 @@ from rcdiag.usecases.replay.update_batch import ReplayBatch
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Replicates:
+class Replicates(Struct, frozen=True):
     """A number of a preset, and what it is without each prompt group in turn, [groups]."""
 
     value: float
@@ -39,8 +38,7 @@ class Replicates:
         return MetricValue(value=value, low=low, high=high)
 
 
-@dataclass(frozen=True, slots=True)
-class PresetNumbers:
+class PresetNumbers(Struct, frozen=True):
     """The numbers of a preset that presets are compared by; None where there is none."""
 
     loss: Replicates | None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.learning.learner import Learner
 from rcdiag.usecases.replay.preset import (
     PresetEffect,
@@ -23,8 +23,7 @@ from rcdiag.usecases.replay.update import NAIVE, Update
 from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class ModelReplay:
+class ModelReplay(Struct, frozen=True, kw_only=True, eq=False):
     """What all updates of a model on one batch share."""
 
     learner: Learner

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.results import Factor, PresetReplay, ReplayResult

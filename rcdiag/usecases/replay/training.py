@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, one_of, setting
-from rcdiag.frozen import dataclass
 from rcdiag.learning.training_settings import LoraSettings, OptimizerSettings, SketchSettings
 
 if TYPE_CHECKING:  # it loads transformers, which an update without a model does not need
@@ -23,8 +24,7 @@ LEAST = {"split": 2}  # of counts; 1 of all others
 COUNTS = ("epochs", "minibatches", "steps", "split", "lora", "batch_tokens", "evaluate")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Training:
+class Training(Struct, frozen=True, kw_only=True):
     """The model that is updated, how it is updated, and what its gradient is compared with."""
 
     model: str | None  # checkpoint folder
@@ -98,11 +98,13 @@ class Training:
         return self
 
     def _refuse_without_model(self) -> None:
-        for one in fields(self):
-            given = one.name not in ("model", "seed", "sketch")
-            if given and getattr(self, one.name) != one.default:
+        defaults = Training(model=None)
+        for name in self.__struct_fields__:
+            if name in ("seed", "sketch"):  # others use the seed, and sketches have no option
+                continue
+            if getattr(self, name) != getattr(defaults, name):
                 raise RcdiagError(
-                    f"{setting(one.name)} needs a model", hint=setting("model", "CHECKPOINT")
+                    f"{setting(name)} needs a model", hint=setting("model", "CHECKPOINT")
                 )
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast, get_args
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from rcdiag.errors import RcdiagError, one_of, setting
-from rcdiag.frozen import dataclass
 from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, Denominator, LossSettings
 from rcdiag.results import Finding
@@ -20,8 +21,7 @@ NAIVE = "naive"  # the update without any correction
 LossSettingValues = Mapping[str, Any] | Sequence[str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Update:
+class Update(Struct, frozen=True, kw_only=True):
     """One update as a trainer makes it, once for each of the plan's corrections."""
 
     plan: Plan

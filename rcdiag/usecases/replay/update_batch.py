@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from operator import add
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 from rcdiag.learning.learner import Parts, Scores
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.pair import PolicyPair
@@ -30,8 +30,7 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Roles:
+class Roles(Struct, frozen=True, kw_only=True):
     """Which recorded policies are the sampler, the trainer before, and the trainer during."""
 
     rollout: str = "rollout"
@@ -44,8 +43,7 @@ class Roles:
         return self.rollout, self.old, self.current or self.old
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReplayBatch:
+class ReplayBatch(Struct, frozen=True, kw_only=True):
     """The sampled tokens of one update, and the rows that they are read from.
 
     The policies of `tokens` are `rollout`, `old` and `current`; its `advantages` are those of the

@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from rcdiag.corrections.correction import Correction
 from rcdiag.errors import RcdiagError, did_you_mean, setting
-from rcdiag.frozen import dataclass
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One setting of a family, and how simple it is: 0 is the simplest."""
 
     family: str  # "none": no correction

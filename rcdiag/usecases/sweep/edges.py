@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
-
-from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -14,8 +13,7 @@ Index = NDArray[np.int64]
 MOST_CELLS = 1 << 17
 
 
-@dataclass(frozen=True, slots=True)
-class Edges:
+class Edges(Struct, frozen=True):
     """Ascending edges above 0, and a table that finds the bin of a value near them.
 
     The bits of floats above 0 are in the order of the floats. What is left of them after a shift

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.corrections.trainer_means import EPSILON
-from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.intervals import t_quantile
@@ -21,8 +21,7 @@ from rcdiag.usecases.sweep.sums import LENGTHS
 ROUNDING = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
-class Estimates:
+class Estimates(Struct, frozen=True):
     """Values and the reach of their intervals, [settings]; NaN where there is none."""
 
     values: Array

@@ -11,9 +11,9 @@ from functools import partial
 from itertools import product
 
 import numpy as np
+from msgspec import Struct
 
 from rcdiag.corrections.correction import Correction, Level, Rejection, Weighting
-from rcdiag.frozen import dataclass
 
 Bounds = dict[str, float]
 
@@ -91,8 +91,7 @@ def k3_pairs(reach: float, thresholds: int) -> list[Bounds]:
 TOKEN_REACH, SEQUENCE_REACH = 100.0, 1000.0
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """An estimator whose bounds are still open. All settings of one differ in bounds alone."""
 
     title: str

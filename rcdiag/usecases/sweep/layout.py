@@ -7,13 +7,12 @@ upper bounds of weights, makes the columns of the sums, each of which many setti
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.corrections.apply import Settings, ratio, statistic_of_rows
 from rcdiag.corrections.correction import Rejection, Weighting
-from rcdiag.frozen import dataclass
 from rcdiag.usecases.sweep.by_cluster import Array, Index
 from rcdiag.usecases.sweep.thresholds import Chunk, Window, inside
 
@@ -26,8 +25,7 @@ LOGGED = ("logged", "logged_squares")
 UNKNOWN = "_unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Nested:
+class Nested(Struct, frozen=True):
     """Windows [lower, upper], bounds included, each of which lies inside the next one.
 
     Bin j holds what the window j has and the one before it has not; the last bin, which no window
@@ -59,8 +57,7 @@ class Nested:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceBins:
+class SequenceBins(Struct, frozen=True):
     """Bins of sequences by a statistic of theirs, and the windows of the settings over it."""
 
     of: Rejection | Weighting | None  # what has the statistic; None: the smallest log-ratio
@@ -103,8 +100,7 @@ def outside(binned: Array, windows: Window | Nested) -> Array:
     return below[:, windows.first] + above[:, np.maximum(windows.last + 1, windows.first)]
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The settings of a family as windows over bins of sequences, and what is left of them."""
 
     settings: Settings

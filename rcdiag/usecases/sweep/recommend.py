@@ -11,9 +11,10 @@ batch, a candidate is taken only if it is better than none at 95%.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.constraints import (
     EFFECTIVE_SEQUENCES,
@@ -22,7 +23,6 @@ from rcdiag.diagnosis.constraints import (
     holds,
     refused,
 )
-from rcdiag.frozen import dataclass
 from rcdiag.results import Diagnosis, MetricValue
 from rcdiag.results.sweep import Candidate, Recommendation
 from rcdiag.usecases.sweep import sentences as reasons
@@ -37,8 +37,7 @@ Values = Mapping[str, MetricValue]
 NEGLIGIBLE = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """What the recommendation is made from."""
 
     state: SweepState
@@ -129,8 +128,7 @@ def _doubt(evidence: Evidence) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranking:
+class _Ranking(Struct, frozen=True):
     """The candidates by their scores, those that break a constraint last."""
 
     evidence: Evidence

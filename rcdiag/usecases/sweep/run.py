@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, with_premises
-from rcdiag.frozen import dataclass
 from rcdiag.results import SweepResult
 from rcdiag.results.sweep import Forecast, SweepFamily
 from rcdiag.runners import Runner
@@ -170,16 +171,14 @@ def sweep_plan(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RowsState:
+class RowsState(Struct, frozen=True):
     """What the rows of one part leave."""
 
     non_finite: NonFinite
     state: SweepState | None  # None where no row has a sampled token
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepWalk(Walk[RowsState]):
+class SweepWalk(Walk[RowsState], frozen=True, kw_only=True):
     """The pass that tries every setting of a plan on a pair of policies."""
 
     plan: SweepPlan

@@ -11,11 +11,11 @@ are the noise alone. Choosing by them is rcdiag's proposal.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
-from rcdiag.frozen import dataclass
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import WORTH
 from rcdiag.statistics.intervals import t_quantile
@@ -24,8 +24,7 @@ from rcdiag.usecases.sweep.sketched_gradients import REFERENCE, centred
 from rcdiag.usecases.sweep.state import SweepState
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """How many sequences the clusters have, and how many batches the table is."""
 
     of_clusters: Array  # [clusters] sequences with a known reward or advantage
@@ -41,8 +40,7 @@ class Sizes:
         return self.total**2 - float(np.square(self.of_clusters).sum())
 
 
-@dataclass(frozen=True, slots=True)
-class GradientError:
+class GradientError(Struct, frozen=True):
     """The squared error of one candidate's batch gradient, as the clusters have it."""
 
     sizes: Sizes
@@ -124,8 +122,7 @@ DIGITS = 9
 RESOLVED = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
+class Scores(Struct, frozen=True):
     """The errors of all candidates that keep anything, relative to the noise without correction."""
 
     errors: dict[str, GradientError]

@@ -12,10 +12,11 @@ less a baseline stands in for them; without rewards every sequence has the advan
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import (
@@ -31,7 +32,6 @@ from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import K, LogRatio, Quantity
 from rcdiag.corrections.sequences import rows_of
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
 from rcdiag.table.segments import segment_sum
@@ -39,8 +39,7 @@ from rcdiag.table.segments import segment_sum
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+class Baseline(Struct, frozen=True):
     """Mean reward of each prompt group, or of all where no group has two rewards."""
 
     keys: NDArray[np.uint64]  # [groups] ascending
@@ -104,8 +103,7 @@ OWN = DIMENSIONS // 2  # dimensions of one id each, where there are more ids tha
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Fibonacci hashing
 
 
-@dataclass(frozen=True)
-class Buckets:
+class Buckets(Struct, frozen=True, dict=True):
     """The dimension of each token id.
 
     It depends on how frequent an id is and not on its number, so that a table whose ids are
@@ -150,8 +148,7 @@ def hashed_dimensions(keys: NDArray[np.uint64], first: int) -> tuple[NDArray[np.
 REFERENCE = "reference"
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateGradients:
+class CandidateGradients(Struct, frozen=True):
     """The candidates' gradients and the reference's by cluster, and the tails of their weights.
 
     The last column of a gradient is the sum of its weights times advantages, for `centred`.

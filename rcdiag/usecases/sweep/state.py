@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from rcdiag.corrections.apply import Settings, log_ratio
 from rcdiag.corrections.correction import Correction
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.clusters import Keys
 from rcdiag.statistics.merging import merge, merge_by_key, take_in
 from rcdiag.statistics.pair import PolicyPair
@@ -46,8 +45,7 @@ CELLS = 1 << 18
 MAX_CLUSTERS = 256
 
 
-@dataclass(frozen=True)
-class SweepPlan:
+class SweepPlan(Struct, frozen=True, dict=True):
     """What a sweep tries, declared before the pass so that the states of all batches add up."""
 
     corrections: Mapping[str, Sequence[Correction]]  # family or candidate -> its settings

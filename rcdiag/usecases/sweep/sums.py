@@ -7,16 +7,15 @@ is known from two bits per group and setting.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from functools import reduce
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import Effect, apply, log_ratio
 from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.quantities import TrueRatio, Unsafe
-from rcdiag.frozen import dataclass
 from rcdiag.usecases.sweep.by_cluster import Array, Index, Places, SumsByCluster
 from rcdiag.usecases.sweep.layout import UNKNOWN, Layout, SequenceBins
 from rcdiag.usecases.sweep.thresholds import Chunk
@@ -27,8 +26,7 @@ Bits = NDArray[np.uint8]
 UNPACKED = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Groups:
+class Groups(Struct, frozen=True):
     """The prompt groups that keep at least one sequence, and at least two: one bit for either."""
 
     keys: NDArray[np.uint64]  # [groups] ascending
@@ -69,8 +67,7 @@ LENGTHS = np.unique(
 Sums = dict[str, Array]
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """How the sequences of a chunk are added up."""
 
     cluster: Places  # the row of their cluster
@@ -128,8 +125,7 @@ def base_sums(chunk: Chunk, parts: Frame) -> Sums:
     return columns
 
 
-@dataclass(slots=True)
-class FamilySums:
+class FamilySums(Struct):
     """What the settings of a family do to some sequences, added up over all of them.
 
     Sums are by bin and column of the family's layout.
@@ -169,8 +165,7 @@ class FamilySums:
         self.most = np.maximum(self.most, most)
 
 
-@dataclass(frozen=True, slots=True)
-class FamilyEffect:
+class FamilyEffect(Struct, frozen=True):
     """What the settings of a family do to the sequences of a chunk."""
 
     family: str

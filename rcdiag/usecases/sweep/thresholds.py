@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import field
 from functools import lru_cache
 from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import Settings, WeightSums, log_ratio, token_bounds
@@ -17,7 +17,6 @@ from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.quantities import K, LogRatio, Quantity, Ratio, TrueRatio, Unsafe
 from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.statistics import statistic
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.segments import segment_max
 from rcdiag.usecases.sweep.edges import Edges
@@ -26,8 +25,7 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True, eq=False):
     """Settings [lower, upper], bounds included, as runs of bins.
 
     Bin j holds values v with edges[j - 1] < v <= edges[j]; what is above all edges, and NaN, is
@@ -37,7 +35,7 @@ class Window:
     edges: Array  # ascending
     first: Index  # [settings] first bin of each
     last: Index  # [settings] last bin of each; before the first where nothing fits
-    key: bytes = field(repr=False, compare=False)  # the same for the same settings alone
+    key: bytes  # the same for the same settings alone
 
     @classmethod
     def of(cls, lower: Array, upper: Array) -> Window:
@@ -135,8 +133,7 @@ QUANTITIES: tuple[Quantity, ...] = (
 )
 
 
-@dataclass
-class Chunk:
+class Chunk(Struct):
     """Consecutive sequences of a pair."""
 
     rows: Rows

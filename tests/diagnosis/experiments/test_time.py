@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.experiments.all_experiments import EXPERIMENTS
 from rcdiag.diagnosis.experiments.conclude import Given, experimental

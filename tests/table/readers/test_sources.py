@@ -351,9 +351,8 @@ def test_every_file_of_many_is_asked_for_its_format_once(tmp_path, monkeypatch):
     asked: list[str] = []
 
     class Counted(Peek):
-        def __init__(self, path: Path) -> None:
-            asked.append(path.name)
-            super().__init__(path)
+        def __post_init__(self) -> None:
+            asked.append(self.path.name)
 
     names = [f"step_{step}.toyjsonl" for step in range(40)]
     for name in names:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from rcdiag.results.plain import unstructured
+from rcdiag.results.plain import to_plain
 from rcdiag.statistics.intervals import jackknife_interval
 from rcdiag.usecases.replay.gradients import gradients
 from rcdiag.usecases.replay.real_updates import ModelReplay, train
@@ -179,7 +179,7 @@ def test_presets_with_the_same_pull_have_the_same_gradient(model, table):
     presets = replay_model_of(table, model_of(model), "disabled").presets
     disabled, naive = presets["disabled"], presets["naive"]
     assert disabled.after_step == naive.after_step
-    ones, others = (numbers(unstructured(one.gradient)) for one in (disabled, naive))
+    ones, others = (numbers(to_plain(one.gradient)) for one in (disabled, naive))
     assert len(ones) > 5
     assert ones == pytest.approx(others, rel=1e-9, abs=1e-12, nan_ok=True)
     exact = [key for key in ones if "by_layer" in key]

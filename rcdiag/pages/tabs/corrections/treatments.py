@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from typing import Any
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.sweep.words import as_good
 from rcdiag.results import CorrectionResult, ScoreResult, SweepResult, SweepRow
@@ -15,8 +16,7 @@ from rcdiag.results.sweep import Candidate
 NONE = "none"  # the candidate without any correction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Treatment:
+class Treatment(Struct, frozen=True, kw_only=True):
     """What one correction does to the table; presets and candidates with equal numbers share it."""
 
     names: tuple[str, ...]
