@@ -12,6 +12,7 @@ from math import log10, sqrt
 import numpy as np
 
 from rcdiag.frozen import dataclass
+from rcdiag.statistics.intervals import NORMAL
 from rcdiag.statistics.ratios import Array
 
 # Enough for the tail of a hundred million ratios; beyond, the tail is cut shorter.
@@ -114,6 +115,32 @@ def k_hat(tail: UpperTail) -> tuple[float, int]:
     if len(exceedances) < FEWEST:
         return np.nan, 0
     return with_prior(_pareto_shape(exceedances), len(exceedances)), len(exceedances)
+
+
+def squares_beyond(tail: UpperTail) -> float:
+    """Return how much larger the mean squared excess (ratio - 1)^2 may be than it seems.
+
+    A sample of a heavy tail seldom holds the ratios that its second moment is made of. The tail is
+    given a generalised Pareto distribution whose shape k is the upper end of k-hat's 95% interval
+    and whose median is that of the exceedances: m k / (2^k - 1) is its scale s, s / (1 - k) its
+    mean, and 2 s^2 / ((1 - k) (1 - 2 k)) its mean square, infinite from k = 1/2 on. What the tail
+    has then, less what its ratios in the sample have, counts with its share of all ratios. 0 where
+    there is no tail to fit.
+    """
+    shape, size = k_hat(tail)
+    if not size:
+        return 0.0
+    k = shape + NORMAL * k_hat_error(shape, size)
+    if k >= 0.5:
+        return np.inf
+    ratios = np.exp(np.sort(tail.kept)[-tail_size(tail.count) - 1 :])
+    least, above = ratios[0], ratios[1:] - ratios[0]
+    median = float(np.median(above))
+    scale = median * k / np.expm1(k * np.log(2.0)) if abs(k) > 1e-9 else median / np.log(2.0)
+    mean, square = scale / (1.0 - k), 2.0 * scale**2 / ((1.0 - k) * (1.0 - 2.0 * k))
+    whole = (least - 1.0) ** 2 + 2.0 * (least - 1.0) * mean + square
+    more = float(whole - np.square(ratios[1:] - 1.0).mean())
+    return max(more, 0.0) * len(above) / tail.count
 
 
 def _pareto_shape(exceedances: Array) -> float:
