@@ -118,10 +118,10 @@ def judged_metric(metric: Metric, suite: Suite) -> MetricValue:
     """Return one metric with its level: `unknown` too where no honest interval can be given.
 
     An interval over prompt groups needs two of them in effect (`too_few`), and an end of it that
-    hangs on ratios which the data cannot show is not given. Without it nothing is known of how far the number is from
-    that of more data, whether the metric has a guide or not; but an interval of one end may be
-    beyond a guide as a whole. A value below what the metric can be in truth is of chance alone, and
-    so is the part of an interval that lies there.
+    hangs on ratios which the data cannot show is not given. Without it nothing is known of how far
+    the number is from that of more data, whether the metric has a guide or not; but an interval of
+    one end may be beyond a guide as a whole. A value below what the metric can be in truth is of
+    chance alone, and so is the part of an interval that lies there.
     """
     return _with_level(metric, metric.value(suite), suite)
 

@@ -13,7 +13,6 @@ from functools import partial
 import numpy as np
 
 from rcdiag.statistics.intervals import jackknife_interval
-from rcdiag.statistics.pareto import squares_beyond
 from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.totals import Totals
@@ -97,4 +96,4 @@ def _largest_exponents(suite: Suite, level: str) -> Array:
     value, left_out = float(of_level(suite.point)[0]), of_level(suite.left_out)
     high = jackknife_interval(value, left_out, 0.0, suite.sizes(level))[1]
     lengths = suite.state.table.lengths.astype(np.float64) if level == "seq" else np.ones(1)
-    return (np.inf if high is None else high + squares_beyond(suite.state.tail)) * lengths
+    return (np.inf if high is None else high + suite.squares_beyond) * lengths

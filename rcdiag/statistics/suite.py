@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rcdiag.frozen import dataclass
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.pareto import UpperTail, k_hat
+from rcdiag.statistics.pareto import UpperTail, k_hat, squares_beyond
 from rcdiag.statistics.quantiles import (
     Magnitudes,
     Ordered,
@@ -212,6 +212,10 @@ class Suite:
     @cached_property
     def k_hat_seq(self) -> tuple[float, int]:
         return k_hat(UpperTail.of(self.state.table.sums["log_ratio"]))
+
+    @cached_property
+    def squares_beyond(self) -> float:
+        return squares_beyond(self.state.tail)
 
     @property
     def log_ratio_sum(self) -> float:
