@@ -21,6 +21,10 @@ KEPT = 1 << 15
 SAMPLED = 16
 # Fewer exceedances tell nothing about a tail.
 FEWEST = 5
+# From a tail index of a half on there is no second moment. Just below it is anything, and here the
+# root mean square ten times the scale: as far as an interval goes; rcdiag's proposal.
+NO_SECOND_MOMENT = 0.5
+LARGEST_SHAPE = 0.48
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +126,18 @@ def squares_beyond(tail: UpperTail) -> float:
 
     A sample of a heavy tail seldom holds the ratios that its second moment is made of. The tail is
     given a generalised Pareto distribution whose shape k is the upper end of k-hat's 95% interval
-    and whose median is that of the exceedances: m k / (2^k - 1) is its scale s, s / (1 - k) its
-    mean, and 2 s^2 / ((1 - k) (1 - 2 k)) its mean square, infinite from k = 1/2 on. What the tail
-    has then, less what its ratios in the sample have, counts with its share of all ratios. 0 where
-    there is no tail to fit.
+    and whose median m is that of the exceedances: m k / (2^k - 1) is its scale s, s / (1 - k) its
+    mean, and 2 s^2 / ((1 - k) (1 - 2 k)) its mean square. What the tail has then, less what its
+    ratios in the sample have, counts with its share of all ratios. Infinite where k-hat is 1/2 or
+    more; where it is less there is a second moment, and k is LARGEST_SHAPE at most. 0 where there
+    is no tail to fit.
     """
     shape, size = k_hat(tail)
     if not size:
         return 0.0
-    k = shape + NORMAL * k_hat_error(shape, size)
-    if k >= 0.5:
+    if shape >= NO_SECOND_MOMENT:
         return np.inf
+    k = min(shape + NORMAL * k_hat_error(shape, size), LARGEST_SHAPE)
     ratios = np.exp(np.sort(tail.kept)[-tail_size(tail.count) - 1 :])
     least, above = ratios[0], ratios[1:] - ratios[0]
     median = float(np.median(above))

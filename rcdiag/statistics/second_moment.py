@@ -13,12 +13,11 @@ from functools import partial
 import numpy as np
 
 from rcdiag.statistics.intervals import jackknife_interval
+from rcdiag.statistics.pareto import NO_SECOND_MOMENT
 from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.totals import Totals
 
-# From a tail index of a half on there is no second moment.
-NO_SECOND_MOMENT = 0.5
 # k-hat is blind to scale: however heavy, a tail of ratios near 1 moves no weighted mean.
 HARMLESS_ESS = 0.9
 # How many times the ratios that a second moment takes there must be; rcdiag's proposal.

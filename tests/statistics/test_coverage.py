@@ -190,7 +190,8 @@ def test_intervals_of_ess_reckon_with_tokens_that_the_table_does_not_have(law, g
     shares = coverage(RARE[law], groups, 500)
     of_ess = {name: share for name, share in shares.items() if name.startswith(("ess", "chi2"))}
     assert len(of_ess) == 6
-    assert too_short(of_ess) == {}
+    # 0.66 to 0.90 by the sample's own ratios: their Pareto tail is no tail of log-ratios.
+    assert {name: share["holds"] for name, share in of_ess.items() if share["holds"] < 0.87} == {}
 
 
 @pytest.mark.slow
