@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from rcdiag.results.base import LEVELS, MetricValue
 from rcdiag.results.diagnosis import Diagnosis
 from rcdiag.results.guide import Guide
+from rcdiag.statistics.intervals import too_few
 from rcdiag.statistics.metrics import BY_CLUSTERS, METRICS, Metric, measured
 from rcdiag.statistics.suite import Suite
 
@@ -117,11 +118,11 @@ def without_numbers() -> dict[str, MetricValue]:
 def judged_metric(metric: Metric, suite: Suite) -> MetricValue:
     """Return one metric with its level: `unknown` too where no honest interval can be given.
 
-    An interval over prompt groups needs two of them, and an end of it that hangs on ratios which
-    the data cannot show is not given. Without it nothing is known of how far the number is from
-    that of more data, whether the metric has a guide or not; but an interval of one end may be
-    beyond a guide as a whole. A value below what the metric can be in truth is of chance alone, and
-    so is the part of an interval that lies there.
+    An interval over prompt groups needs two of them in effect (`too_few`), and an end of it that
+    hangs on ratios which the data cannot show is not given. Without it nothing is known of how far
+    the number is from that of more data, whether the metric has a guide or not; but an interval of
+    one end may be beyond a guide as a whole. A value below what the metric can be in truth is of
+    chance alone, and so is the part of an interval that lies there.
     """
     return _with_level(metric, metric.value(suite), suite)
 
@@ -137,7 +138,7 @@ def _with_level(metric: Metric, value: MetricValue, suite: Suite) -> MetricValue
             value = replace(value, low=max(value.low, metric.least))
     if metric.most is not None and value.high is not None:
         value = replace(value, high=min(value.high, metric.most))
-    if metric.interval == BY_CLUSTERS and suite.clusters < 2:
+    if metric.interval == BY_CLUSTERS and too_few(suite.sizes(metric.level)):
         return replace(value, level="unknown")
     guide = metric.guide_on(suite)
     if guide is None:

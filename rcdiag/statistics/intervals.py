@@ -16,6 +16,8 @@ TAIL = (1.0 - COVERAGE) / 2.0  # outside, on either side
 NORMAL = 1.959963984540054  # the standard normal quantile at 0.5 + COVERAGE / 2
 # With fewer clusters an interval is a rough guess, however it is made.
 FEW_CLUSTERS = 20
+# Below, the data are nearer to one cluster than to two, and one cluster has no interval.
+LEAST_EFFECTIVE = 1.5
 
 Interval = tuple[float | None, float | None]
 NONE: Interval = (None, None)
@@ -51,10 +53,10 @@ def errors_and_reaches(
     those of Hall's cubic transformation, which takes the skewness out of a studentised mean: with
     T the mean less the truth in standard errors and g its skewness,
     T + g T^2 / 3 + g^2 T^3 / 27 + g / 6 is all but symmetric (Hall 1992, On the removal of skewness
-    by transformation, JRSS B 54(1)). Its quantile is that of Student's t with Satterthwaite's
-    degrees of freedom, (sum v)^2 / sum v^2 of the variances v of what each cluster adds, n - 1 at
-    most; and more, as far as skewness and kurtosis make a two-sided interval too short
-    (`_more_for_skewness`).
+    by transformation, JRSS B 54(1)). Its quantile is that of Student's t with one degree of freedom
+    less than there are effective clusters, (sum v)^2 / sum v^2 of the variances v of what each
+    cluster adds (Satterthwaite); and more, as far as skewness and kurtosis make a two-sided
+    interval too short (`_more_for_skewness`).
 
     Skewness and kurtosis lie half way between two estimates. Those of the influences themselves
     are too small where clusters are unequal: a few large clusters hold the third moment, and seldom
@@ -68,10 +70,31 @@ def errors_and_reaches(
         error = scale * np.sqrt(np.square(scaled).sum(axis=0) / (count * (count - 1.0)))
         sizes = (np.ones_like(influence) if sizes is None else sizes).astype(np.float64)
         skewness, excess, effective = _shape_of_sum(scaled, sizes, count)
-    quantile = student_quantile(_freedom(effective, count), TAIL) + _more_for_skewness(
-        skewness, excess
-    )
+    quantile = student_quantile(_freedom(effective), TAIL) + _more_for_skewness(skewness, excess)
     return error, _untransformed(quantile, skewness), -_untransformed(-quantile, skewness)
+
+
+def effective_clusters(sizes: Array) -> Array:
+    """Return how many clusters there are in effect, by their `sizes` [clusters, ...]: [...].
+
+    It is Satterthwaite's (sum v)^2 / sum v^2 where clusters differ, so that what each adds has a
+    variance v in proportion to its squared size. It hangs on sizes alone: by what clusters add, a
+    few large ones look harmless just where they happen to lie near the mean, and there the error is
+    too small.
+    """
+    squares = np.square(sizes.astype(np.float64) / max(float(sizes.max(initial=0.0)), 1.0))
+    total = squares.sum(axis=0)
+    return np.divide(
+        total**2, np.square(squares).sum(axis=0), out=np.zeros_like(total), where=total > 0.0
+    )
+
+
+def too_few(sizes: Array) -> bool:
+    """Tell whether clusters of these sizes [clusters] are too few, or too unequal, for an interval.
+
+    Of 15 clusters two may hold three quarters of the data; with one such there is no interval.
+    """
+    return bool(effective_clusters(sizes) < LEAST_EFFECTIVE)
 
 
 def share_interval(events: Array, sizes: Array) -> Interval:
@@ -84,7 +107,15 @@ def share_interval(events: Array, sizes: Array) -> Interval:
     Satterthwaite's degrees of freedom and more for skewed clusters, and never more than were
     counted (the effective sample size of Korn & Graubard 1998, Survey Methodology 24(2)). Ten
     events in one cluster are one.
+
+    The upper end is further where the rates of clusters differ. Events come in bursts, as large as
+    the fewest that a cluster with any has. What the count of bursts does not explain of
+    (error / share)^2 is of the rates: they move the share by a factor, as a gamma number with that
+    squared coefficient of variation, times (t / z)^2. The upper ends of count and factor are joined
+    as a hypotenuse of logs (Zou & Donner 2008, Statistics in Medicine 27(10)).
     """
+    if too_few(sizes):
+        return NONE
     share = float(events.sum() / sizes.sum())
     influence, number = influences(events[:, None], sizes[:, None])
     count = number.astype(np.float64)
@@ -95,12 +126,19 @@ def share_interval(events: Array, sizes: Array) -> Interval:
     # What the skewness of groups adds, beyond that of a Poisson count with the same error.
     beyond = np.sqrt(np.maximum(np.square(skewness) - 1.0 / relative, 0.0))
     more = _more_for_skewness(beyond, np.zeros(1))
-    quantile = student_quantile(_freedom(groups, count), TAIL) + more
+    quantile = student_quantile(_freedom(groups), TAIL) + more
     counted = float(events.sum()) / max(1.0 - share, 1e-12)
-    effective = min(relative * (NORMAL / float(quantile[0])) ** 2, counted)
-    scale = share / effective
-    low, high = _byar(effective, -NORMAL), _byar(effective + 1.0, NORMAL)
-    return scale * low, min(scale * high, 1.0)
+    wider = (float(quantile[0]) / NORMAL) ** 2
+    effective = min(relative / wider, counted)
+    up = np.log(_byar(effective + 1.0, NORMAL) / effective)
+    bursts = counted / float(events[events > 0.0].min())
+    of_rates = (1.0 / relative - 1.0 / bursts) * wider
+    if of_rates > 0.0:
+        with np.errstate(divide="ignore"):
+            factor = -np.log(of_rates * _byar(1.0 / of_rates, -NORMAL))
+        up = max(up, np.hypot(np.log(_byar(bursts + 1.0, NORMAL) / bursts), factor))
+    low = _byar(effective, -NORMAL) / effective
+    return share * low, float(np.exp(min(np.log(share) + up, 0.0)))
 
 
 def _byar(count: float, deviations: float) -> float:
@@ -109,8 +147,8 @@ def _byar(count: float, deviations: float) -> float:
     return count * max(root, 0.0) ** 3
 
 
-def _freedom(effective: Array, count: Array) -> Array:
-    return np.clip(effective, 1.0, np.maximum(count - 1.0, 1.0))
+def _freedom(effective: Array) -> Array:
+    return np.maximum(effective - 1.0, 1.0)
 
 
 def _shape_of_sum(influence: Array, sizes: Array, count: Array) -> tuple[Array, Array, Array]:
@@ -188,7 +226,8 @@ def jackknife_interval(
 
     `sizes` [clusters] are the tokens or sequences of each cluster, equal if not given. A metric
     that is never on the other side of `bound` is measured by the log of its distance from it, which
-    is less skewed, and whose interval cannot pass the bound. No ends where a value is not finite.
+    is less skewed, and whose interval cannot pass the bound. No ends where a value is not finite,
+    nor where clusters are `too_few`.
     """
     return jackknife_intervals([Replicates(value, left_out, bound, sizes)])[0]
 
@@ -240,6 +279,8 @@ def jackknife_intervals(metrics: Sequence[Replicates]) -> list[Interval]:
     for number, metric in enumerate(metrics):
         if not np.isfinite(metric.left_out).all():
             continue
+        if metric.sizes is not None and too_few(metric.sizes):
+            continue
         if np.ptp(metric.left_out) <= 1e-12 * abs(metric.value):
             intervals[number] = metric.value, metric.value
         elif (logs_of := metric.log_distances) is None:
@@ -285,9 +326,12 @@ def ratio_errors(numerators: Array, denominators: Array) -> tuple[Array, NDArray
 
 
 def ratio_interval(numerators: Array, denominators: Array) -> tuple[Array, Array]:
-    """Return both ends of the 95% interval of a quotient of sums by bin; NaN below two clusters."""
+    """Return both ends of the 95% interval of a quotient of sums by bin; NaN of too few clusters.
+
+    See `too_few`.
+    """
     influence, clusters = influences(numerators, denominators)
-    enough = clusters >= 2
+    enough = effective_clusters(denominators) >= LEAST_EFFECTIVE
     with np.errstate(divide="ignore", invalid="ignore"):
         value = numerators.sum(axis=0) / denominators.sum(axis=0)
     low, high = np.full_like(value, np.nan), np.full_like(value, np.nan)

@@ -12,6 +12,7 @@ from math import log10, sqrt
 import numpy as np
 from msgspec import Struct
 
+from rcdiag.statistics.intervals import NORMAL
 from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.ratios import Array
 
@@ -21,6 +22,10 @@ KEPT = 1 << 15
 SAMPLED = 16
 # Fewer exceedances tell nothing about a tail.
 FEWEST = 5
+# From a tail index of a half on there is no second moment. Just below it is anything, and here the
+# root mean square ten times the scale: as far as an interval goes; rcdiag's proposal.
+NO_SECOND_MOMENT = 0.5
+LARGEST_SHAPE = 0.48
 
 
 class UpperTail(Struct, frozen=True):
@@ -112,6 +117,33 @@ def k_hat(tail: UpperTail) -> tuple[float, int]:
     if len(exceedances) < FEWEST:
         return np.nan, 0
     return with_prior(_pareto_shape(exceedances), len(exceedances)), len(exceedances)
+
+
+def squares_beyond(tail: UpperTail) -> float:
+    """Return how much larger the mean squared excess (ratio - 1)^2 may be than it seems.
+
+    A sample of a heavy tail seldom holds the ratios that its second moment is made of. The tail is
+    given a generalised Pareto distribution whose shape k is the upper end of k-hat's 95% interval
+    and whose median m is that of the exceedances: m k / (2^k - 1) is its scale s, s / (1 - k) its
+    mean, and 2 s^2 / ((1 - k) (1 - 2 k)) its mean square. What the tail has then, less what its
+    ratios in the sample have, counts with its share of all ratios. Infinite where k-hat is 1/2 or
+    more; where it is less there is a second moment, and k is LARGEST_SHAPE at most. 0 where there
+    is no tail to fit.
+    """
+    shape, size = k_hat(tail)
+    if not size:
+        return 0.0
+    if shape >= NO_SECOND_MOMENT:
+        return np.inf
+    k = min(shape + NORMAL * k_hat_error(shape, size), LARGEST_SHAPE)
+    ratios = np.exp(np.sort(tail.kept)[-tail_size(tail.count) - 1 :])
+    least, above = ratios[0], ratios[1:] - ratios[0]
+    median = float(np.median(above))
+    scale = median * k / np.expm1(k * np.log(2.0)) if abs(k) > 1e-9 else median / np.log(2.0)
+    mean, square = scale / (1.0 - k), 2.0 * scale**2 / ((1.0 - k) * (1.0 - 2.0 * k))
+    whole = (least - 1.0) ** 2 + 2.0 * (least - 1.0) * mean + square
+    more = float(whole - np.square(ratios[1:] - 1.0).mean())
+    return max(more, 0.0) * len(above) / tail.count
 
 
 def _pareto_shape(exceedances: Array) -> float:

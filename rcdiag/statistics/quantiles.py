@@ -9,7 +9,13 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums, content_order
-from rcdiag.statistics.intervals import NONE, Interval, errors_and_reaches, influences
+from rcdiag.statistics.intervals import (
+    NONE,
+    Interval,
+    errors_and_reaches,
+    influences,
+    too_few,
+)
 from rcdiag.statistics.ratios import Array
 
 # Bins are cut from the bits of a float32: 1,024 to each factor of two, from 2^-40 to 2^31. Their
@@ -186,10 +192,10 @@ def quantile_interval(ordered: Ordered, below: SharesBelow, share: float) -> Int
     """Return the quantiles at both ends of the 95% interval of the share that is below.
 
     How far that interval reaches down and up is known at the coarse bin edges; its log is
-    interpolated over the logit of the share. None where no edge tells the clusters apart. Source:
-    Woodruff 1952, JASA 47.
+    interpolated over the logit of the share. None where no edge tells the clusters apart, or where
+    they are too few. Source: Woodruff 1952, JASA 47.
     """
-    if not len(below.reached):
+    if not len(below.reached) or too_few(below.tokens[:, 0]):
         return NONE
     above = int(np.searchsorted(below.reached, share))
     nearest = slice(max(above - 1, 0), above + 1)  # on either side

@@ -13,12 +13,11 @@ from functools import partial
 import numpy as np
 
 from rcdiag.statistics.intervals import jackknife_interval
+from rcdiag.statistics.pareto import NO_SECOND_MOMENT
 from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.totals import Totals
 
-# From a tail index of a half on there is no second moment.
-NO_SECOND_MOMENT = 0.5
 # k-hat is blind to scale: however heavy, a tail of ratios near 1 moves no weighted mean.
 HARMLESS_ESS = 0.9
 # How many times the ratios that a second moment takes there must be; rcdiag's proposal.
@@ -78,8 +77,9 @@ def is_observable(suite: Suite, level: str) -> bool:
 def largest_growth(suite: Suite, level: str) -> float:
     """Return how large E[ratio^2] / E[ratio]^2 may be by the lognormal law, e^{v T} over lengths T.
 
-    v is the upper end of the 95% interval of the variance of log-ratios per token. Infinite where
-    the interval has no end.
+    v is the upper end of the 95% interval of the variance of log-ratios per token, and what the
+    Pareto tail of the tokens' ratios may have beyond the sample (`squares_beyond`). Infinite where
+    the interval has no end, or that tail no second moment.
     """
     exponents = _largest_exponents(suite, level)
     return float(np.exp(exponents).mean())
@@ -95,4 +95,4 @@ def _largest_exponents(suite: Suite, level: str) -> Array:
     value, left_out = float(of_level(suite.point)[0]), of_level(suite.left_out)
     high = jackknife_interval(value, left_out, 0.0, suite.sizes(level))[1]
     lengths = suite.state.table.lengths.astype(np.float64) if level == "seq" else np.ones(1)
-    return (np.inf if high is None else high) * lengths
+    return (np.inf if high is None else high + suite.squares_beyond) * lengths

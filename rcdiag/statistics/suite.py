@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.pareto import UpperTail, k_hat
+from rcdiag.statistics.pareto import UpperTail, k_hat, squares_beyond
 from rcdiag.statistics.quantiles import (
     Magnitudes,
     Ordered,
@@ -189,6 +189,10 @@ class Suite(Struct, dict=True):
     @cached_property
     def k_hat_seq(self) -> tuple[float, int]:
         return k_hat(UpperTail.of(self.state.table.sums["log_ratio"]))
+
+    @cached_property
+    def squares_beyond(self) -> float:
+        return squares_beyond(self.state.tail)
 
     @property
     def log_ratio_sum(self) -> float:

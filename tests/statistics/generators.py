@@ -42,11 +42,11 @@ WITH_EFFECTS = ("effects", "both", "giants")
 Array = np.ndarray
 
 
-def _tokens(law: str, spread: float) -> tuple[Array, Array]:
+def _tokens(law: str, spread: float, cut: float) -> tuple[Array, Array]:
     """Return quantiles of x in the middle of equal shares, and their weights."""
     shares = (np.arange(1_000_000) + 0.5) / 1_000_000
     if law == "student":
-        x = np.clip(t.ppf(shares, 3) * spread / np.sqrt(3.0), -CUT, CUT)
+        x = np.clip(t.ppf(shares, 3) * spread / np.sqrt(3.0), -cut, cut)
     else:
         x = norm.ppf(shares) * spread - spread**2 / 2.0
     return x, np.full(len(x), 1.0 / len(x))
@@ -58,6 +58,7 @@ class Generator:
 
     law: str
     spread: float
+    cut: float = CUT  # of `student`
 
     def pair(self, seed: int, groups: int) -> PolicyPair:
         """Draw a table of some groups."""
@@ -77,7 +78,9 @@ class Generator:
     def _log_ratio(self, random: np.random.Generator, lengths: Array, group: Array) -> Array:
         spread, tokens = self.spread, int(lengths.sum())
         if self.law == "student":
-            return np.clip(random.standard_t(3, tokens) * spread / np.sqrt(3.0), -CUT, CUT)
+            return np.clip(
+                random.standard_t(3, tokens) * spread / np.sqrt(3.0), -self.cut, self.cut
+            )
         if self.law in WITH_EFFECTS:
             a, c = (cut_normal(random, int(group.max()) + 1)[group] for _ in range(2))
             b, d = (cut_normal(random, len(group)) for _ in range(2))
@@ -96,7 +99,7 @@ class Generator:
         return _of_effects(self.spread) if self.law in WITH_EFFECTS else self._of_tokens()
 
     def _of_tokens(self) -> dict[str, float]:
-        x, weights = _tokens(self.law, self.spread)
+        x, weights = _tokens(self.law, self.spread, self.cut)
 
         def mean(values: Array) -> float:
             return float(values @ weights)
@@ -198,12 +201,15 @@ FAR_APART = {
     "correlated, far apart": Generator("correlated", 0.1),
     "effects, far apart": Generator("effects", 0.1),
 }
+# Tokens that are rarer than one in the table hold a fifth of E[(ratio - 1)^2].
+RARE = {"student, cut at 3 nats": Generator("student", 0.04, cut=3.0)}
 
 
 def coverage(law: Generator, groups: int, runs: int) -> dict[str, dict[str, float]]:
     """Return by metric what share of intervals hold the truth, lie above it, below it, lack an end.
 
-    An end that is not given holds whatever is true.
+    An end that is not given holds whatever is true. A number of which neither is given has the
+    level unknown; `given` is the share of the others, and all that is said of intervals is of them.
     """
     counts = {name: Counter[str]() for name in law.truth}
     for seed in range(runs):
@@ -211,15 +217,24 @@ def coverage(law: Generator, groups: int, runs: int) -> dict[str, dict[str, floa
         for name, truth in law.truth.items():
             value = judged_metric(METRICS[name], suite)
             low, high = value.low, value.high
+            if low is None and high is None:
+                # A share that no token has is no number to judge.
+                assert value.level == "unknown" or value.value == 0.0, (name, value)
+                continue
             counts[name].update(
+                given=1,
                 truth_below=int(low is not None and truth < low),
                 truth_above=int(high is not None and truth > high),
                 without_both_ends=int(low is None or high is None),
             )
     return {
         name: {
-            "holds": round(1.0 - (count["truth_below"] + count["truth_above"]) / runs, 4),
-            **{key: round(count[key] / runs, 4) for key in sorted(count)},
+            "given": round(count["given"] / runs, 4),
+            "holds": round(1.0 - (below + above) / max(count["given"], 1), 4),
+            "truth_above": round(above / max(count["given"], 1), 4),
+            "truth_below": round(below / max(count["given"], 1), 4),
+            "without_both_ends": round(count["without_both_ends"] / max(count["given"], 1), 4),
         }
         for name, count in counts.items()
+        for below, above in [(count["truth_below"], count["truth_above"])]
     }

@@ -99,14 +99,21 @@ def label(axis: str, value: float) -> str | None:
     return labels[bisect_right([*edges, float(labels[-1][3:])], value)]
 
 
-def interval_of(values: dict[int, list[float]]) -> tuple[float, float]:
+def interval_of(values: dict[int, list[float]]) -> tuple[float, float] | tuple[None, None]:
     """Return the interval of a mean from values by cluster."""
     return interval_of_quotient([(sum(own), float(len(own))) for own in values.values()])
 
 
-def interval_of_quotient(clusters: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the jackknife's interval of a sum over a sum of clusters, by its definition."""
+def interval_of_quotient(
+    clusters: list[tuple[float, float]],
+) -> tuple[float, float] | tuple[None, None]:
+    """Return the jackknife's interval of a sum over a sum of clusters, by its definition.
+
+    No ends of clusters that are less than one and a half by their sizes.
+    """
     count = len(clusters)
+    if sum(b**2 for _, b in clusters) ** 2 < 1.5 * sum(b**4 for _, b in clusters):
+        return None, None
     above, below = (sum(side) for side in zip(*clusters, strict=True))
     value = above / below
     lost = [(count - 1) * (value - (above - a) / (below - b)) for a, b in clusters]
@@ -128,7 +135,7 @@ def interval_of_quotient(clusters: list[tuple[float, float]]) -> tuple[float, fl
     flat = (flat / count + pooled_flat / freedom) / 2
     z = norm.ppf(0.975)
     more = g**2 * (z**4 + 2 * z**2 - 3) / 18 - flat * (z**2 - 3) / 12
-    reach = t.ppf(0.975, min(max(freedom, 1.0), count - 1)) + z * more
+    reach = t.ppf(0.975, max(freedom - 1.0, 1.0)) + z * more
 
     def untransformed(y: float) -> float:
         return float(3 / g * (np.cbrt(1 + g * (y - g / 6)) - 1)) if abs(g) > 1e-9 else y

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from scipy.stats import chi2, kurtosis, norm, skew, spearmanr, t
 
 from rcdiag.statistics.intervals import (
+    effective_clusters,
     errors_and_reaches,
     jackknife_interval,
     ratio_errors,
+    ratio_interval,
     share_interval,
     standard_error,
     t_quantile,
+    too_few,
 )
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.suite import Suite
@@ -61,10 +64,45 @@ def test_degrees_of_freedom_are_those_of_the_clusters_that_hold_the_data():
     sizes = np.array([1000.0] * 4 + [1.0] * 396)[:, None]
     signs = np.where(np.arange(400) % 2, -1.0, 1.0)[:, None]
     _, down, up = errors_and_reaches(sizes * signs, 400, sizes)
-    assert t.ppf(0.975, 5) < up[0] < t.ppf(0.975, 3)
+    assert up[0] == pytest.approx(t.ppf(0.975, 3), rel=0.02)
     assert down[0] == pytest.approx(up[0])
     _, _, equal = errors_and_reaches(signs, 400)
     assert equal[0] == pytest.approx(t.ppf(0.975, 399), rel=0.01)
+
+
+def test_clusters_count_as_many_as_would_vary_as_much_if_they_were_equal():
+    assert effective_clusters(np.full((7, 1), 3.0)) == pytest.approx(7.0)
+    assert effective_clusters(np.array([1000.0] * 4 + [1.0] * 396)) == pytest.approx(4.0, rel=1e-3)
+    # What the variance of a mean of 15 clusters is estimated with, if they differ, as a chi-squared
+    # number: its degrees of freedom are 2 mean^2 / variance.
+    sizes = np.array([40.0, 40.0] + [2.0] * 13)
+    squares = np.square(sizes * np.random.default_rng(0).standard_normal((400_000, 15))).sum(axis=1)
+    assert effective_clusters(sizes) == pytest.approx(
+        2.0 * squares.mean() ** 2 / squares.var(), rel=0.02
+    )
+
+
+@pytest.mark.parametrize(("sizes", "few"), [([40.0] + [2.0] * 7, True), ([40.0, 40.0, 2.0], False)])
+def test_one_cluster_with_nearly_all_data_has_no_interval(sizes, few):
+    sizes = np.array(sizes)
+    events = np.arange(len(sizes)) % 2.0
+    left_out = np.random.default_rng(0).standard_normal(len(sizes))
+    assert too_few(sizes) == few
+    assert (jackknife_interval(1.0, left_out, None, sizes) == (None, None)) == few
+    assert (share_interval(events, sizes) == (None, None)) == few
+    low, _ = ratio_interval(left_out[:, None] + sizes[:, None], sizes[:, None])
+    assert np.isnan(low[0]) == few
+
+
+def test_the_interval_of_a_share_holds_it_where_clusters_have_rates_of_their_own():
+    """15 clusters with exponential rates: a Poisson count of effective events has 90%."""
+    random = np.random.default_rng(0)
+    sizes, rate, hits = np.full(15, 1000.0), 0.01, 0
+    for _ in range(1000):
+        events = random.poisson(rate * random.exponential(size=15) * sizes).astype(float)
+        low, high = share_interval(events, sizes)
+        hits += low <= rate <= high
+    assert 0.93 <= hits / 1000 <= 0.98
 
 
 @pytest.mark.parametrize("count", [1, 2, 6, 40])

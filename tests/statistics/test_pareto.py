@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import genpareto, norm
 
-from rcdiag.statistics.pareto import UpperTail, k_hat, k_hat_error, reliable_below
+from rcdiag.statistics.pareto import (
+    UpperTail,
+    k_hat,
+    k_hat_error,
+    reliable_below,
+    squares_beyond,
+)
 from tests.builders import summed
 from tests.statistics.oracle import pareto_k_hat
 
@@ -131,3 +138,27 @@ def test_blocks_in_any_order_keep_the_largest(monkeypatch, order):
     tail = UpperTail.of_blocks(np.split(values, [16, 1600, 1616]))
     assert (tail.count, tail.not_numbers) == (4000, 1)
     np.testing.assert_array_equal(np.sort(tail.kept), np.sort(values[np.isfinite(values)])[-50:])
+
+
+@pytest.mark.parametrize("shape", [0.0, 0.2, 0.3])
+def test_what_a_pareto_tail_may_have_beyond_the_sample_is_its_second_moment(shape):
+    """Ratios of 1, and a tail of quantiles; k-hat's interval holds the shape: the end is more."""
+    count, tail = 40_000, 600
+    above = genpareto(shape, scale=0.1).ppf((np.arange(tail) + 0.5) / tail)
+    log_ratio = np.concatenate([np.zeros(count - tail), np.log1p(above)])
+    beyond = squares_beyond(UpperTail.of(log_ratio))
+    k, size = k_hat(UpperTail.of(log_ratio))
+    assert size == tail
+    k += norm.ppf(0.975) * k_hat_error(k, size)
+    scale = np.median(above) / genpareto(k).median()
+    largest = genpareto(k, scale=scale).moment(2)
+    assert beyond == pytest.approx((largest - np.square(above).mean()) * tail / count, rel=1e-6)
+    assert beyond > (genpareto(shape, scale=0.1).moment(2) - np.square(above).mean()) * tail / count
+
+
+def test_a_tail_without_a_second_moment_has_no_bound():
+    for shape, bounded in ((0.45, True), (0.6, False)):
+        above = genpareto(shape, scale=0.1).ppf((np.arange(600) + 0.5) / 600)
+        log_ratio = np.concatenate([np.zeros(39_400), np.log1p(above)])
+        assert np.isfinite(squares_beyond(UpperTail.of(log_ratio))) == bounded
+    assert squares_beyond(UpperTail.of(np.zeros(1000))) == 0.0

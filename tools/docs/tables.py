@@ -375,7 +375,7 @@ COVERED = ("k1_kl", "k2_kl", "k3_kl", "prob_diff_mean", "ess_token", "chi2_token
 
 
 def coverage() -> str:
-    """How often intervals hold the truth: the least and the most of all numbers of groups."""
+    """How often intervals, where given, hold the truth: least and most of all numbers of groups."""
     measured = _measured("coverage")
     now = _least_and_most(measured["results"])
     return _table(
@@ -393,7 +393,8 @@ def _least_and_most(results: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
     shares: dict[str, dict[str, list[float]]] = {}
     for result in results:
         for name, share in result["metrics"].items():
-            shares.setdefault(result["law"], {}).setdefault(name, []).append(share["holds"])
+            of_law = shares.setdefault(result["law"], {}).setdefault(name, [])
+            of_law += [share["holds"]] * (share["given"] > 0.0)
     return {
         law: {
             name: f"{100 * min(each):.0f} to {100 * max(each):.0f}" for name, each in cells.items()

@@ -143,7 +143,7 @@ class Metric(Struct, frozen=True, kw_only=True):
         if self.from_suite is None:
             assert self.from_totals is not None
             value = float(self.from_totals(suite.point)[0])
-            if self.counts is None or not value > 0.0 or suite.clusters < 2:
+            if self.counts is None or not value > 0.0:
                 return value, NONE
             return value, share_interval(suite.rows.column(self.counts), suite.sizes(self.level))
         if self.of_log_ratios and np.isnan(suite.log_ratio_sum):
