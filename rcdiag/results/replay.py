@@ -365,7 +365,7 @@ class Coefficients(Part):
     abs_sum: Annotated[
         float,
         Doc(
-            "Sum of the sizes of the coefficients: all the pull there is.",
+            "Sum of the sizes of the coefficients.",
             unit=_PER,
             formula="sum |c|; " + _C,
             healthy="no bound; compare presets with each other",
@@ -405,7 +405,7 @@ class Shares(Part):
     by_length: Annotated[
         list[float],
         Doc(
-            "Share of the pull that each quarter of the sequences by length gets, the shortest "
+            "Share of sum |c| that each quarter of the sequences by length gets, the shortest "
             "first.",
             unit="share",
             formula="sum |c| of the quarter / sum |c|; " + _C,
@@ -418,7 +418,7 @@ class Shares(Part):
     tokens_by_length: Annotated[
         list[float],
         Doc(
-            "Share of the pull that each quarter of the sequences by length would get by its "
+            "Share of sum |c| that each quarter of the sequences by length would get by its "
             "tokens alone.",
             unit="share",
             formula="tokens of the quarter / all tokens",
@@ -431,7 +431,7 @@ class Shares(Part):
     positive_advantage: Annotated[
         float,
         Doc(
-            "Share of the pull that tokens of positive advantage get.",
+            "Share of sum |c| that tokens of positive advantage get.",
             unit="share",
             formula="sum |c| where A > 0 / sum |c|; " + _C,
             healthy="no bound; the clip takes ratios above it from A > 0, below it from A < 0",
@@ -442,7 +442,7 @@ class Shares(Part):
     negative_advantage: Annotated[
         float,
         Doc(
-            "Share of the pull that tokens of negative advantage get.",
+            "Share of sum |c| that tokens of negative advantage get.",
             unit="share",
             formula="sum |c| where A < 0 / sum |c|; " + _C,
             healthy="no bound; see positive_advantage",
@@ -453,7 +453,7 @@ class Shares(Part):
     top_tokens: Annotated[
         float,
         Doc(
-            "Share of the pull that the 1% of tokens with the largest coefficients get, one token "
+            "Share of sum |c| that the 1% of tokens with the largest coefficients get, one token "
             "at least.",
             unit="share",
             formula="sum of the largest 1% of |c| / sum |c|; " + _C,
@@ -465,10 +465,10 @@ class Shares(Part):
     top_sequences: Annotated[
         float,
         Doc(
-            "Share of the pull that the 1% of sequences with the most get, one sequence at least.",
+            "Share of sum |c| that the 1% of sequences with the most get, one sequence at least.",
             unit="share",
             formula="sum |c| of the largest 1% of sequences / sum |c|; " + _C,
-            healthy="ideal 1% or one sequence's even share; for bounds see health.top_sequences",
+            healthy="near top_sequences_uncorrected; for bounds see health.top_sequences",
             example=_PULLED + "0.5556",
             see=("health.top_sequences", "sequences"),
             heading="top 1%",
@@ -477,7 +477,7 @@ class Shares(Part):
     sequences: Annotated[
         list[float],
         Doc(
-            "Share of the pull that each sequence gets, the largest first, at most 100 of them.",
+            "Share of sum |c| that each sequence gets, the largest first, at most 100 of them.",
             unit="share",
             formula="sum |c| of the sequence / sum |c|; " + _C,
             example=_PULLED + "0.5556, 0.4444",
@@ -494,6 +494,19 @@ class Shares(Part):
             see=("coefficients", "edges", "counts"),
         ),
     ]
+    top_sequences_uncorrected: Annotated[
+        float | None,
+        Doc(
+            "What top_sequences is where every ratio and weight is 1 and nothing is rejected: the "
+            "part that lengths, advantages and the aggregation alone give to the largest 1% of the "
+            "sequences. Null where every advantage is 0, and in older documents.",
+            unit="share",
+            formula="sum |c| of the largest 1% of sequences / sum |c|, c of the loss at ratio 1",
+            healthy="no bound; what top_sequences is compared with",
+            example=_PULLED + "0.6",
+            see=("top_sequences", "health.top_sequences"),
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

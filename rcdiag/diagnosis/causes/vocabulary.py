@@ -55,7 +55,7 @@ def _sums(law: Law) -> dict[str, Any]:
     (mean, z), (inverse, inverse_z) = law.ratio_mean, law.inverse_mean
     return fact(
         "E[ratio] and E[1 / ratio]",
-        "the trainer's probabilities does not sum to 1",
+        "the trainer's probabilities do not sum to 1",
         ratio=mean,
         ratio_z=z,
         inverse=inverse,
@@ -69,7 +69,7 @@ def _of_block(law: Law, block: tuple[int, int]) -> dict[str, Any]:
     inside = (ids >= block[0]) & (ids <= block[1])
     return fact(
         "mean log-ratio by token id",
-        "a range of ids stands apart",
+        "one range of ids differs",
         these=float(law.log_ratio[inside].mean()),
         others=float(law.log_ratio[~inside].mean()) if not inside.all() else 0.0,
     )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 from rcdiag.formats import effective, fraction, part_of, with_interval
 from rcdiag.frozen import dataclass
-from rcdiag.results import CorrectionResult, ScoreResult, SequenceTokens
+from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, SequenceTokens
+from rcdiag.statistics.metrics import METRICS
+from rcdiag.statistics.metrics.expected import lowered_ess_guide
 
 
 def answer(result: ScoreResult) -> str:
@@ -23,12 +26,25 @@ def answer(result: ScoreResult) -> str:
         if ess.value is not None
         else ""
     )
-    return f"KL({result.behavior} || {result.target}) {with_interval(k3)} nats a token{sequences}"
+    return f"KL({result.behavior} || {result.target}) {with_interval(k3)} nats per token{sequences}"
 
 
 def alone(policy: str) -> str:
     """Say that a table has one policy."""
-    return f"the table has one policy, {policy}: a mismatch needs two"
+    return f"none: {policy} is the only policy, and a mismatch needs two"
+
+
+def limits(name: str, value: MetricValue) -> str:
+    """Write the bounds of a number's levels, warning first; empty where it is not judged."""
+    guide = METRICS[name].guide
+    if guide is None:
+        return ""
+    if name == "ess_seq" and value.expected is not None:
+        guide = lowered_ess_guide(guide, value.expected)
+    bounds = [f"{bound:.3g}" for bound in (guide.warning, guide.error) if isfinite(bound)]
+    if guide.around is None:
+        return ", ".join(bounds)
+    return f"{f'{guide.around:g}' if guide.around else ''}±{', ±'.join(bounds)}"
 
 
 def clusters(result: ScoreResult) -> str:

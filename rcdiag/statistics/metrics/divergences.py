@@ -23,8 +23,8 @@ K3_KL = Metric(
     name="k3_kl",
     family=MAGNITUDE,
     label="KL by k3",
-    says="An estimate of KL(behavior || target) per token. It is never negative, and steady where "
-    "the mismatch is small; single tokens of a large ratio rule it where it is not.",
+    says="An estimate of KL(behavior || target) per token. It is never negative, and has a low "
+    "variance where the mismatch is small; elsewhere a few tokens with a large ratio dominate it.",
     formula="E[ratio - 1 - log_ratio]",
     unit="nats",
     ideal=0.0,

@@ -65,8 +65,8 @@ def table(sequences: int, clusters: int) -> list[str]:
 
 def not_numbers(tokens: int) -> str:
     return (
-        f"{plural(tokens, 'unmasked log-prob')} {'is' if tokens == 1 else 'are'} NaN, infinite or "
-        "positive: repair the dump before correcting."
+        f"{plural(tokens, 'unmasked log-prob')} {'is' if tokens == 1 else 'are'} NaN, infinite, "
+        "positive or below -1e12: repair the dump before correcting."
     )
 
 
@@ -182,7 +182,7 @@ def unresolved(near: Sequence[str], scores: Scores) -> str:
     return (
         "The reference is too noisy: without correction bias² may be anything up to "
         f"{number(scores.most_bias('none'))} times the variance of a batch. More sequences would "
-        f"tell; until then these cannot be distinguished: {listed(near)}."
+        f"decide; until then these cannot be distinguished: {listed(near)}."
     )
 
 
