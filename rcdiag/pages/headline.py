@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,7 +186,10 @@ def _about(result: Result) -> str:
     names = [Path(str(path)).name for path in dump]
     table = names[0] if names else "table"
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    size = f"{plural(result.num_sequences, 'response')}, {plural(result.num_tokens, 'token')}"
+    left_out = getattr(result, "rows_left_out", 0)
+    without = f" ({left_out:,} left out)" if left_out else ""
+    size = f"{plural(result.num_sequences, 'response')}{without}, "
+    size += plural(result.num_tokens, "token")
     return f"{table}{more}, {size}"
 
 
@@ -199,7 +203,8 @@ def fact_text(entry: Mapping[str, Any]) -> str:
             continue  # the ends of an interval stand behind its number
         # The number that the entry is named after stands without a name of its own.
         if name == "value" or name in str(entry["name"]).split():
-            known = isinstance(value, float) and low is not None and high is not None
+            ends = [end for end in (low, high) if isinstance(end, float) and isfinite(end)]
+            known = isinstance(value, float) and len(ends) == 2
             interval = MetricValue(value=value, low=low, high=high)
             written.append(with_interval(interval) if known else _value(value))
         elif name[-1:].isdigit():  # would run into its value: `step_4 = 0`

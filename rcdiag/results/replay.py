@@ -11,6 +11,7 @@ from rcdiag.frozen import dataclass
 from rcdiag.results.base import (
     ADDED,
     FORMAT_VERSION,
+    SPARSE,
     Behavior,
     Config,
     EmptySequences,
@@ -506,7 +507,7 @@ class Shares(Part):
             example=_PULLED + "0.6",
             see=("top_sequences", "health.top_sequences"),
         ),
-    ] = None
+    ] = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -172,7 +172,7 @@ def contradiction(table: pa.Table, name: str, value: Any) -> int | None:
 def refusal(where: str, name: str, value: Any, own: Any) -> RcdiagError:
     """Return the error for a dump that has a given column with another value."""
     return RcdiagError(
-        f"{where}: `{name}` is {own}, which contradicts {_setting(name, value)}",
+        f"{where}: `{name}` is {own}, but {_setting(name, value)} is given",
         hint="leave it out: a given value only fills in what the dump does not have",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from rcdiag.formats import effective, fraction, part_of, with_interval
+from rcdiag.formats import effective, fraction, part_of, plural, with_interval
 from rcdiag.frozen import dataclass
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, SequenceTokens
 from rcdiag.statistics.metrics import METRICS
@@ -21,8 +21,8 @@ def answer(result: ScoreResult) -> str:
     if k3.value is None:
         return "no number of the mismatch can be computed"
     sequences = (
-        f", effective sequences {effective(ess.value * result.num_sequences)} of "
-        f"{result.num_sequences:,}"
+        f", ESS {effective(ess.value * result.num_sequences)} of "
+        f"{plural(result.num_sequences, 'sequence')}"
         if ess.value is not None
         else ""
     )

@@ -39,7 +39,7 @@ def configuration(advice: Recommendation, trainer: str, candidate: str | None = 
             hint=f"fix the cause; {setting('candidate', 'NAME')} writes a correction anyway",
         )
     name = advice.choice or "none"
-    comments = [f"# {name} ({advice.answer})", *(f"# {reason}" for reason in advice.reasons)]
+    comments = [f"# {name}: {advice.answer}", *(f"# {reason}" for reason in advice.reasons)]
     if advice.choice is None:
         comments.append(f"# {setting('candidate', 'NAME')} writes one of them")
     try:

@@ -195,8 +195,8 @@ def choice(best: str, chosen: str, near: Sequence[str], scores: Scores) -> str:
             f"{lowest}; not distinguishable from it: {listed(others)}." if others else f"{lowest}."
         )
     return (
-        f"{lowest}; {chosen} ({_parts(chosen, scores)}) is the simplest of the {len(near)} that "
-        "cannot be distinguished from it."
+        f"{lowest}; {'no correction' if chosen == 'none' else chosen} ({_parts(chosen, scores)}) "
+        f"is the simplest of {len(near)} that are within one standard error of it."
     )
 
 
