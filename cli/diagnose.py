@@ -14,14 +14,12 @@ EPILOG = """Examples
 
 `rcdiag diagnose sample_data/stale.parquet --model sample_data/policy/step_8 --html cause.html`
 
-`rcdiag diagnose sample_data/rollouts.parquet --model 'sample_data/policy/step_{{step}}'
+`rcdiag diagnose sample_data/rollouts.parquet --model 'sample_data/policy/step_{step}'
 --checkpoint sample_data/policy --budget 60`"""
 
 TrainersModel = Annotated[
     str | None,
-    typer.Option(
-        metavar="PATH", help="The trainer's checkpoint folder; {{step}} is each row's step"
-    ),
+    typer.Option(metavar="PATH", help="The trainer's checkpoint folder; {step} is each row's step"),
 ]
 Checkpoints = Annotated[
     list[str] | None,

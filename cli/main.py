@@ -65,9 +65,11 @@ def _run() -> None:
 
 
 def _refuse(message: str, hint: str) -> NoReturn:
-    print(f"error: {visible(message)}", file=sys.stderr)
+    from rcdiag.errors import on_command_line
+
+    print(f"error: {visible(on_command_line(message))}", file=sys.stderr)
     if hint:
-        print(f"hint: {visible(hint)}", file=sys.stderr)
+        print(f"hint: {visible(on_command_line(hint))}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -13,8 +13,9 @@ from cli.freed_memory import allow_collection, hold_collection, resume_collectio
 from cli.options import FailOn
 from cli.terminal.console import write_out
 from cli.terminal.screen import Screen, closing_line
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, on_command_line
 from rcdiag.files import write_text
+from rcdiag.formats import plural
 from rcdiag.results import to_json
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def finish(
         hold_collection()  # figures in files leave much behind, a page does not
     if html is not None or drawing is not None:
         try:
-            paths += rcdiag.report(
+            made = rcdiag.report(
                 document,
                 html,
                 plots=None if drawing is None else drawing.folder,
@@ -102,13 +103,17 @@ def finish(
             )
         finally:
             allow_collection()
+        figures = [path for path in made if drawing is not None and drawing.folder in path.parents]
+        paths += [path for path in made if path not in figures]
     # Before the result, whose last lines stay the last: verdict, cause, what to run next.
     for path in paths:
         screen.wrote(path)
+    if drawing is not None:
+        screen.wrote(drawing.folder, plural(len(figures), "file"))
     if instead is None:
         screen.show(document)
     else:
-        text = instead(document)
+        text = on_command_line(instead(document))
         screen.say(closing_line(document))
         write_out(text)
     screen.exit(document, fail_on)

@@ -30,6 +30,15 @@ Emit = Annotated[
         rich_help_panel=options.OUTPUT,
     ),
 ]
+Trainer = Annotated[
+    str | None,
+    typer.Option(
+        "--trainer",
+        metavar="NAME",
+        help="Trainer whose default is shown beside the choice ({trainers}); no number depends on "
+        "it; default that of --emit, else verl",
+    ),
+]
 CandidateName = Annotated[
     str | None,
     typer.Option(
@@ -49,6 +58,7 @@ def sweep(
     column: options.Column = None,
     format: options.Format = None,
     given: options.Given = None,
+    trainer: Trainer = None,
     emit: Emit = None,
     candidate: CandidateName = None,
     on: options.On = "local",
@@ -86,6 +96,7 @@ def sweep(
             columns=options.parse_columns(column),
             format=format,
             given=options.parse_given(given),
+            trainer=trainer or emit or "verl",
             emit=emit,
             candidate=candidate,
             rows=rows,

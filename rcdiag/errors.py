@@ -90,6 +90,15 @@ def setting(name: str, value: object = None, option: str = "") -> str:
     return f"`{name}={value}` ({option} {value})"
 
 
+# What `setting` writes: Python's spelling, then the command line's in brackets.
+_BOTH_SPELLINGS = re.compile(r"`[^`\n]*` \((--[^()`\n]*)\)")
+
+
+def on_command_line(text: str) -> str:
+    """Return a message with its settings as options alone: `--loss NAME`, without Python's."""
+    return _BOTH_SPELLINGS.sub(r"\1", text)
+
+
 def mapping_setting(name: str, values: Mapping[str, object], option: str) -> str:
     """Name a setting that maps names to values: a dict in Python, an option for each pair."""
     options = " ".join(f"{option} {key}={value}" for key, value in values.items())

@@ -137,8 +137,8 @@ def fraction(value: float | None) -> str:
 
 
 def effective(samples: float) -> str:
-    """Write an effective sample size, from ten on without a fraction."""
-    return f"{samples:,.0f}" if 10.0 <= samples < 1e15 else f"{samples:.3g}"
+    """Write an effective sample size in two digits, from ten on without a fraction."""
+    return f"{samples:,.0f}" if 10.0 <= samples < 1e15 else f"{samples:.2g}"
 
 
 def plural(count: int, noun: str, several: str = "") -> str:

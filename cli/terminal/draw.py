@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from cli.terminal.cells import COLOURS
 from cli.terminal.headline import draw_closing, draw_headline, draw_lines
+from rcdiag.errors import on_command_line
 from rcdiag.formats import plural
 from rcdiag.pages.answers import answer
 from rcdiag.pages.headline import finding_parts, headline, more
@@ -45,7 +46,8 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
     begin(Console(file=begun, width=out.width))
     left = LINES - begun.getvalue().count("\n") - 4  # two blanks, "and more", "more"
     draw_findings(out, result, max(left, 0))
-    out.print()
+    if result.findings or not begun.getvalue().endswith("\n\n"):
+        out.print()
     draw_lines(out, [("more", more(result))])
 
 
@@ -57,11 +59,12 @@ def draw_findings(out: Console, result: Result, most: int) -> None:
     shown = result.findings[: most + (len(result.findings) == most + 1)]
     for finding in shown:
         head = f"{finding.severity}  {finding.slug}  "
-        what, to_do = finding_parts(finding, result)
+        what, to_do = map(on_command_line, finding_parts(finding, result))
         room = max(out.width - len(head), 24)
         if len(to_do) <= room // 2:  # the numbers give way to what is short to do
             what = _cut(what, room - len(to_do) - 2)
-        cut = _cut(f"{what}: {to_do}", room)
+        both = f"{what}: {to_do}"
+        cut = both if len(both) <= room else _cut(what, room)  # half an advice is none
         out.print(
             f"[{COLOURS[finding.severity]}]{finding.severity}[/]  [bold]{finding.slug}[/]  "
             f"{escape(cut)}",
@@ -79,6 +82,7 @@ def _cut(text: str, width: int) -> str:
 def _print_finding(out: Console, finding: Finding) -> None:
     colour = COLOURS[finding.severity]
     out.print(
-        f"\n[{colour}]{finding.severity}[/]  [bold]{finding.slug}[/]  {escape(finding.message)}"
+        f"\n[{colour}]{finding.severity}[/]  [bold]{finding.slug}[/]  "
+        f"{escape(on_command_line(finding.message))}"
     )
-    out.print(f"  [dim]fix[/]  {escape(finding.fix)}")
+    out.print(f"  [dim]fix[/]  {escape(on_command_line(finding.fix))}")

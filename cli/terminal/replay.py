@@ -75,8 +75,13 @@ def _draw_groups(out: Console, groups: Sequence[Alike], verbose: bool) -> None:
         for group in groups:
             if len(group.names) > 1 or group.title not in group.names:
                 out.print(f"[dim]{group.title}: {', '.join(group.names)}[/]")
-    elif more := sum(len(group.names) for group in groups[SHOWN:]):
-        out.print(f"[dim]and {plural(more, 'more preset')} (-v)[/]")
+        return
+    more = sum(len(group.names) for group in groups[SHOWN:])
+    lines = [f"and {plural(more, 'more preset')} (-v)"] if more else []
+    if any("(+" in group.title for group in groups[:SHOWN]):
+        lines.append("(+N): N more presets with the same update")
+    if lines:
+        out.print(f"[dim]{'; '.join(lines)}[/]")
 
 
 def _factors(out: Console, result: ReplayResult, verbose: bool) -> Table:

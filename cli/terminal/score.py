@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +15,13 @@ from cli.terminal.headline import draw_against_weights, draw_lines
 from cli.terminal.logged import draw_logged
 from rcdiag.errors import RcdiagError
 from rcdiag.formats import measured, plural
-from rcdiag.pages.score.words import clusters, correction_rows, preset_lines, raw_ess
+from rcdiag.pages.score.words import (
+    clusters,
+    correction_rows,
+    limits,
+    preset_lines,
+    raw_ess,
+)
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
 from rcdiag.results.base import counted_rows
 from rcdiag.results.doc import heading_of
@@ -104,17 +111,18 @@ def _metric_table(out: Console, values: dict[str, MetricValue]) -> Table:
         Column(heading=heading_of(ScoreResult, "mismatch"), align="left"),
         Column(heading=heading_of(MetricValue, "value")),
         Column(heading=heading_of(MetricValue, "low"), leaves=1),
-        Column(heading="ideal", leaves=3),
+        Column(heading="ideal", leaves=4),
         Column(heading=heading_of(MetricValue, "level"), align="left"),
-        Column(heading="what it is", align="left", leaves=2, words=True, style="dim"),
+        Column(heading="limits", align="left", leaves=2),
+        Column(heading="what it is", align="left", leaves=3, words=True, style="dim"),
     ]
     rows = [
-        [*_cells(name, values[name]), escape(metric.about)]
+        [*_cells(name, values[name]), limits(name, values[name]), escape(metric.about)]
         for family in FAMILIES.values()
         for name, metric in family.metrics.items()
         if name in values
     ]
-    return fitted(out, columns, rows, gap=2)
+    return fitted(out, columns, rows)
 
 
 def _cells(name: str, value: MetricValue) -> list[str]:
@@ -122,7 +130,7 @@ def _cells(name: str, value: MetricValue) -> list[str]:
     unit = f" ({metric.unit})" if metric.unit else ""
     ideal = "" if metric.ideal is None else f"{metric.ideal:g}"
     if value.expected is not None:
-        ideal = f"≈{value.expected:.2g}"
+        ideal = f"≈{round(value.expected, 2):g}"
     cells = [f"{name}[dim]{unit}[/]", *measured(value), ideal]
     return [*cells, level(value.level)]
 
@@ -188,4 +196,9 @@ def _histogram_line(histogram: dict[str, Any], width: int) -> str:
     sums = [sum(counts[i : min(i + step, last)]) for i in range(first, last, step)]
     top = max(total.bit_length() for total in sums)
     bars = "".join(BLOCKS[-(-total.bit_length() * 8 // top)] for total in sums)
-    return f"\nlog-ratio (log scales)  {edges[first]:+.2g} {bars} {edges[last]:+.2g}"
+    left = f"log-ratio (log scales)  {edges[first]:+.2g} "
+    line = f"\n{left}{bars} {edges[last]:+.2g}"
+    if not edges[first] < 0.0 < edges[last]:
+        return line
+    zero = (bisect_right(edges, 0.0) - 1 - first) // step
+    return f"{line}\n{' ' * (len(left) + zero)}0"

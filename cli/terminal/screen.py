@@ -13,7 +13,7 @@ from cli.options import FailOn
 from cli.terminal.console import TerminalConsole, write_out
 from cli.terminal.draw import draw
 from cli.terminal.progress import Bars
-from rcdiag.errors import without_secrets
+from rcdiag.errors import on_command_line, without_secrets
 from rcdiag.pages.answers import answer
 from rcdiag.results import SEVERITIES, to_json
 from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
@@ -38,13 +38,14 @@ class Screen:
 
     def say(self, text: str) -> None:
         if not self.quiet:
-            self.err.print(escape(without_secrets(text)), soft_wrap=True)
+            self.err.print(escape(on_command_line(without_secrets(text))), soft_wrap=True)
 
-    def wrote(self, path: Path) -> None:
-        """Say that a file is written; a terminal that can makes its name a link to it."""
+    def wrote(self, path: Path, holds: str = "") -> None:
+        """Say that a file or folder is written; a terminal that can makes its name a link to it."""
         if not self.quiet:
             name = (str(path), self.err.link_to(path))
-            self.err.print(Text.assemble("Wrote ", name), soft_wrap=True)
+            more = f": {holds}" if holds else ""
+            self.err.print(Text.assemble("Wrote ", name, more), soft_wrap=True)
 
     def progress(self) -> Bars:
         """Return a listener for the library, a context: its bars go when the block ends."""

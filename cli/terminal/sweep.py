@@ -6,7 +6,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cli.terminal.cells import COLOURS
 from cli.terminal.fitted_tables import Column, fitted
 from cli.terminal.headline import draw_lines, shortened_to
 from rcdiag.formats import measured, number, percent
@@ -38,8 +37,8 @@ def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
         lines.append(("default", default))
     draw_lines(out, lines)
     if command := to_paste(result):  # on a line of its own, where a long path is not broken
-        which = "" if advice.choice is not None else " one of these"
-        out.print(f"[dim]paste{which}[/]\n{escape(command)}", soft_wrap=True)
+        what = "the configuration" if advice.choice is not None else "one of these"
+        out.print(f"[dim]to write {what}[/]\n{escape(command)}", soft_wrap=True)
     if shown := nearest(advice):
         out.print()
         out.print(_nearest(out, result, shown))
@@ -48,10 +47,8 @@ def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
         )
     if result.forecast.points:
         forecast = forecast_test(result.forecast)
-        out.print(
-            f"\n[dim]longer responses[/]  forecast [{COLOURS[forecast.level]}]{forecast.word}[/]: "
-            f"{forecast.sentence}"
-        )
+        out.print()
+        draw_lines(out, [("forecast", f"{forecast.word}: {forecast.sentence}")])
     if verbose:
         _draw_all(out, result)
 
@@ -66,7 +63,7 @@ def _nearest(out: Console, result: SweepResult, shown: list[Candidate]) -> Table
         Column(heading=heading_of(Candidate, "gradient_bias_high")),
         Column(heading=heading_of(Candidate, "gradient_noise")),
         Column(heading="error / none"),
-        Column(heading="beside best", align="left", leaves=1),
+        Column(heading="vs best", align="left", leaves=1),
     ]
     rows = []
     for one in shown:

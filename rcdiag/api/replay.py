@@ -10,6 +10,8 @@ from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.files import check_outputs
 from rcdiag.results import ReplayResult
+from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET
+from rcdiag.usecases.one_policy import refuse_one
 from rcdiag.usecases.plans import Settings, plan_of
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.replay.training import Training
@@ -148,6 +150,8 @@ def replay(
         seed,
         step,
     )
+    if model is None and (rollout, old) == (BEHAVIOR, TARGET):
+        refuse_one(table, name_of(source), "replay")
     if current is None and "current" in table.policies:
         current = "current"
     roles = Roles(rollout=rollout, old=old, current=current)

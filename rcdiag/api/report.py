@@ -28,9 +28,14 @@ def load_result(source: str | Path | TextIO) -> Document:
             else source.read()
         )
     except FileNotFoundError as error:
-        raise RcdiagError(f"{name}: no such file", "give a result file") from error
+        raise RcdiagError(
+            f"{name}: no such file", "give the JSON file that --result wrote"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise RcdiagError(f"{name}: cannot be read ({error})", "give a result file") from error
+        raise RcdiagError(
+            f"{name}: not a result document (JSON): {error}",
+            "`rcdiag score DUMP --result FILE.json` writes one, as every command does",
+        ) from error
     return from_json(text, name)
 
 

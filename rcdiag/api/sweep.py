@@ -11,7 +11,7 @@ from rcdiag.results import SweepResult
 from rcdiag.runners import runner_on
 from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET
 from rcdiag.usecases.dry_run import pass_over
-from rcdiag.usecases.one_policy import only_policy
+from rcdiag.usecases.one_policy import refuse_one
 from rcdiag.usecases.progress import Progress
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import find_candidate
@@ -87,12 +87,7 @@ def sweep(
         seed,
     )
     named = () if (behavior, target) == (BEHAVIOR, TARGET) else (behavior, target)
-    if only := only_policy(table, named):
-        raise RcdiagError(
-            f"{name_of(source)}: the table has one policy, `{only}`; a sweep needs two",
-            hint=f"rcdiag score {name_of(source)} --model CKPT -o scored.parquet scores the other, "
-            "then rcdiag sweep scored.parquet",
-        )
+    refuse_one(table, name_of(source), "sweep", named)
     check_pair(table, behavior, target)
     with runner:
         yield (

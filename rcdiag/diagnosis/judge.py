@@ -19,6 +19,7 @@ from rcdiag.diagnosis.over_steps import over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.signs import HONEST, Onset, Signs
 from rcdiag.diagnosis.validity import INVALID, UNKNOWN
+from rcdiag.formats import effective, plural
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
 
 # A cause is named from this confidence on, and decides that a run must be mended from the second.
@@ -36,6 +37,8 @@ MOST_LOST = 0.5
 # Causes that say no more than that the two sides differ.
 LAST = "forwards-differ"
 WIDEST = (LAST, "context-differs")
+# Faults of the trainer's layout: they hit every row, and do not pass while a run goes on.
+IN_EVERY_ROW = ("vocab-shard-wrong",)
 MUCH_LESS = 0.1  # confidence by which a narrow cause is less believed than an umbrella
 SURE = 0.9  # confidence from which on a cause is not overruled
 SILENT = ("temperature-silent", "top-p-silent")
@@ -72,6 +75,8 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
         if stage in ONE_OF and any(_is_broken(*entry) for entry in named):
             break  # nothing can be read off a column that holds something else
         here = _of_stage(signs, stage)
+        if onset is not None and onset.last is not None:
+            here = [entry for entry in here if entry[0].name not in IN_EVERY_ROW]
         if stage == "law" and not here:
             here = _of_loud_rows(signs)
         if stage in ONE_OF:
@@ -219,7 +224,7 @@ def _of_loud_rows(signs: Signs) -> list[tuple[Cause, Suspicion]]:
             ),
         )
         for cause, told in _of_stage(Signs(case, signs.onset), "law")
-        if cause.words.family != "context"
+        if cause.words.family != "context" and cause.name not in IN_EVERY_ROW
     ]
 
 
@@ -384,7 +389,7 @@ def _usefulness(signs: Signs) -> str:
     log_weights = tokens.row_sums(tokens.log_ratio)[tokens.per_row > 0]
     weights = np.exp(log_weights - log_weights.max())
     left, rows = float(weights.sum() ** 2 / np.sum(weights**2)), len(weights)
-    found = f"leave {rough(left)} effective sequences of {rows:,}"
+    found = f"leave an ESS of {effective(left)} of {plural(rows, 'sequence')}"
     if left < MOST_LOST * rows:
         return f"Importance weights are valid but {found}: remove the cause first."
     return f"Importance weights are valid and {found}."

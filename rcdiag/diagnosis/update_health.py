@@ -84,9 +84,18 @@ def _clip_message(e: Evidence) -> str:
     return f"the PPO clip acts on {share:.1f}% of the tokens{inside}"
 
 
-def _top_share(e: Evidence) -> float:
+def _excess(e: Evidence) -> float | None:
+    """Return the part of the rest of sum |c| that the correction adds to the largest sequences."""
     assert e.shares is not None
-    return e.shares.top_sequences
+    plain = e.shares.top_sequences_uncorrected
+    return None if plain in (None, 1.0) else (e.shares.top_sequences - plain) / (1.0 - plain)
+
+
+def _top_message(e: Evidence) -> str:
+    assert e.shares is not None
+    message = f"1% of the sequences carry {100 * e.shares.top_sequences:.0f}% of sum |c|"
+    plain = e.shares.top_sequences_uncorrected
+    return message if plain is None else f"{message}; at weights of 1 {100 * plain:.0f}%"
 
 
 def _cosine(e: Evidence) -> float | None:
@@ -209,16 +218,17 @@ UPDATE_RULES: Registry[Rule[Evidence]] = Registry(
         ),
         Rule(
             name="top_sequences",
-            says="Whether a few sequences hold the loss's pull.",
-            formula="sum |c| of the largest 1% of sequences / sum |c|, c the coefficients",
+            says="Whether weights, clip or rejection concentrate the update on a few sequences. "
+            "What lengths, advantages and the aggregation give to the largest 1% anyway is "
+            "subtracted, so that a small or easy batch is no finding.",
+            formula="(s - s1) / (1 - s1), s = sum |c| of the largest 1% of sequences / sum |c|, "
+            "s1 the same at ratios and weights of 1 without rejection",
             unit="share",
             guide=Guide(warning=0.2, error=0.5, source=PROPOSAL),
-            value=_top_share,
-            message=lambda e: (
-                f"the top 1% of the sequences hold {100 * _top_share(e):.0f}% of the loss's pull"
-            ),
+            value=_excess,
+            message=_top_message,
             applies=lambda e: e.shares is not None,
-            see=("top_sequences", "shares"),
+            see=("top_sequences", "top_sequences_uncorrected"),
         ),
         Rule(
             name="double_counting",

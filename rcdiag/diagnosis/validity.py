@@ -127,7 +127,7 @@ class Validity(Struct, frozen=True, dict=True):
         }[self.answer]
         mean = self.ratio_mean
         if self.answer == UNKNOWN and max(abs(mean.low - 1), abs(mean.high - 1)) < ROUNDING:
-            reads = "1 to within rounding, whoever sampled"
+            reads = "1 to within rounding"
         return {
             "name": "E[ratio]",
             "value": mean.value,

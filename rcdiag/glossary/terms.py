@@ -54,6 +54,12 @@ _ENTRIES: dict[str, Entry] = {
         example="weights of sequences that are mostly below 1: 0.5",
         see=("norm", "naive"),
     ),
+    "limits": _word(
+        "The bounds from which on a number is a warning and an error, the warning's first; with "
+        "± they are distances from a value.",
+        example="0.001, 0.01: a warning at or above 0.001, an error at or above 0.01",
+        see=("level", "mismatch-above-guide"),
+    ),
     "error / none": _word(
         "Error of a candidate's batch gradient, squared bias plus variance, over that without "
         "correction.",
@@ -62,7 +68,7 @@ _ENTRIES: dict[str, Entry] = {
         example="bias² 0 and variance 0.8 beside 1 without correction: 0.8",
         see=("efficiency", "gradient_bias", "gradient_noise"),
     ),
-    "beside best": _word(
+    "vs best": _word(
         "Whether a candidate of a sweep is chosen, cannot be distinguished from the best (same), "
         "is worse, or breaks a constraint (refused).",
         example="same: within one standard error of the best, and 5%",

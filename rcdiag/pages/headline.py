@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
-from rcdiag.formats import measured, number, plural
+from rcdiag.formats import measured, number, plural, with_interval
 from rcdiag.results import SEVERITIES, Action, Diagnosis, Finding, MetricValue, NamedCause
 
 if TYPE_CHECKING:
@@ -185,25 +186,37 @@ def _about(result: Result) -> str:
     names = [Path(str(path)).name for path in dump]
     table = names[0] if names else "table"
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    size = f"{plural(result.num_sequences, 'response')}, {plural(result.num_tokens, 'token')}"
+    left_out = getattr(result, "rows_left_out", 0)
+    without = f" ({left_out:,} left out)" if left_out else ""
+    size = f"{plural(result.num_sequences, 'response')}{without}, "
+    size += plural(result.num_tokens, "token")
     return f"{table}{more}, {size}"
 
 
 def fact_text(entry: Mapping[str, Any]) -> str:
-    """Write an entry of evidence in a line: `E[ratio]: 1.02, z 10.3 (not 1)`."""
-    words = str(entry["name"]).split()
-    values = [
-        # The number that the entry is named after.
-        _value(value)
-        if name == "value" or name in words
-        # A name of the user's that ends in a number would run into its value: `step_4 = 0`.
-        else f"{name} = {_value(value)}"
-        if name[-1:].isdigit()
-        else f"{name.replace('_', ' ')} {_value(value)}"
-        for name, value in entry.items()
-        if name not in ("name", "reads")
-    ]
-    return f"{entry['name']}: {', '.join(values)} ({entry['reads']})"
+    """Write an entry of evidence in a line: `rms log-ratio: 0.0108 (rounding)`."""
+    values = {name: value for name, value in entry.items() if name not in ("name", "reads")}
+    low, high = values.get("low"), values.get("high")
+    written = []
+    for name, value in values.items():
+        if name in ("low", "high") and low is not None and high is not None:
+            continue  # the ends of an interval stand behind its number
+        # The number that the entry is named after stands without a name of its own.
+        if name == "value" or name in str(entry["name"]).split():
+            ends = [end for end in (low, high) if isinstance(end, float) and isfinite(end)]
+            known = isinstance(value, float) and len(ends) == 2
+            interval = MetricValue(value=value, low=low, high=high)
+            written.append(with_interval(interval) if known else _value(value))
+        elif name[-1:].isdigit():  # would run into its value: `step_4 = 0`
+            written.append(f"{name} = {_value(value)}")
+        else:
+            written.append(f"{name.replace('_', ' ')} {_value(value)}")
+    if not written and low is not None and high is not None:
+        written.append(f"{_value(low)} to {_value(high)}")
+    values_of = f"{entry['name']}: {', '.join(written)}"
+    # Two brackets in a row read badly: `1.02 (1.01 to 1.03), not 1`.
+    bare = values_of.endswith(")")
+    return f"{values_of}, {entry['reads']}" if bare else f"{values_of} ({entry['reads']})"
 
 
 def _value(value: Any) -> str:

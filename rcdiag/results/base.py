@@ -186,8 +186,8 @@ RowsLeftOut = Annotated[
     int,
     Doc(
         "Number of rows that are left out of `mismatch` because an unmasked log-prob of theirs is "
-        "NaN, infinite or positive. Where fewer than half of the rows remain every number of "
-        "`mismatch` is null.",
+        "NaN, infinite, positive or below -1e12. Where fewer than half of the rows remain every "
+        "number of `mismatch` is null.",
         unit="sequences",
         healthy="ideal 0",
         see=("non-finite-log-probs", "positive-log-probs"),
@@ -363,7 +363,8 @@ def counted_rows(rows: int, left_out: int, what: str = "sequence") -> str:
     counted = plural(rows, what)
     if not left_out:
         return counted
-    return f"{counted} ({left_out:,} of them left out: NaN, infinite or positive log-probs)"
+    why = "log-probs that are NaN, infinite, positive or below -1e12"
+    return f"{counted} ({left_out:,} of them left out: {why})"
 
 
 class Finding(Part, frozen=True, kw_only=True):

@@ -362,7 +362,7 @@ class Coefficients(Part, frozen=True, kw_only=True):
     abs_sum: Annotated[
         Number,
         Doc(
-            "Sum of the sizes of the coefficients: all the pull there is.",
+            "Sum of the sizes of the coefficients.",
             unit=_PER,
             formula="sum |c|; " + _C,
             healthy="no bound; compare presets with each other",
@@ -401,7 +401,7 @@ class Shares(Part, frozen=True, kw_only=True):
     by_length: Annotated[
         list[Number],
         Doc(
-            "Share of the pull that each quarter of the sequences by length gets, the shortest "
+            "Share of sum |c| that each quarter of the sequences by length gets, the shortest "
             "first.",
             unit="share",
             formula="sum |c| of the quarter / sum |c|; " + _C,
@@ -414,7 +414,7 @@ class Shares(Part, frozen=True, kw_only=True):
     tokens_by_length: Annotated[
         list[Number],
         Doc(
-            "Share of the pull that each quarter of the sequences by length would get by its "
+            "Share of sum |c| that each quarter of the sequences by length would get by its "
             "tokens alone.",
             unit="share",
             formula="tokens of the quarter / all tokens",
@@ -427,7 +427,7 @@ class Shares(Part, frozen=True, kw_only=True):
     positive_advantage: Annotated[
         Number,
         Doc(
-            "Share of the pull that tokens of positive advantage get.",
+            "Share of sum |c| that tokens of positive advantage get.",
             unit="share",
             formula="sum |c| where A > 0 / sum |c|; " + _C,
             healthy="no bound; the clip takes ratios above it from A > 0, below it from A < 0",
@@ -438,7 +438,7 @@ class Shares(Part, frozen=True, kw_only=True):
     negative_advantage: Annotated[
         Number,
         Doc(
-            "Share of the pull that tokens of negative advantage get.",
+            "Share of sum |c| that tokens of negative advantage get.",
             unit="share",
             formula="sum |c| where A < 0 / sum |c|; " + _C,
             healthy="no bound; see positive_advantage",
@@ -449,7 +449,7 @@ class Shares(Part, frozen=True, kw_only=True):
     top_tokens: Annotated[
         Number,
         Doc(
-            "Share of the pull that the 1% of tokens with the largest coefficients get, one token "
+            "Share of sum |c| that the 1% of tokens with the largest coefficients get, one token "
             "at least.",
             unit="share",
             formula="sum of the largest 1% of |c| / sum |c|; " + _C,
@@ -461,10 +461,10 @@ class Shares(Part, frozen=True, kw_only=True):
     top_sequences: Annotated[
         Number,
         Doc(
-            "Share of the pull that the 1% of sequences with the most get, one sequence at least.",
+            "Share of sum |c| that the 1% of sequences with the most get, one sequence at least.",
             unit="share",
             formula="sum |c| of the largest 1% of sequences / sum |c|; " + _C,
-            healthy="ideal 1% or one sequence's even share; for bounds see health.top_sequences",
+            healthy="near top_sequences_uncorrected; for bounds see health.top_sequences",
             example=_PULLED + "0.5556",
             see=("health.top_sequences", "sequences"),
             heading="top 1%",
@@ -473,7 +473,7 @@ class Shares(Part, frozen=True, kw_only=True):
     sequences: Annotated[
         list[Number],
         Doc(
-            "Share of the pull that each sequence gets, the largest first, at most 100 of them.",
+            "Share of sum |c| that each sequence gets, the largest first, at most 100 of them.",
             unit="share",
             formula="sum |c| of the sequence / sum |c|; " + _C,
             example=_PULLED + "0.5556, 0.4444",
@@ -490,6 +490,20 @@ class Shares(Part, frozen=True, kw_only=True):
             see=("coefficients", "edges", "counts"),
         ),
     ]
+    top_sequences_uncorrected: Annotated[
+        float | None,
+        Doc(
+            "What top_sequences is where every ratio and weight is 1 and nothing is rejected: the "
+            "part that lengths, advantages and the aggregation alone give to the largest 1% of the "
+            "sequences. Null where every advantage is 0, and in older documents.",
+            unit="share",
+            formula="sum |c| of the largest 1% of sequences / sum |c|, c of the loss at ratio 1",
+            healthy="no bound; what top_sequences is compared with",
+            example=_PULLED + "0.6",
+            see=("top_sequences", "health.top_sequences"),
+            sparse=True,
+        ),
+    ] = None
 
 
 class Denominator(Part, frozen=True, kw_only=True):

@@ -99,7 +99,7 @@ def check_choices(given: Mapping[str, Any], read_by: Sequence[str], dump: str) -
     if REWARD_KEY in given and REWARD_KEY not in read_by:
         raise RcdiagError(
             f"{_setting(REWARD_KEY, given[REWARD_KEY])}: {dump} has no dictionaries of rewards",
-            hint="leave it away; another column is read as the reward by --column reward=NAME",
+            hint="leave it out; another column is read as the reward by --column reward=NAME",
         )
 
 
@@ -172,7 +172,7 @@ def refusal(where: str, name: str, value: Any, own: Any) -> RcdiagError:
     """Return the error for a dump that has a given column with another value."""
     return RcdiagError(
         f"{where}: `{name}` is {own}, but {_setting(name, value)} is given",
-        hint="a value is given only where the dump has none; leave it away",
+        hint="leave it out: a given value only fills in what the dump does not have",
     )
 
 
@@ -183,7 +183,7 @@ def check_group_sizes(sizes: NDArray[np.integer], size: int, source: str) -> Non
         raise RcdiagError(
             f"{source}: {int((sizes != size).sum())} of {len(sizes)} prompt groups have another "
             f"size than {_setting(GROUP_SIZE, size)}, the first of them {wrong} rows",
-            hint="the dump tells its groups itself; leave it away",
+            hint="the dump tells its groups itself; leave it out",
         )
 
 

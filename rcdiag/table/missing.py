@@ -198,9 +198,12 @@ def _hint(missing: Sequence[str], meant: Mapping[str, str], schema: pa.Schema) -
     )
     if texts_only:
         return "no column holds token ids (list<int32>): record them, text alone is not enough"
+    tokens = [field.name for field in schema if _reads("response_ids", field.type)]
+    if "response_ids" in missing and len(tokens) == 1:  # no other column can hold the tokens
+        meant = {"response_ids": tokens[0], **meant}
     hint = column_setting({name: meant.get(name, "YOUR_COLUMN") for name in missing})
     if meant:
-        hint += f" (the nearest name{'s' if len(meant) > 1 else ''})"
+        hint += f" (the nearest column{'s' if len(meant) > 1 else ''})"
     unknown = [name for name in missing if name not in meant] or missing
     policies = [match["policy"] for name in unknown if (match := LOG_PROBS.fullmatch(name))]
     if policies:

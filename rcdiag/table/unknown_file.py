@@ -127,20 +127,17 @@ def _is_of_inspect(path: AnyFile) -> bool:
 
 def _unknown(path: AnyFile, name: str) -> RcdiagError:
     keys = Peek(path).record
-    found = f": a JSON object of {', '.join(keys)}" if keys else ""
-    known = (
-        f"known formats: {', '.join(READERS)}; {setting('format', option='--from')} says which it "
-        "is"
-    )
+    found = f" (JSON with the keys {', '.join(keys)})" if keys else ""
+    known = f"{setting('format', 'NAME', '--from')} sets one of {', '.join(READERS)}"
     if keys and not any(isinstance(value, list) for value in keys.values()):
         known += "; a dump has lists of token ids and log-probs, text alone is not enough"
     elif keys:
         from rcdiag.table.readers.json_lines import JSON_LINES
 
         known += (
-            f", {setting('format', JSON_LINES.name, '--from')} for JSON lines under names of "
+            f"; {setting('format', JSON_LINES.name, '--from')} reads JSON lines under names of "
             "your own"
         )
     else:
-        known += "; or write the dump as parquet or JSON lines, in any names"
+        known += "; or write the dump as parquet or JSON lines, under any column names"
     return RcdiagError(f"{name}: not a format that rcdiag knows{found}", hint=known)

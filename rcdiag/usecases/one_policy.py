@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import without_numbers
+from rcdiag.errors import RcdiagError
 from rcdiag.results import ScoreResult
 from rcdiag.statistics.extremes import NonFinite, RowCount
 from rcdiag.statistics.merging import merge
@@ -37,6 +38,19 @@ def only_policy(
         return None
     lacking = [f"{name}_log_probs" for name in (BEHAVIOR, TARGET) if name != only]
     return None if table.may_mean(*lacking) else only
+
+
+def refuse_one(table: Table, source: str, command: str, named: Sequence[str | None] = ()) -> None:
+    """Refuse a table of one policy for a command that compares two, and say how to score another.
+
+    `source` is the table as the user calls it, `named` are the policies that the user asks for.
+    """
+    if only := only_policy(table, named):
+        raise RcdiagError(
+            f"{source}: the table has one policy, `{only}`; {command} needs two",
+            hint=f"rcdiag score {source} --model CKPT -o scored.parquet scores the other, "
+            f"then rcdiag {command} scored.parquet",
+        )
 
 
 def score_of_one(

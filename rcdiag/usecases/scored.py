@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
 from rcdiag.engines.notation import default_policies, parse_policy
 from rcdiag.engines.spec import PolicySpec
-from rcdiag.errors import RcdiagError, one_of
+from rcdiag.errors import RcdiagError, one_of, setting
 from rcdiag.files import check_outputs
 from rcdiag.runners import Runner
 from rcdiag.table.destination import Destination
@@ -89,6 +89,11 @@ def wanted_policies(
     if not texts and not ladders and default_model is not None:
         defaults = default_policies().items()
         texts = [text for name, text in defaults if name not in table.policies]
+        if not texts and not noise_floor:
+            progress.say(
+                f"{setting('model', default_model)} is not used: the table has both log-prob "
+                f"columns; {setting('policies', 'NAME=hf:float32', '--policy')} scores another one"
+            )
     specs = [parse_policy(text, default_model) for text in texts]
     if not noise_floor:
         return specs

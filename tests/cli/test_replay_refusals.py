@@ -57,11 +57,11 @@ ASKED = [
         "counts nothing",
         "another aggregation",
     ),
-    (("--model", "x", "--save", "out"), "(--save) with 19 presets", "--preset NAME"),
-    (("--model", "x", "--evaluate", "8"), "(--evaluate) needs `reward`", "FILE.py:FUNCTION"),
+    (("--model", "x", "--save", "out"), "--save with 19 presets", "--preset NAME"),
+    (("--model", "x", "--evaluate", "8"), "--evaluate needs --reward", "FILE.py:FUNCTION"),
     (
         ("--model", "x", "--reward", "no.py:one"),
-        "(--reward no.py:one): is not FILE.py:FUNCTION",
+        "--reward no.py:one: is not FILE.py:FUNCTION",
         "",
     ),
 ]
@@ -149,7 +149,7 @@ def test_a_reward_file_that_cannot_be_loaded(rcdiag, table, reward, text, output
     reward.write_text(text)
     ran = rcdiag("replay", table, "--model", "x", "--reward", f"{reward}:one")
     assert ran.code == 2
-    assert f"(--reward {reward}:one): cannot be loaded" in ran.err
+    assert f"--reward {reward}:one: cannot be loaded" in ran.err
     assert output in ran.err
 
 

@@ -125,7 +125,7 @@ def test_a_reward_that_raises_is_an_error_without_traceback(rcdiag, model, table
     options = ("--reference", "fresh", "--reward", f"{reward}:one", "--preset", "disabled")
     ran = rcdiag("replay", table, "--model", model, *options)
     assert ran.code == 2
-    assert "error: `reward` (--reward): the function failed (KeyError: 'expected')" in ran.err
+    assert "error: --reward: the function failed (KeyError: 'expected')" in ran.err
     assert "hint: it takes (prompt, response, row) and gives a number" in ran.err
     assert "Traceback" not in ran.err
 

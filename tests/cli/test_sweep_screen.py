@@ -100,7 +100,7 @@ def test_only_verbose_shows_what_is_refused_and_why(rcdiag, swept):
 def test_the_screen_says_whether_the_forecast_of_longer_responses_holds(rcdiag, swept, name):
     words = {True: "holds", False: "fails", None: "not tested"}
     result = swept(name)
-    told = f"longer responses forecast {words[document_of(result)['forecast']['holds']]}: "
+    told = f"forecast {words[document_of(result)['forecast']['holds']]}: "
     assert told in " ".join(rcdiag("report", result).out.split())
 
 

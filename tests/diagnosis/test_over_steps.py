@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import polars as pl
 import pytest
 from msgspec.structs import replace
 
@@ -157,3 +158,21 @@ def test_screen_page_and_document_say_it(tmp_path, rcdiag):  # noqa: F811
     assert says in " ".join(screen.replace("steps       ", "").split())
     assert says in " ".join(html.read_text().split())
     assert rcdiag("diagnose", path, "--json").document["diagnosis"]["over_steps"]["says"] == says
+
+
+@pytest.mark.parametrize("where", ["one step", "every tenth group"])
+def test_noise_in_a_part_of_the_rows_is_no_fault_of_the_trainers_layout(where, tmp_path):
+    """Noise of a nat, cut off at 0, makes E[1 / ratio] less than 1, as a lost shard does."""
+    table = pl.read_parquet("sample_data/rollouts.parquet")
+    groups = table["group_id"].rank("dense").to_numpy()
+    hit = table["step"].to_numpy() == 5 if where == "one step" else groups % 10 == 0
+    rng = np.random.default_rng(0)
+    recorded = [
+        np.minimum(np.array(row) + noisy_row * rng.standard_normal(len(row)), 0.0)
+        for row, noisy_row in zip(table["rollout_log_probs"].to_list(), hit, strict=True)
+    ]
+    path = tmp_path / "noisy.parquet"
+    table.with_columns(pl.Series("rollout_log_probs", recorded)).write_parquet(path)
+    diagnosis = api.score(path, presets=["disabled"]).diagnosis
+    assert "vocab-shard-wrong" not in [cause.slug for cause in diagnosis.causes]
+    assert diagnosis.verdict == "broken"

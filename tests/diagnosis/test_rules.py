@@ -41,6 +41,19 @@ def test_a_rule_looks_at_its_number_and_turns_at_its_bounds(name):
         assert f"{at} at or {side} {bound:g}" in (explain(f"health.{name}").healthy or "")
 
 
+def test_a_concentrated_batch_is_no_fault_of_the_update():
+    """Three of few answers carry 40%: no finding where lengths and advantages alone give that."""
+    rule = UPDATE_RULES["top_sequences"]
+    for plain, top, expected in ((0.4, 0.4, "ok"), (0.4, 0.51, "ok"), (0.4, 0.53, "warning")):
+        given = evidence(Given())
+        shares = replace(given.shares, top_sequences=top, top_sequences_uncorrected=plain)
+        assert rule.level(replace(given, shares=shares)) == expected
+    # One sequence has everything anyway, or a document is older: nothing can be said.
+    for plain in (1.0, None):
+        shares = replace(given.shares, top_sequences=1.0, top_sequences_uncorrected=plain)
+        assert rule.level(replace(given, shares=shares)) == "ok"
+
+
 def test_finite_bounds_belong_to_the_worse_side():
     for rule in ALL_RULES:
         guide = replace(rule.guide, by_interval=False)

@@ -32,7 +32,9 @@ def evidence(given: Given, **more: Any) -> Evidence:
         "factors": {name: _factor(given, name) for name in FACTORS},
         "kept_sequence_share": given.of("kept_sequences", 1.0),
         "ess_seq": given.of("ess_seq", 1.0),
-        "shares": _only(Shares, top_sequences=given.of("top_sequences", 0.01)),
+        "shares": _only(
+            Shares, top_sequences=given.of("top_sequences", 0.0), top_sequences_uncorrected=0.0
+        ),
         "gradient": _only(GradientReport, cosine=MetricValue(value=given.of("cosine", 1.0))),
         "after": _only(
             AfterStep,

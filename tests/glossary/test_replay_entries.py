@@ -109,6 +109,7 @@ def test_worked_denominators():
         ("abs_sum", 0.9),
         ("positive_advantage", 5 / 9),
         ("top_sequences", 5 / 9),
+        ("top_sequences_uncorrected", 3 / 5),
         ("grad_norm", 5.0),
         ("cosine", 6 / math.sqrt(14 * 4)),
         ("cosine_whole", 10 / (5 * math.sqrt(8))),

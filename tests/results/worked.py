@@ -74,7 +74,9 @@ def batch(old: Array, rollout: Array) -> ReplayBatch:
 @cache
 def coefficients() -> dict[str, Any]:
     pulls = np.array([-0.2, -0.2, -0.1, 0.2, 0.2])
-    return named(coefficient_numbers(pulls)) | named(shares(pulls, batch(OLD, OLD)))
+    return named(coefficient_numbers(pulls)) | named(
+        shares(pulls, batch(OLD, OLD), np.full(len(pulls), 0.2))
+    )
 
 
 @cache

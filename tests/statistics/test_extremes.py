@@ -71,8 +71,8 @@ def test_worst_tokens_do_not_depend_on_the_order_of_shards():
     behavior, target = seeded_batch(1, sequences=30)
     first = WorstTokens.of(make_pair(behavior[:12], target[:12]))
     second = WorstTokens.of(make_pair(behavior[12:], target[12:], first_row=12))
-    assert places((second + first).to_list()) == places(worst_of((behavior, target)))
-    assert second + WorstTokens() == second == WorstTokens() + second
+    assert places(summed([second, first]).to_list()) == places(worst_of((behavior, target)))
+    assert summed([second, WorstTokens()]) == second == summed([WorstTokens(), second])
 
 
 def test_rows_without_tokens_have_no_worst_tokens():
@@ -111,7 +111,7 @@ def test_worst_sequences_are_those_with_the_largest_sums_whatever_the_cut():
     whole = worst_sequences_of(behavior, target, [])
     assert [item.row for item in whole.sequences] == expected
     assert worst_sequences_of(behavior, target, [9, 10, 33]).sequences == whole.sequences
-    assert (WorstSequences() + whole).sequences == whole.sequences
+    assert summed([WorstSequences(), whole]).sequences == whole.sequences
 
 
 @pytest.mark.parametrize("cuts", [[20], [1, 2, 39], list(range(5, 40, 5))])

@@ -92,7 +92,7 @@ def test_a_stream_keeps_the_largest_of_all_its_parts(monkeypatch):
     monkeypatch.setattr("rcdiag.statistics.pareto.KEPT", 300)
     stream = summed(map(UpperTail.of, np.array_split(log_ratio, 13)))
     shards = [UpperTail.of(part) for part in np.array_split(log_ratio, 7)]
-    for result in (stream, summed(reversed(shards)), stream + UpperTail.of(log_ratio[:0])):
+    for result in (stream, summed(reversed(shards)), summed([stream, UpperTail.of(log_ratio[:0])])):
         assert (result.count, len(result.kept)) == (4000, 300)
         assert k_hat(result)[0] == pytest.approx(expected, rel=1e-12)
 

@@ -60,7 +60,7 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
         evidence=[
             fact(
                 "correlation of both columns",
-                "one fits the other at another token",
+                "one column matches the other shifted",
                 as_they_stand=zero,
                 shifted=best,
                 lag=lag,
@@ -138,8 +138,8 @@ def _rows_swapped(signs: Signs) -> Suspicion | None:
         f"{signs.case.row[alignment.exchanged[first]]}.",
         evidence=[
             fact(
-                "rows that fit another row's column",
-                "rows were put into another order",
+                "rows whose column matches another row",
+                "the row order differs between the columns",
                 share=share,
                 whose_partner_is_exchanged_too=closed,
                 out_of_place=moved,

@@ -35,7 +35,7 @@ def beside_law(signs: Signs, law: str) -> tuple[str, Suspicion] | None:
         f"{forks.left:.2g} nats further apart on one side, as under other weights, precision or "
         "model function.",
         evidence=[
-            fact("log-prob between two tokens of a context", "more is left", left=forks.left)
+            fact("log-prob differences in a context", "not only a scale", unexplained=forks.left)
         ],
         side="engine",
         also_possible=["weights-differ", "stale-weights", "quantised-weights", "penalty"],

@@ -36,7 +36,7 @@ def _context(signs: Signs) -> Suspicion | None:
         "the others: the two sides saw other prompts, or at other positions.",
         evidence=[
             fact(
-                "rms of the first tokens over that of the others",
+                "rms log-ratio, first tokens / others",
                 "the prompt differs",
                 ratio=law.first_tokens,
             )
@@ -158,8 +158,8 @@ def _prompt_truncated(signs: Signs) -> Suspicion | None:
         f"limit of {between} tokens, or near it.",
         evidence=[
             fact(
-                "rms log-ratio by the length of the prompt",
-                "a limit parts them",
+                "rms log-ratio by prompt length",
+                "jumps at a length limit",
                 up_to=float(np.median(rms[short])),
                 beyond=float(np.median(rms[long])),
                 limit=first,

@@ -59,9 +59,7 @@ def _kept_set(signs: Signs) -> Suspicion | None:
         f"above 0 and at least {low:.2f}.",
         evidence=[
             fact("E[ratio]", "the mean mass that the kept set holds", value=mean, z=z),
-            fact(
-                "log-ratios from and to", "one sign and bounded", low=float(low), high=float(high)
-            ),
+            fact("log-ratios", "one sign and bounded", low=float(low), high=float(high)),
         ],
         also_possible=[
             "top-p-renormalised",

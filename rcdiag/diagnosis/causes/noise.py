@@ -78,8 +78,8 @@ def _engine_noise(signs: Signs) -> Suspicion | None:
             fact("rms log-ratio", "rounding", rms=law.rms),
             signs.validity.evidence,
             fact(
-                "token ids agree between halves of the rows",
-                "too little for a drift of weights",
+                "shift per token id, repeated in the other half of the rows",
+                "too weak for a drift of weights",
                 correlation=law.by_token_id.correlation,
                 explained=law.by_token_id.explained,
             ),
@@ -110,8 +110,8 @@ def _moe_routing(signs: Signs) -> Suspicion | None:
         evidence=[
             fact("rms log-ratio but for the largest 1%", "rounding", rms=law.rms_of_bulk),
             fact(
-                "share of squares in the largest 0.1% of tokens",
-                "a tail of few tokens",
+                "share of log_ratio² in the top 0.1% of tokens",
+                "a few tokens dominate",
                 share=law.tail_share,
             ),
             signs.validity.evidence,

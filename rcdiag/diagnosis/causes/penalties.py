@@ -39,7 +39,7 @@ def penalty(signs: Signs) -> Suspicion | None:
         f"for new ones of the same id and like probability ({z:.0f} standard errors).",
         evidence=[
             fact(
-                "share of log-ratios above 0, repeated less new tokens of the same id",
+                "share of log-ratios above 0, repeated minus first uses of an id",
                 "a penalty for repetition or presence",
                 gap=gap,
                 z=z,

@@ -37,7 +37,7 @@ def _columns_identical(signs: Signs) -> Suspicion | None:
         confidence=0.9,
         message="Both columns hold the same numbers to the last bit: one is a copy of the other, "
         "or both sides compute bitwise alike; a mismatch cannot be seen.",
-        evidence=[fact("share of equal values", "two engines differ a little", same=same)],
+        evidence=[fact("share of equal values", "two engines never agree exactly", same=same)],
         side="recorder",
         also_possible=["healthy", "temperature-silent", "top-p-silent"],
         verdict="inconclusive",
@@ -156,7 +156,7 @@ def _top_one(signs: Signs) -> Suspicion | None:
                 evidence=[
                     fact(
                         "log-prob of rare tokens",
-                        "that of the likeliest token",
+                        "it is that of the most likely token",
                         **{policy: float(np.median(own[rare]))},
                         other_side=float(np.median(other[rare])),
                     )

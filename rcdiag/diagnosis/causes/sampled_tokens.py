@@ -16,7 +16,7 @@ def _id_evidence(outliers: list[IdOutlier]) -> list[dict]:
     return [
         fact(
             f"token id {outlier.token_id}",
-            "stands far from all other ids",
+            "far from all other ids",
             log_ratio_mean=outlier.mean,
             tokens=outlier.tokens,
         )
@@ -208,7 +208,7 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
         evidence=[
             fact(
                 "last tokens of responses that stopped",
-                "none of them is an end token",
+                "no end token among them",
                 different=len(counts),
                 share_of_the_commonest=float(counts[0] / len(stopped)),
             )

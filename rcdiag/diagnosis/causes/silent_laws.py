@@ -81,7 +81,7 @@ def _silent_by_entropy(signs: Signs, mean: float, z: float) -> tuple[str, Suspic
         message=f"Sampled tokens are {'likelier' if mean < 0 else 'less likely'} than those of "
         f"the recorded distribution by {abs(mean):.3f} nats on the mean ({z:+.0f} standard "
         "errors), while both columns agree: tokens were drawn from another distribution.",
-        evidence=[fact("surprisal less entropy", "0 if the distribution sampled", mean=mean, z=z)],
+        evidence=[fact("surprisal - entropy", "0 if the distribution sampled", mean=mean, z=z)],
         also_possible=["top-p-silent" if slug == "temperature-silent" else "temperature-silent"],
     )
 
@@ -129,7 +129,7 @@ def _silent_by_rescore(signs: Signs) -> tuple[str, Suspicion] | None:
         "sampled at a temperature that neither column has.",
         evidence=[
             fact(
-                "slope of the log-ratio on the re-score's log-prob, 1 less it",
+                "1 - slope of the log-ratio on the re-scored log-prob",
                 "a temperature",
                 ratio=seen.power,
             )

@@ -20,9 +20,9 @@ from rcdiag.diagnosis.signs.forks import A_POWER, ROUNDING, Forks
 from rcdiag.diagnosis.validity import INVALID
 
 # What gives the power.
-BY_SLOPE = "slope of the log-ratio on the trainer's log-prob, 1 less it"
-BY_METADATA = "temperature of the trainer over that of the record, by metadata"
-BY_FORKS = "log-prob between two tokens of one context, sampler / trainer"
+BY_SLOPE = "1 - slope of the log-ratio on the trainer's log-prob"
+BY_METADATA = "T_trainer / T_recorded, from metadata"
+BY_FORKS = "scale of log-prob differences, sampler / trainer"
 
 # Powers of temperatures that are used, and how far from 1 a power is none.
 POWERS, LEAST_POWER = (0.3, 3.3), 0.03
@@ -180,7 +180,7 @@ def _temperature_cause(slug: str):
                 *_stated_temperatures(signs),
                 fact(
                     seen.found_by,
-                    f"T of the trainer over T of the record: {seen.value:.2f}",
+                    "T_trainer / T_recorded",
                     ratio=seen.value,
                     explained=law.by_log_prob,
                 ),

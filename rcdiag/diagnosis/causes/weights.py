@@ -237,7 +237,7 @@ def _replica(signs: Signs) -> Suspicion | None:
         evidence=[
             fact(
                 "rms log-ratio by engine",
-                "one stands apart",
+                "one engine differs",
                 **dict(zip(parts.labels, np.round(parts.rms, 5).tolist(), strict=True)),
             )
         ],
@@ -317,8 +317,8 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
         "of the rows: the sampler's weights are not the trainer's.",
         evidence=[
             fact(
-                "token ids agree between halves of the rows",
-                "a drift with a direction",
+                "shift per token id, repeated in the other half of the rows",
+                "systematic, not noise",
                 correlation=law.by_token_id.correlation,
                 explained=law.by_token_id.explained,
             ),

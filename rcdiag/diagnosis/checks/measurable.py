@@ -37,9 +37,8 @@ def _at_places(places: Places, are: str, given: CheckInput) -> Iterator[Observat
             more = "; ..." if places.rows[policy] > PLACES_SHOWN else ""
             rows += f" ({'; '.join(evidence['first_places'][:PLACES_SHOWN])}{more})"
         yield Observation(
-            message=f"{plural(count, 'unmasked log-prob')} of `{policy}` in {rows} "
-            f"{'is' if count == 1 else 'are'} {are}; "
-            f"{_consequence(given)}",
+            message=f"{plural(count, 'unmasked log-prob')} of `{policy}` "
+            f"{'is' if count == 1 else 'are'} {are}; in {rows}; {_consequence(given)}",
             evidence=evidence,
         )
 

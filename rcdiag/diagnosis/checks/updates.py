@@ -51,17 +51,14 @@ def _unsafe(given: CheckInput) -> Iterator[Observation]:
         for name, preset in result.presets.items()
         if preset.health.verdict == "error"
     }
-    advised = [
-        name
-        for name in bad
-        if result.presets[name].mode != "naive" and not result.presets[name].undefined
-    ]
+    presets = [name for name, preset in result.presets.items() if preset.mode != "naive"]
+    failing = [name for name in presets if name in bad]
+    advised = [name for name in failing if not result.presets[name].undefined]
     if not advised:
         return
-    without = any(result.presets[name].mode == "naive" for name in bad)
     yield Observation(
-        message=f"{len(bad)} of {plural(len(result.presets), 'preset')} fail a health rule"
-        f"{', including no correction' if without else ''}; e.g. {advised[0]}: "
+        message=f"{len(failing)} of {plural(len(presets), 'preset')} "
+        f"{'fails' if len(failing) == 1 else 'fail'} a health rule; e.g. {advised[0]}: "
         f"{bad[advised[0]][0]}",
         evidence=bad,
         fix=cause_first(result) or _safe_ones(result),

@@ -68,7 +68,7 @@ def by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | N
     }
     counts |= {
         "both, one after the other": int(switched.sum()),
-        "none of them": int((~explained & ~switched).sum()),
+        "no checkpoint": int((~explained & ~switched).sum()),
     }
     evidence = [
         {
@@ -103,9 +103,11 @@ def by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | N
     tells = np.abs(weights.losses[0] - weights.losses[1:].min(axis=0)) > TELLS_WEIGHTS
     share = float((other & tells).sum() / max(((own | other) & tells).sum(), 1))
     names = ", ".join(weights.names[index] for index in np.unique(best[other]))
+    known, rows = int((own | other).sum()), len(own)
+    which = "" if known == rows else f" that a checkpoint explains ({known:,} of {rows:,})"
     message = (
-        f"In {share_of(share)} {bench.side.policy}_log_probs are those of {names}, not of the "
-        "trainer's weights."
+        f"In {share_of(share)}{which} {bench.side.policy}_log_probs are those of {names}, not of "
+        "the trainer's weights."
     )
     if not sampler:
         return "reference-as-old", told(0.9, message, evidence, side="trainer", share_of_rows=share)

@@ -41,20 +41,16 @@ def factor_name(name: str, factor: Factor) -> str:
 
 def answer(result: ReplayResult) -> str:
     """Say how many presets pass the rules of health, and how no correction does."""
-    groups = alike(result)
-    none = groups[0] if groups and groups[0].preset.mode == "naive" else None
-    same = () if none is None else none.names
-    verdicts = [
-        preset.health.verdict for name, preset in result.presets.items() if name not in same
-    ]
-    without = "" if none is None else f"no correction: {none.preset.health.verdict}"
+    own = {name: one for name, one in result.presets.items() if one.mode != "naive"}
+    naive = [one for name, one in result.presets.items() if name not in own]
+    verdicts = [preset.health.verdict for preset in own.values()]
+    without = f"no correction: {naive[0].health.verdict}" if naive else ""
     if not verdicts:
         return without
     presets = plural(len(verdicts), "preset")
     passing = verdicts.count("ok")
     if len(verdicts) == 1:
-        (name,) = (name for name in result.presets if name not in same)
-        sentence = f"{name}: {verdicts[0]}"
+        sentence = f"{next(iter(own))}: {verdicts[0]}"
     elif passing:
         sentence = f"{passing} of {presets} {'passes' if passing == 1 else 'pass'} all health rules"
     else:

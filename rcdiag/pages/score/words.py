@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 from msgspec import Struct
 
-from rcdiag.formats import effective, fraction, part_of, with_interval
-from rcdiag.results import CorrectionResult, ScoreResult, SequenceTokens
+from rcdiag.formats import effective, fraction, part_of, plural, with_interval
+from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, SequenceTokens
+from rcdiag.statistics.metrics import METRICS
+from rcdiag.statistics.metrics.expected import lowered_ess_guide
 
 
 def answer(result: ScoreResult) -> str:
@@ -19,17 +22,30 @@ def answer(result: ScoreResult) -> str:
     if k3.value is None:
         return "no number of the mismatch can be computed"
     sequences = (
-        f", effective sequences {effective(ess.value * result.num_sequences)} of "
-        f"{result.num_sequences:,}"
+        f", ESS {effective(ess.value * result.num_sequences)} of "
+        f"{plural(result.num_sequences, 'sequence')}"
         if ess.value is not None
         else ""
     )
-    return f"KL({result.behavior} || {result.target}) {with_interval(k3)} nats a token{sequences}"
+    return f"KL({result.behavior} || {result.target}) {with_interval(k3)} nats per token{sequences}"
 
 
 def alone(policy: str) -> str:
     """Say that a table has one policy."""
-    return f"the table has one policy, {policy}: a mismatch needs two"
+    return f"none: {policy} is the only policy, and a mismatch needs two"
+
+
+def limits(name: str, value: MetricValue) -> str:
+    """Write the bounds of a number's levels, warning first; empty where it is not judged."""
+    guide = METRICS[name].guide
+    if guide is None:
+        return ""
+    if name == "ess_seq" and value.expected is not None:
+        guide = lowered_ess_guide(guide, value.expected)
+    bounds = [f"{bound:.3g}" for bound in (guide.warning, guide.error) if isfinite(bound)]
+    if guide.around is None:
+        return ", ".join(bounds)
+    return f"{f'{guide.around:g}' if guide.around else ''}±{', ±'.join(bounds)}"
 
 
 def clusters(result: ScoreResult) -> str:

@@ -12,7 +12,7 @@ from rcdiag.results.sweep import WORTH, Candidate, Forecast, Recommendation
 NEAREST = 5  # candidates that a screen shows beside the choice
 ANSWERS = {
     "take": "use",
-    "no-correction": "no correction: no candidate has a lower error",
+    "no-correction": "no correction: no candidate has a significantly lower error",
     "fix-the-cause": "fix the cause: no weights repair this table",
     "cannot-distinguish": "candidates cannot be distinguished on this table",
 }
@@ -29,13 +29,15 @@ class Tested(Struct, frozen=True):
 def forecast_test(forecast: Forecast) -> Tested:
     """Say whether the forecast of longer responses holds where it was tested."""
     if forecast.holds:
-        return Tested("ok", "holds", "fitted on the shorter half, it predicts the longer half")
+        return Tested("ok", "holds", "fitted on the shorter half, it predicts longer responses")
     if forecast.holds is None:
-        return Tested("note", "not tested", "too few sequences of different lengths to test it")
+        return Tested(
+            "note", "not tested", "too few lengths to test whether it holds for longer responses"
+        )
     return Tested(
         "error",
         "fails",
-        "its hold-out check failed: ignore it, especially for long responses",
+        "fitted on the shorter half, it misses the longer half: ignore it for longer responses",
     )
 
 

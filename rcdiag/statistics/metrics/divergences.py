@@ -23,8 +23,8 @@ K3_KL = Metric(
     name="k3_kl",
     family=MAGNITUDE,
     label="KL by k3",
-    says="An estimate of KL(behavior || target) per token. It is never negative, and steady where "
-    "the mismatch is small; single tokens of a large ratio rule it where it is not.",
+    says="An estimate of KL(behavior || target) per token. It is never negative, and has a low "
+    "variance where the mismatch is small; elsewhere a few tokens with a large ratio dominate it.",
     formula="E[ratio - 1 - log_ratio]",
     unit="nats",
     ideal=0.0,
@@ -213,8 +213,8 @@ TV_TOKEN = Metric(
     name="tv_token",
     family=MAGNITUDE,
     label="total variation of tokens",
-    says="The total variation distance per token, from 0 to 1. It is right where the sampler cuts "
-    "off tokens of the target (top-p, top-k) too, unlike half the mean |ratio - 1|.",
+    says="The total variation distance per token, from 0 to 1. Unlike half the mean |ratio - 1| it "
+    "stays right where the sampler cuts off tokens of the target (top-p, top-k).",
     formula="E[(1 - ratio)+]",
     ideal=0.0,
     presupposes=BEHAVIOR_SAMPLED,
@@ -241,9 +241,9 @@ HELLINGER2_TOKEN = Metric(
     name="hellinger2_token",
     family=MAGNITUDE,
     label="squared Hellinger distance of tokens",
-    says="The squared Hellinger distance per token, from 0 to 1: the divergence whose estimate is "
-    "the steadiest, since no large ratio rules it. A small sample may give a number below 0, of "
-    "unknown level.",
+    says="The squared Hellinger distance per token, from 0 to 1: the divergence whose estimate has "
+    "the least variance, since large ratios hardly count. In a small sample it can come out below "
+    "0; its level is unknown then.",
     formula="1 - E[sqrt(ratio)]",
     ideal=0.0,
     least=0.0,

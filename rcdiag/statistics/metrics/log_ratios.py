@@ -43,7 +43,7 @@ def _quantile(name: str, share: float, example: str) -> Metric:
         family=MAGNITUDE,
         label=f"{percent:g}% quantile of |log-ratio|",
         says=f"The |log_ratio| that {percent:g}% of the tokens do not exceed. Above 4 million "
-        "tokens it is known to 0.05% of its value.",
+        "tokens it is accurate to 0.05%.",
         formula=f"quantile {share:g} of |log_ratio| over tokens",
         unit="nats",
         ideal=0.0,

@@ -25,7 +25,7 @@ def _count(t: Totals, level: str) -> Array:
 
 
 def perplexity_ess(t: Totals, level: str) -> Array:
-    """Return exp(entropy of the normalised ratios) / n: less ruled by one giant than `ess`.
+    """Return exp(entropy of the normalised ratios) / n: one large ratio counts less than in `ess`.
 
     With w = ratio / sum ratio the entropy is log sum ratio - sum w log_ratio.
     Source: Robert & Casella 2004, Monte Carlo Statistical Methods, 14.3.
@@ -82,10 +82,10 @@ OVERLAPS = (
         family=OVERLAP,
         label="ESS of sequences, raw ratios",
         says="The effective sample size of the sequences, as a fraction, when they are weighted by "
-        "the products of their token ratios: 0.3 is usual with several turns. A giant ratio that "
-        "the sample never met makes it too high: the lower end of its interval is that of the "
-        "sample or of the lognormal law of its log-ratios, whichever is lower, and is not given "
-        "where the tail (khat_seq) or the number of sequences cannot show such giants.",
+        "the products of their token ratios: 0.3 is usual with several turns. It is too "
+        "high where the sample missed a rare large ratio: the lower end of its interval is that "
+        "of the sample or of a lognormal fit, whichever is lower, and is omitted where the tail "
+        "(khat_seq) or the number of sequences cannot exclude such ratios.",
         formula=f"{_ESS} over sequences",
         unit="fraction",
         ideal=1.0,
@@ -109,7 +109,7 @@ OVERLAPS = (
         family=OVERLAP,
         label="perplexity ESS of tokens",
         says="The effective sample size of the tokens by the entropy of their normalised ratios, "
-        "as a fraction: less ruled by one giant than ess_token.",
+        "as a fraction: less sensitive to one large ratio than ess_token.",
         formula=f"{_PERPLEXITY} over tokens",
         unit="fraction",
         ideal=1.0,
@@ -129,7 +129,7 @@ OVERLAPS = (
         family=OVERLAP,
         label="perplexity ESS of sequences",
         says="The effective sample size of the sequences by the entropy of their normalised "
-        "ratios, as a fraction. Where it is far above the square root of ess_seq, few giants rule.",
+        "ratios, as a fraction. Far above the square root of ess_seq, a few large ratios dominate.",
         formula=f"{_PERPLEXITY} over sequences",
         unit="fraction",
         ideal=1.0,
@@ -150,7 +150,7 @@ OVERLAPS = (
         label="chi-squared, token",
         says="The chi-squared divergence per token: how much the variance of a mean grows when "
         "tokens are weighted by their ratios. The estimate is below 0 where the sampled ratios "
-        "have too low a mean: it is of chance alone then, and its level is unknown.",
+        "have too low a mean: it is noise then, and its level is unknown.",
         formula="E[ratio^2] - 1",
         ideal=0.0,
         least=0.0,

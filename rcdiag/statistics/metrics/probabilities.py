@@ -115,7 +115,7 @@ PROBABILITIES = (
         name="prob_pearson",
         family=MAGNITUDE,
         label="Pearson correlation of probabilities",
-        says="How well both policies' probabilities of a token go together. It is inflated where "
+        says="The correlation of both policies' probabilities of a token. It is inflated where "
         "most of them are near 0 or 1.",
         formula="Cov(p_behavior, p_target) / (sd(p_behavior) sd(p_target))",
         ideal=1.0,
@@ -131,7 +131,7 @@ PROBABILITIES = (
         name="prob_spearman",
         family=MAGNITUDE,
         label="Spearman correlation of probabilities",
-        says="How well the ranks of both policies' probabilities go together, over the tokens that "
+        says="The rank correlation of both policies' probabilities, over the tokens that "
         "both give between 0.05 and 0.95, where ranks mean something. Above 262,144 such tokens it "
         "is that of a sample.",
         formula="Pearson correlation of the ranks of p_behavior and p_target",

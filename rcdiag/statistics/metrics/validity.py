@@ -115,8 +115,8 @@ VALIDITIES = (
         name="ratio_mean_z",
         family=VALIDITY,
         label="test of mean ratio of tokens = 1",
-        says="How many standard errors the mean ratio of the tokens is from 1, where it is if they "
-        "were drawn from the recorded behavior policy: beyond 4 it is no chance.",
+        says="How many standard errors the mean ratio of the tokens is from 1, its expectation if "
+        "they were sampled from the recorded behavior policy: beyond 4 it is not chance.",
         formula="(E[ratio] - 1) / its standard error over clusters (jackknife)",
         unit="std errors",
         ideal=0.0,
@@ -147,7 +147,7 @@ VALIDITIES = (
         family=VALIDITY,
         label="test of mean ratio of sequences = 1",
         says="How many standard errors the mean product of ratios of the sequences is from 1. It "
-        "is not judged: a mean that misses rare huge ratios lies below 1 by no fault.",
+        "is not judged: where a sample misses rare huge ratios it is below 0 without any fault.",
         formula="(E[prod ratio] - 1) / its standard error over clusters (jackknife)",
         unit="std errors",
         ideal=0.0,
@@ -191,8 +191,8 @@ VALIDITIES = (
         name="variance_ratio",
         family=VALIDITY,
         label="variance ratio of sequences",
-        says="Whether log-ratios go together along a sequence: 1 for noise and for drift alike, "
-        "far above 1 where whole sequences are offset by something that the sampler did not know. "
+        says="Whether the log-ratios of a sequence are correlated: 1 for noise and for a common "
+        "drift, far above 1 where whole sequences are shifted, as by another context. "
         "A sequence of T tokens is centred by T times the mean log-ratio of all tokens.",
         formula="sum (sum log_ratio - m T)^2 / sum (log_ratio - m)^2, m = E[log_ratio]",
         ideal=1.0,

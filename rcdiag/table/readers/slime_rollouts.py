@@ -115,7 +115,7 @@ def _reward(fields: Fields, notes: Notes, key: str | None) -> float | None:
         if key is not None and reward is not None:
             raise RcdiagError(
                 f"{fields.where}: the reward is one number, but {_given(key)} is given",
-                hint="leave it away",
+                hint="leave it out",
             )
         return fields.number("reward")
     names = ", ".join(map(str, reward))

@@ -82,7 +82,10 @@ VERL_JSONL = Reader(
     name="verl-jsonl",
     says="verl's log of generations, text without special tokens: trainer.rollout_data_dir.",
     patterns=("*.jsonl",),
-    detect=lambda peek: {"input", "output", "score"} <= peek.keys,
+    # A dump of one's own that adds tokens to these records is JSON lines, and no text alone.
+    detect=lambda peek: (
+        {"input", "output", "score"} <= peek.keys and "response_ids" not in peek.keys
+    ),
     read=_read_verl,
     source="https://github.com/verl-project/verl/blob/main/verl/trainer/ppo/ray_trainer.py",
     text_only="verl dumps token ids and rollout_log_probs with "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +20,7 @@ from rcdiag.results import (
 )
 from rcdiag.table.hashing import mixed
 from rcdiag.table.segments import segment_sum
-from rcdiag.usecases.replay.preset import PresetEffect, PresetLoss
+from rcdiag.usecases.replay.preset import PresetEffect, PresetLoss, loss_of_effect
 from rcdiag.usecases.replay.shares import coefficient_numbers, shares
 from rcdiag.usecases.replay.update import NAIVE, Update
 from rcdiag.usecases.replay.update_batch import ReplayBatch
@@ -43,7 +45,7 @@ def preset_replay(
     policy_loss = update.plan.trainer.update.loss(effect.loss)
     kept_rows = segment_sum(effect.kept.astype(np.int64), batch.lengths) > 0
     metrics = {**effect.metrics, **result.metrics}
-    shared = shares(result.coefficients, batch)
+    shared = shares(result.coefficients, batch, _uncorrected(batch, update))
     evidence = Evidence(
         mode=effect.mode,
         loss_type=effect.loss,
@@ -78,6 +80,16 @@ def preset_replay(
         scatter=_scatter(loss),
         weight_histogram=_weights(effect),
     )
+
+
+def _uncorrected(batch: ReplayBatch, update: Update) -> Array:
+    """Coefficients where every ratio and weight is 1 and nothing is rejected, [tokens].
+
+    They hold what lengths, advantages and the aggregation make of a batch, whoever sampled it.
+    """
+    nothing = PresetEffect(np.ones(batch.num_tokens, np.bool_), None, mode=NAIVE, loss=update.loss)
+    on_policy = replace(batch.tokens, log_probs=dict.fromkeys(batch.tokens.log_probs, batch.old))
+    return loss_of_effect(nothing, replace(batch, tokens=on_policy), update).coefficients
 
 
 def _no_number(result: LossResult) -> str | None:

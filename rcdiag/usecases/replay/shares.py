@@ -28,13 +28,18 @@ def coefficient_numbers(coefficients: Array) -> Coefficients:
     )
 
 
-def shares(coefficients: Array, batch: ReplayBatch) -> Shares | None:
-    """Shares of the summed sizes; None where all are 0."""
+def shares(coefficients: Array, batch: ReplayBatch, uncorrected: Array) -> Shares | None:
+    """Shares of the summed sizes; None where all are 0.
+
+    `uncorrected` are the coefficients that the same batch has where every ratio and weight is 1 and
+    nothing is rejected.
+    """
     sizes = np.abs(coefficients)
     total = float(sizes.sum())
     if not total or not np.isfinite(total):
         return None
     by_row = segment_sum(sizes, batch.lengths) / total
+    plain = segment_sum(np.abs(uncorrected), batch.lengths)
     quarter = _quarters(batch.lengths)
     ordered = np.sort(by_row)[::-1]
     logs = np.log10(sizes[sizes > 0])
@@ -46,6 +51,7 @@ def shares(coefficients: Array, batch: ReplayBatch) -> Shares | None:
         negative_advantage=float(sizes[batch.advantages < 0].sum() / total),
         top_tokens=_top(sizes / total),
         top_sequences=_top(by_row),
+        top_sequences_uncorrected=_top(plain / plain.sum()) if plain.any() else None,
         sequences=ordered[:LISTED].tolist(),
         histogram={"edges": EDGES.tolist(), "counts": counts.astype(float).tolist()},
     )

@@ -41,7 +41,7 @@ def configuration(advice: Recommendation, trainer: str, candidate: str | None = 
     name = advice.choice or "none"
     comments = [f"# {name}: {advice.answer}", *(f"# {reason}" for reason in advice.reasons)]
     if advice.choice is None:
-        comments.append(f"# no correction is written; another: {setting('candidate', 'NAME')}")
+        comments.append(f"# {setting('candidate', 'NAME')} writes one of them")
     try:
         return _pasted(comments, name, trainer)
     except Inexpressible as error:
@@ -78,9 +78,9 @@ def _instead(advice: Recommendation, trainer: str) -> list[str]:
 
 
 def trainer_default(trainer: str, candidates: Mapping[str, Setting]) -> str | None:
-    """Name the candidate that a trainer's own settings amount to; None where there is none."""
+    """Name the candidate that a run without any setting has; None where none is like it."""
     chosen = find_trainer(trainer)
-    own = chosen.read(chosen.settings)
+    own = chosen.read({**chosen.settings, **chosen.unset})
     if own.weighting is None and not own.rejections:
         return "none"
     return next((name for name, it in candidates.items() if it.correction == own), None)

@@ -65,8 +65,8 @@ def table(sequences: int, clusters: int) -> list[str]:
 
 def not_numbers(tokens: int) -> str:
     return (
-        f"{plural(tokens, 'unmasked log-prob')} {'is' if tokens == 1 else 'are'} NaN, infinite or "
-        "positive: repair the dump before correcting."
+        f"{plural(tokens, 'unmasked log-prob')} {'is' if tokens == 1 else 'are'} NaN, infinite, "
+        "positive or below -1e12: repair the dump before correcting."
     )
 
 
@@ -182,7 +182,7 @@ def unresolved(near: Sequence[str], scores: Scores) -> str:
     return (
         "The reference is too noisy: without correction bias² may be anything up to "
         f"{number(scores.most_bias('none'))} times the variance of a batch. More sequences would "
-        f"tell; until then these cannot be distinguished: {listed(near)}."
+        f"decide; until then these cannot be distinguished: {listed(near)}."
     )
 
 
@@ -195,8 +195,8 @@ def choice(best: str, chosen: str, near: Sequence[str], scores: Scores) -> str:
             f"{lowest}; not distinguishable from it: {listed(others)}." if others else f"{lowest}."
         )
     return (
-        f"{lowest}; {chosen} ({_parts(chosen, scores)}) is the simplest of the {len(near)} that "
-        "cannot be distinguished from it."
+        f"{lowest}; {'no correction' if chosen == 'none' else chosen} ({_parts(chosen, scores)}) "
+        f"is the simplest of {len(near)} that are within one standard error of it."
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rcdiag.usecases.replay.shares import coefficient_numbers, shares
-from tests.usecases.replay.builders import batch_of, naive_of, table_of
+from rcdiag.usecases.replay.shares import coefficient_numbers
+from rcdiag.usecases.replay.shares import shares as shares_beside
+from tests.usecases.replay.builders import batch_of, naive_of, one, table_of
 
 
 def test_numbers_of_the_coefficients():
@@ -19,6 +20,11 @@ def rows(*lengths: int, advantages: list[float] | None = None):
     lists = [[-1.0] * count for count in lengths]
     signs = advantages or [1.0] * len(lengths)
     return batch_of(lists, lists, [[a] * n for a, n in zip(signs, lengths, strict=True)])
+
+
+def shares(sizes, batch):
+    """The shares of coefficients in a batch whose tokens would all count alike."""
+    return shares_beside(sizes, batch, np.ones(batch.num_tokens))
 
 
 def test_by_quarter_of_the_length():
@@ -97,3 +103,32 @@ def test_shares_of_a_table(tmp_path):
     assert result.sequences == pytest.approx([0.6, 0.3, 0.1])
     assert (result.positive_advantage, result.negative_advantage) == pytest.approx((0.4, 0.6))
     assert result.top_tokens == pytest.approx(0.3)
+    assert result.top_sequences_uncorrected == pytest.approx(0.6)
+
+
+def test_what_the_largest_sequences_have_without_correction():
+    """By hand: lengths 3 and 2 under |A| 1 and 2 give 3 of 7 and 4 of 7."""
+    batch = rows(3, 2, advantages=[1.0, -2.0])
+    plain = np.array([1.0, 1.0, 1.0, 2.0, 2.0])
+    result = shares_beside(np.array([9.0, 0, 0, 1, 0]), batch, plain)
+    assert (result.top_sequences, result.top_sequences_uncorrected) == pytest.approx((0.9, 4 / 7))
+    assert shares_beside(plain, batch, np.zeros(5)).top_sequences_uncorrected is None
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "by_row"), [("token-mean", [1, 6, 3]), ("seq-mean-token-mean", [1, 3, 1])]
+)
+def test_weights_leave_what_is_without_correction(tmp_path, aggregation, by_row):
+    """Log-ratios of a nat move `top_sequences`, never what lengths and advantages alone give."""
+    rollout, old = [[-1.0], [-1.0] * 2, [-1.0] * 3], [[-1.0], [-2.0] * 2, [-0.1] * 3]
+    path = table_of(tmp_path / "t.parquet", rollout, old, advantage=[1.0, -3.0, 1.0])
+    config = {"rollout_is": "token", "rollout_is_threshold": 5.0}
+    weighted = one(path, config, aggregation=aggregation).shares
+    plain = naive_of(path, aggregation=aggregation).shares
+    expected = max(by_row) / sum(by_row)
+    assert plain.top_sequences == pytest.approx(expected)
+    for shares in (plain, weighted):
+        assert shares.top_sequences_uncorrected == pytest.approx(expected)
+    weights = [1.0, np.exp(-1.0), np.exp(0.9)]
+    sums = np.multiply(by_row, weights)
+    assert weighted.top_sequences == pytest.approx(sums.max() / sums.sum())
