@@ -104,25 +104,3 @@ def _chosen(document: Document, columns: Chosen | None) -> tuple[str, str]:
     name = columns.at if isinstance(columns.at, str) else columns.at[-1]
     known = ", ".join(words)
     return "", f"{name}: {chosen} is {columns.what} that rcdiag does not compute; it has {known}"
-
-
-# TEMPORARY
-def numbers(document: Document, **places: Names) -> dict[str, float]:
-    """Return the numbers that a file sets, by rcdiag's names of settings."""
-    found = {ours: number(document, names) for ours, names in places.items()}
-    return {ours: one for ours, one in found.items() if one is not None}
-
-
-def word(document: Document, names: Names, words: Mapping[Any, str], what: str) -> tuple[str, str]:
-    """Return rcdiag's name of what a file chooses, and why there is none.
-
-    `words` are the trainer's words with rcdiag's names. Both are "" where the file chooses nothing.
-    """
-    chosen = value(document, names)
-    if chosen is None:
-        return "", ""
-    if chosen in words:
-        return words[chosen], ""
-    name = names if isinstance(names, str) else names[0]
-    known = ", ".join(map(str, words))
-    return "", f"{name}: {chosen} is {what} that rcdiag does not compute; it has {known}"

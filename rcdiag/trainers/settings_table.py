@@ -1,7 +1,7 @@
 """A trainer's `settings.toml` is a table: what each setting is, where it stands, what it sets.
 
-Beside its words (see `rcdiag.trainers.toml_words`) a setting has the columns of `Setting`. Generations
-may differ in some of them:
+Beside its words (see `rcdiag.trainers.toml_words`) a setting has the columns of `Setting`. Some of
+them may differ between generations:
 
 - `default` and `type` are one value, or a sub-table by generation; without a default it is null.
 - `since` and `until` name the first and the last generation that has the setting.
@@ -98,8 +98,9 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _wanted(self, holds: bool, value: Any, expected: str) -> Any:
         if holds:
             return value
+        shown = "null" if value is None and self.type == "number" else repr(value)
         hint = self.hint or f"give {'true or false' if self.type == 'switch' else 'a number'}"
-        raise Refused(f"{self.name}: wanted {expected}, got {value!r}", hint)
+        raise Refused(f"{self.name}: wanted {expected}, got {shown}", hint)
 
 
 class Settings(Mapping[str, Any]):

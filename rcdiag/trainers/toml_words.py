@@ -450,7 +450,7 @@ class Table:
         return text
 
     def converted(self, field: str, kind: Any, default: Any = None) -> Any:
-        """Return the value of a field as a type that msgspec knows; the default if it is not there."""
+        """Return a field as a type that msgspec knows, or the default where it is missing."""
         if field not in self.fields:
             return default
         try:

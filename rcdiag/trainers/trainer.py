@@ -1,8 +1,8 @@
 """A trainer is one generation, with all that rcdiag knows of it.
 
-It is made by `generation` of two things: the tables of the trainer's folder (`settings.toml`,
-`generations.toml`, `findings.toml`), and its functions. Of these it needs what the tables cannot say:
-the correction that settings ask for, the metrics, the loss of an update.
+`generation` makes it of two things: the tables in the trainer's folder (`settings.toml`,
+`generations.toml`, `findings.toml`), and functions for what tables cannot say: the correction that
+settings ask for, the metrics, the loss of an update.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ConfigFile:
     hydra: bool = False  # its command line takes settings as `path.name=value`
     on_sweep_page: bool = False  # beside the newest generation of each trainer
     # It takes the settings of a file and the file; None where another generation is likelier.
-    claim: Callable[[Config, Document], Claim | None] = lambda settings, document: None
+    claim: Callable[[Config, Document], Claim | None]
     # It tells whether a whole file is the trainer's, also where it sets nothing of the correction.
     whole: Callable[[Document], bool] = lambda document: False
     complete: Complete = lambda settings, document: (settings, [])
@@ -100,20 +100,20 @@ class Trainer:
     # The statistics of k1, k2 and k3 that it can reject by, such as `seq_mean_k1`.
     rejects_by: tuple[str, ...] = ()
     # Settings that the trainer takes and silently does nothing with: one sentence each.
-    ignored: Callable[[Config], list[str]] = lambda config: []
+    ignored: Callable[[Config], list[str]]
     # Traps of its settings that no error shows, as findings.
-    traps: Callable[[Config], list[Finding]] = lambda config: []
+    traps: Callable[[Config], list[Finding]]
     # What it logs of the correction.
     # What `metrics` reads of the tokens besides the ratios and weights of the batch's rows.
-    quantities: Callable[[Correction], list[Quantity]] = lambda correction: []
+    quantities: Callable[[Correction], list[Quantity]]
     metrics: Callable[[Batch, Correction], Metrics]
     percentiles: bool = False  # it logs percentiles of token weights
     reads_prompts: bool = False  # its numbers depend on the width of the padded prompts
     reads_masked: bool = False  # its numbers count tokens of responses that the mask leaves out
     # What the weights of the loss are divided by; 1 without batch normalisation.
-    normaliser: Callable[[Batch, Correction], float] = lambda batch, correction: 1.0
+    normaliser: Callable[[Batch, Correction], float]
     update: UpdateRules
-    config: ConfigFile = field(default_factory=ConfigFile)
+    config: ConfigFile
 
     @property
     def default_preset(self) -> str | None:
@@ -216,7 +216,7 @@ def _is_changed(table: SettingsTable, values: Config, name: str) -> bool:
 def _made(
     rules: Iterable[FindingWords], values: Config, tree: Mapping[str, Any] | None = None
 ) -> list[Finding]:
-    """Return the findings whose conditions hold: on settings, or with a file on its keys as well."""
+    """Return the findings whose conditions hold: on settings, or on a file's keys as well."""
     return [
         Finding(
             slug=rule.slug,
@@ -273,53 +273,3 @@ def _completed(
             )
     settings, more = own(settings, document)
     return settings, [*findings, *more]
-
-
-# TEMPORARY: for trainers that are not moved yet
-from rcdiag.errors import did_you_mean
-
-
-def choice(config: Config, name: str, allowed: tuple[Any, ...]) -> Any:
-    """Return a setting that must be one of a few words."""
-    value = config[name]
-    if value not in allowed:
-        words = ", ".join("null" if option is None else str(option) for option in allowed)
-        guess = did_you_mean(str(value), [str(option) for option in allowed if option is not None])
-        raise Refused(
-            f"{name}: {value!r} is not a choice of this trainer", f"{guess}one of {words}"
-        )
-    return value
-
-
-def switch(config: Config, name: str) -> bool:
-    """Return a setting that must be true or false."""
-    value = config[name]
-    if not isinstance(value, bool):
-        raise Refused(f"{name}: wanted true or false, got {value!r}", "give true or false")
-    return value
-
-
-def not_negative(config: Config, name: str) -> float:
-    """Return a setting that must be a number, 0 or above."""
-    value = config[name]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise Refused(f"{name}: wanted a number, 0 or above, got {value!r}", "give a number")
-    return float(value)
-
-
-def positive(config: Config, name: str) -> float:
-    """Return a setting that must be a number above 0."""
-    value = config[name]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise Refused(f"{name}: wanted a number above 0, got {value!r}", "give a number")
-    return float(value)
-
-
-def optional_number(config: Config, name: str) -> float | None:
-    """Return a setting that may be null, and else is a number."""
-    value = config[name]
-    if value is None:
-        return None
-    if not isinstance(value, (int, float)):  # True is 1, as it is to the trainer
-        raise Refused(f"{name}: wanted a number or null, got {value!r}", "give a number")
-    return float(value)

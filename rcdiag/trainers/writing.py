@@ -1,7 +1,7 @@
 """A correction is written as a trainer's settings, by the columns `write` of its table.
 
-`facts_of` describes a correction by a few named facts. `lacks` of the table's header says which facts
-no settings express; then each setting is written by the first of its ways whose conditions hold.
+`facts_of` describes a correction by a few named facts. `lacks` in the table's header says which of
+them no settings express; then each setting is written by the first way whose conditions hold.
 `rcdiag.trainers.emit` reads what is written back, as the trainer would, and compares.
 """
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from rcdiag.corrections.bounds import LEVELS, Window, weights_of, windows_of
 from rcdiag.corrections.correction import Correction, Rejection
-from rcdiag.errors import RcdiagError
 from rcdiag.trainers.conditions import beyond, holds
 from rcdiag.trainers.settings_table import Setting, SettingsTable, Write
 from rcdiag.trainers.settings_text import (
@@ -104,10 +103,7 @@ def write_by_table(
 
     `own` writes settings for which no column is enough, by their names.
     """
-    try:
-        facts = facts_of(correction)
-    except RcdiagError as error:  # a bound below 0, such as that of SkyRL's use_tis
-        raise Inexpressible("bounds on ratios that are below 0") from error
+    facts = facts_of(correction)
     if own_facts is not None:
         facts |= own_facts(correction, facts)
     for lack in table.header.lacks:
@@ -154,7 +150,7 @@ def _value(way: Write, facts: Facts) -> Value:
 
 
 def _in_text(name: str, fact: Any) -> Any:
-    """Write a bound with as few digits as tell it apart, and one that bounds nothing as a number."""
+    """Return a bound with as few digits as needed; one that bounds nothing becomes a number too."""
     if isinstance(fact, bool) or not isinstance(fact, float):
         return fact
     return digits(BELOW_ALL if fact == 0.0 and name.endswith("lower") else min(fact, ABOVE_ALL))

@@ -26,8 +26,9 @@ def read(settings: Settings) -> Correction:
     mode, cap = (settings[f"vllm_importance_sampling_{name}"] for name in ("mode", "cap"))
     level, _, outside = mode.partition("_")
     # A mask mode sets a weight above the cap to 0, which the lower bound then lifts to 1 / cap.
-    outside = "clip" if outside == "truncate" else "floor"
-    weighting = Weighting(level, cap, 1.0 / cap, outside, nan_stays=True)
+    weighting = Weighting(
+        level, cap, 1.0 / cap, "clip" if outside == "truncate" else "floor", nan_stays=True
+    )
     return Correction(weighting, rejections=rejections, guard=GUARD)
 
 

@@ -118,12 +118,12 @@ class Functions:
     def ignored(self, config: Config) -> list[str]:
         """Report settings that the chosen function does not read."""
         function = self.of(config)
+        unread: tuple[str, ...] = HELPER
+        why = "only the helper reads it: custom_tis_function_path"
         if function == "helper":
             unread, why = ("tis_clip", "tis_clip_low"), "the helper has bounds of its own"
         elif function == "none":
             unread, why = ("tis_clip", "tis_clip_low", *HELPER), "use_tis is off"
-        else:
-            unread, why = HELPER, "only the helper reads it: custom_tis_function_path"
         of_helper = _ignored_by_helper(config) if function == "helper" else []
         return [*of_helper, *(f"{name} has no effect: {why}" for name in _changed(config, unread))]
 

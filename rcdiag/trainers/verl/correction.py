@@ -1,7 +1,7 @@
 """verl's corrections, generation by generation, and how rejection by k1, k2 and k3 is written.
 
-Generations differ in how they reject: 0.6.0 has weights alone, 0.6.1 to 0.7.0 reject by ratios and a
-veto, 0.7.1 and later by k1, k2 and k3. Sources: packages verl 0.6.0 to 0.9.1,
+Generations differ in how they reject: 0.6.0 has weights alone, 0.6.1 to 0.7.0 reject by ratios and
+a veto, 0.7.1 and later by k1, k2 and k3. Sources: packages verl 0.6.0 to 0.9.1,
 verl/trainer/ppo/mismatch_helper.py (0.6.0) and rollout_corr_helper.py
 (`compute_rollout_correction_weights`, `compute_rollout_rejection_mask`),
 verl/trainer/config/algorithm.py; verl's documents of 2025-10-27 and 2025-12-03.
