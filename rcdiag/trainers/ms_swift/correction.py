@@ -1,7 +1,7 @@
 """ms-swift's rollout correction: weights by mode, with an upper bound, and OPSM.
 
 Source: ms-swift 4.6.0, swift/rlhf_trainers/grpo_trainer.py (`_apply_rollout_importance_sampling`,
-`_get_off_policy_sequence_mask`) and args_mixin.py.
+`_compute_off_policy_sequence_mask`) and args_mixin.py.
 """
 
 from __future__ import annotations
