@@ -1,18 +1,21 @@
-"""A trainer's configuration file says which policy loss an update takes, and with which bounds."""
+"""A trainer's configuration file says which policy loss an update takes, and with which bounds.
+
+Where it says so are the columns `[header.loss]` of the trainer's `settings.toml`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
+from rcdiag.losses import LOSSES
 from rcdiag.trainers.settings_document import MISSING, Document
+from rcdiag.trainers.settings_table import Chosen, LossColumns, Names
 from rcdiag.trainers.shell_variables import VARIABLE
-
-Names = str | tuple[str, ...]  # dotted names under which a trainer writes a setting
 
 
 class LossChoice(Struct, frozen=True, kw_only=True):
@@ -47,49 +50,57 @@ def value(document: Document, names: Names, default: Any = None) -> Any:
 
 
 def number(document: Document, names: Names) -> float | None:
-    """Return a number of the file; None where it is null or not there. Text is refused."""
-    written = value(document, names)
-    if written is None:
-        return None
-    try:
-        if isinstance(written, bool):
-            raise ValueError
-        return float(written)  # 1e-4 is text to YAML 1.1
-    except (TypeError, ValueError):
-        name = names if isinstance(names, str) else names[0]
-        variable = isinstance(written, str) and VARIABLE.fullmatch(written)
-        raise RcdiagError(
-            f"{name}: wanted a number, got {written!r}",
-            "the script does not say what that is without being run; write the number in its place"
-            if variable
-            else "fix the configuration file",
-        ) from None
+    """Return the first number that a file sets under some names; None without. Text is refused."""
+    for name in (names,) if isinstance(names, str) else names:
+        written = value(document, name)
+        if written is None:
+            continue
+        try:
+            if isinstance(written, bool):
+                raise ValueError
+            return float(written)  # 1e-4 is text to YAML 1.1
+        except (TypeError, ValueError):
+            variable = isinstance(written, str) and VARIABLE.fullmatch(written)
+            raise RcdiagError(
+                f"{name}: wanted a number, got {written!r}",
+                "the script does not say what that is without being run; write the number in its "
+                "place"
+                if variable
+                else "fix the configuration file",
+            ) from None
+    return None
 
 
-def numbers(document: Document, **places: Names) -> dict[str, float]:
-    """Return the numbers that a file sets, by rcdiag's names of settings."""
-    found = {ours: number(document, names) for ours, names in places.items()}
-    return {ours: one for ours, one in found.items() if one is not None}
+def loss_by_columns(document: Document, columns: LossColumns) -> LossChoice:
+    """Read what a file says of the loss, where the columns say that it stands."""
+    loss, refused = _chosen(document, columns.loss)
+    aggregation, unknown = _chosen(document, columns.aggregation)
+    bounds = {ours: number(document, names) for ours, names in columns.numbers.items()}
+    words = {ours: value(document, names) for ours, names in columns.values.items()}
+    return LossChoice(
+        loss=loss,
+        aggregation=aggregation or None,
+        scale_factor=number(document, columns.scale_factor),
+        own={ours: one for ours, one in {**bounds, **words}.items() if one is not None},
+        refused=refused or unknown,
+    )
 
 
-def word(document: Document, names: Names, words: Mapping[Any, str], what: str) -> tuple[str, str]:
+def _chosen(document: Document, columns: Chosen | None) -> tuple[str, str]:
     """Return rcdiag's name of what a file chooses, and why there is none.
 
-    `words` are the trainer's words with rcdiag's names. Both are "" where the file chooses nothing.
+    Both are "" where the file chooses nothing.
     """
-    chosen = value(document, names)
-    if chosen is None:
+    chosen = None if columns is None else value(document, columns.at)
+    if columns is None or chosen is None:
         return "", ""
-    if chosen in words:
-        return words[chosen], ""
-    name = names if isinstance(names, str) else names[0]
-    known = ", ".join(map(str, words))
-    return "", f"{name}: {chosen} is {what} that rcdiag does not compute; it has {known}"
-
-
-ReadLoss = Callable[[Document], LossChoice]
-
-
-def nothing(document: Document) -> LossChoice:
-    """Read nothing: the trainer's configuration says nothing of its loss."""
-    return LossChoice()
+    words = {name: name for name in (LOSSES if "*" in columns.same else columns.same)}
+    words |= columns.words
+    word = str(chosen).lower() if isinstance(chosen, bool) else chosen
+    if isinstance(word, str) and word in words:
+        return words[word], ""
+    if not columns.what:
+        return "", ""
+    name = columns.at if isinstance(columns.at, str) else columns.at[-1]
+    known = ", ".join(words)
+    return "", f"{name}: {chosen} is {columns.what} that rcdiag does not compute; it has {known}"

@@ -47,10 +47,13 @@ from importlib.resources import files
 from types import ModuleType
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
+from rcdiag.trainers.claims import ClaimRule
+from rcdiag.trainers.conditions import Conditions
 
 
 class GenerationWords(Struct, frozen=True, kw_only=True):
@@ -61,6 +64,9 @@ class GenerationWords(Struct, frozen=True, kw_only=True):
     released: str
     place: str
     source: str
+    claims: tuple[ClaimRule, ...] = ()  # which files are its own
+    written: bool = True  # whether rcdiag writes settings for it
+    on_sweep_page: bool = False  # beside the newest generation of each trainer
 
 
 class KeyWords(Struct, frozen=True, kw_only=True):
@@ -114,7 +120,7 @@ class TermWords(Struct, frozen=True, kw_only=True):
 
 
 class FindingWords(Struct, frozen=True, kw_only=True):
-    """The meaning of a finding that a trainer's code makes of its own settings."""
+    """A finding on the settings of a trainer: what it means, and when it is made."""
 
     slug: str
     severity: str  # error, warning or note
@@ -124,25 +130,37 @@ class FindingWords(Struct, frozen=True, kw_only=True):
     example: str = ""
     source: str = ""
     see: tuple[str, ...] = ()
+    # It is made where these conditions hold; without any of them by the trainer's code.
+    when: Conditions | None = None  # on settings, defaults filled in
+    where: Conditions | None = None  # on keys of the configuration file, by their full dotted name
+    message: str = ""  # with settings in braces
+    remedy: str = ""  # what this finding advises, if it is more than `fix`
+    evidence: tuple[str, ...] = ()  # settings
 
 
 @cache
 def read_generations(package: str) -> dict[str, GenerationWords]:
     """Return the generations of the trainer in `package`, the oldest first."""
-    file = _File.read(package, "generations.toml")
+    file = TomlFile.read(package, "generations.toml")
     file.table("header").allows("renamed_presets")
     generations = {}
     for table in file.tables():
-        table.allows("says", "released", "place", "source")
         texts = {field: table.needed(field) for field in ("says", "released", "place", "source")}
-        generations[table.name] = GenerationWords(name=table.name, **texts)
+        table.allows(*texts, "claims", "written", "on_sweep_page")
+        generations[table.name] = GenerationWords(
+            name=table.name,
+            **texts,
+            claims=table.converted("claims", tuple[ClaimRule, ...], ()),
+            written=table.converted("written", bool, True),
+            on_sweep_page=table.converted("on_sweep_page", bool, False),
+        )
     return generations
 
 
 @cache
 def read_renamed_presets(package: str) -> dict[str, tuple[str, ...]]:
     """Return the other names that a preset has in other generations, by each name."""
-    header = _File.read(package, "generations.toml").table("header")
+    header = TomlFile.read(package, "generations.toml").table("header")
     chains = header.fields.get("renamed_presets", [])
     if not isinstance(chains, list) or not all(map(_is_names, chains)):
         raise header.error("`renamed_presets` is not a list of lists of names")
@@ -154,22 +172,21 @@ def read_renamed_presets(package: str) -> dict[str, tuple[str, ...]]:
 @cache
 def read_settings(package: str) -> dict[str, SettingWords]:
     """Return what the settings of the trainer in `package` mean, by their names."""
-    file, order = _File.read(package, "settings.toml"), list(read_generations(package))
+    file, order = TomlFile.read(package, "settings.toml"), list(read_generations(package))
     header = file.table("header")
-    header.allows("texts", "also")
     texts = header.sub("texts").texts() if "texts" in header.fields else {}
     settings = {}
     if "also" in header.fields:
         also = header.sub("also")
-        also.allows("package", "names")
+        also.allows("package", "names", "header")
         others = read_settings(also.needed("package"))
         settings = {
             name: replace(others[name], generations=dict.fromkeys(order, ""))
             for name in also.names("names")
         }
     for table in file.tables():
-        table.allows("says", "unit", "healthy", "example", "see", "generations")
-        table = table.filled(texts)
+        table.allows(*_SETTING_WORDS, *SETTING_COLUMNS)
+        table = table.only(_SETTING_WORDS).filled(texts)
         settings[table.name] = SettingWords(
             name=table.name,
             says=table.needed("says"),
@@ -182,10 +199,20 @@ def read_settings(package: str) -> dict[str, SettingWords]:
     return settings
 
 
+_SETTING_WORDS = ("says", "unit", "healthy", "example", "see", "generations")
+# What else a setting has: see `rcdiag.trainers.settings_table`, which reads it.
+SETTING_COLUMNS = (
+    *("default", "since", "until", "type", "choices", "null", "hint", "at", "write"),
+)
+
+
 @cache
 def read_terms(package: str) -> dict[str, TermWords]:
     """Return what the trainer in `package` calls the names that rcdiag explains."""
-    file, order = _File.read(package, "terms.toml", needed=False), list(read_generations(package))
+    file, order = (
+        TomlFile.read(package, "terms.toml", needed=False),
+        list(read_generations(package)),
+    )
     terms = {}
     for table in file.tables():
         table.allows("says", "numbers")
@@ -199,21 +226,28 @@ def read_terms(package: str) -> dict[str, TermWords]:
 @cache
 def read_findings(package: str) -> dict[str, FindingWords]:
     """Return what the findings of the trainer in `package` on its settings mean, by slug."""
-    fields = ("severity", "asks", "says", "fix", "example", "source")
+    fields = ("severity", "asks", "says", "fix", "example", "source", "message", "remedy")
     findings = {}
-    for table in _File.read(package, "findings.toml", needed=False).tables():
-        table.allows(*fields, "see")
+    for table in TomlFile.read(package, "findings.toml", needed=False).tables():
+        table.allows(*fields, "see", "when", "where", "evidence")
         texts = {field: table.text(field) or "" for field in fields}
         for field in ("severity", "asks", "says", "fix"):
             table.needed(field)
-        findings[table.name] = FindingWords(slug=table.name, see=table.names("see"), **texts)
+        findings[table.name] = FindingWords(
+            slug=table.name,
+            see=table.names("see"),
+            evidence=table.names("evidence"),
+            when=table.converted("when", dict[str, Any]),
+            where=table.converted("where", dict[str, Any]),
+            **texts,
+        )
     return findings
 
 
 @cache
 def read_keys(package: str) -> dict[str, KeyWords]:
     """Return what the trainer in `package` logs, by key without prefix; placeholders are filled."""
-    file, order = _File.read(package, "keys.toml"), list(read_generations(package))
+    file, order = TomlFile.read(package, "keys.toml"), list(read_generations(package))
     header = file.table("header")
     header.allows("families", "loggers", "placeholders", "texts", "also")
     families = {family.name: family for family in header.sub("families").subs()}
@@ -228,7 +262,7 @@ def read_keys(package: str) -> dict[str, KeyWords]:
     return {**_keys_of_another(header, order), **own}
 
 
-def _keys_of_another(header: _Table, order: Sequence[str]) -> dict[str, KeyWords]:
+def _keys_of_another(header: Table, order: Sequence[str]) -> dict[str, KeyWords]:
     """Return the keys of families that another trainer logs under the same names."""
     if "also" not in header.fields:
         return {}
@@ -257,7 +291,7 @@ _KEY_FIELDS = (
 )
 
 
-def _fillings(table: _Table, header: _Table) -> Iterator[tuple[_Table, str | None]]:
+def _fillings(table: Table, header: Table) -> Iterator[tuple[Table, str | None]]:
     """Yield a table with its placeholders filled, once for each value, and its name before."""
     table.allows(*_KEY_FIELDS)
     texts = header.sub("texts").texts()
@@ -271,16 +305,16 @@ def _fillings(table: _Table, header: _Table) -> Iterator[tuple[_Table, str | Non
         for value in placeholder.subs():
             own = {"numbers": numbers[value.name]} if value.name in numbers else {}
             filled = {**texts, **value.texts(), placeholder.name: value.name}
-            yield _Table(table.file, table.name, rest | own).filled(filled), table.name
+            yield Table(table.file, table.name, rest | own).filled(filled), table.name
         return
     yield table.filled(texts), None
 
 
 def _key(
-    table: _Table,
+    table: Table,
     pattern: str | None,
-    header: _Table,
-    families: Mapping[str, _Table],
+    header: Table,
+    families: Mapping[str, Table],
     order: Sequence[str],
 ) -> KeyWords:
     name = table.text("family") or next(iter(families), "")
@@ -317,12 +351,12 @@ def _key(
     )
 
 
-def _by_loss(table: _Table) -> dict[str, str]:
+def _by_loss(table: Table) -> dict[str, str]:
     losses = table.sub("losses").texts() if "losses" in table.fields else {}
     return {loss.strip(): text for group, text in losses.items() for loss in group.split(",")}
 
 
-def expand(text: str, order: Sequence[str], table: _Table | None = None) -> list[str]:
+def expand(text: str, order: Sequence[str], table: Table | None = None) -> list[str]:
     """Return the generations that `a, b to d, f on` names, each one of `order`."""
     generations: set[str] = set()
     for part in text.split(","):
@@ -350,44 +384,44 @@ def label(names: Collection[str], order: Iterable[str]) -> str:
     return ", ".join(text for run in short for text in run)
 
 
-class _File(Struct, frozen=True):
+class TomlFile(Struct, frozen=True):
     """A TOML file of a package, or the part of a module's `WORDS` that stands for it."""
 
     path: str  # as errors name it
     content: Mapping[str, Any]
 
     @staticmethod
-    def read(package: str, name: str, *, needed: bool = True) -> _File:
+    def read(package: str, name: str, *, needed: bool = True) -> TomlFile:
         module = importlib.import_module(package)
         if not hasattr(module, "__path__"):
-            return _File._of_module(module, name.removesuffix(".toml"))
+            return TomlFile._of_module(module, name.removesuffix(".toml"))
         path = f"{package}/{name}"
         try:
             text = files(package).joinpath(name).read_text(encoding="utf-8")
         except FileNotFoundError:
             if not needed:
-                return _File(path, {})
+                return TomlFile(path, {})
             raise RcdiagError(f"{path}: not there", "a trainer's package has this file") from None
-        return _File(path, _parsed(path, text))
+        return TomlFile(path, _parsed(path, text))
 
     @staticmethod
-    def _of_module(module: ModuleType, part: str) -> _File:
+    def _of_module(module: ModuleType, part: str) -> TomlFile:
         path = f"{module.__name__}.WORDS"
         text = getattr(module, "WORDS", None)
         if not isinstance(text, str):
             raise RcdiagError(f"{path}: not there", "a trainer's module has this TOML text")
-        return _File(f"{path}: {part}", _checked(path, part, _parsed(path, text).get(part, {})))
+        return TomlFile(f"{path}: {part}", _checked(path, part, _parsed(path, text).get(part, {})))
 
-    def table(self, name: str) -> _Table:
+    def table(self, name: str) -> Table:
         """Return a table by its name; empty if the file lacks it."""
-        return _Table(self.path, name, _checked(self.path, name, self.content.get(name, {})))
+        return Table(self.path, name, _checked(self.path, name, self.content.get(name, {})))
 
-    def tables(self) -> list[_Table]:
+    def tables(self) -> list[Table]:
         """Return all tables but the header."""
         return [self.table(name) for name in self.content if name != "header"]
 
 
-class _Table(Struct, frozen=True):
+class Table(Struct, frozen=True):
     """A table of a file; an error about it names file, table and field."""
 
     file: str
@@ -408,6 +442,15 @@ class _Table(Struct, frozen=True):
             raise self.error(f"`{field}` is missing", f'write {field} = "..."')
         return text
 
+    def converted(self, field: str, kind: Any, default: Any = None) -> Any:
+        """Return a field as a type that msgspec knows, or the default where it is missing."""
+        if field not in self.fields:
+            return default
+        try:
+            return msgspec.convert(self.fields[field], kind)
+        except msgspec.ValidationError as error:
+            raise self.error(f"`{field}`: {error}") from error
+
     def text(self, field: str) -> str | None:
         value = self.fields.get(field)
         if value is not None and not isinstance(value, str):
@@ -420,12 +463,12 @@ class _Table(Struct, frozen=True):
             raise self.error(f"`{field}` is {value!r}, not a list of names")
         return tuple(value)
 
-    def sub(self, field: str) -> _Table:
+    def sub(self, field: str) -> Table:
         """Return the sub-table under a field; empty if there is none."""
         fields = _checked(self.file, f"{self.name}.{field}", self.fields.get(field, {}))
-        return _Table(self.file, field, fields)
+        return Table(self.file, field, fields)
 
-    def subs(self) -> list[_Table]:
+    def subs(self) -> list[Table]:
         return [self.sub(field) for field in self.fields]
 
     def texts(self) -> dict[str, str]:
@@ -449,7 +492,12 @@ class _Table(Struct, frozen=True):
                 values[generation] = entry
         return {generation: values[generation] for generation in order if generation in values}
 
-    def filled(self, texts: Mapping[str, str]) -> _Table:
+    def only(self, fields: Collection[str]) -> Table:
+        """Return the table with some of its fields."""
+        chosen = {field: value for field, value in self.fields.items() if field in fields}
+        return Table(self.file, self.name, chosen)
+
+    def filled(self, texts: Mapping[str, str]) -> Table:
         """Return the table with `{name}` replaced in its name and in its texts."""
 
         def fill(value: Any) -> Any:
@@ -462,7 +510,7 @@ class _Table(Struct, frozen=True):
             return value
 
         try:
-            return _Table(self.file, fill(self.name), fill(self.fields))
+            return Table(self.file, fill(self.name), fill(self.fields))
         except (KeyError, ValueError, IndexError) as error:
             raise self.error(
                 f"a text holds braces with {error}", f"they may hold {', '.join(texts)}"

@@ -1,8 +1,14 @@
-"""A trainer is one generation, with all that rcdiag knows of it."""
+"""A trainer is one generation, with all that rcdiag knows of it.
+
+`generation` makes it of two things: the tables in the trainer's folder (`settings.toml`,
+`generations.toml`, `findings.toml`), and functions for what tables cannot say: the correction that
+settings ask for, the metrics, the loss of an update.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
@@ -10,58 +16,62 @@ from msgspec import Struct, field
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.results import Finding
-from rcdiag.trainers.loss_choice import ReadLoss, nothing
-from rcdiag.trainers.settings_document import Document
+from rcdiag.trainers.claims import Claim, claim_by_rules
+from rcdiag.trainers.conditions import Conditions, holds
+from rcdiag.trainers.loss_choice import LossChoice, loss_by_columns
+from rcdiag.trainers.settings_document import MISSING, Document
+from rcdiag.trainers.settings_table import (
+    Config,
+    NotComputed,
+    Refused,
+    Settings,
+    SettingsTable,
+    read_tables,
+)
 from rcdiag.trainers.settings_text import Form, Written
-from rcdiag.trainers.toml_words import GenerationWords, read_generations
+from rcdiag.trainers.toml_words import (
+    FindingWords,
+    GenerationWords,
+    read_findings,
+    read_generations,
+)
+from rcdiag.trainers.writing import OwnFacts, write_by_table
 
-Config = Mapping[str, Any]
+__all__ = ["Config", "ConfigFile", "Metrics", "NotComputed", "Refused", "Trainer", "generation"]
+
 Metrics = dict[str, float]
-
-
-class Claim(Struct, frozen=True):
-    """A trainer's claim that settings are its own."""
-
-    certainty: float  # from 0 to 1, which is for names that no other trainer has
-    doubt: str = ""  # which other generation could have written the settings
+# What a trainer's own parser makes of the settings of a file, and findings on it.
+Complete = Callable[[Config, Document], tuple[Config, list[Finding]]]
+# What the rest of a configuration file means for the correction; its settings have defaults.
+FileFindings = Callable[[Mapping[str, Any], Config], list[Finding]]
 
 
 class ConfigFile(Struct, frozen=True, kw_only=True):
-    """The trainer's own configuration: how rcdiag finds its settings there, and writes them."""
+    """How rcdiag finds a trainer's settings in its configuration file, and writes them there."""
 
-    # Names that lead to the settings in a whole file; () where the settings are the file.
-    path: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()  # of the block of settings in a whole file
     # Settings that stand elsewhere: setting -> dotted names under which it is looked for, at any
     # depth of the file. The first is the one under which rcdiag writes it.
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # Keys of the trainer that stand beside its settings, are like them, and mean something else.
-    beside: tuple[str, ...] = ()
-    # Settings that say whether a block of others is there: writing the block says true.
-    blocks: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()  # keys of the trainer that resemble settings and are none
+    blocks: tuple[str, ...] = ()  # settings that a block of others sets by being there
     form: Form = "yaml"  # in which rcdiag writes settings
-    # It takes the settings of a file and the whole file; None where another trainer or generation
-    # is likelier.
-    claim: Callable[[Config, Document], Claim | None] = lambda settings, document: None
-    # It tells whether a whole file is the trainer's, also where it sets nothing of the correction.
-    whole: Callable[[Document], bool] = lambda document: False
-    # It takes what `claim` takes and returns the settings as the trainer's own parser completes
-    # them (one that implies another, an old name), with findings on what it read into them.
-    complete: Callable[[Config, Document], tuple[Config, list[Finding]]] = lambda s, document: (
-        s,
-        [],
-    )
-    # It takes a whole file and its settings, defaults filled in, and judges the rest of the file.
-    findings: Callable[[Mapping[str, Any], Config], list[Finding]] = lambda document, settings: []
-    # It reads which policy loss an update takes, for `replay`.
-    loss: ReadLoss = nothing
-    # Settings for a correction; raises Inexpressible. None where rcdiag writes none.
-    write: Callable[[Correction], Written] | None = None
     needs: tuple[str, ...] = ()  # what else has to be set there, in words
     hydra: bool = False  # its command line takes settings as `path.name=value`
     on_sweep_page: bool = False  # beside the newest generation of each trainer
+    # It takes the settings of a file and the file; None where another generation is likelier.
+    claim: Callable[[Config, Document], Claim | None]
+    # It tells whether a whole file is the trainer's, also where it sets nothing of the correction.
+    whole: Callable[[Document], bool] = lambda document: False
+    complete: Complete = lambda settings, document: (settings, [])
+    findings: FileFindings = lambda tree, settings: []
+    loss: Callable[[Document], LossChoice] = lambda document: (
+        LossChoice()
+    )  # the policy loss of an update, for `replay`
+    # Settings for a correction; raises Inexpressible. None where rcdiag writes none.
+    write: Callable[[Correction], Written] | None = None
 
     def dotted(self, name: str) -> str:
         """Return the dotted name under which a setting is written."""
@@ -75,9 +85,7 @@ class Trainer(Struct, frozen=True, kw_only=True):
 
     name: str
     family: str  # the trainer's name without the generation
-    # Where its words are: a package with generations.toml, keys.toml, settings.toml and possibly
-    # terms.toml and findings.toml, or a module with `WORDS`, one TOML text: see
-    # `rcdiag.trainers.toml_words`.
+    # Where its tables are: a package, or a module with `WORDS`; see `rcdiag.trainers.toml_words`.
     package: str
     newest: bool = False  # the family's name alone means this generation
     # Its rollout correction.
@@ -90,20 +98,20 @@ class Trainer(Struct, frozen=True, kw_only=True):
     # The statistics of k1, k2 and k3 that it can reject by, such as `seq_mean_k1`.
     rejects_by: tuple[str, ...] = ()
     # Settings that the trainer takes and silently does nothing with: one sentence each.
-    ignored: Callable[[Config], list[str]] = lambda config: []
-    # Traps of its settings that no error tells of, as findings; words in `findings.toml`.
-    traps: Callable[[Config], list[Finding]] = lambda config: []
+    ignored: Callable[[Config], list[str]]
+    # Traps of its settings that no error shows, as findings.
+    traps: Callable[[Config], list[Finding]]
     # What it logs of the correction.
     # What `metrics` reads of the tokens besides the ratios and weights of the batch's rows.
-    quantities: Callable[[Correction], list[Quantity]] = lambda correction: []
+    quantities: Callable[[Correction], list[Quantity]]
     metrics: Callable[[Batch, Correction], Metrics]
     percentiles: bool = False  # it logs percentiles of token weights
     reads_prompts: bool = False  # its numbers depend on the width of the padded prompts
     reads_masked: bool = False  # its numbers count tokens of responses that the mask leaves out
     # What the weights of the loss are divided by; 1 without batch normalisation.
-    normaliser: Callable[[Batch, Correction], float] = lambda batch, correction: 1.0
+    normaliser: Callable[[Batch, Correction], float]
     update: UpdateRules
-    config: ConfigFile = field(default_factory=ConfigFile)
+    config: ConfigFile
 
     @property
     def default_preset(self) -> str | None:
@@ -118,55 +126,148 @@ class Trainer(Struct, frozen=True, kw_only=True):
         return read_generations(self.package)[self.name]
 
 
-class Refused(RcdiagError):
-    """Settings on which the trainer itself would stop."""
+def generation(
+    name: str,
+    *,
+    family: str,
+    package: str,
+    presets: Mapping[str, Config],
+    read: Callable[[Settings], Correction],
+    metrics: Callable[[Batch, Correction], Metrics],
+    update: UpdateRules,
+    quantities: Callable[[Correction], list[Quantity]] = lambda correction: [],
+    normaliser: Callable[[Batch, Correction], float] = lambda batch, correction: 1.0,
+    ignored: Callable[[Config], list[str]] = lambda settings: [],
+    traps: Callable[[Config], list[Finding]] = lambda settings: [],
+    complete: Complete = lambda settings, document: (settings, []),
+    file_findings: FileFindings = lambda tree, settings: [],
+    whole: Callable[[Document], bool] | None = None,
+    loss: Callable[[Document, LossChoice], LossChoice] = lambda document, choice: choice,
+    facts: OwnFacts | None = None,
+    write: Mapping[str, Callable[[Correction], Written]] | None = None,
+    **switches: Any,
+) -> Trainer:
+    """Make a generation of its tables and its functions.
+
+    The last ones add what the tables cannot say: `ignored` and `traps` on settings, `complete` and
+    `file_findings` on a configuration file, `loss` on what it says of the policy loss, `facts` of a
+    correction that is to be written, and `write` for settings, by their names. `switches` are the
+    other fields of Trainer.
+    """
+    table, words = read_tables(package)[name], read_generations(package)[name]
+    header, columns = table.header, table.header.loss
+    rules = tuple(read_findings(package).values())
+    writes = words.written and (write or any(each.ways for each in table.settings.values()))
+    writer = partial(write_by_table, table=table, own_facts=facts, own=write)
+    config = ConfigFile(
+        path=tuple(filter(None, header.path.split("."))),
+        places=table.places(),
+        beside=header.beside,
+        blocks=header.blocks,
+        form=header.form,
+        needs=header.needs,
+        hydra=header.hydra,
+        on_sweep_page=words.on_sweep_page,
+        claim=partial(claim_by_rules, words.claims, tuple(table.settings)),
+        whole=whole or (lambda document: document.has(*header.whole)),
+        complete=partial(_completed, table=table, rules=rules, own=complete),
+        findings=lambda tree, settings: [
+            *_made(rules, settings, tree),
+            *file_findings(tree, settings),
+        ],
+        loss=lambda document: loss(document, loss_by_columns(document, columns)),
+        write=writer if writes else None,
+    )
+    return Trainer(
+        name=name,
+        family=family,
+        package=package,
+        settings=table.defaults(),
+        presets=presets,
+        read=lambda values: read(Settings(table.settings, values)),
+        ignored=lambda settings: [*_ignored(table, settings), *ignored(settings)],
+        traps=lambda settings: [*_made(rules, settings), *traps(settings)],
+        quantities=quantities,
+        metrics=metrics,
+        normaliser=normaliser,
+        update=update,
+        config=config,
+        **switches,
+    )
 
 
-class NotComputed(Refused):
-    """Settings that the trainer takes, and that need what no table has."""
+def _ignored(table: SettingsTable, values: Config) -> list[str]:
+    """Return the sentences on settings that have no effect beside the others."""
+    sentences = []
+    for rule in table.header.ignored:
+        if holds(rule.when, values.get):
+            changed = (name for name in rule.settings if _is_changed(table, values, name))
+            names = changed if rule.settings else ("",)
+            sentences += [rule.says.format(name=name) for name in names]
+    return sentences
 
 
-def choice(config: Config, name: str, allowed: tuple[Any, ...]) -> Any:
-    """Return a setting that must be one of a few words."""
-    value = config[name]
-    if value not in allowed:
-        words = ", ".join("null" if option is None else str(option) for option in allowed)
-        guess = did_you_mean(str(value), [str(option) for option in allowed if option is not None])
-        raise Refused(
-            f"{name}: {value!r} is not a choice of this trainer", f"{guess}one of {words}"
+def _is_changed(table: SettingsTable, values: Config, name: str) -> bool:
+    return name in values and values[name] != table.settings[name].default
+
+
+def _made(
+    rules: Iterable[FindingWords], values: Config, tree: Mapping[str, Any] | None = None
+) -> list[Finding]:
+    """Return the findings whose conditions hold: on settings, or on a file's keys as well."""
+    return [
+        Finding(
+            slug=rule.slug,
+            severity=rule.severity,  # type: ignore[arg-type]
+            message=rule.message.format_map(values),
+            fix=rule.remedy or rule.fix,
+            evidence={name: values[name] for name in rule.evidence},
         )
-    return value
+        for rule in rules
+        if (rule.when is not None or rule.where is not None)
+        and (rule.where is None) == (tree is None)
+        and holds(rule.when or {}, values.get)
+        and (tree is None or holds(_conditions(rule), partial(_at, tree)))
+    ]
 
 
-def switch(config: Config, name: str) -> bool:
-    """Return a setting that must be true or false."""
-    value = config[name]
-    if not isinstance(value, bool):
-        raise Refused(f"{name}: wanted true or false, got {value!r}", "give true or false")
-    return value
+def _conditions(rule: FindingWords) -> Conditions:
+    return rule.where or {}
 
 
-def not_negative(config: Config, name: str) -> float:
-    """Return a setting that must be a number, 0 or above."""
-    value = config[name]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise Refused(f"{name}: wanted a number, 0 or above, got {value!r}", "give a number")
-    return float(value)
+def _at(tree: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a full dotted name; MISSING where it is not there."""
+    place: Any = tree
+    for part in name.split("."):
+        if not isinstance(place, Mapping) or part not in place:
+            return MISSING
+        place = place[part]
+    return place
 
 
-def positive(config: Config, name: str) -> float:
-    """Return a setting that must be a number above 0."""
-    value = config[name]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise Refused(f"{name}: wanted a number above 0, got {value!r}", "give a number")
-    return float(value)
-
-
-def optional_number(config: Config, name: str) -> float | None:
-    """Return a setting that may be null, and else is a number."""
-    value = config[name]
-    if value is None:
-        return None
-    if not isinstance(value, (int, float)):  # True is 1, as it is to the trainer
-        raise Refused(f"{name}: wanted a number or null, got {value!r}", "give a number")
-    return float(value)
+def _completed(
+    settings: Config,
+    document: Document,
+    *,
+    table: SettingsTable,
+    rules: tuple[FindingWords, ...],
+    own: Complete,
+) -> tuple[Config, list[Finding]]:
+    """Return the settings of a file with those that they imply, and findings on both."""
+    findings = []
+    for implied in table.header.implied:
+        by = [name for name in implied.by if name in settings]
+        if by and implied.setting not in settings:
+            settings = {**settings, implied.setting: implied.value}
+            words = next(rule for rule in rules if rule.slug == implied.finding)
+            findings.append(
+                Finding(
+                    slug=words.slug,
+                    severity=words.severity,  # type: ignore[arg-type]
+                    message=words.message,
+                    fix=words.remedy or words.fix,
+                    evidence={"settings": by},
+                )
+            )
+    settings, more = own(settings, document)
+    return settings, [*findings, *more]

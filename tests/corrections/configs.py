@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from rcdiag.trainers.verl.k_rejection import OPTIONS
+from rcdiag.trainers.verl.correction import OPTIONS
 from tests.corrections.configs_of_checkouts import OF_CHECKOUTS
 
 Config = dict[str, Any]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.trainers import TRAINERS
-from rcdiag.trainers.verl.k_rejection import OPTIONS
+from rcdiag.trainers.verl.correction import OPTIONS
 from tests.corrections.batches import batches
 from tests.corrections.builders import plan_of, presets_of, result_of, results_of, without_prefix
 from tests.corrections.comparisons import changed_outcome

@@ -11,7 +11,7 @@ from typing import Any
 
 from rcdiag.results import CorrectionResult
 from rcdiag.trainers import TRAINERS
-from rcdiag.trainers.verl.k_rejection import OPTIONS
+from rcdiag.trainers.verl.correction import OPTIONS
 from tests.corrections.batches import seeded
 from tests.corrections.builders import plan_of, presets_of, results_of
 

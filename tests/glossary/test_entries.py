@@ -12,7 +12,7 @@ from rcdiag.glossary import explain, names
 from rcdiag.glossary.generations import grouped, label
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.trainers import TRAINERS
-from rcdiag.trainers.verl.k_rejection import OPTIONS
+from rcdiag.trainers.verl.correction import OPTIONS
 from tests.two_rows import LOG_RATIOS, TOY
 
 TOKENS = [value for row in LOG_RATIOS for value in row]

@@ -16,7 +16,7 @@ from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.profiles import PROFILES
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.toml_words import read_keys
-from rcdiag.trainers.verl.k_rejection import OPTIONS
+from rcdiag.trainers.verl.correction import OPTIONS
 from tests.glossary.found import corrections, logged
 
 KEY = "number that trainers log"

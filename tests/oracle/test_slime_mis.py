@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from rcdiag.losses.settings import LossSettings
+from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan
-from rcdiag.trainers.slime import mis
-from rcdiag.trainers.slime.chosen_by_flags import FLAGS
+from rcdiag.trainers.slime.correction import FLAGS, HELPER
 from rcdiag.usecases.replay.preset import loss_of_preset
 from rcdiag.usecases.replay.update import Update
 from tests.corrections.batches import batches, seeded
@@ -34,7 +34,8 @@ from tests.usecases.replay.builders import batch_of
 pytestmark = [pytest.mark.oracle, needs_slime]
 CONFIGS = configs_of("slime")
 NEAR, FAR = ("near", "wide", "met", "equal"), ("far", "cancelling")
-SETTINGS = mis.SETTINGS  # of the helper, without the flags of slime
+# Of the helper, without the flags of slime.
+SETTINGS = {name: find_trainer("slime").settings[name] for name in ("use_tis", *HELPER)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ def step_differences(
     helper = {**config, "get_mismatch_metrics": True}
     helper["custom_tis_function_path"] = f"{MIS}.compute_mis_weights_with_cp"
     by_flag = whole["custom_tis_function_path"] != helper["custom_tis_function_path"]
-    flags = {name: whole[name] for name in FLAGS} if by_flag else helper
+    flags = {name: whole[name] for name in ("use_tis", *FLAGS)} if by_flag else helper
     update = Update(plan=plan, loss=loss, settings=chosen, advantage="column")
     flat = batch_of(rollout, batch.old, batch.advantages, batch.current, batch.mask)
     run = loss_of_preset("it", flat, update)

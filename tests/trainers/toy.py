@@ -12,7 +12,7 @@ from rcdiag.losses.batch import LossBatch, loss_batch
 from rcdiag.losses.evaluate import LossResult
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import plan_corrections
-from rcdiag.trainers.verl.k_rejection import OPTIONS
+from rcdiag.trainers.verl.correction import OPTIONS
 from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
 from tests.losses.rules import default_settings, evaluate
 from tests.two_rows import BEHAVIOR as ROLLOUT

@@ -2,6 +2,94 @@
 
 from __future__ import annotations
 
-from rcdiag.trainers.areal.generations import GENERATIONS
+from collections.abc import Mapping
+from typing import Any
+
+from rcdiag.results import Finding
+from rcdiag.trainers.areal.correction import BLOCK, facts, read
+from rcdiag.trainers.areal.losses import UPDATE
+from rcdiag.trainers.areal.metrics import metrics, quantities
+from rcdiag.trainers.settings_document import MISSING, Document
+from rcdiag.trainers.trainer import Config, Refused, generation
 
 __all__ = ["GENERATIONS"]
+
+_CAP, _MODE = "behave_imp_weight_cap", "behave_imp_weight_mode"
+# The removed modes: level and action of the block that takes their place.
+_MODES = {
+    "token_mask": ("token", "mask"),
+    "token_truncate": ("token", "clamp"),
+    "sequence_mask": ("sequence", "mask"),
+    "sequence_truncate": ("sequence", "clamp"),
+}
+
+
+def complete(config: Config, document: Document) -> tuple[Config, list[Finding]]:
+    """Say whether the block is there, and read the removed settings as the block."""
+    settings = dict(config)
+    written = settings.get(BLOCK, MISSING)
+    if written is not MISSING:
+        settings[BLOCK] = isinstance(written, Mapping) or written is True
+    cap, mode = document.find(_CAP), document.find(_MODE)
+    if cap is MISSING and mode is MISSING:
+        return settings, []
+    mode = "token_mask" if mode is MISSING else mode
+    finding = Finding(
+        slug="removed-setting",
+        severity="warning",
+        message=f"{_CAP} and {_MODE} were removed from AReaL, which stops on them; they are read "
+        "as rejection_sampling",
+        fix="write rejection_sampling in their place",
+        evidence={"cap": None if cap is MISSING else cap, "mode": mode},
+    )
+    if mode == "disabled":
+        return {**settings, BLOCK: False}, [finding]
+    if not isinstance(mode, str) or mode not in _MODES:
+        raise Refused(f"{_MODE}: {mode!r} is no mode", f"one of disabled, {', '.join(_MODES)}")
+    level, action = _MODES[mode]
+    block = _block(level=level, action=action, upper=5.0 if cap is MISSING else cap)
+    return {**settings, BLOCK: True, **block}, [finding]
+
+
+def _block(**own: Any) -> dict[str, Any]:
+    """Return settings of the block under their dotted names."""
+    return {f"{BLOCK}.{name}": value for name, value in own.items()}
+
+
+_DECOUPLED: Config = {"use_decoupled_loss": True}
+_RS: Config = {**_DECOUPLED, BLOCK: True}
+# Modes at the defaults of RejectionSamplingConfig; the bound of M2PO, which has no default, is that
+# of its paper, arXiv 2510.01161.
+_PRESETS: Mapping[str, Config] = {
+    "default": {},
+    "recomputed": {"recompute_logprob": True},
+    "decoupled_loss": _DECOUPLED,
+    "token_mask": _RS,
+    "token_clamp": {**_RS, **_block(action="clamp")},
+    "token_kl_k1": {**_RS, **_block(metric="kl_k1")},
+    "token_kl_k2": {**_RS, **_block(metric="kl_k2")},
+    "token_kl_k3": {**_RS, **_block(metric="kl_k3")},
+    "sequence_mask": {**_RS, **_block(level="sequence")},
+    "sequence_sum_mask": {**_RS, **_block(level="sequence", agg="sum")},
+    "sequence_max_mask": {**_RS, **_block(level="sequence", agg="max")},
+    "sequence_clamp": {**_RS, **_block(level="sequence", action="clamp")},
+    "sequence_kl_k1": {**_RS, **_block(level="sequence", metric="kl_k1")},
+    "sequence_kl_k2": {**_RS, **_block(level="sequence", metric="kl_k2")},
+    "sequence_kl_k3": {**_RS, **_block(level="sequence", metric="kl_k3")},
+    "m2po": {**_DECOUPLED, "m2_threshold": 0.04},
+}
+GENERATIONS = (
+    generation(
+        "areal-1.0",
+        family="areal",
+        package=__name__,
+        newest=True,
+        presets=_PRESETS,
+        read=read,
+        complete=complete,
+        facts=facts,
+        quantities=quantities,
+        metrics=metrics,
+        update=UPDATE,
+    ),
+)

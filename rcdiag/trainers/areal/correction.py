@@ -6,68 +6,26 @@ areal/utils/functional/functional.py (`apply_rejection_sampling`) and areal/trai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-from msgspec.structs import replace
 
 from rcdiag.corrections.arithmetic import Array, Tokens
+from rcdiag.corrections.bounds import Window, log_of, windows_of
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.exponentials import exp
 from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.statistics import STATISTICS, Statistic
-from rcdiag.trainers.trainer import Config, NotComputed, Refused, choice, optional_number
+from rcdiag.trainers.settings_table import NotComputed, Refused, Settings
+from rcdiag.trainers.writing import Facts
 
 # No clamp before exp; a log-ratio that is no finite number becomes 0, but not in a KL.
 GUARD = Guard(bound=np.inf, non_finite="equal", epsilon=0.0)
 # One policy stands for two: every log-ratio is 0.
 ONE_POLICY = Guard(bound=0.0, before_sums=True, non_finite="equal", epsilon=0.0)
-SETTINGS: Mapping[str, Any] = {
-    "use_decoupled_loss": False,
-    "recompute_logprob": False,
-    "rejection_sampling": False,
-    "rejection_sampling.level": "token",
-    "rejection_sampling.action": "mask",
-    "rejection_sampling.metric": "ratio",
-    "rejection_sampling.agg": "mean",
-    "rejection_sampling.upper": 5.0,
-    "rejection_sampling.lower": None,
-    "m2_threshold": None,
-    "prox_logp_method": "recompute",
-}
-# Those of the block `rejection_sampling`.
-BLOCK = "rejection_sampling"
-OF_BLOCK = tuple(name for name in SETTINGS if name.startswith(f"{BLOCK}."))
-
-
-def of_block(**own: Any) -> dict[str, Any]:
-    """Return settings of the block under their dotted names."""
-    return {f"{BLOCK}.{name}": value for name, value in own.items()}
-
-
-_DECOUPLED: Config = {"use_decoupled_loss": True}
-_RS: Config = {**_DECOUPLED, "rejection_sampling": True}
-# Modes at the defaults of RejectionSamplingConfig; the bound of M2PO, which has no default, is that
-# of its paper, arXiv 2510.01161.
-PRESETS: Mapping[str, Config] = {
-    "default": {},
-    "recomputed": {"recompute_logprob": True},
-    "decoupled_loss": _DECOUPLED,
-    "token_mask": _RS,
-    "token_clamp": {**_RS, **of_block(action="clamp")},
-    "token_kl_k1": {**_RS, **of_block(metric="kl_k1")},
-    "token_kl_k2": {**_RS, **of_block(metric="kl_k2")},
-    "token_kl_k3": {**_RS, **of_block(metric="kl_k3")},
-    "sequence_mask": {**_RS, **of_block(level="sequence")},
-    "sequence_sum_mask": {**_RS, **of_block(level="sequence", agg="sum")},
-    "sequence_max_mask": {**_RS, **of_block(level="sequence", agg="max")},
-    "sequence_clamp": {**_RS, **of_block(level="sequence", action="clamp")},
-    "sequence_kl_k1": {**_RS, **of_block(level="sequence", metric="kl_k1")},
-    "sequence_kl_k2": {**_RS, **of_block(level="sequence", metric="kl_k2")},
-    "sequence_kl_k3": {**_RS, **of_block(level="sequence", metric="kl_k3")},
-    "m2po": {**_DECOUPLED, "m2_threshold": 0.04},
-}
+BLOCK, M2PO = "rejection_sampling", "token_tail_second_moment"
+# The reduction of a sequence's log-ratios -> its statistic.
+RATIO_OF_SEQUENCE = {"sum": "sequence", "mean": "geometric", "max": "seq_max_ratio"}
 
 
 def _raw(tokens: Tokens) -> Array:
@@ -125,10 +83,11 @@ STATISTICS.ship(
 )
 
 
-def read(config: Config) -> Correction:
-    """Read the canonical correction; all bounds are included but that of M2PO."""
-    method = choice(config, "prox_logp_method", ("recompute", "metrics", "loglinear"))
-    decoupled, recomputed = bool(config["use_decoupled_loss"]), bool(config["recompute_logprob"])
+def read(settings: Settings) -> Correction:
+    """Return M2PO and the test of the block; all bounds are included but that of M2PO."""
+    method = settings["prox_logp_method"]
+    decoupled = bool(settings["use_decoupled_loss"])
+    recomputed = bool(settings["recompute_logprob"])
     if decoupled and method == "loglinear":
         raise NotComputed(
             "prox_logp_method: loglinear puts the proximal log-probs between the sampler's and the "
@@ -138,7 +97,7 @@ def read(config: Config) -> Correction:
             "column which version the trainer was at",
             "take recompute, which is what loglinear approximates",
         )
-    first = m2po(config)
+    first = m2po(settings)
     correction = Correction(
         rejections=first,
         zeroing=first,
@@ -147,22 +106,24 @@ def read(config: Config) -> Correction:
         mode="decoupled" if decoupled or recomputed else "bypass",
         loss="ppo_clip" if decoupled or recomputed else "",
     )
-    if not config[BLOCK]:
+    if not settings[BLOCK]:
         return replace(correction, zeroing=())
-    return _sampled(config, correction, first)
+    return _with_test(settings, correction, first)
 
 
-def m2po(config: Config) -> tuple[Rejection, ...]:
+def m2po(settings: Settings) -> tuple[Rejection, ...]:
     """Return the rejection of tokens until the mean square of the rest is below the threshold."""
-    threshold = optional_number(config, "m2_threshold")
+    threshold = settings["m2_threshold"]
     if threshold is None:
         return ()
-    return (Rejection("token_tail_second_moment", float(np.nextafter(threshold, -np.inf))),)
+    return (Rejection(M2PO, float(np.nextafter(threshold, -np.inf))),)
 
 
-def _sampled(config: Config, correction: Correction, first: tuple[Rejection, ...]) -> Correction:
+def _with_test(
+    settings: Settings, correction: Correction, first: tuple[Rejection, ...]
+) -> Correction:
     """Return the correction with the test of `rejection_sampling` after M2PO."""
-    level, action, metric, agg, upper, lower = checked(config)
+    level, action, metric, agg, upper, lower = _checked(settings)
     test = _test(level, metric, agg, upper, lower, first)
     by_ratio = metric == "ratio" and level == "sequence"
     weighting = (
@@ -196,19 +157,14 @@ def _test(
         return Rejection("token" if metric == "ratio" else f"token_{kl}", upper, lower)
     if metric != "ratio":
         return Rejection(f"seq_{agg}_{kl}", upper, lower, over)
-    names = {"sum": "sequence", "mean": "geometric", "max": "seq_max_ratio"}
-    return Rejection(names[agg], upper, lower, over)
+    return Rejection(RATIO_OF_SEQUENCE[agg], upper, lower, over)
 
 
-def checked(config: Config) -> tuple[str, str, str, str, float, float | None]:
+def _checked(settings: Settings) -> tuple[str, str, str, str, float, float | None]:
     """Return the settings of the block, on some of which the trainer stops."""
-    level = str(choice(config, f"{BLOCK}.level", ("token", "sequence")))
-    action = str(choice(config, f"{BLOCK}.action", ("mask", "clamp")))
-    metric = str(choice(config, f"{BLOCK}.metric", ("ratio", "kl_k1", "kl_k2", "kl_k3")))
-    agg = str(choice(config, f"{BLOCK}.agg", ("sum", "mean", "max")))
-    upper, lower = (
-        optional_number(config, f"{BLOCK}.upper"),
-        optional_number(config, f"{BLOCK}.lower"),
+    level, action, metric, agg, upper, lower = (
+        settings[f"{BLOCK}.{name}"]
+        for name in ("level", "action", "metric", "agg", "upper", "lower")
     )
     if upper is None:
         raise Refused("upper: wanted a number, got null", "its default is 5.0")
@@ -223,3 +179,55 @@ def checked(config: Config) -> tuple[str, str, str, str, float, float | None]:
     if action == "clamp" and metric != "ratio":
         raise Refused(f"action: clamp takes metric ratio alone, not {metric}", "take mask")
     return level, action, metric, agg, upper, lower
+
+
+def facts(correction: Correction, facts: Facts) -> Facts:
+    """Say how many policies the loss tells apart, and what the block rejection_sampling has.
+
+    There is no `level` where the block has nothing for the weights or for the test.
+    """
+    tests = [one for one in correction.rejections if one.statistic != M2PO]
+    one_policy = correction.guard.before_sums and not correction.guard.bound
+    own: Facts = {
+        "one_policy": one_policy,
+        "decoupled": correction.mode == "decoupled" and not one_policy,
+        "recomputed": correction.mode != "bypass",
+        "tests": [one.statistic for one in tests],
+    }
+    for one in correction.rejections:
+        if one.statistic == M2PO:  # whose bound is not included
+            own["m2_threshold"] = float(np.nextafter(one.upper, np.inf))
+    if correction.weighting is None:
+        return own
+    if tests:
+        return own | {"action": "mask"} | _mask(tests[0])
+    level = {"token": "token", "geometric": "sequence"}.get(facts["weights"])
+    clamp = {"action": "clamp", "metric": "ratio", "level": level}
+    if level == "sequence":
+        # What has to be outside as well, for the weight to be clamped.
+        tested = [one.statistic for one in correction.weighting.only_outside]
+        reductions = {statistic: agg for agg, statistic in RATIO_OF_SEQUENCE.items()}
+        clamp["agg"] = reductions[tested[-1]] if tested else "mean"
+    return own | clamp | {"block.lower": facts["lower"], "block.upper": facts["upper"]}
+
+
+def _mask(test: Rejection) -> Facts:
+    """Describe a test as a block that masks; {} where AReaL has no such test."""
+    place, _, kl = test.statistic.partition("_forward_")
+    if kl in ("k1", "k2", "k3"):
+        own: Facts = {"metric": f"kl_{kl}", "kl.from": test.lower, "kl.to": test.upper}
+        if place == "token":
+            return {"level": "token"} | own
+        return {"level": "sequence", "agg": place.removeprefix("seq_")} | own
+    windows = windows_of([Rejection(test.statistic, test.upper, test.lower)])
+    levels = {"token": None, **{name: agg for agg, name in RATIO_OF_SEQUENCE.items()}}
+    name = next(iter(windows), test.statistic)
+    if name not in levels and windows:
+        return {}
+    window = windows.get(name, Window(-np.inf, np.inf))
+    if test.statistic == "seq_max_ratio":
+        window = Window(log_of(test.lower), log_of(test.upper))
+    lower, upper = float(np.exp(window.lower)), float(np.exp(window.upper))
+    own = {"metric": "ratio", "block.lower": lower, "block.upper": upper}
+    agg = levels.get(name)
+    return own | ({"level": "token"} if agg is None else {"level": "sequence", "agg": agg})

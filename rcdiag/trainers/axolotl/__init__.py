@@ -2,6 +2,78 @@
 
 from __future__ import annotations
 
-from rcdiag.trainers.axolotl.async_trainer import GENERATIONS
+from collections.abc import Mapping
+from typing import Any
+
+from rcdiag.results import Finding
+from rcdiag.trainers.axolotl.correction import facts, read, traps
+from rcdiag.trainers.axolotl.losses import UPDATE
+from rcdiag.trainers.settings_document import Document
+from rcdiag.trainers.settings_table import read_tables
+from rcdiag.trainers.trainer import Config, generation
+from rcdiag.trainers.trl.metrics import metrics_of_responses, quantities
 
 __all__ = ["GENERATIONS"]
+
+
+def complete(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
+    """Take null for the default, and settings of vLLM's correction to mean that vLLM samples."""
+    defaults = read_tables(__name__)["axolotl-0.21"].defaults()
+    given = {
+        name: value
+        for name, value in settings.items()
+        if value is not None or defaults.get(name, ...) is None
+    }
+    if "use_vllm" in given or not any(name.startswith("vllm_") for name in given):
+        return given, []
+    finding = Finding(
+        slug="use-vllm-implied",
+        severity="note",
+        message="the file sets a correction of vLLM's log-probs and not trl.use_vllm: it is read "
+        "as use_vllm: true, without which nothing is corrected",
+        fix="set trl.use_vllm: true",
+        evidence={"settings": sorted(given)},
+    )
+    return {**given, "use_vllm": True}, [finding]
+
+
+def runs_trl(tree: Mapping[str, Any], settings: Config) -> list[Finding]:
+    """Report a file on which Axolotl runs TRL's trainer and not its own."""
+    document = Document(tree)
+    if any(bool(document.find(name)) for name in ("use_data_producer", "async_prefetch")):
+        return []
+    return [
+        Finding(
+            slug="axolotl-runs-trl",
+            severity="warning",
+            message="the file sets neither trl.use_data_producer nor trl.async_prefetch: Axolotl "
+            "runs TRL's trainer, with TRL's defaults, and not its own",
+            fix="read the file with --trainer trl",
+            evidence={},
+        )
+    ]
+
+
+GENERATIONS = (
+    generation(
+        "axolotl-0.21",
+        family="axolotl",
+        package=__name__,
+        newest=True,
+        presets={
+            "token_truncate": {},
+            "token_mask": {"vllm_importance_sampling_mode": "token_mask"},
+            "sequence_truncate": {"vllm_importance_sampling_mode": "sequence_truncate"},
+            "sequence_mask": {"vllm_importance_sampling_mode": "sequence_mask"},
+        },
+        read=read,
+        traps=traps,
+        complete=complete,
+        file_findings=runs_trl,
+        facts=facts,
+        quantities=quantities,
+        metrics=metrics_of_responses,
+        reads_masked=True,
+        update=UPDATE,
+    ),
+)

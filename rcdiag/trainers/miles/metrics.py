@@ -17,10 +17,16 @@ from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.trainers.slime import mis
-from rcdiag.trainers.slime.built_in import mean_of, ratio_metrics, ratio_quantities
-from rcdiag.trainers.slime.chosen_by_flags import logged_of
-from rcdiag.trainers.trainer import Metrics
+from rcdiag.trainers.slime.correction import logged_of
+from rcdiag.trainers.slime.metrics import (
+    Mean,
+    Metrics,
+    helper_metrics,
+    helper_quantities,
+    mean_of,
+    ratio_metrics,
+    ratio_quantities,
+)
 
 
 class FiniteDistance(Struct, frozen=True):
@@ -55,7 +61,7 @@ def quantities(correction: Correction) -> list[Quantity]:
     function, _ = logged_of(correction)
     needed = [kept_quantity(correction.rejections, one) or one for one in _OF_POLICIES.values()]
     if function == "helper":
-        return [*needed, *mis.quantities(correction)]
+        return [*needed, *helper_quantities(correction)]
     return needed if function == "none" else [*needed, *ratio_quantities(correction)]
 
 
@@ -65,11 +71,11 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
     mean = mean_of(per_token)
     logged = _of_policies(batch, correction, mean)
     if function == "helper":
-        return logged | mis.metrics(batch, correction, mean)
+        return logged | helper_metrics(batch, correction, mean)
     return logged if function == "none" else logged | ratio_metrics(batch, correction, mean)
 
 
-def _of_policies(batch: Batch, correction: Correction, mean: mis.Mean) -> Metrics:
+def _of_policies(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
     """Return what sums over tokens that are kept and divides by all; 0 if rollout is old."""
     if correction.mode == "bypass":
         return dict.fromkeys(_OF_POLICIES, 0.0)

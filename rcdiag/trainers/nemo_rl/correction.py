@@ -6,7 +6,6 @@ Source: NVIDIA-NeMo/RL commit 7ea279ab, nemo_rl/algorithms/loss/loss_functions.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,48 +14,11 @@ from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.statistics import STATISTICS, Statistic
-from rcdiag.trainers.trainer import Config, Refused, choice, optional_number
+from rcdiag.trainers.settings_table import Refused, Settings
 
 EPSILON = 1e-8  # which its masked means add to counts
 # No clamp before exp; a ratio that is no finite number becomes 0.
 GUARD = Guard(bound=np.inf, non_finite="zero", epsilon=EPSILON)
-TYPES = ("tis", "icepop", "seq-mask-tis")
-SETTINGS: Mapping[str, Any] = {
-    "use_importance_sampling_correction": False,
-    "truncated_importance_sampling_type": None,
-    "truncated_importance_sampling_ratio": None,
-    "truncated_importance_sampling_ratio_min": None,
-    "sequence_level_importance_ratios": False,
-    "token_level_loss": True,
-    "reference_policy_kl_type": "k3",
-    "force_on_policy_ratio": False,
-    "seq_logprob_error_threshold": None,
-}
-_IS: Config = {"use_importance_sampling_correction": True}
-_GSPO: Config = {"sequence_level_importance_ratios": True, "token_level_loss": False}
-
-
-def _truncated(kind: str, upper: float, lower: float | None = None) -> Config:
-    return {
-        **_IS,
-        "truncated_importance_sampling_type": kind,
-        "truncated_importance_sampling_ratio": upper,
-        "truncated_importance_sampling_ratio_min": lower,
-    }
-
-
-# Bounds have no defaults: they are those of NeMo-RL's recipes (tis 2) and of its documents.
-PRESETS: Mapping[str, Config] = {
-    "default": {},
-    "importance_sampling": _IS,
-    "token_tis": _truncated("tis", 2.0),
-    "token_icepop": _truncated("icepop", 5.0, 0.5),
-    "seq_mask_tis": _truncated("seq-mask-tis", 1.002, 0.999),
-    "gspo_weights": {**_IS, **_GSPO},
-    "gspo_tis": {**_truncated("tis", 2.0), **_GSPO},
-    "seq_error_filter": {"seq_logprob_error_threshold": 1.5},
-    "forced_on_policy": {"force_on_policy_ratio": True},
-}
 
 
 def _geometric(tokens: Tokens) -> Array:
@@ -79,21 +41,21 @@ STATISTICS.ship(
 )
 
 
-def read(config: Config) -> Correction:
-    """Read the canonical correction; all bounds are included."""
-    on = bool(config["use_importance_sampling_correction"])
-    by_sequence = bool(config["sequence_level_importance_ratios"])
-    if by_sequence and config["token_level_loss"]:
+def read(settings: Settings) -> Correction:
+    """Return weights, what sets them to 0, and the filter; all bounds are included."""
+    on = bool(settings["use_importance_sampling_correction"])
+    by_sequence = bool(settings["sequence_level_importance_ratios"])
+    if by_sequence and settings["token_level_loss"]:
         raise Refused(
             "sequence_level_importance_ratios needs token_level_loss false",
             "set token_level_loss: false",
         )
-    kind = choice(config, "truncated_importance_sampling_type", (None, *TYPES))
-    low, high = _bounds(config, kind, on)
+    kind = settings["truncated_importance_sampling_type"]
+    low, high = _bounds(settings, kind, on)
     weighting, zeroing = _weights(kind, "sequence" if by_sequence else "token", low, high)
-    threshold = optional_number(config, "seq_logprob_error_threshold")
-    forced = bool(config["force_on_policy_ratio"])
-    kl = str(choice(config, "reference_policy_kl_type", ("k1", "k2", "k3")))
+    threshold = settings["seq_logprob_error_threshold"]
+    forced = bool(settings["force_on_policy_ratio"])
+    kl = str(settings["reference_policy_kl_type"])
     logs = [kl, *(["by sequence"] if by_sequence else [])]
     logs += ["no sequences"] if forced and threshold is None else []
     return Correction(
@@ -107,15 +69,15 @@ def read(config: Config) -> Correction:
     )
 
 
-def _bounds(config: Config, kind: str | None, on: bool) -> tuple[float, float]:
+def _bounds(settings: Settings, kind: str | None, on: bool) -> tuple[float, float]:
     """Check bounds as the loss does when it is made, and at its first call."""
     name = "truncated_importance_sampling_ratio"
-    high, low = optional_number(config, name), optional_number(config, f"{name}_min")
+    high, low = settings[name], settings[f"{name}_min"]
     if kind is None:
         if high is not None:
             raise Refused(
                 f"{name} without truncated_importance_sampling_type: the first loss fails",
-                f"set a type, one of {', '.join(TYPES)}, or take the bound out",
+                "set a type, one of tis, icepop, seq-mask-tis, or take the bound out",
             )
         return 0.0, np.inf
     if not on:
@@ -129,7 +91,7 @@ def _bounds(config: Config, kind: str | None, on: bool) -> tuple[float, float]:
         raise Refused(f"{name}_min: {low:g} is above the upper bound {high:g}", "exchange them")
     if low is None and kind != "tis":
         raise Refused(f"{name}_min: {kind} needs a number", "0.5 for icepop, 0.999 for sequences")
-    if kind == "seq-mask-tis" and config["sequence_level_importance_ratios"]:
+    if kind == "seq-mask-tis" and settings["sequence_level_importance_ratios"]:
         raise Refused("seq-mask-tis refuses sequence_level_importance_ratios", "take tis or icepop")
     return low or 0.0, high
 

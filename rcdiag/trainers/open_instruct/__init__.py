@@ -2,6 +2,52 @@
 
 from __future__ import annotations
 
-from rcdiag.trainers.open_instruct.rho import GENERATIONS
+from dataclasses import replace
+
+from rcdiag.results import Finding
+from rcdiag.trainers.loss_choice import LossChoice, number, value
+from rcdiag.trainers.open_instruct.correction import SWITCHES, facts, read
+from rcdiag.trainers.open_instruct.losses import UPDATE
+from rcdiag.trainers.open_instruct.metrics import metrics, quantities
+from rcdiag.trainers.settings_document import Document
+from rcdiag.trainers.trainer import Config, generation
 
 __all__ = ["GENERATIONS"]
+
+
+def turned_off(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
+    """Take the flags `--no_NAME` for a switch that is off."""
+    off = {name: False for name in SWITCHES if document.find(f"no_{name}") is True}
+    return {**settings, **off}, []
+
+
+def denominator(document: Document, choice: LossChoice) -> LossChoice:
+    """Add loss_denominator where it is a number, and not the word `token`."""
+    if value(document, "loss_denominator", "token") == "token":
+        return choice
+    constant = number(document, "loss_denominator")
+    named = None if constant is None else "constant"
+    return replace(choice, denominator=named, constant=constant)
+
+
+GENERATIONS = (
+    generation(
+        "open-instruct",
+        family="open-instruct",
+        package=__name__,
+        newest=True,
+        presets={
+            "default": {},
+            "sequence_level": {"rho_mask_sequence_level": True},
+            "off": {"use_rho_correction": False},
+            "vllm_logprobs": {"use_rho_correction": False, "use_vllm_logprobs": True},
+        },
+        read=read,
+        complete=turned_off,
+        loss=denominator,
+        facts=facts,
+        quantities=quantities,
+        metrics=metrics,
+        update=UPDATE,
+    ),
+)

@@ -2,6 +2,25 @@
 
 from __future__ import annotations
 
-from rcdiag.trainers.prime_rl.trust_region import GENERATIONS
+from rcdiag.trainers.prime_rl.correction import facts, read
+from rcdiag.trainers.prime_rl.losses import UPDATE
+from rcdiag.trainers.prime_rl.metrics import metrics, quantities
+from rcdiag.trainers.trainer import generation
 
 __all__ = ["GENERATIONS"]
+
+GENERATIONS = (
+    generation(
+        "prime-rl",
+        family="prime-rl",
+        package=__name__,
+        newest=True,
+        presets={"default": {}, "ipo": {"type": "ipo"}},
+        read=read,
+        rejects_by=("token_rise", "token_fall", "token_tv"),
+        facts=facts,
+        quantities=quantities,
+        metrics=metrics,
+        update=UPDATE,
+    ),
+)

@@ -13,23 +13,11 @@ from rcdiag.losses.aggregation import TOKEN_MEAN
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.policy_loss import SYMBOLS, PolicyLoss
 from rcdiag.losses.rules import UpdateRules, by_name
-from rcdiag.losses.settings import LossSetting, LossSettings
+from rcdiag.losses.settings import LossSettings
+from rcdiag.trainers.settings_table import read_loss_settings
 
-ADV_TAU = LossSetting(
-    name="adv_tau",
-    says="What prime-rl multiplies advantages by.",
-    default=1.0,
-    example="--trainer prime-rl --loss-setting adv_tau=0.5",
-    see=("kl_tau",),
-)
-KL_TAU = LossSetting(
-    name="kl_tau",
-    says="What prime-rl multiplies the squared log-ratio by, a pull back to the sampler on dropped "
-    "tokens too.",
-    default=1e-3,
-    example="--trainer prime-rl --loss-setting kl_tau=0",
-    see=("adv_tau",),
-)
+_SETTINGS = read_loss_settings("rcdiag.trainers.prime_rl")
+ADV_TAU, KL_TAU = _SETTINGS["adv_tau"], _SETTINGS["kl_tau"]
 
 
 def trust_region(tokens: LossBatch, settings: LossSettings) -> TokenLosses:

@@ -2,6 +2,84 @@
 
 from __future__ import annotations
 
-from rcdiag.trainers.roll.train_infer import GENERATIONS
+from dataclasses import replace
+from typing import Any
+
+from rcdiag.trainers.loss_choice import LossChoice, number, value
+from rcdiag.trainers.roll.correction import (
+    DIFFERENCES,
+    LEVELS,
+    facts,
+    file_findings,
+    ignored,
+    read,
+    write_filters,
+)
+from rcdiag.trainers.roll.losses import UPDATE
+from rcdiag.trainers.roll.metrics import metrics, quantities
+from rcdiag.trainers.settings_document import Document
+from rcdiag.trainers.trainer import Config, generation
 
 __all__ = ["GENERATIONS"]
+
+
+def ppo(document: Document, choice: LossChoice) -> LossChoice:
+    """Add PPO's clip, its dual clip and the level of its ratio.
+
+    The dual clip is at 1 + 2 pg_clip, whatever the range of the clip.
+    """
+    loss, clip = choice.loss, number(document, "pg_clip")
+    level = value(document, "importance_sampling")
+    if not loss and level is not None:
+        loss = "gspo" if level == "seq" else "vanilla"
+    own: dict[str, Any] = {}
+    if value(document, "use_pg_clip_range") is True:
+        for ours, name in (("clip_low", "pg_clip_low"), ("clip_high", "pg_clip_high")):
+            end = number(document, name)
+            own[ours] = 0.2 if end is None else end
+    elif clip is not None:
+        own = {"clip_low": clip, "clip_high": clip}
+    if value(document, "dual_clip_loss") is True:
+        own["clip_c"] = 1.0 + 2.0 * (0.2 if clip is None else clip)
+    return replace(choice, loss=loss, own={**own, **choice.own})
+
+
+def _weights(**changed: Any) -> dict[str, Any]:
+    return {"is_weight.enabled": True, **{f"is_weight.{key}": one for key, one in changed.items()}}
+
+
+def _filter(level: str, **changed: Any) -> dict[str, Any]:
+    return {"filters": [{"enabled": True, "agg_type": level, **changed}]}
+
+
+_PRESETS: dict[str, Config] = {
+    "default": {},
+    **{
+        f"is_weight_{level}": _weights(**({} if level == "token" else {"weight_type": level}))
+        for level in LEVELS
+    },
+    **{f"filter_ratio_{level}": _filter(level) for level in LEVELS},
+    **{
+        f"filter_diff_{level}": _filter(level, ratio_enabled=False, diff_enabled=True)
+        for level in LEVELS
+    },
+}
+GENERATIONS = (
+    generation(
+        "roll",
+        family="roll",
+        package=__name__,
+        newest=True,
+        presets=_PRESETS,
+        read=read,
+        rejects_by=tuple(DIFFERENCES.values()),
+        ignored=ignored,
+        file_findings=file_findings,
+        loss=ppo,
+        facts=facts,
+        write={"filters": write_filters},
+        quantities=quantities,
+        metrics=metrics,
+        update=UPDATE,
+    ),
+)

@@ -32,69 +32,17 @@ from rcdiag.losses.settings import (
     CLIP_LOW,
     CLIP_RANGE,
     Denominator,
-    LossSetting,
     LossSettings,
     above_one,
 )
 from rcdiag.losses.tensor import Tensor
+from rcdiag.trainers.settings_table import read_loss_settings
 
-TIS_LOWER = LossSetting(
-    name="tis_lower_bound",
-    says="Lower bound of the PPO ratio in ROLL's pg_tis.",
-    default=0.0,
-    example="--loss pg_tis --loss-setting tis_lower_bound=0.5",
-    see=("pg_tis", "tis_upper_bound"),
-)
-TIS_UPPER = LossSetting(
-    name="tis_upper_bound",
-    says="Upper bound of the PPO ratio in ROLL's pg_tis.",
-    default=1.0,
-    example="--loss pg_tis --loss-setting tis_upper_bound=2",
-    see=("pg_tis", "tis_lower_bound"),
-)
-UNIFIED_MASK = LossSetting(
-    name="cispo_use_unified_mask",
-    says="Whether ROLL's cispo drops tokens beyond its bounds that moved the way of their "
-    "advantage.",
-    default=False,
-    example="--loss cispo --loss-setting cispo_use_unified_mask=true",
-    see=("cispo",),
-)
-KIMI15_TAU = LossSetting(
-    name="kimi15_tau",
-    says="How strongly kimi15 pulls back to the old policy.",
-    default=0.1,
-    example="--loss kimi15 --loss-setting kimi15_tau=0.5",
-    see=("kimi15",),
-)
-TOPR_POSITIVE = LossSetting(
-    name="topr_positive_weight",
-    says="What topr multiplies the loss of sequences with a reward above 0 by.",
-    default=1.0,
-    example="--loss topr --loss-setting topr_positive_weight=2",
-    see=("topr", "topr_negative_weight"),
-)
-TOPR_NEGATIVE = LossSetting(
-    name="topr_negative_weight",
-    says="What topr multiplies the loss of sequences with a reward of 0 or less by.",
-    default=1.0,
-    example="--loss topr --loss-setting topr_negative_weight=0.5",
-    see=("topr", "topr_positive_weight"),
-)
-CISPO_LOW = LossSetting(
-    name="cispo_epsilon_low",
-    says="How far below 1 ROLL's cispo lets the PPO ratio go.",
-    default=0.1,
-    example="--loss cispo --loss-setting cispo_epsilon_low=1",
-    see=("cispo", "cispo_epsilon_high"),
-)
-CISPO_HIGH = LossSetting(
-    name="cispo_epsilon_high",
-    says="How far above 1 ROLL's cispo lets the PPO ratio go.",
-    default=0.1,
-    example="--loss cispo --loss-setting cispo_epsilon_high=4",
-    see=("cispo", "cispo_epsilon_low"),
-)
+_OWN = read_loss_settings("rcdiag.trainers.roll")
+TIS_LOWER, TIS_UPPER = _OWN["tis_lower_bound"], _OWN["tis_upper_bound"]
+TOPR_POSITIVE, TOPR_NEGATIVE = _OWN["topr_positive_weight"], _OWN["topr_negative_weight"]
+CISPO_LOW, CISPO_HIGH = _OWN["cispo_epsilon_low"], _OWN["cispo_epsilon_high"]
+UNIFIED_MASK, KIMI15_TAU = _OWN["cispo_use_unified_mask"], _OWN["kimi15_tau"]
 
 
 def _ppo(batch: LossBatch, settings: LossSettings, log_ratio: Tensor) -> TokenLosses:

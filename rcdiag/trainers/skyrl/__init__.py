@@ -2,6 +2,79 @@
 
 from __future__ import annotations
 
-from rcdiag.trainers.skyrl.generations import GENERATIONS
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from rcdiag.trainers.loss_choice import LossChoice, number, value
+from rcdiag.trainers.settings_document import Document
+from rcdiag.trainers.skyrl.correction import facts, file_findings, ignored, read
+from rcdiag.trainers.skyrl.losses import UPDATE
+from rcdiag.trainers.skyrl.metrics import metrics, quantities
+from rcdiag.trainers.trainer import Config, generation
 
 __all__ = ["GENERATIONS"]
+
+
+def clip_range(document: Document, choice: LossChoice) -> LossChoice:
+    """Add the bounds of the chosen loss, each of which has a block of its own."""
+    kind = value(document, "algorithm.policy_loss_type", "regular")
+    loss, places = choice.loss, ("algorithm.eps_clip_low", "algorithm.eps_clip_high")
+    if kind == "cispo":
+        places = ("cispo.cispo_eps_clip_low", "cispo.cispo_eps_clip_high")
+        if value(document, "cispo.cispo_anchor") == "rollout":
+            loss = "cispo_rollout"
+    elif kind == "dppo":
+        places = ("dppo.delta_low", "dppo.delta_high")
+        if value(document, "dppo.dppo_type") == "binary_kl":
+            loss = "dppo_kl"
+    own: dict[str, Any] = {}
+    for name, place in zip(("clip_low", "clip_high"), places, strict=True):
+        if (bound := number(document, place)) is not None:
+            own[name] = bound
+    own |= choice.own
+    if kind == "dual_clip":
+        bound = number(document, "algorithm.clip_ratio_c")
+        own["clip_c"] = 3.0 if bound is None else bound
+    return replace(choice, loss=loss, own=own)
+
+
+# Where no default turns a mode on, its bounds are those that the comments in the code suggest.
+_PRESETS: Mapping[str, Config] = {
+    "default": {},
+    "token_tis": {"tis_ratio_type": "token"},
+    "sequence_tis": {"tis_ratio_type": "sequence"},
+    "geometric_mask": {"sequence_mask_metric": "geometric"},
+    "product_mask": {"sequence_mask_metric": "product"},
+    "outlier_mask": {
+        "outlier_token_is_threshold_low": 1e-4,
+        "outlier_token_is_threshold_high": 100.0,
+    },
+    "token_mask": {"token_mask_is_threshold_low": 0.5, "token_mask_is_threshold_high": 2.0},
+    "loss_rollout_is": {"policy_loss_type": "rollout_is"},
+    "loss_cispo_rollout": {"policy_loss_type": "cispo", "cispo_anchor": "rollout"},
+    "loss_dppo_tv": {"policy_loss_type": "dppo"},
+    "loss_dppo_kl": {
+        "policy_loss_type": "dppo",
+        "dppo_type": "binary_kl",
+        "delta_low": 0.05,
+        "delta_high": 0.05,
+    },
+}
+GENERATIONS = (
+    generation(
+        "skyrl-0.4",
+        family="skyrl",
+        package=__name__,
+        newest=True,
+        presets=_PRESETS,
+        read=read,
+        ignored=ignored,
+        file_findings=file_findings,
+        loss=clip_range,
+        facts=facts,
+        quantities=quantities,
+        metrics=metrics,
+        update=UPDATE,
+    ),
+)

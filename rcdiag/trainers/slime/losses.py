@@ -18,28 +18,14 @@ from rcdiag.losses.settings import (
     CLIP_C,
     CLIP_RANGE,
     Denominator,
-    LossSetting,
     LossSettings,
     above_one,
 )
 from rcdiag.losses.tensor import Tensor
+from rcdiag.trainers.settings_table import read_loss_settings
 
-OPSM_DELTA = LossSetting(
-    name="opsm_delta",
-    says="OPSM: tokens of negative advantage leave the loss in rows whose mean of old - current "
-    "log-prob is above this, in nats; off is a run without --use-opsm.",
-    default=None,
-    example="rcdiag replay rollouts.parquet --trainer slime --loss-setting opsm_delta=1e-4",
-    see=("train/opsm_clipfrac",),
-)
-USE_ROLLOUT_LOGPROBS = LossSetting(
-    name="use_rollout_logprobs",
-    says="Whether slime's train_rollout_logprob_abs_diff compares the current policy with the "
-    "rollout, and not the old one. The PPO ratio is taken to the rollout with --old rollout.",
-    default=False,
-    example="--old rollout --loss-setting use_rollout_logprobs=true",
-    see=("bypass", "train/train_rollout_logprob_abs_diff"),
-)
+_SETTINGS = read_loss_settings("rcdiag.trainers.slime")
+OPSM_DELTA, USE_ROLLOUT_LOGPROBS = _SETTINGS["opsm_delta"], _SETTINGS["use_rollout_logprobs"]
 OWN = (OPSM_DELTA, USE_ROLLOUT_LOGPROBS)
 
 

@@ -2,6 +2,49 @@
 
 from __future__ import annotations
 
-from rcdiag.trainers.trl.grpo import GENERATIONS
+from rcdiag.results import Finding
+from rcdiag.trainers.settings_document import Document
+from rcdiag.trainers.trainer import Config, generation
+from rcdiag.trainers.trl.correction import ignored, read
+from rcdiag.trainers.trl.losses import UPDATE
+from rcdiag.trainers.trl.metrics import metrics, quantities
 
 __all__ = ["GENERATIONS"]
+
+
+def axolotl_runs_trl(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
+    """Note that the file is Axolotl's, which hands its settings of GRPO to TRL."""
+    block = isinstance(document.find("trl"), dict) or document.find("rl") == "grpo"
+    if not (document.has("base_model") and block):
+        return settings, []
+    finding = Finding(
+        slug="axolotl-runs-trl",
+        severity="note",
+        message="the file is Axolotl's: without trl.use_data_producer or trl.async_prefetch "
+        "it hands this block to TRL, whose defaults hold",
+        fix="nothing, if TRL's trainer is meant; its own has other defaults",
+        evidence={},
+    )
+    return settings, [finding]
+
+
+GENERATIONS = (
+    generation(
+        "trl-1.16",
+        family="trl",
+        package=__name__,
+        newest=True,
+        presets={
+            "sequence_mask": {},
+            "token_truncate": {"vllm_importance_sampling_mode": "token_truncate"},
+            "token_mask": {"vllm_importance_sampling_mode": "token_mask"},
+            "sequence_truncate": {"vllm_importance_sampling_mode": "sequence_truncate"},
+        },
+        read=read,
+        ignored=ignored,
+        complete=axolotl_runs_trl,
+        quantities=quantities,
+        metrics=metrics,
+        update=UPDATE,
+    ),
+)

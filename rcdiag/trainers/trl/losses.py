@@ -21,39 +21,15 @@ from rcdiag.losses.aggregation import (
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import TAU_NEG, TAU_POS, clip_ratio
 from rcdiag.losses.rules import UpdateRules, by_name
-from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, CLIP_RANGE, LossSetting, LossSettings
+from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, CLIP_RANGE, LossSettings
 from rcdiag.losses.tensor import Tensor
 from rcdiag.losses.vespo import VESPO
+from rcdiag.trainers.settings_table import read_loss_settings
 from rcdiag.trainers.slime.losses import row_mean
 
-IMPORTANCE_SAMPLING_LEVEL = LossSetting(
-    name="importance_sampling_level",
-    says="Level of the ratio of current to old: token, or sequence for the geometric mean over the "
-    "sequence (GSPO). It is not the level of IS weights.",
-    default="token",
-    choices=("token", "sequence"),
-    example="rcdiag replay rollouts.parquet --trainer trl "
-    "--loss-setting importance_sampling_level=sequence",
-    see=("gspo", "vanilla"),
-)
-DELTA = LossSetting(
-    name="delta",
-    says="Upper bound of the unclipped ratio, so that PPO is bounded where the advantage is below "
-    "0 too; off by default.",
-    default=None,
-    above=0.0,
-    example="--loss-setting delta=4",
-    see=("clip_c",),
-)
-EPSILON_HIGH = LossSetting(
-    name="epsilon_high",
-    says="Upper bound of cispo's ratio, itself and not 1 plus it. Without one TRL takes epsilon, "
-    "which is 0.2: every ratio near 1 is then beyond it. ScaleRL has 5.",
-    default=0.2,
-    above=0.0,
-    example="--loss cispo --loss-setting epsilon_high=5",
-    see=("cispo",),
-)
+_OWN = read_loss_settings("rcdiag.trainers.trl")
+IMPORTANCE_SAMPLING_LEVEL = _OWN["importance_sampling_level"]
+DELTA, EPSILON_HIGH = _OWN["delta"], _OWN["epsilon_high"]
 
 
 def by_sequence(settings: LossSettings) -> bool:

@@ -1,18 +1,219 @@
-"""verl from 0.6.0 on has a rollout correction, policy losses and a configuration.
+"""verl from 0.6.0 on: its rollout correction, policy losses and configuration.
 
-Generations differ in how they reject: not at all but by weights (`weights_only.py`), by ratios
-(`ratio_rejection.py`), by k1, k2 and k3 (`k_rejection.py`).
+The presets are those of verl's `RolloutCorrectionConfig`, by the names that each generation has.
 """
 
 from __future__ import annotations
 
-from rcdiag.trainers.verl import k_rejection, ratio_rejection, weights_only
-from rcdiag.trainers.verl.family import FAMILY
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-__all__ = ["FAMILY", "GENERATIONS"]
+from rcdiag.trainers.loss_choice import LossChoice, number, value
+from rcdiag.trainers.settings_document import Document
+from rcdiag.trainers.trainer import Config, Trainer, generation
+from rcdiag.trainers.verl import losses
+from rcdiag.trainers.verl.config_findings import config_findings
+from rcdiag.trainers.verl.correction import (
+    OPTIONS,
+    by_k,
+    by_ratios,
+    by_weights,
+    write_rejections,
+)
+from rcdiag.trainers.verl.metrics import (
+    metrics,
+    normaliser,
+    quantities,
+    ratio_metrics,
+    ratio_quantities,
+    weights_metrics,
+    weights_quantities,
+)
 
+__all__ = ["GENERATIONS"]
+
+# A run whose YAML says nothing computes no weights; `sequence` is the default of the dataclass
+# alone. verl/trainer/config/algorithm/rollout_correction.yaml
+UNSET: Config = {"rollout_is": None}
+_OFF, _TOKEN, _SEQ = {"rollout_is": None}, {"rollout_is": "token"}, {"rollout_is": "sequence"}
+_BYPASS = {"bypass_mode": True}
+# 0.6.1 to 0.7.0
+_GEO_RATIO: Config = {
+    "rollout_is": None,
+    "rollout_rs": "geometric",
+    "rollout_rs_threshold": 1.001,
+    "rollout_token_veto_threshold": 1e-4,
+}
+_PG_061: Config = {**_BYPASS, "use_policy_gradient": True}
+_DECOUPLED_RATIO: dict[str, Config] = {
+    "decoupled_token_is": _TOKEN,
+    "decoupled_seq_is": _SEQ,
+    "decoupled_seq_is_rs": {**_SEQ, "rollout_rs": "sequence", "rollout_rs_threshold": 2.0},
+    "decoupled_geo_rs": _GEO_RATIO,
+}
+# 0.7.1 and later
+_ICEPOP: Config = {"rollout_is": "token", "rollout_is_threshold": "0.5_5.0"}
+_GEO: Config = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.999_1.001"}
+_K3: Config = {"rollout_rs": "seq_mean_k3", "rollout_rs_threshold": 0.01}
+_PG: Config = {**_BYPASS, "loss_type": "reinforce"}
+_PRESETS_071: dict[str, Config] = {
+    "decoupled_token_is": _TOKEN,
+    "decoupled_seq_is": _SEQ,
+    "decoupled_seq_is_rs": {
+        **_SEQ,
+        "rollout_rs": "seq_sum_k1",
+        "rollout_rs_threshold": "0.5_2.0",
+    },
+    "decoupled_geo_rs": {**_OFF, **_GEO},
+    "decoupled_geo_rs_seq_tis": {**_SEQ, **_GEO},
+    "decoupled_geo_rs_token_tis": {**_TOKEN, **_GEO},
+    "decoupled_k3_rs": {**_OFF, **_K3},
+    "decoupled_k3_rs_seq_tis": {**_SEQ, **_K3},
+    "decoupled_k3_rs_token_tis": {**_TOKEN, **_K3},
+    "bypass_ppo_clip": {**_OFF, **_BYPASS},
+    "bypass_ppo_clip_geo_rs": {**_OFF, **_GEO, **_BYPASS},
+    "bypass_ppo_clip_k3_rs": {**_OFF, **_K3, **_BYPASS},
+    "bypass_pg_is": {**_SEQ, **_PG},
+    "bypass_pg_geo_rs": {**_OFF, **_GEO, **_PG},
+    "bypass_pg_geo_rs_seq_tis": {**_SEQ, **_GEO, **_PG},
+    "bypass_pg_geo_rs_token_tis": {**_TOKEN, **_GEO, **_PG},
+    "disabled": _OFF,
+}
+_PRESETS_080: dict[str, Config] = {
+    **_PRESETS_071,
+    "decoupled_token_icepop": _ICEPOP,
+    "bypass_pg_token_icepop": {**_ICEPOP, **_PG},
+}
+
+
+def clip_range(document: Document, choice: LossChoice) -> LossChoice:
+    """Add both ends of the clip: `clip_ratio` counts where an end is null, and it is 0.2 unset."""
+    both, own, notes = number(document, "actor.clip_ratio"), dict(choice.own), []
+    for ours, name in (("clip_low", "clip_ratio_low"), ("clip_high", "clip_ratio_high")):
+        side = value(document, f"actor.{name}", 0.2)  # the default of verl's own config
+        clip = both if side is None else number(document, f"actor.{name}")
+        if clip is not None:
+            own[ours] = clip
+        elif both is not None and both != 0.2:
+            notes.append(f"actor.clip_ratio has no effect: {name} is 0.2 by default and counts")
+    return replace(choice, own=own, notes=tuple(notes[:1]))
+
+
+def _verl(name: str, **parts: Any) -> Trainer:
+    return generation(
+        name,
+        family="verl",
+        package=__name__,
+        file_findings=partial(config_findings, version=name.removeprefix("verl-")),
+        loss=clip_range,
+        **parts,
+    )
+
+
+_WITH_K: dict[str, Any] = {
+    "unset": UNSET,
+    "rejects_by": OPTIONS,
+    "normaliser": normaliser,
+    "write": {"rollout_rs": write_rejections},
+}
 GENERATIONS = (
-    *weights_only.GENERATIONS,
-    *ratio_rejection.GENERATIONS,
-    *k_rejection.GENERATIONS,
+    _verl(
+        "verl-0.6.0",
+        presets={"default": {"rollout_is": True, "rollout_is_threshold": 2.0}},
+        read=partial(by_weights, mask_is_rejection=False),
+        quantities=weights_quantities,
+        metrics=partial(weights_metrics, percentiles=True),
+        percentiles=True,
+        update=losses.UPDATE_060,
+    ),
+    _verl(
+        "verl-20251027",
+        presets={"default": {"rollout_is": True, "rollout_is_threshold": 2.0}},
+        read=partial(by_weights, mask_is_rejection=True),
+        quantities=weights_quantities,
+        metrics=partial(weights_metrics, percentiles=False),
+        update=losses.UPDATE_20251027,
+    ),
+    _verl(
+        "verl-0.6.1",
+        unset=UNSET,
+        presets={
+            **_DECOUPLED_RATIO,
+            "ppo_is_bypass": {**_TOKEN, **_BYPASS},
+            "pg_is": {**_SEQ, **_PG_061},
+            "pg_rs": {**_GEO_RATIO, **_PG_061},
+            "disabled": _OFF,
+        },
+        read=by_ratios,
+        quantities=ratio_quantities,
+        metrics=partial(ratio_metrics, normalize_valid=False),
+        normaliser=partial(normaliser, valid_rows=False),
+        update=losses.UPDATE_061,
+    ),
+    _verl(
+        "verl-20251203",
+        unset=UNSET,
+        presets={
+            **_DECOUPLED_RATIO,
+            "geo_rs_seq_tis": {**_GEO_RATIO, **_SEQ},
+            "ppo_is_bypass": {**_OFF, **_BYPASS},
+            "pg_is": {**_SEQ, **_PG_061},
+            "pg_rs": {**_GEO_RATIO, **_PG_061},
+            "pg_geo_rs_seq_tis": {**_GEO_RATIO, **_SEQ, **_PG_061},
+            "disabled": _OFF,
+        },
+        read=by_ratios,
+        quantities=ratio_quantities,
+        metrics=partial(ratio_metrics, normalize_valid=False),
+        normaliser=partial(normaliser, valid_rows=False),
+        update=losses.UPDATE_20251203,
+    ),
+    _verl(
+        "verl-0.7.0",
+        unset=UNSET,
+        presets={
+            **_DECOUPLED_RATIO,
+            "geo_rs_seq_tis": {**_GEO_RATIO, **_SEQ},
+            "bypass_ppo_clip": {**_OFF, **_BYPASS},
+            "bypass_ppo_clip_geo_rs": {**_GEO_RATIO, **_BYPASS},
+            "bypass_pg_is": {**_SEQ, **_PG},
+            "bypass_pg_rs": {**_GEO_RATIO, **_PG},
+            "bypass_pg_geo_rs_seq_tis": {**_GEO_RATIO, **_SEQ, **_PG},
+            "disabled": _OFF,
+        },
+        read=by_ratios,
+        quantities=ratio_quantities,
+        metrics=partial(ratio_metrics, normalize_valid=True),
+        normaliser=normaliser,
+        update=losses.UPDATE_070,
+    ),
+    _verl(
+        "verl-0.7.1",
+        presets=_PRESETS_071,
+        read=partial(by_k, icepop=False, ordered=False),
+        quantities=partial(quantities, of="raw"),
+        metrics=partial(metrics, of="raw", fractions_of="raw"),
+        update=losses.UPDATE_071,
+        **_WITH_K,
+    ),
+    _verl(
+        "verl-0.8.0",
+        presets=_PRESETS_080,
+        read=partial(by_k, icepop=True, ordered=False),
+        quantities=partial(quantities, of="applied"),
+        metrics=partial(metrics, of="applied", fractions_of="applied"),
+        update=losses.UPDATE_071,
+        **_WITH_K,
+    ),
+    _verl(
+        "verl-0.9",
+        newest=True,
+        presets=_PRESETS_080,
+        read=partial(by_k, icepop=True, ordered=True),
+        quantities=partial(quantities, of="applied"),
+        metrics=partial(metrics, of="applied", fractions_of="raw"),
+        update=losses.UPDATE_09,
+        **_WITH_K,
+    ),
 )

@@ -1,8 +1,8 @@
-"""verl logs these metrics, and divides weights by this mean, generation by generation.
+"""What verl logs of a correction, and what it divides weights by, generation by generation.
 
-Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/ppo/mismatch_helper.py and later
-rollout_corr_helper.py, read and run. Everything reads the mask before rejection. Rows without a
-token count in every mean over rows.
+Everything reads the mask before rejection, and rows without a token count in every mean over rows.
+Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/ppo/mismatch_helper.py (0.6.0) and
+rollout_corr_helper.py (`compute_is_metrics`, `compute_rs_metrics`, `compute_offpolicy_metrics`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from rcdiag.corrections.apply import (
     applied_weights,
     clipped_weights,
     log_ratio,
+    outcome,
+    ratio,
     raw_weights,
     statistic_of_rows,
+    veto_quantity,
+    vetoed_rows,
 )
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.guard import SAFETY_BOUND
@@ -31,11 +35,14 @@ from rcdiag.corrections.quantities import (
     UnclampedK3,
 )
 from rcdiag.corrections.reduced import Column
+from rcdiag.corrections.rejections import within
 from rcdiag.corrections.trainer_means import EPSILON, Batch, once_a_batch, share, std
+from rcdiag.statistics.quantiles import Ordered
 
 Metrics = dict[str, float]
 Statistics = Literal["raw", "applied"]
 
+PERCENTILES = (25, 50, 75, 95, 99)
 ALWAYS: tuple[Quantity, ...] = (LogRatio(), UnclampedK3(), SquaredRatio())
 
 
@@ -274,3 +281,157 @@ def out_of_bounds(batch: Batch, weighting: Weighting) -> float:
     raw = raw_weights(batch.rows, weighting).max
     outside = (raw < weighting.lower_or_reciprocal) | (raw > weighting.upper)
     return batch.token_mean(Column.of_sequences(outside.astype(float), batch.rows.lengths))
+
+
+def quantities(correction: Correction, *, of: Statistics) -> list[Quantity]:
+    """Return the quantities of tokens that `metrics` reads."""
+    needed = list(ALWAYS)
+    if correction.weighting is not None:
+        needed += weight_quantities(correction.weighting, of)
+    for rejection in correction.rejections:
+        needed += k_quantities(rejection)
+    return needed
+
+
+def metrics(
+    batch: Batch, correction: Correction, *, of: Statistics, fractions_of: Statistics
+) -> Metrics:
+    """Return what 0.7.1 and later log, under the keys with prefix."""
+    logged: Metrics = {}
+    weighting = correction.weighting
+    if weighting is not None:
+        logged |= weight_metrics(batch, weighting, "rollout_is", of=of, fractions_of=fractions_of)
+        if weighting.outside == "zero":
+            logged["rollout_is_oob_ratio"] = out_of_bounds(batch, weighting)
+        if correction.batch_normalize:
+            logged["rollout_is_batch_norm_factor"] = normaliser(batch, correction)
+    for rejection in correction.rejections:
+        logged |= k_metrics(batch, rejection)
+    if correction.rejections:
+        alone = Correction(rejections=correction.rejections)
+        logged |= masked_fractions(batch, outcome(batch.rows, alone).kept)
+    logged |= off_policy(batch)
+    return {f"rollout_corr/{name}": value for name, value in logged.items()}
+
+
+def _as_weighting(rejection: Rejection) -> Weighting:
+    return Weighting(rejection.statistic, rejection.upper, rejection.lower)  # type: ignore[arg-type]
+
+
+def ratio_quantities(correction: Correction) -> list[Quantity]:
+    """Return the quantities of tokens that `ratio_metrics` reads."""
+    needed = list(ALWAYS)
+    for weighting in (correction.weighting, *map(_as_weighting, correction.rejections)):
+        if weighting is not None:
+            needed += weight_quantities(weighting, "raw")
+    if correction.veto is not None:
+        needed.append(veto_quantity(correction.veto))
+    return needed
+
+
+def ratio_metrics(batch: Batch, correction: Correction, *, normalize_valid: bool) -> Metrics:
+    """Return what 0.6.1 to 0.7.0 log, under the keys with prefix."""
+    logged: Metrics = {}
+    if correction.weighting is not None:
+        logged |= weight_metrics(batch, correction.weighting, "rollout_is", of="raw")
+        if correction.batch_normalize:
+            factor = normaliser(batch, correction, valid_rows=normalize_valid)
+            logged["rollout_is_batch_norm_factor"] = factor
+    for rejection in correction.rejections:
+        logged |= _ratio_rejection_metrics(batch, rejection)
+    logged |= _veto_metrics(batch, correction)
+    logged |= off_policy(batch)
+    return {f"rollout_corr/{name}": value for name, value in logged.items()}
+
+
+def _ratio_rejection_metrics(batch: Batch, rejection: Rejection) -> Metrics:
+    lower, upper = rejection.lower or 0.0, rejection.upper
+    kept = outcome(batch.rows, Correction(rejections=(rejection,))).kept
+    # A row without a token has a product of 1, and is rejected where the bounds leave 1 out.
+    by_row = not rejection.of_tokens
+    padding = 1.0 if by_row and not lower <= 1.0 <= upper else 0.0
+    return {
+        **weight_metrics(batch, _as_weighting(rejection), "rollout_rs", of="raw"),
+        **masked_fractions(batch, kept, padding),
+    }
+
+
+def _veto_metrics(batch: Batch, correction: Correction) -> Metrics:
+    vetoed, below = 0.0, 0.0
+    if correction.veto is not None:
+        quantity = veto_quantity(correction.veto)
+        vetoed = float(vetoed_rows(batch.rows, correction.veto).sum() / batch.all_rows)
+        below = batch.token_mean(batch.rows.columns[quantity])
+    return {
+        "rollout_is_veto_fraction": vetoed,
+        "rollout_is_catastrophic_token_fraction": below,
+    }
+
+
+def weights_quantities(correction: Correction) -> list[Quantity]:
+    """Return the quantities of tokens that `weights_metrics` reads."""
+    needed = list(ALWAYS)
+    if correction.weighting is None:
+        return needed
+    weighting = correction.weighting
+    needed += weight_quantities(weighting, "raw")
+    if correction.veto is not None:
+        needed.append(veto_quantity(correction.veto))
+    if weighting.level == "token" and weighting.outside != "truncate":
+        needed.append(_kept_quantity(weighting))
+    return needed
+
+
+def _kept_quantity(weighting: Weighting) -> Kept:
+    return Kept((("ratio", weighting.lower_or_reciprocal, weighting.upper),))
+
+
+def weights_metrics(batch: Batch, correction: Correction, *, percentiles: bool) -> Metrics:
+    """Return what 0.6.0 logs, under the keys with prefix; nothing without a threshold."""
+    weighting = correction.weighting
+    if weighting is None:
+        return {}
+    logged = {
+        **_veto_metrics(batch, correction),
+        **weight_metrics(batch, weighting, "rollout_is", of="raw", geometric_fractions="tokens"),
+    }
+    if percentiles:
+        logged |= _percentiles(batch, weighting)
+    if weighting.outside != "truncate":
+        logged |= _masked_by_weights(batch, weighting)
+    for name, value in off_policy(batch).items():
+        if not name.startswith("chi2"):  # 0.6.0 has none
+            logged[f"mismatch_{name}"] = value
+    return {f"mismatch/{name}": value for name, value in logged.items()}
+
+
+def _percentiles(batch: Batch, weighting: Weighting) -> Metrics:
+    """Return percentiles of raw token weights; linear between neighbours, as torch.quantile."""
+    rows = batch.rows
+    if weighting.level == "token":
+        assert rows.ratios is not None
+        ordered = Ordered.of(rows.ratios)
+    else:
+        raw = ratio(rows, weighting.level)
+        order = np.argsort(raw)
+        ordered = Ordered(raw[order], np.cumsum(rows.lengths[order]))
+    if np.isnan(raw_weights(rows, weighting).sum.sum()):
+        return {f"rollout_is_p{percent}": np.nan for percent in PERCENTILES}
+    return {f"rollout_is_p{percent}": ordered.quantile(percent / 100.0) for percent in PERCENTILES}
+
+
+def _masked_by_weights(batch: Batch, weighting: Weighting) -> Metrics:
+    """Count masked rows; one without a token has ratio 1, and counts if that is out of bounds."""
+    rows, lower, upper = batch.rows, weighting.lower_or_reciprocal, weighting.upper
+    outside_padding = 0.0 if lower <= 1.0 <= upper else 1.0
+    if weighting.level == "token":
+        kept = rows.columns[_kept_quantity(weighting)].sum
+        touched = batch.padded((kept < rows.lengths).astype(np.float64))
+    else:
+        keep = within(ratio(rows, weighting.level), lower, upper)
+        kept = np.where(keep, rows.lengths, 0)
+        touched = batch.padded((~keep).astype(np.float64), outside_padding)
+    return {
+        "rollout_is_masked_fraction": batch.token_share(float((rows.lengths - kept).sum())),
+        "rollout_is_seq_masked_fraction": float(touched.mean()),
+    }

@@ -14,8 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from rcdiag.results import Finding
-from rcdiag.trainers.settings_document import Document
-from rcdiag.trainers.trainer import Config
+from rcdiag.trainers.settings_table import Config
 
 # verl logs nothing of the rollout policy in these, unless asked to.
 LOG_PROBS_OFF_BY_DEFAULT = ("0.6.0", "20251027", "0.6.1", "20251203", "0.7.0", "0.7.1", "0.8.0")
@@ -59,12 +58,7 @@ class WholeConfig(Struct, frozen=True):
         return self.version == "0.9" and self.get("trainer.use_v1", True) is not False
 
 
-def is_whole(document: Document) -> bool:
-    """Tell whether a file is verl's own, also where it has no rollout correction."""
-    return document.has(WHOLE)
-
-
-def whole_config_findings(
+def config_findings(
     document: Mapping[str, Any], settings: Config, *, version: str
 ) -> list[Finding]:
     """Return findings on the rest of the file; none for a block alone."""

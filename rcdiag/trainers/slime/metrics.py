@@ -1,15 +1,19 @@
-"""slime's MIS helper. Metrics are means over sequences of masked means (no per-token loss).
+"""What slime logs of a correction: of its clamp and IcePop, and of the MIS helper.
 
-Sources: slime commit 624b824a8 (2026-08-21), `examples/train_infer_mismatch_helper/mis.py` and
-`mis.yaml`. slime computes them by micro-batch and rank; here the batch is one.
+Means are over sequences, or over tokens with --calculate-per-token-loss. slime computes them by
+micro-batch and rank; here the batch is one. Sources: slime commit 624b824a8 (2026-08-21),
+slime/backends/megatron_utils/loss.py (`vanilla_tis_function`, `icepop_function`,
+`policy_loss_function`) and examples/train_infer_mismatch_helper/mis.py
+(`compute_mis_weights_with_cp`, `add_ppl_metrics`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import (
@@ -19,88 +23,39 @@ from rcdiag.corrections.apply import (
     veto_quantity,
     vetoed_rows,
 )
-from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.arithmetic import Array, Tokens
+from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.quantities import (
+    SUM,
     Beyond,
+    K,
+    Kept,
     LogRatio,
     Quantity,
     Ratio,
+    Reduction,
     SquaredRatio,
     UnclampedK3,
 )
 from rcdiag.corrections.reduced import Column
 from rcdiag.corrections.trainer_means import EPSILON, Batch
-from rcdiag.trainers.trainer import Config, Metrics, Refused, choice
+from rcdiag.trainers.slime.correction import logged_of
 
-LEVELS = ("token", "sequence", "geometric")
-
-
-def read(config: Config) -> Correction:
-    """Read the canonical correction. Without `use_tis` nothing happens, rejection included."""
-    if not config["use_tis"]:
-        return Correction(weights_applied=False)
-    level = choice(config, "tis_level", LEVELS)
-    mode = choice(config, "tis_mode", ("truncate", "clip", "mask"))
-    if config["tis_batch_normalize"] and level == "geometric":
-        raise Refused(
-            "tis_batch_normalize: slime stops with geometric weights (unsupported tis_level)",
-            "turn it off, or take another level",
-        )
-    upper = _number(config, "tis_upper_bound")
-    lower = config["tis_lower_bound"]
-    lower = 1.0 / upper if lower is None else _number(config, "tis_lower_bound")
-    if mode != "truncate":
-        _ordered("tis", lower, upper)
-    rejections = [Rejection(level, upper, lower)] if mode == "mask" else []
-    veto = None
-    if config["use_rs"]:
-        rs_level = choice(config, "rs_level", LEVELS)
-        low, high = config["rs_lower_bound"], config["rs_upper_bound"]
-        low = lower if low is None else _number(config, "rs_lower_bound")
-        high = upper if high is None else _number(config, "rs_upper_bound")
-        _ordered("rs", low, high)
-        rejections.append(Rejection(rs_level, high, low))
-        if config["rs_veto_threshold"] is not None:
-            veto = _number(config, "rs_veto_threshold")
-    return Correction(
-        weighting=Weighting(level, upper, lower, mode),
-        rejections=tuple(rejections),
-        veto=veto,
-        batch_normalize=bool(config["tis_batch_normalize"]),
-    )
-
-
-def _ordered(which: str, lower: float, upper: float) -> None:
-    """Refuse bounds in the wrong order, as slime's helper does wherever it clips or rejects."""
-    if not lower < upper:
-        raise Refused(
-            f"{which}_lower_bound: {lower:g} is not below the upper bound {upper:g}",
-            "rs bounds that are null are those of tis",
-        )
-
-
-def _number(config: Config, name: str) -> float:
-    """Return a setting that must be a number above 0; YAML 1.1 reads 1e-4 as text."""
-    value = config[name]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise Refused(
-            f"{name}: wanted a number above 0, got {value!r}",
-            "YAML takes 1e-4 for text; write 1.0e-4",
-        )
-    return float(value)
+Metrics = dict[str, float]
+DISTANCE = "train_rollout_logprob_abs_diff"
 
 
 def _rejection(correction: Correction) -> Rejection | None:
-    """Read the rejection of `use_rs`; `mask` mode puts one of its own before it."""
+    """Return the rejection of `use_rs`; `mask` mode puts one of its own before it."""
     assert correction.weighting is not None
     own = correction.weighting.outside == "mask"
     rejections = correction.rejections[1:] if own else correction.rejections
     return rejections[0] if rejections else None
 
 
-def quantities(correction: Correction) -> list[Quantity]:
-    """Return the quantities of tokens that `metrics` reads."""
+def helper_quantities(correction: Correction) -> list[Quantity]:
+    """Return the quantities of tokens that `helper_metrics` reads."""
     needed: list[Quantity] = [LogRatio(), UnclampedK3(), SquaredRatio()]
     if correction.weighting is None:
         return needed
@@ -126,8 +81,8 @@ def mean_of_rows(batch: Batch, values: NDArray) -> float:
 Mean = Callable[[Batch, NDArray], float]
 
 
-def metrics(batch: Batch, correction: Correction, mean: Mean = mean_of_rows) -> Metrics:
-    """Return all logged numbers under their keys with prefix.
+def helper_metrics(batch: Batch, correction: Correction, mean: Mean = mean_of_rows) -> Metrics:
+    """Return what the MIS helper logs, under the keys with prefix.
 
     `mean` reduces means or values of rows: over rows, or over tokens for a per-token loss.
     """
@@ -242,31 +197,64 @@ def _final(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
     }
 
 
-def ignored(config: Config) -> list[str]:
-    """List settings that slime takes and does nothing with."""
-    if config["use_rs"] and not config["use_tis"]:
-        return ["use_rs has no effect without use_tis: slime returns before it rejects anything"]
-    sentences = []
-    if config["use_tis"] and not config["use_rs"]:
-        changed = [name for name in _NEED_RS if config[name] != SETTINGS[name]]
-        sentences += [f"{name} has no effect without use_rs" for name in changed]
-        lower = config["tis_lower_bound"]
-        if config["tis_mode"] == "truncate" and lower != SETTINGS["tis_lower_bound"]:
-            sentences.append("tis_lower_bound has no effect in truncate mode without use_rs")
-    return sentences
+class Distance(Struct, frozen=True):
+    """|old - rollout| log-prob of a token, nats."""
+
+    keeps: ClassVar[tuple[Reduction, ...]] = SUM
+
+    def of(self, tokens: Tokens) -> Array:
+        return np.abs(tokens.raw_log_ratio)
 
 
-_NEED_RS = ("rs_level", "rs_lower_bound", "rs_upper_bound", "rs_veto_threshold")
-SETTINGS: dict[str, Any] = {
-    "use_tis": True,
-    "use_rs": True,
-    "tis_level": "token",
-    "rs_level": "token",
-    "tis_mode": "truncate",
-    "tis_lower_bound": 0.5,
-    "tis_upper_bound": 2.0,
-    "rs_lower_bound": None,
-    "rs_upper_bound": None,
-    "rs_veto_threshold": 1e-4,
-    "tis_batch_normalize": True,
-}
+def mean_of_tokens(batch: Batch, values: NDArray) -> float:
+    """Return the mean of means of rows over tokens; a row without a token counts as one."""
+    return float((values * batch.rows.lengths).sum() / (batch.rows.tokens + batch.rows.empty))
+
+
+def mean_of(per_token: bool) -> Mean:
+    """Return the mean that slime takes of values of rows."""
+    return mean_of_tokens if per_token else mean_of_rows
+
+
+def ratio_quantities(correction: Correction) -> list[Quantity]:
+    """Return the quantities of tokens that `ratio_metrics` reads."""
+    return [Ratio(), K("distance"), _within(correction)]
+
+
+def ratio_metrics(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
+    """Return what the clamp and IcePop log of the ratios that they bound."""
+    rows = batch.rows
+    of_rows = {
+        "tis": rows.columns[Ratio()].sum / rows.lengths,
+        "tis_abs": rows.columns[K("distance")].sum / rows.lengths,
+        "tis_clipfrac": 1.0 - rows.columns[_within(correction)].sum / rows.lengths,
+    }
+    return {name: mean(batch, values) for name, values in of_rows.items()}
+
+
+def _within(correction: Correction) -> Kept:
+    """Return 1 at tokens whose ratio the bounds leave as it is."""
+    weighting = correction.weighting
+    assert weighting is not None
+    return Kept((("ratio", weighting.lower_or_reciprocal, weighting.upper),))
+
+
+def quantities(correction: Correction) -> list[Quantity]:
+    """Return the quantities of tokens that `metrics` reads."""
+    function, _ = logged_of(correction)
+    if function == "helper":
+        return helper_quantities(correction)
+    ratios = [] if function == "none" else ratio_quantities(correction)
+    return [Distance(), *ratios]
+
+
+def metrics(batch: Batch, correction: Correction) -> Metrics:
+    """Return the numbers of the chosen function, under their keys without `train/`."""
+    function, per_token = logged_of(correction)
+    mean = mean_of(per_token)
+    if function == "helper":
+        return helper_metrics(batch, correction, mean)
+    # With --use-rollout-logprobs slime compares the current policy, which is the old one at first.
+    distance = mean(batch, batch.rows.columns[Distance()].sum / batch.rows.lengths)
+    ratios = {} if function == "none" else ratio_metrics(batch, correction, mean)
+    return {DISTANCE: distance, **ratios}

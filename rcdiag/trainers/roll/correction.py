@@ -1,0 +1,203 @@
+"""ROLL's `train_infer_correction`: weights with an upper bound, and a list of filters.
+
+Sources: ROLL commit 8eb27cc2 (2026-08-19), roll/configs/base_config.py
+(`TrainInferCorrectionConfig`) and roll/utils/train_infer_corrections.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from rcdiag.corrections.bounds import LEVELS as RATIOS
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.guard import Guard
+from rcdiag.errors import did_you_mean
+from rcdiag.results import Finding
+from rcdiag.trainers.roll.metrics import FILTERS
+from rcdiag.trainers.settings_table import Config, Refused, Setting, Settings
+from rcdiag.trainers.settings_text import Inexpressible, Written, rounded
+from rcdiag.trainers.writing import Facts
+
+LEVELS = ("token", "segment", "geometric", "sequence")
+# The difference of probabilities of a token, its mean over a run or a row, and its sum.
+DIFFERENCES = {
+    "token": "token_prob_change",
+    "segment": "segment_prob_change",
+    "geometric": "seq_mean_prob_change",
+    "sequence": "seq_sum_prob_change",
+}
+LEVEL_OF_DIFFERENCE = {statistic: level for level, statistic in DIFFERENCES.items()}
+UNCLAMPED = Guard(bound=np.inf)
+# The defaults of a rule of `filters`.
+_FILTER: dict[str, Any] = {
+    "enabled": False,
+    "agg_type": "token",
+    "ratio_enabled": True,
+    "ratio_low": 0.8,
+    "ratio_high": 1.2,
+    "diff_enabled": False,
+    "diff_low": -0.2,
+    "diff_high": 0.2,
+}
+# Beyond these no ratio, and no difference of probabilities times tokens, is found.
+_WIDEST = {"ratio": (0.0, 1e9), "diff": (-1e9, 1e9)}
+
+
+class Filter(Struct, frozen=True):
+    """One rule of the list: the ratio and the difference of a level stay within bounds."""
+
+    level: str
+    ratio: tuple[float, float] | None
+    difference: tuple[float, float] | None
+
+    @property
+    def rejections(self) -> list[Rejection]:
+        """Return the rejections that the rule is."""
+        tests = [(self.level, self.ratio), (DIFFERENCES[self.level], self.difference)]
+        return [Rejection(name, bounds[1], bounds[0]) for name, bounds in tests if bounds]
+
+
+def read(settings: Settings) -> Correction:
+    """Return weights and all filters that are on; each looks at the mask before any of them."""
+    filters = filters_of(settings["filters"])
+    return Correction(
+        weighting=_weighting(settings) if settings["is_weight.enabled"] else None,
+        rejections=tuple(test for each in filters for test in each.rejections),
+        guard=UNCLAMPED,
+        logging=FILTERS if settings["filters"] else "",
+    )
+
+
+def _weighting(settings: Settings) -> Weighting:
+    level = settings["is_weight.weight_type"]
+    upper = settings["is_weight.upper_bound"]
+    bound = np.inf if upper is None else _number("is_weight.upper_bound", upper)
+    if bound < 0.0:
+        raise Refused(f"is_weight.upper_bound: {bound:g} is below 0", "give a ratio, or null")
+    return Weighting(level, bound, 0.0, "clip")
+
+
+def filters_of(given: Any) -> list[Filter]:
+    """Return the rules of a list that are enabled, ROLL's defaults filled in."""
+    if not isinstance(given, (list, tuple)):
+        raise Refused(f"filters: wanted a list, got {given!r}", "each rule is one item: - enabled")
+    return [
+        read
+        for index, rule in enumerate(given)
+        if (read := _filter(rule, f"filters[{index}]")) is not None
+    ]
+
+
+def _filter(given: Any, name: str) -> Filter | None:
+    if not isinstance(given, Mapping):
+        raise Refused(f"{name}: wanted a mapping, got {given!r}", f"it has {', '.join(_FILTER)}")
+    if odd := [key for key in given if key not in _FILTER]:
+        meant = did_you_mean(str(odd[0]), _FILTER)
+        raise Refused(f"{name}: no setting `{odd[0]}`", f"{meant}it has {', '.join(_FILTER)}")
+    rule = {**_FILTER, **given}
+    of_level = Setting(name=f"{name}.agg_type", type="choice", choices=LEVELS)
+    level = of_level.checked(rule["agg_type"])
+    switches = {
+        key: Setting(name=f"{name}.{key}", type="switch").checked(rule[key])
+        for key in ("enabled", "ratio_enabled", "diff_enabled")
+    }
+    if not switches["enabled"]:
+        return None
+    bounds = {
+        side: (_number(f"{name}.{side}_low", low), _number(f"{name}.{side}_high", high))
+        for side in ("ratio", "diff")
+        for low, high in [(rule[f"{side}_low"], rule[f"{side}_high"])]
+    }
+    return Filter(
+        level,
+        bounds["ratio"] if switches["ratio_enabled"] else None,
+        bounds["diff"] if switches["diff_enabled"] else None,
+    )
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise Refused(f"{name}: wanted a number, got {value!r}", "give a number")
+    return float(value)
+
+
+def ignored(config: Config) -> list[str]:
+    """Report a list of filters of which none is on."""
+    filters = config["filters"]
+    if filters and isinstance(filters, list) and not filters_of(filters):
+        return ["filters has no effect: none of its rules has enabled: true"]
+    return []
+
+
+def write_filters(correction: Correction) -> Written:
+    """Write one rule for each rejection: ratios, also as k1, and differences of probabilities."""
+    return Written({"filters": [_written_rule(test) for test in correction.rejections]})
+
+
+def _written_rule(rejection: Rejection) -> dict[str, Any]:
+    lower = -math.inf if rejection.lower is None else rejection.lower
+    name, upper = rejection.statistic, rejection.upper
+    if rejection.over:
+        raise Inexpressible("rejection over what another one leaves")
+    if name in LEVEL_OF_DIFFERENCE:
+        return _rule(LEVEL_OF_DIFFERENCE[name], "diff", lower, upper)
+    if name not in RATIOS:
+        raise Inexpressible(f"rejection by {name}")
+    if name.endswith("k1"):  # -log_ratio: the bounds change places
+        lower, upper = math.exp(-upper), math.exp(-lower)
+    return _rule(RATIOS[name], "ratio", lower, upper)
+
+
+def _rule(level: str, side: str, lower: float, upper: float) -> dict[str, Any]:
+    widest = _WIDEST[side]
+    bounds = (max(lower, widest[0]), min(upper, widest[1]))
+    low, high = (rounded(bound) if bound > 0 else bound for bound in bounds)
+    rule = {"enabled": True, "agg_type": level}
+    if side == "diff":
+        rule |= {"ratio_enabled": False, "diff_enabled": True}
+    return {**rule, f"{side}_low": low, f"{side}_high": high}
+
+
+def facts(correction: Correction, facts: Facts) -> Facts:
+    """Tell whether weights are 0 anywhere, or are taken over what a rejection leaves."""
+    weighting = correction.weighting
+    zeroes = weighting is not None and (weighting.outside == "zero" or bool(weighting.over))
+    return {"zeroes": zeroes}
+
+
+def file_findings(document: Mapping[str, Any], settings: Config) -> list[Finding]:
+    """Report what the rest of a whole file makes of the correction."""
+    found = []
+    rules = settings["filters"] or []
+    enabled = [rule for rule in rules if isinstance(rule, Mapping) and rule.get("enabled")]
+    if document.get("loss_agg_mode") == "token-mean" and enabled:
+        found.append(
+            Finding(
+                slug="filters-without-effect",
+                severity="error",
+                message="loss_agg_mode: token-mean sums the policy loss without the mask, so the "
+                f"{len(enabled)} filters that are on change no loss: rejected tokens keep their "
+                "pull",
+                fix="take loss_agg_mode: seq-mean-token-mean, or is_weight in place of filters",
+                evidence={"loss_agg_mode": "token-mean", "filters": len(enabled)},
+            )
+        )
+    actor = document.get("actor_infer")
+    arguments = actor.get("generating_args") if isinstance(actor, Mapping) else None
+    recorded = not isinstance(arguments, Mapping) or arguments.get("logprobs", True)
+    if (settings["is_weight.enabled"] is True or enabled) and recorded in (None, 0, False):
+        found.append(
+            Finding(
+                slug="no-sampler-log-probs",
+                severity="error",
+                message="actor_infer.generating_args.logprobs is off: without log-probs of the "
+                "sampler ROLL skips the correction, with a warning",
+                fix="set actor_infer.generating_args.logprobs: 1",
+            )
+        )
+    return found

@@ -1,0 +1,294 @@
+"""A trainer's `settings.toml` is a table: what each setting is, where it stands, what it sets.
+
+Beside its words (see `rcdiag.trainers.toml_words`) a setting has the columns of `Setting`. Some of
+them may differ between generations:
+
+- `default` and `type` are one value, or a sub-table by generation; without a default it is null.
+- `since` and `until` name the first and the last generation that has the setting.
+
+`[header]` has what holds for all settings together: the fields of `Header`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, get_type_hints
+
+import msgspec
+
+from rcdiag.errors import RcdiagError, did_you_mean
+from rcdiag.losses.settings import LossSetting
+from rcdiag.trainers.conditions import Conditions
+from rcdiag.trainers.settings_text import Form
+from rcdiag.trainers.toml_words import Table, TomlFile, read_generations
+
+Config = Mapping[str, Any]
+Names = str | tuple[str, ...]
+Type = Literal["any", "number", "not negative", "positive", "positive or text", "switch", "choice"]
+
+
+class Refused(RcdiagError):
+    """Settings on which the trainer itself would stop."""
+
+
+class NotComputed(Refused):
+    """Settings that the trainer takes, and that need what no table has."""
+
+
+class Write(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a setting is written where some conditions hold."""
+
+    when: Conditions = {}  # on the facts of a correction: see `rcdiag.trainers.writing`
+    value: Any = msgspec.UNSET  # it is written as this value,
+    null: bool = False  # as null,
+    text: str = ""  # as this text with facts in braces,
+    fact: str = ""  # or as the value of a fact; it is left out where there is no such fact
+    unbounded: float | None = None  # in place of a bound that bounds nothing
+    comment: str = ""  # above the setting
+
+
+class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A setting of one generation of a trainer."""
+
+    name: str
+    default: Any = None
+    type: Type = "any"
+    choices: tuple[Any, ...] = ()
+    null: bool = False  # null is a value of it as well
+    hint: str = ""  # what an error advises
+    # Dotted names under which it is looked for at any depth of a configuration file, each of which
+    # may hold {name}. It is written under the first. Without any it stands in the header's `path`.
+    at: tuple[str, ...] = ()
+    write: Write | tuple[Write, ...] = ()  # of several the first whose conditions hold
+
+    @property
+    def ways(self) -> tuple[Write, ...]:
+        """Return the ways in which it is written."""
+        return (self.write,) if isinstance(self.write, Write) else self.write
+
+    def checked(self, value: Any) -> Any:
+        """Return a value as the trainer takes it; Refused where the trainer stops on it."""
+        if self.type == "any" or (self.null and value is None):
+            return value
+        if self.type == "choice":
+            return self._chosen(value)
+        if self.type == "switch":
+            return self._wanted(isinstance(value, bool), value, "true or false")
+        if self.type == "positive or text" and isinstance(value, str):
+            return value
+        number = isinstance(value, (int, float))
+        if self.type == "number":  # true is 1, as it is to the trainers
+            return float(self._wanted(number, value, "a number" + " or null" * self.null))
+        number = number and not isinstance(value, bool)
+        if self.type.startswith("positive"):
+            return float(self._wanted(number and value > 0, value, "a number above 0"))
+        return float(self._wanted(number and value >= 0, value, "a number, 0 or above"))
+
+    def _chosen(self, value: Any) -> Any:
+        if value in self.choices:
+            return value
+        allowed = [*(["null"] if self.null else []), *map(str, self.choices)]
+        guess = did_you_mean(str(value), list(map(str, self.choices)))
+        raise Refused(
+            f"{self.name}: {value!r} is not a choice of this trainer",
+            f"{guess}one of {', '.join(allowed)}",
+        )
+
+    def _wanted(self, holds: bool, value: Any, expected: str) -> Any:
+        if holds:
+            return value
+        shown = "null" if value is None and self.type == "number" else repr(value)
+        hint = self.hint or f"give {'true or false' if self.type == 'switch' else 'a number'}"
+        raise Refused(f"{self.name}: wanted {expected}, got {shown}", hint)
+
+
+class Settings(Mapping[str, Any]):
+    """The settings of a run, defaults filled in, each of which is checked when it is read.
+
+    A trainer stops on a wrong value of a setting that it reads; one that is switched off it does
+    not look at.
+    """
+
+    def __init__(self, table: Mapping[str, Setting], values: Config) -> None:
+        self._table, self._values = table, values
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._values[name]
+        return self._table[name].checked(value) if name in self._table else value
+
+    def unchecked(self, name: str) -> Any:
+        """Return a setting as it was given, whatever its type."""
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Ignored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings that the trainer takes and does nothing with, under conditions on its settings."""
+
+    says: str  # one sentence, or one for each of `settings`, as {name}, that is not the default
+    when: Conditions = {}
+    settings: tuple[str, ...] = ()
+    since: str = ""
+    until: str = ""
+
+
+class Lack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Corrections that the trainer has no settings for, by conditions on their facts."""
+
+    says: str  # what it lacks, after "TRAINER has no"; may hold facts in braces, and {odd}
+    when: Conditions
+    since: str = ""
+    until: str = ""
+
+
+class Implied(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A setting that a file does not name and that others in the file imply."""
+
+    setting: str
+    value: Any
+    by: tuple[str, ...]  # the settings, any of which implies it
+    finding: str  # the slug of the finding that says so
+
+
+class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a file chooses one word of several, and what rcdiag calls each of them."""
+
+    at: Names
+    words: dict[str, str] = {}  # the trainer's word -> rcdiag's name
+    same: tuple[str, ...] = ()  # words that are rcdiag's names; "*" is every policy loss
+    what: str = ""  # in the error on another word: "a policy loss"; "": another word says nothing
+
+
+class LossColumns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a file says which policy loss an update takes: dotted names, found at any depth."""
+
+    loss: Chosen | None = None
+    aggregation: Chosen | None = None
+    scale_factor: Names = ()
+    # By rcdiag's names of a loss's settings. Of several names the first counts that is set.
+    numbers: dict[str, Names] = {}
+    values: dict[str, Names] = {}  # words and switches
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What holds for all settings of a trainer together."""
+
+    path: str = ""  # the dotted name of the block in which settings without `at` stand
+    at: tuple[str, ...] = ()  # of every setting that has no `at` of its own
+    beside: tuple[str, ...] = ()  # keys of the trainer that resemble settings and are none
+    blocks: tuple[str, ...] = ()  # settings that a block of others sets by being there
+    form: Form = "yaml"  # in which settings are written
+    needs: tuple[str, ...] = ()  # what a user has to set as well, in words
+    hydra: bool = False  # the command line takes settings as `path.name=value`
+    whole: tuple[str, ...] = ()  # keys of a file that is this trainer's though it sets nothing
+    implied: tuple[Implied, ...] = ()
+    ignored: tuple[Ignored, ...] = ()
+    lacks: tuple[Lack, ...] = ()
+    loss: LossColumns = LossColumns()
+
+
+class SettingsTable(msgspec.Struct, frozen=True):
+    """The settings of one generation, and what holds for all of them together."""
+
+    header: Header
+    settings: Mapping[str, Setting]
+
+    def defaults(self) -> dict[str, Any]:
+        return {name: setting.default for name, setting in self.settings.items()}
+
+    def places(self) -> dict[str, tuple[str, ...]]:
+        """Return the dotted names of the settings that do not stand in the header's `path`."""
+        return {name: setting.at for name, setting in self.settings.items() if setting.at}
+
+
+@cache
+def read_tables(package: str) -> dict[str, SettingsTable]:
+    """Return the table of each generation of the trainer in `package`, the oldest first."""
+    file, order = TomlFile.read(package, "settings.toml"), list(read_generations(package))
+    own = file.table("header")
+    names = [name for name in Header.__struct_fields__ if name in own.fields]
+    header = Header(**{name: own.converted(name, _TYPES[name]) for name in names})
+    settings: dict[str, dict[str, Setting]] = {generation: {} for generation in order}
+    if "also" in own.fields:  # settings and parts of the header that another trainer has as well
+        also = own.sub("also")
+        ((_, other),) = read_tables(also.needed("package")).items()
+        shared = {name: getattr(other.header, name) for name in also.names("header")}
+        header = msgspec.structs.replace(header, **shared)
+        for name in also.names("names"):
+            settings[order[-1]][name] = _placed(other.settings[name], header)
+    for table in file.tables():
+        for generation, setting in _by_generation(table, header, order).items():
+            settings[generation][table.name] = setting
+    return {
+        generation: SettingsTable(
+            msgspec.structs.replace(
+                header,
+                ignored=tuple(_of(generation, header.ignored, order)),
+                lacks=tuple(_of(generation, header.lacks, order)),
+            ),
+            settings[generation],
+        )
+        for generation in order
+    }
+
+
+_TYPES = get_type_hints(Header)
+_BY_GENERATION = ("default", "type")
+_COLUMNS = {
+    name: kind for name, kind in get_type_hints(Setting).items() if name not in _BY_GENERATION
+}
+
+
+def _by_generation(table: Table, header: Header, order: Sequence[str]) -> dict[str, Setting]:
+    """Read the columns of a setting for each generation that has it."""
+    defaults = table.by_generation("default", order, (bool, int, float, str, list))
+    types = table.by_generation("type", order)
+    columns = {
+        name: table.converted(name, kind) for name, kind in _COLUMNS.items() if name in table.fields
+    }
+    setting = _placed(Setting(**{"name": table.name, **columns}), header)
+    return {
+        generation: msgspec.structs.replace(
+            setting, default=defaults.get(generation), type=types.get(generation, "any")
+        )
+        for generation in _of_generations(order, table.text("since"), table.text("until"))
+    }
+
+
+def _of_generations(order: Sequence[str], since: str | None, until: str | None) -> Sequence[str]:
+    """Return the generations from one to another, both included."""
+    first = order.index(since) if since else 0
+    last = order.index(until) if until else len(order) - 1
+    return order[first : last + 1]
+
+
+def _of(generation: str, rules: Iterable[Any], order: Sequence[str]) -> Iterator[Any]:
+    """Yield the rules that hold for a generation."""
+    for rule in rules:
+        if generation in _of_generations(order, rule.since, rule.until):
+            yield rule
+
+
+def _placed(setting: Setting, header: Header) -> Setting:
+    """Return a setting with its name in the place of {name} in the dotted names."""
+    at = tuple(place.format(name=setting.name) for place in setting.at or header.at)
+    return msgspec.structs.replace(setting, at=at)
+
+
+@cache
+def read_loss_settings(package: str) -> dict[str, LossSetting]:
+    """Return the settings of policy losses that the trainer alone has, by their names."""
+    header = TomlFile.read(package, "settings.toml").table("header")
+    found = {}
+    for table in header.sub("loss_settings").subs():
+        table.allows("says", "default", "above", "choices", "can_be_off", "example", "see")
+        lists = {field: table.names(field) for field in ("choices", "see")}
+        fields = {"default": None, **table.fields, **lists}
+        found[table.name] = LossSetting(name=table.name, **fields)
+    return found
