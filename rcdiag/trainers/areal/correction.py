@@ -6,9 +6,8 @@ areal/utils/functional/functional.py (`apply_rejection_sampling`) and areal/trai
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.bounds import Window, log_of, windows_of

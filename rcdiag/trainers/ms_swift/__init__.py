@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rcdiag.trainers.loss_choice import LossChoice, value
 from rcdiag.trainers.ms_swift.correction import facts, read

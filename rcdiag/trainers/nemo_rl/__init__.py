@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rcdiag.trainers.loss_choice import LossChoice, value
 from rcdiag.trainers.nemo_rl.correction import read

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers.loss_choice import LossChoice, number, value

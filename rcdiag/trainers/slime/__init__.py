@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rcdiag.results import Finding
 from rcdiag.trainers.loss_choice import LossChoice, number, value

@@ -5,9 +5,10 @@ The presets are those of verl's `RolloutCorrectionConfig`, by the names that eac
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from rcdiag.trainers.loss_choice import LossChoice, number, value
 from rcdiag.trainers.settings_document import Document
