@@ -126,15 +126,14 @@ def squares_beyond(tail: UpperTail) -> float:
     given a generalised Pareto distribution whose shape k is the upper end of k-hat's 95% interval
     and whose median m is that of the exceedances: m k / (2^k - 1) is its scale s, s / (1 - k) its
     mean, and 2 s^2 / ((1 - k) (1 - 2 k)) its mean square. What the tail has then, less what its
-    ratios in the sample have, counts with its share of all ratios. Infinite where k-hat is 1/2 or
-    more; where it is less there is a second moment, and k is LARGEST_SHAPE at most. 0 where there
-    is no tail to fit.
+    ratios in the sample have, counts with its share of all ratios. k is LARGEST_SHAPE at most,
+    where there still is a second moment: whether there is one at all `is_observable` asks, which
+    knows that a tail of ratios near 1 is harmless whatever its shape. 0 where there is no tail to
+    fit.
     """
     shape, size = k_hat(tail)
     if not size:
         return 0.0
-    if shape >= NO_SECOND_MOMENT:
-        return np.inf
     k = min(shape + NORMAL * k_hat_error(shape, size), LARGEST_SHAPE)
     ratios = np.exp(np.sort(tail.kept)[-tail_size(tail.count) - 1 :])
     least, above = ratios[0], ratios[1:] - ratios[0]

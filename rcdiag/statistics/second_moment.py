@@ -79,7 +79,7 @@ def largest_growth(suite: Suite, level: str) -> float:
 
     v is the upper end of the 95% interval of the variance of log-ratios per token, and what the
     Pareto tail of the tokens' ratios may have beyond the sample (`squares_beyond`). Infinite where
-    the interval has no end, or that tail no second moment.
+    the interval has no end.
     """
     exponents = _largest_exponents(suite, level)
     return float(np.exp(exponents).mean())
