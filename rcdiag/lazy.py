@@ -1,4 +1,4 @@
-"""What is computed or imported when it is first asked for, from several threads at once."""
+"""Values that are computed, and names that are imported, when they are first asked for."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ if TYPE_CHECKING:
 else:
 
     class lazy:
-        """A property whose value is computed once and kept in the object's `__dict__`.
+        """`functools.cached_property` without its lock: for objects that threads work on.
 
-        `functools.cached_property` of Python 3.11 holds one lock for all objects of a class while
-        it computes, so that threads which work on different objects wait for each other. Here two
-        threads that ask the same object at the same time may both compute; the values are equal.
+        Until Python 3.12 `cached_property` holds one lock for all objects of a class while it
+        computes, so that threads which compute the same property of different blocks of tokens
+        would wait for each other. Without it two threads that ask the same object at the same time
+        may both compute the value, and the values are equal.
         """
 
         def __init__(self, compute):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, cast
 
 import msgspec
@@ -70,8 +71,10 @@ def _read(kind: str, document: dict[str, Any], source: str) -> Document:
         fault = first_fault(KINDS[kind], current)
     except msgspec.ValidationError as error:
         fault = _placed(error)
-    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         fault = str(error)
+    except RecursionError:
+        fault = "it is nested too deeply"
     if fault is not None:
         raise RcdiagError(
             f"{source}: not a whole result: {fault}",
@@ -81,11 +84,12 @@ def _read(kind: str, document: dict[str, Any], source: str) -> Document:
 
 
 def _placed(error: msgspec.ValidationError, place: str = "") -> str:
-    """Say in which field a document is not as described: ``in `findings[0].slug` Expected ...``.
+    """Say in which field a document is not as described: ``in `findings.0.slug` Expected ...``.
 
-    msgspec's path is that of the document, with `[...]` for any key of a dictionary.
+    msgspec does not tell the key of a dictionary: `mismatch.*.value` is the value of some metric.
     """
     what, _, path = str(error).partition(" - at `$")
+    path = re.sub(r"\[(\d+)\]", r".\1", path.replace("[...]", ".*"))
     where = f"{place}{path.removesuffix('`')}".removeprefix(".")
     return f"in `{where}` {what}" if where else what
 
@@ -109,6 +113,6 @@ def odd_value(result: Document) -> str | None:
         for entry, facts in enumerate(cause.evidence):
             for name in ("name", "reads"):
                 if name not in facts:
-                    where = f"diagnosis.causes[{place}].evidence[{entry}]"
+                    where = f"diagnosis.causes.{place}.evidence.{entry}"
                     return f"in `{where}` field `{name}` is missing"
     return None

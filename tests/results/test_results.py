@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 
@@ -142,6 +143,42 @@ def test_documents_with_a_part_missing_are_refused(left_out):
     document = strict(to_json(make()))
     del document[left_out]
     with pytest.raises(RcdiagError, match=r"r\.json"):
+        from_json(json.dumps(document), "r.json")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "fault"),
+    [
+        (("findings", 0, "slug"), 3, "in `findings.0.slug` Expected `str`, got `int`"),
+        (("num_tokens",), "5", "in `num_tokens` Expected `int`, got `str`"),
+        (("num_tokens",), None, "in `num_tokens` Expected `int`, got `null`"),
+        (("mismatch", "k3_kl", "value"), "much", "in `mismatch.*.value` Expected a number, got a"),
+        (("mismatch", "k3_kl", "value"), True, "in `mismatch.*.value` Expected a number, got true"),
+        (
+            ("worst_tokens", 0, "log_ratio"),
+            [1.0],
+            "in `worst_tokens.0.log_ratio` Expected a number",
+        ),
+        (("worst_tokens", 0, "unheard_of"), 1, "`worst_tokens.0.unheard_of` is unknown"),
+        (("unheard_of",), 1, "Object contains unknown field `unheard_of`"),
+        (("mismatch", "k3_kl", "value"), 10**400, "int too large to convert to float"),
+    ],
+)
+def test_a_field_that_is_not_as_described_is_named(place, value, fault):
+    document = strict(to_json(make(findings=[finding("note")], worst_tokens=[worst_token(0.1)])))
+    holder: Any = document
+    for name in place[:-1]:
+        holder = holder[name]
+    holder[place[-1]] = value
+    with pytest.raises(RcdiagError) as caught:
+        from_json(json.dumps(document), "r.json")
+    assert f"r.json: not a whole result: {fault}" in caught.value.message
+
+
+def test_a_field_that_every_document_has_is_missed_though_it_has_a_default():
+    document = strict(to_json(make()))
+    del document["mismatch"]["k3_kl"]["level"]
+    with pytest.raises(RcdiagError, match=r"whole result: `mismatch\.k3_kl\.level` is missing"):
         from_json(json.dumps(document), "r.json")
 
 

@@ -1,4 +1,4 @@
-"""Own formulas of the normal law and of Student's t, held against scipy's."""
+"""Own formulas of the normal distribution and of Student's t, compared with scipy's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rcdiag.statistics.distributions import normal_cdf, normal_quantile, student
 
 
 @pytest.mark.parametrize("value", [-38.0, -8.5, -4.0, -1.96, -1e-9, 0.0, 0.3, 2.0, 6.0])
-def test_the_normal_law_is_that_of_scipy(value):
+def test_the_normal_distribution_is_that_of_scipy(value):
     assert normal_cdf(value) == pytest.approx(ndtr(value), rel=1e-13)
 
 
