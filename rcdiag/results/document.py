@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any, cast
 
 import msgspec
@@ -11,10 +10,10 @@ import msgspec
 from rcdiag.errors import RcdiagError
 from rcdiag.results.base import FORMAT_VERSION
 from rcdiag.results.compare import CompareResult
-from rcdiag.results.completeness import first_fault
 from rcdiag.results.convert import ConvertResult
 from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.doc import documented_fields
+from rcdiag.results.faults import incompleteness, type_fault
 from rcdiag.results.older import upgraded
 from rcdiag.results.plain import from_plain, to_plain
 from rcdiag.results.replay import ReplayResult
@@ -67,31 +66,19 @@ def from_json(text: str, source: str) -> Document:
 def _read(kind: str, document: dict[str, Any], source: str) -> Document:
     try:
         current = upgraded(document, kind)
-        result = cast(Document, from_plain(KINDS[kind], current))
-        fault = first_fault(KINDS[kind], current)
-    except msgspec.ValidationError as error:
-        fault = _placed(error)
+        fault = incompleteness(KINDS[kind], current)
+        if fault is None:
+            return cast(Document, from_plain(KINDS[kind], current))
+    except msgspec.ValidationError:
+        fault = type_fault(KINDS[kind], current)
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         fault = str(error)
     except RecursionError:
         fault = "it is nested too deeply"
-    if fault is not None:
-        raise RcdiagError(
-            f"{source}: not a whole result: {fault}",
-            hint=f"it was cut or edited; make it again with {SAVED}",
-        )
-    return result
-
-
-def _placed(error: msgspec.ValidationError, place: str = "") -> str:
-    """Say in which field a document is not as described: ``in `findings.0.slug` Expected ...``.
-
-    msgspec does not tell the key of a dictionary: `mismatch.*.value` is the value of some metric.
-    """
-    what, _, path = str(error).partition(" - at `$")
-    path = re.sub(r"\[(\d+)\]", r".\1", path.replace("[...]", ".*"))
-    where = f"{place}{path.removesuffix('`')}".removeprefix(".")
-    return f"in `{where}` {what}" if where else what
+    raise RcdiagError(
+        f"{source}: not a whole result: {fault}",
+        hint=f"it was cut or edited; make it again with {SAVED}",
+    )
 
 
 def odd_value(result: Document) -> str | None:
@@ -104,10 +91,9 @@ def odd_value(result: Document) -> str | None:
         value = getattr(result, part.name)
         if part.doc.keys is None or value is None:
             continue
-        try:
-            from_plain(part.doc.keys, to_plain(value))
-        except msgspec.ValidationError as error:
-            return _placed(error, part.name)
+        fault = type_fault(part.doc.keys, to_plain(value), part.name)
+        if fault is not None:
+            return fault
     diagnosis = getattr(result, "diagnosis", None)
     for place, cause in enumerate([] if diagnosis is None else diagnosis.causes):
         for entry, facts in enumerate(cause.evidence):

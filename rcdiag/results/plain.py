@@ -67,8 +67,8 @@ def _read(kind: Any, value: Any) -> Any:
     if isinstance(value, str) and value in WORDS:
         return WORDS[value]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        kinds = {type(None): "null", str: "a text", bool: "true or false", list: "a list"}
-        raise TypeError(f"Expected a number, got {kinds.get(type(value), 'an object')}")
+        kinds = {str: "text", bool: "true or false", list: "a list", type(None): "null"}
+        raise TypeError(f"wanted a number, got {kinds.get(type(value), 'an object')}")
     return value if abs(value) < _EXACT else float(value)
 
 
