@@ -67,8 +67,6 @@ def test_a_dump_is_converted_without_what_takes_longer_than_a_small_one(tmp_path
 
 def test_score_loads_nothing_of_other_commands_and_of_other_formats():
     others = (
-        "rcdiag.results.replay",
-        "rcdiag.results.sweep",
         "rcdiag.table.conversion",
         "rcdiag.table.readers.verl",
         "rcdiag.engines.scoring",
