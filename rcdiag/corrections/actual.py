@@ -8,10 +8,10 @@ chapter 9 (artowen.su.domains/mc); a bound on a bias is that for a quantity |f| 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import (

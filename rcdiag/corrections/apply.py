@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.corrections.arithmetic import Tokens
@@ -28,7 +29,6 @@ from rcdiag.corrections.reduced import Column, Reduced
 from rcdiag.corrections.rejections import tokens_kept, within
 from rcdiag.corrections.sequences import Rows
 from rcdiag.corrections.statistics import row_statistic, token_statistic
-from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -182,8 +182,7 @@ def quantities_of(correction: Correction) -> list[Quantity]:
     return [quantity for quantity in quantities if quantity is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """Settings of one estimator, alike but for their bounds, which are arrays [settings]."""
 
     count: int
@@ -248,8 +247,7 @@ class Settings:
         return self.weighting is not None and self.weighting.by_token
 
 
-@dataclass(frozen=True, slots=True)
-class WeightSums:
+class WeightSums(Struct, frozen=True):
     """Weights and their squares, summed over the tokens of each sequence."""
 
     sum: Array  # [sequences, settings], or [sequences] of one setting
@@ -284,8 +282,7 @@ class TokenSums(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(Struct, frozen=True):
     """The state in which settings leave every sequence; one column where all settings agree."""
 
     kept: Array  # [sequences, settings] tokens that stay in the loss mask
@@ -365,8 +362,7 @@ def _where(stays: Flags, weights: WeightSums) -> WeightSums:
     return WeightSums(np.where(stays, weights.sum, 0.0), np.where(stays, weights.squares, 0.0))
 
 
-@dataclass(frozen=True, slots=True)
-class StreamedSums:
+class StreamedSums(Struct, frozen=True):
     """The sums that a pass over the table keeps for one correction."""
 
     rows: Rows
@@ -394,8 +390,7 @@ class StreamedSums:
         return WeightSums(column.sum[:, None], column.squares[:, None])
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The tokens and weights that one correction leaves of every sequence."""
 
     kept: Array  # [sequences] tokens that stay in the loss mask
@@ -426,8 +421,7 @@ def _only(weights: WeightSums | None) -> WeightSums | None:
     return None if weights is None else WeightSums(weights.sum[:, 0], weights.squares[:, 0])
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEffects:
+class TokenEffects(Struct, frozen=True):
     """The weight and the verdict of one correction for every sampled token of a batch."""
 
     kept: Flags  # [tokens] whether the token stays in the loss mask

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.corrections.correction import PLACES, Correction, Level, Rejection, Weighting
 from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.statistics import STATISTICS
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 
 _PLACES = {
     "seq_sum": "sequence",
@@ -76,8 +76,7 @@ LEVELS: dict[str, Level] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """An interval [lower, upper] of log-ratios (target - behavior, nats), k2 or k3 that is kept."""
 
     lower: float
@@ -92,8 +91,7 @@ class Window:
         return all(a == b or abs(a - b) <= TOLERANCE for a, b in pairs)
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Struct, frozen=True):
     """A ratio at a level that is held in a window: moved to its ends, or set to 0 outside.
 
     With `floors` it is moved to the lower end on both sides.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.corrections.guard import UNSAID, Guard
 from rcdiag.corrections.statistics import STATISTICS, Statistic
-from rcdiag.frozen import dataclass
 
 # A segment is a run of neighbouring sampled tokens: one turn of the policy. Its ratio, like that of
 # `geometric`, is exp of a mean of log-ratios.
@@ -18,8 +18,7 @@ PLACES = ("token_", "segment_", "seq_sum_", "seq_mean_", "seq_max_", "seq_min_")
 BY_TOKEN = ("token", "segment")  # levels at which tokens of one sequence may have other values
 
 
-@dataclass(frozen=True, slots=True)
-class Weighting:
+class Weighting(Struct, frozen=True):
     """Importance-sampling weights: the ratio at a level, and what happens outside the bounds."""
 
     level: Level
@@ -44,8 +43,7 @@ class Weighting:
         return 1.0 / self.upper if self.lower is None else self.lower
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(Struct, frozen=True):
     """Tokens or sequences whose statistic lies outside [lower, upper] leave the loss mask.
 
     Statistics: `token`, `segment`, `sequence`, `geometric` are ratios. Others are a place and a
@@ -96,8 +94,7 @@ class Rejection:
         return self.statistic.startswith(BY_TOKEN)
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
+class Correction(Struct, frozen=True):
     """The weights, rejections and veto by which a trainer changes a batch before the loss."""
 
     weighting: Weighting | None = None

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Literal, TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.corrections.exponentials import exp
-from rcdiag.frozen import dataclass
 
 T = TypeVar("T", bound=np.floating)
 
 SAFETY_BOUND = 20.0  # nats, of a guard that is not said otherwise
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
+class Guard(Struct, frozen=True):
     """What a trainer does to log-ratios before it takes exp of them or of their sums."""
 
     bound: float = SAFETY_BOUND  # nats; log-ratios are clamped to +-bound; inf: no clamp

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.corrections.arithmetic import Array, Tokens
@@ -13,7 +14,6 @@ from rcdiag.corrections.exponentials import exp
 from rcdiag.corrections.guard import SAFETY_BOUND, UNSAID, Guard, T
 from rcdiag.corrections.rejections import tokens_kept, within
 from rcdiag.corrections.statistics import statistic
-from rcdiag.frozen import dataclass
 
 Outside = Literal["truncate", "clip", "zero", "mask", "floor"]
 
@@ -31,8 +31,7 @@ class Quantity(Protocol):
     def of(self, tokens: Tokens) -> Array: ...
 
 
-@dataclass(frozen=True, slots=True)
-class LogRatio:
+class LogRatio(Struct, frozen=True):
     """The log-ratio, unclamped."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
@@ -41,8 +40,7 @@ class LogRatio:
         return tokens.log_ratio
 
 
-@dataclass(frozen=True, slots=True)
-class EveryLogProb:
+class EveryLogProb(Struct, frozen=True):
     """The log-prob of every token under one policy, for statistics of the whole batch."""
 
     side: Literal["behavior", "target"]
@@ -53,8 +51,7 @@ class EveryLogProb:
         return tokens.behavior if self.side == "behavior" else tokens.target
 
 
-@dataclass(frozen=True, slots=True)
-class UnclampedK3:
+class UnclampedK3(Struct, frozen=True):
     """ratio - 1 - log_ratio without the clamp, nats; trainers log it as k3_kl."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
@@ -67,8 +64,7 @@ class UnclampedK3:
         return exp(tokens.log_ratio) - tokens.log_ratio - tokens.log_ratio.dtype.type(1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class SquaredRatio:
+class SquaredRatio(Struct, frozen=True):
     """Square of the ratio."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
@@ -77,8 +73,7 @@ class SquaredRatio:
         return np.square(tokens.ratio)
 
 
-@dataclass(frozen=True, slots=True)
-class K:
+class K(Struct, frozen=True):
     """A statistic such as k1, k2 or k3, kept within [lower, upper] where bounds are given."""
 
     which: str
@@ -100,8 +95,7 @@ class K:
         return np.clip(values, self.lower, self.upper)
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
+class Ratio(Struct, frozen=True):
     """The ratio, and what becomes of it outside [lower, upper]; by default nothing."""
 
     lower: float = 0.0
@@ -146,8 +140,7 @@ def bounded(
     return np.where(keep, ratio, ratio.dtype.type(0.0) if outside == "zero" else lower)
 
 
-@dataclass(frozen=True, slots=True)
-class Beyond:
+class Beyond(Struct, frozen=True):
     """1 where a statistic is above (or, with `below`, under) a bound; NaN is not."""
 
     statistic: str  # a name of `rcdiag.corrections.statistics`
@@ -162,8 +155,7 @@ class Beyond:
             return (values < self.bound if self.below else values > self.bound).astype(np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """`quantity` (or 1) where all of the token bounds hold, else 0. A NaN never holds."""
 
     bounds: tuple[tuple[str, float, float], ...]  # statistic, lower, upper
@@ -181,8 +173,7 @@ class Kept:
         return np.where(keep, values, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Within:
+class Within(Struct, frozen=True):
     """`quantity` (or 1) at tokens that rejections of any kind leave, else 0 or `elsewhere`."""
 
     over: tuple[Rejection, ...]
@@ -196,8 +187,7 @@ class Within:
         return np.where(tokens_kept(tokens, self.over), values, self.elsewhere)
 
 
-@dataclass(frozen=True, slots=True)
-class Guarded:
+class Guarded(Struct, frozen=True):
     """A quantity of the tokens under a guard of its own."""
 
     guard: Guard
@@ -211,8 +201,7 @@ class Guarded:
         return self.quantity.of(tokens.under(self.guard))
 
 
-@dataclass(frozen=True, slots=True)
-class InFloat32:
+class InFloat32(Struct, frozen=True):
     """A quantity of the tokens in float32, in which trainers compute."""
 
     quantity: Quantity
@@ -233,8 +222,7 @@ def under(guard: Guard, quantity: Quantity) -> Quantity:
     return quantity if guard == UNSAID else Guarded(guard, quantity)
 
 
-@dataclass(frozen=True, slots=True)
-class TrueRatio:
+class TrueRatio(Struct, frozen=True):
     """The ratio without any clamp, which the honest numbers read."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
@@ -243,8 +231,7 @@ class TrueRatio:
         return tokens.true_ratio
 
 
-@dataclass(frozen=True, slots=True)
-class Unsafe:
+class Unsafe(Struct, frozen=True):
     """1 where the log-ratio is at the safety bound or beyond."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
@@ -253,8 +240,7 @@ class Unsafe:
         return (np.abs(tokens.raw_log_ratio) >= SAFETY_BOUND).astype(np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class Excess:
+class Excess(Struct, frozen=True):
     """(ratio - bound)+ without any clamp: the part that truncation takes away."""
 
     bound: float

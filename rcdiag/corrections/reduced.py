@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.corrections.arithmetic import Array
 from rcdiag.corrections.quantities import Quantity, Reduction
-from rcdiag.frozen import dataclass
 from rcdiag.statistics.packed import PackedColumns
 
 REDUCTIONS: tuple[Reduction, ...] = ("sum", "squares", "max", "min", "values")
@@ -32,8 +32,7 @@ class Reduced(Protocol):
     def values(self) -> NDArray[np.float64]: ...  # [tokens]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A quantity of tokens, reduced by sequence, float64 [sequences]; empty if it is not kept."""
 
     sum: NDArray[np.float64]
@@ -82,8 +81,7 @@ def taken(column: Reduced, rows: slice, tokens: slice) -> Column:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PackedColumn:
+class PackedColumn(Struct, frozen=True):
     """A quantity of tokens, reduced by sequence; a reduction is unpacked whenever it is read."""
 
     packed: PackedColumns[tuple[Quantity, Reduction]]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from operator import add
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.corrections.arithmetic import Tokens
@@ -26,7 +27,6 @@ from rcdiag.corrections.reduced import (
     joined_reductions,
     taken,
 )
-from rcdiag.frozen import dataclass
 from rcdiag.lazy import lazy
 from rcdiag.statistics.packed import FEWEST_TO_COMPARE, joined_columns, packed_where_many
 from rcdiag.statistics.pair import PolicyPair
@@ -36,8 +36,7 @@ from rcdiag.table.segments import starts_of
 EPSILON = 1e-8
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(Struct, frozen=True, dict=True):
     """Sequences with at least one unmasked token, and the number of those without."""
 
     sequences: int

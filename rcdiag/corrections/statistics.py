@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from msgspec import Struct
 
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.exponentials import exp, log
-from rcdiag.frozen import dataclass
 from rcdiag.registry import Registry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statistic:
+class Statistic(Struct, frozen=True, kw_only=True):
     """A number of each sampled token that a trainer holds against bounds."""
 
     name: str

@@ -7,18 +7,17 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.corrections.reduced import Reduced
 from rcdiag.corrections.sequences import EPSILON, Rows
-from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 P = ParamSpec("P")
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Rows as one trainer batch: `B` rows of which `V` have a token, `N` tokens in all."""
 
     rows: Rows

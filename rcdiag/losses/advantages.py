@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
-
-from rcdiag.frozen import dataclass
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -16,8 +15,7 @@ GRPO_EPSILON = 1e-6
 WHITEN_EPSILON = 1e-8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advantage:
+class Advantage(Struct, frozen=True, kw_only=True):
     """A formula that turns the rewards of a batch into advantages."""
 
     name: str

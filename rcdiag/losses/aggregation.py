@@ -10,8 +10,9 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
+from msgspec import Struct
+
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 from rcdiag.losses.batch import EPSILON, LossBatch
 from rcdiag.losses.settings import Denominator, LossSetting, LossSettings
 from rcdiag.losses.tensor import Tensor
@@ -19,8 +20,7 @@ from rcdiag.losses.tensor import Tensor
 Unit = Literal["tokens", "sequences", "prompts", "nothing"]
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Struct, frozen=True):
     """What a loss averages over (tokens, sequences, prompts or nothing), and how to count it."""
 
     unit: Unit
@@ -86,8 +86,7 @@ def prompt_mean(batch: LossBatch, which: Denominator) -> Tensor:
     return (1.0 / sums)[batch.prompts[batch.rows]]
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregation:
+class Aggregation(Struct, frozen=True):
     """One way to reduce: loss = sum of within x loss / ((count + epsilon) x horizon)."""
 
     name: str
@@ -202,8 +201,7 @@ ROW_MEAN = Aggregation(
 WORKED = "token losses [1, 1, 1], [2, 2]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DenominatorWords:
+class DenominatorWords(Struct, frozen=True, kw_only=True):
     """The meaning of one way to count, for a loss."""
 
     name: Denominator

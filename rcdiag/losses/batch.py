@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 from rcdiag.losses.tensor import Tensor
 
 EPSILON = 1e-8  # what verl adds to counts that it divides by
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LossBatch:
+class LossBatch(Struct, frozen=True, eq=False):
     """The tokens of one update, tensors [tokens] in float64; `kept` is False at rejected ones.
 
     log_ratio = current - old, in nats; the PPO ratio is its exp. In bypass mode `old` is the
@@ -143,8 +141,7 @@ def loss_batch(
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenLosses:
+class TokenLosses(Struct, frozen=True, eq=False):
     """Losses before weights and reduction, and the token values that the trainer's metrics average.
 
     Losses are [tokens], or [rows] with `by_row`. With `weighted` the loss has taken IS weights

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.losses.aggregation import ROW_MEAN, Aggregation
 from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
 from rcdiag.losses.clipped import geometric_row_weights
@@ -17,8 +17,7 @@ from rcdiag.losses.settings import LossSettings
 from rcdiag.losses.tensor import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Divided:
+class Divided(Struct, frozen=True):
     """The unit that a loss is a mean over, and how many of them it counts."""
 
     which: str  # kept, all, constant
@@ -28,8 +27,7 @@ class Divided:
     all: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RowParts:
+class RowParts(Struct, frozen=True, eq=False):
     """What each row adds to the sum of a loss and to the count that divides it, [rows]."""
 
     sums: NDArray[np.float64]
@@ -55,8 +53,7 @@ class RowParts:
             return left / ((counts + self.epsilon) * per_count)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LossResult:
+class LossResult(Struct, frozen=True, eq=False):
     """The loss, metrics and gradient that the trainer would have had on the batch."""
 
     loss: float  # as the trainer logs it: NaN or 0 where it is not defined

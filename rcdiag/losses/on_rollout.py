@@ -6,7 +6,7 @@ skyrl/backends/skyrl_train/utils/ppo_utils.py.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import BOUND, CISPO

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from rcdiag.errors import RcdiagError, did_you_mean
-from rcdiag.frozen import dataclass
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.settings import LossSetting, LossSettings, Value
 
@@ -21,8 +22,7 @@ WORKED = (
 VERL_FILE = "verl 0.9.1, verl/trainer/ppo/core_algos.py"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyLoss:
+class PolicyLoss(Struct, frozen=True, kw_only=True):
     """A loss of every token of an update. It is minimised; IS weights come after it."""
 
     name: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from rcdiag.errors import RcdiagError, did_you_mean
-from rcdiag.frozen import dataclass
 from rcdiag.losses import LOSSES, SHIPPED
 from rcdiag.losses.aggregation import Aggregation
 from rcdiag.losses.batch import LossBatch, TokenLosses
@@ -19,8 +19,7 @@ def by_name(losses: Iterable[PolicyLoss]) -> dict[str, PolicyLoss]:
     return {loss.name: loss for loss in losses}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRules:
+class UpdateRules(Struct, frozen=True, kw_only=True):
     """How one trainer makes the loss of an update, and what it logs of it."""
 
     losses: Mapping[str, PolicyLoss]

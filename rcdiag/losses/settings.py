@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
 from typing import Any, Literal
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 
 # kept: rejected tokens, and rows without any other, are left out. all: they are counted.
 # constant: a number that is given, of what the aggregation counts.
@@ -16,8 +17,7 @@ Denominator = Literal["kept", "all", "constant"]
 Value = float | str | bool | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossSetting:
+class LossSetting(Struct, frozen=True, kw_only=True):
     """One setting that a policy loss reads, with its words."""
 
     name: str
@@ -61,8 +61,7 @@ class LossSetting:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LossSettings:
+class LossSettings(Struct, frozen=True):
     """All that is set for one loss; what is not set has its default."""
 
     aggregation: str = "token-mean"
@@ -77,7 +76,7 @@ class LossSettings:
 
     def changed(self, **values: Any) -> LossSettings:
         """Return a copy with some settings set anew, of the reduction or the loss itself."""
-        ours = {field_.name for field_ in fields(self)} - {"own"}
+        ours = {*self.__struct_fields__} - {"own"}
         own = {name: value for name, value in values.items() if name not in ours}
         rest = {name: value for name, value in values.items() if name in ours}
         return replace(self, own={**self.own, **own}, **rest)

@@ -7,20 +7,20 @@ said. A change that gives nothing else up than what it says is a line there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import combinations
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.errors import RcdiagError, did_you_mean
-from rcdiag.frozen import dataclass
 from rcdiag.trainers import families, find_trainer
 from rcdiag.trainers.emit import Emitted, emitted
 from rcdiag.trainers.settings_text import Inexpressible
 from rcdiag.trainers.trainer import Trainer
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
+class Carried(Struct, frozen=True):
     """What another trainer has for a correction."""
 
     trainer: Trainer
@@ -34,8 +34,7 @@ class Carried:
         return self.settings is not None and not self.differs
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """A neighbour of a correction."""
 
     says: str  # what the neighbour does, after "where it"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import shlex
 
+from msgspec import Struct
+
 from rcdiag.corrections.bounds import equivalent
 from rcdiag.corrections.correction import Correction
 from rcdiag.errors import RcdiagError, did_you_mean
-from rcdiag.frozen import dataclass
 from rcdiag.trainers import TRAINERS, families, find_trainer, spoken_name
 from rcdiag.trainers.settings_text import Inexpressible, Value, Written, overrides, text_of
 from rcdiag.trainers.trainer import Refused, Trainer
 
 
-@dataclass(frozen=True, slots=True)
-class Emitted:
+class Emitted(Struct, frozen=True):
     """The settings of a trainer that do what a correction does."""
 
     trainer: str  # its full name

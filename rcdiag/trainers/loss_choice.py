@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.shell_variables import VARIABLE
 
 Names = str | tuple[str, ...]  # dotted names under which a trainer writes a setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossChoice:
+class LossChoice(Struct, frozen=True, kw_only=True):
     """What a file says of the policy loss, in rcdiag's names; what it leaves out is not here."""
 
     loss: str = ""  # "" where the file leaves it to the trainer

@@ -6,12 +6,12 @@ Files are YAML, JSON, TOML or a shell script with flags; see `rcdiag.trainers.se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+
 from rcdiag.errors import RcdiagError, nearest, setting
-from rcdiag.frozen import dataclass
 from rcdiag.results import Finding
 from rcdiag.trainers import TRAINERS, families, find_trainer
 from rcdiag.trainers.settings_document import MISSING, Document
@@ -19,8 +19,7 @@ from rcdiag.trainers.shell_variables import VARIABLE
 from rcdiag.trainers.trainer import Claim, Config, Trainer
 
 
-@dataclass(frozen=True, slots=True)
-class TrainerConfig:
+class TrainerConfig(Struct, frozen=True):
     """The settings of a file, their trainer, and findings on how they were read."""
 
     trainer: Trainer

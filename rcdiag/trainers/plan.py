@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from rcdiag.corrections.correction import Correction, in_float32
 from rcdiag.errors import RcdiagError, did_you_mean, nearest, setting
-from rcdiag.frozen import dataclass
 from rcdiag.results import Finding
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Config, NotComputed, Refused, Trainer
@@ -18,8 +17,7 @@ from rcdiag.trainers.trainer import Config, NotComputed, Refused, Trainer
 ARITHMETICS: dict[str, type[np.floating]] = {"float64": np.float64, "float32": np.float32}
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The corrections to compute, in a trainer's own settings and in canonical form."""
 
     trainer: Trainer  # of all corrections that `others` does not name

@@ -12,12 +12,13 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 from rcdiag.trainers.shell_variables import with_values
 from rcdiag.trainers.yaml_text import DEEPEST, LONGEST, read_yaml
 
@@ -38,8 +39,7 @@ class _Missing:
 MISSING = _Missing()
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """A configuration file as nested mappings."""
 
     tree: Mapping[str, Any]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any, Literal
 
+from msgspec import Struct, field
+
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 
 Value = str | float | bool | None | Sequence[Any]
 # Flags have a value each; switches have dashes, and no value where they are true.
@@ -20,8 +20,7 @@ class Inexpressible(RcdiagError):
     """A correction for which a trainer has no settings; the message names what it lacks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """Settings in a trainer's own names, with comments on some of them."""
 
     settings: dict[str, Value] = field(default_factory=dict)

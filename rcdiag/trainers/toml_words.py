@@ -42,18 +42,18 @@ from __future__ import annotations
 import importlib
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from types import ModuleType
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from rcdiag.errors import RcdiagError
-from rcdiag.frozen import dataclass
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GenerationWords:
+class GenerationWords(Struct, frozen=True, kw_only=True):
     """One generation of a trainer: when it came out and where its settings stand."""
 
     name: str
@@ -63,8 +63,7 @@ class GenerationWords:
     source: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KeyWords:
+class KeyWords(Struct, frozen=True, kw_only=True):
     """The words on one key that a trainer logs, by generation in the trainer's order."""
 
     name: str  # without prefix
@@ -94,8 +93,7 @@ class KeyWords:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SettingWords:
+class SettingWords(Struct, frozen=True, kw_only=True):
     """The meaning of a trainer's setting. `generations` are in the trainer's order."""
 
     name: str
@@ -107,8 +105,7 @@ class SettingWords:
     see: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TermWords:
+class TermWords(Struct, frozen=True, kw_only=True):
     """A trainer's own word for a name that rcdiag explains, by generation, in order."""
 
     name: str
@@ -116,8 +113,7 @@ class TermWords:
     numbers: Mapping[str, float]  # generation -> what comes out on the example of the name
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FindingWords:
+class FindingWords(Struct, frozen=True, kw_only=True):
     """The meaning of a finding that a trainer's code makes of its own settings."""
 
     slug: str
@@ -354,8 +350,7 @@ def label(names: Collection[str], order: Iterable[str]) -> str:
     return ", ".join(text for run in short for text in run)
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(Struct, frozen=True):
     """A TOML file of a package, or the part of a module's `WORDS` that stands for it."""
 
     path: str  # as errors name it
@@ -392,8 +387,7 @@ class _File:
         return [self.table(name) for name in self.content if name != "header"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(Struct, frozen=True):
     """A table of a file; an error about it names file, table and field."""
 
     file: str

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.errors import RcdiagError, did_you_mean
-from rcdiag.frozen import dataclass
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.results import Finding
 from rcdiag.trainers.loss_choice import ReadLoss, nothing
@@ -22,16 +22,14 @@ Config = Mapping[str, Any]
 Metrics = dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """A trainer's claim that settings are its own."""
 
     certainty: float  # from 0 to 1, which is for names that no other trainer has
     doubt: str = ""  # which other generation could have written the settings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigFile:
+class ConfigFile(Struct, frozen=True, kw_only=True):
     """The trainer's own configuration: how rcdiag finds its settings there, and writes them."""
 
     # Names that lead to the settings in a whole file; () where the settings are the file.
@@ -72,8 +70,7 @@ class ConfigFile:
         return ".".join([*self.path, name])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trainer:
+class Trainer(Struct, frozen=True, kw_only=True):
     """One generation of a trainer. Settings and keys have the trainer's own names."""
 
     name: str

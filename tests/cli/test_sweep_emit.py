@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from msgspec import structs
+from msgspec.structs import replace
 
 import rcdiag as api
 from rcdiag.results import CorrectionResult, MetricValue, SweepResult
@@ -251,7 +250,7 @@ def test_the_other_outputs_are_written_where_a_trainer_cannot_express_it(
     choice = "seq_tis_10"
 
     def corrected(evidence: Evidence) -> Recommendation:
-        return structs.replace(recommend(evidence), answer="take", choice=choice)
+        return replace(recommend(evidence), answer="take", choice=choice)
 
     monkeypatch.setattr("rcdiag.usecases.sweep.run.recommend", corrected)
     lame = replace(TRAINERS["slime"].config, write=refuses(CANDIDATES[choice].correction))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from rcdiag.losses.batch import LossBatch, loss_batch
 from rcdiag.losses.tensor import Tensor
@@ -123,9 +123,9 @@ def drawn_batch() -> LossBatch:
 
 def in_torch(batch: LossBatch) -> LossBatch:
     tensors = {
-        field.name: torch.tensor(values.numpy())
-        for field in fields(batch)
-        if isinstance(values := getattr(batch, field.name), Tensor)
+        name: torch.tensor(values.numpy())
+        for name in batch.__struct_fields__
+        if isinstance(values := getattr(batch, name), Tensor)
     }
     return replace(batch, **tensors)  # type: ignore[arg-type]
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from rcdiag.losses.evaluate import LossResult
 from rcdiag.losses.settings import LossSettings
@@ -55,10 +56,10 @@ def ours(
 ) -> LossResult:
     flat = batch.flat()
     if rollout is not None:
-        flat = replace(flat, rollout=Tensor(rollout[batch.mask]))
+        flat = structs.replace(flat, rollout=Tensor(rollout[batch.mask]))
     if value(chosen, "use_rollout_logprobs"):
         assert flat.rollout is not None
-        flat = replace(flat, old=flat.rollout)
+        flat = structs.replace(flat, old=flat.rollout)
     return evaluate(flat, loss, chosen, "slime")
 
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from rcdiag.losses.settings import LossSettings
 from rcdiag.trainers.plan import Plan
@@ -192,7 +193,7 @@ def step_differences(
     if not config["use_tis"]:
         # rcdiag has no weights here, and logs `ois` only beside some.
         answer.metrics.pop("ois")
-    result = replace(run.result, metrics={**run.effect.metrics, **run.result.metrics})
+    result = structs.replace(run.result, metrics={**run.effect.metrics, **run.result.metrics})
     return between_steps(answer, result, batch)
 
 

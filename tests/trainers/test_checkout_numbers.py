@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 from collections.abc import Iterator, Mapping
@@ -157,7 +156,7 @@ def test_a_loss(folder: str, case: Mapping[str, Any]) -> None:
         current,
         batch.mask,
     )
-    update = update_of(dataclasses.replace(plan, document=document_of(folder, config)))
+    update = update_of(replace(plan, document=document_of(folder, config)))
     # ROLL's own code was asked with the advantages for scores.
     rewards = np.array(batch.advantages)[[any(row) for row in batch.mask]]
     replayed = replace(replayed, tokens=replace(replayed.tokens, reward=rewards))

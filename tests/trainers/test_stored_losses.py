@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -30,7 +28,7 @@ def replayed(trainer: str, case: Updated) -> PresetLoss:
     """The update of a stored case, under its correction."""
     config = {name: case.settings[name] for name in of_correction(trainer) & case.settings.keys()}
     plan = plan_corrections(TRAINERS[trainer], {"it": config})
-    update = update_of(dataclasses.replace(plan, document=document_of(trainer, case.settings)))
+    update = update_of(replace(plan, document=document_of(trainer, case.settings)))
     tokens = sampled_tokens(BATCHES[case.batch].trajectories(), ("rollout", "old", "current"))
     bad = NonFinite.of(tokens)
     # One prompt, as the trainers' own code was asked.

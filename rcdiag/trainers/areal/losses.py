@@ -8,7 +8,7 @@ areal/utils/functional/functional.py, `ppo_actor_loss_fn` and `sapo_loss_fn`.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rcdiag.losses import clipped
 from rcdiag.losses.aggregation import TOKEN_MEAN

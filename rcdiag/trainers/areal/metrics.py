@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import applied_weights, bounded_quantity, raw_weights
@@ -18,15 +19,13 @@ from rcdiag.corrections.quantities import SUM, Quantity, Reduction, Within
 from rcdiag.corrections.reduced import Reduced
 from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.frozen import dataclass
 
 Metrics = dict[str, float]
 PREFIX = "ppo_actor/update/"
 M2PO = "token_tail_second_moment"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """The log-ratio as it is logged: no number stays what it is, nats."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
@@ -35,8 +34,7 @@ class Change:
         return tokens.log_ratio if tokens.guard.before_sums else tokens.raw_log_ratio
 
 
-@dataclass(frozen=True, slots=True)
-class One:
+class One(Struct, frozen=True):
     """1 at every token."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
@@ -45,8 +43,7 @@ class One:
         return np.ones(len(tokens.raw_log_ratio))
 
 
-@dataclass(frozen=True, slots=True)
-class Weighed:
+class Weighed(Struct, frozen=True):
     """`quantity` at tokens that are kept and whose `weight` is above 0, elsewhere a constant."""
 
     over: tuple[Rejection, ...]
@@ -63,8 +60,7 @@ class Weighed:
         return np.where(counted, self.quantity.of(tokens), self.elsewhere)
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Struct, frozen=True):
     """1 at tokens that `over` leaves and whose weight the bounds change."""
 
     over: tuple[Rejection, ...]
@@ -77,8 +73,7 @@ class Moved:
         return (moved & tokens_kept(tokens, self.over)).astype(np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(Struct, frozen=True):
     """The numbers of one correction on one batch."""
 
     batch: Batch

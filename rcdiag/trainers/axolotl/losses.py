@@ -5,7 +5,7 @@ Source: axolotl 0.21.0, axolotl/core/trainers/grpo/async_trainer.py, `_compute_l
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import LossBatch, TokenLosses

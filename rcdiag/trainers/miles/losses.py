@@ -7,7 +7,7 @@ miles/backends/training_utils/loss_hub/losses.py and math_utils.py.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import BOUND, dual_clip, ppo

@@ -10,21 +10,20 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from rcdiag.corrections.apply import kept_quantity, outcome
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.frozen import dataclass
 from rcdiag.trainers.slime import mis
 from rcdiag.trainers.slime.built_in import mean_of, ratio_metrics, ratio_quantities
 from rcdiag.trainers.slime.chosen_by_flags import logged_of
 from rcdiag.trainers.trainer import Metrics
 
 
-@dataclass(frozen=True, slots=True)
-class FiniteDistance:
+class FiniteDistance(Struct, frozen=True):
     """|old - rollout| log-prob, nats; 0 where that is no finite number."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
@@ -34,8 +33,7 @@ class FiniteDistance:
         return np.where(np.isfinite(values), values, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class LowVarianceKL:
+class LowVarianceKL(Struct, frozen=True):
     """ratio - log_ratio - 1, nats, at most 10; the log-ratio is 0 for NaN, and within +-20."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = SUM

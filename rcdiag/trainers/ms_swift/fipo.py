@@ -6,9 +6,8 @@ log_ratio = current - old, in nats. Source: ms-swift 4.6.0, swift/rlhf_trainers/
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.policy_loss import CLIPPED_TO, SYMBOLS, PolicyLoss

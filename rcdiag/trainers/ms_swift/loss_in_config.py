@@ -5,7 +5,7 @@ Source: ms-swift 4.6.0, swift/rlhf_trainers/args_mixin.py.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rcdiag.trainers.loss_choice import LossChoice, value
 from rcdiag.trainers.settings_document import Document

@@ -7,7 +7,7 @@ Source: ms-swift 4.6.0, swift/rlhf_trainers/grpo_trainer.py, `_compute_loss_and_
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rcdiag.losses.aggregation import PROMPT_MEAN_TOKEN_SUM
 from rcdiag.losses.batch import LossBatch, TokenLosses

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import applied_weights, ratio, weight_quantity
@@ -26,7 +27,6 @@ from rcdiag.corrections.quantities import (
 )
 from rcdiag.corrections.reduced import Column
 from rcdiag.corrections.trainer_means import EPSILON, Batch
-from rcdiag.frozen import dataclass
 
 Metrics = dict[str, float]
 PREFIX = "rollout_correction/"
@@ -34,8 +34,7 @@ K3_BOUND = 10.0  # nats
 LOGS = "offpolicy metrics"  # what `Correction.logging` says where they are logged
 
 
-@dataclass(frozen=True, slots=True)
-class BareLogRatio:
+class BareLogRatio(Struct, frozen=True):
     """The log-ratio as it is, nats: metrics do not clamp it where weights do."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
@@ -44,8 +43,7 @@ class BareLogRatio:
         return tokens.raw_log_ratio
 
 
-@dataclass(frozen=True, slots=True)
-class Clamped:
+class Clamped(Struct, frozen=True):
     """The weight of a token moved into [1 / upper, upper]: that of which the ESS is taken."""
 
     weights: Quantity

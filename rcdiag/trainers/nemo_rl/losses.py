@@ -7,7 +7,7 @@ nemo_rl/algorithms/loss/loss_functions.py, `ClippedPGLossFn`.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rcdiag.losses import clipped, linear
 from rcdiag.losses.aggregation import SEQ_MEAN_TOKEN_MEAN, TOKEN_MEAN, Count

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import ratio, weight_quantity
@@ -27,15 +28,13 @@ from rcdiag.corrections.quantities import (
 )
 from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.frozen import dataclass
 from rcdiag.trainers.nemo_rl.correction import EPSILON
 
 Metrics = dict[str, float]
 PREFIX = "train/"
 
 
-@dataclass(frozen=True, slots=True)
-class KL:
+class KL(Struct, frozen=True):
     """The KL of `reference_policy_kl_type` from the sampler to the trainer, or turned, nats."""
 
     kind: str  # k1, k2, k3
@@ -59,8 +58,7 @@ def _k(kind: str, logs: Array) -> Array:
     return exp(logs) - logs.dtype.type(1.0) - logs
 
 
-@dataclass(frozen=True, slots=True)
-class JensenShannon:
+class JensenShannon(Struct, frozen=True):
     """Mean of the k3 of both policies to their mixture, nats."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
@@ -72,8 +70,7 @@ class JensenShannon:
         return half * _k("k3", of_target) + half * _k("k3", of_behavior)
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(Struct, frozen=True):
     """A quantity times 1 where a filter leaves the token and 0 elsewhere: NaN stays NaN."""
 
     over: tuple[Rejection, ...]
@@ -85,8 +82,7 @@ class Times:
         return self.quantity.of(tokens) * tokens_kept(tokens, self.over)
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfBounds:
+class OutOfBounds(Struct, frozen=True):
     """1 at tokens whose ratio, no number being 0, is outside [lower, upper]."""
 
     lower: float
@@ -131,8 +127,7 @@ def quantities(correction: Correction) -> list[Quantity]:
     return [*own, K("error_factor"), LogRatio(), Within(over)]
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """A batch after the filter: which rows stay, and the counts that numbers are divided by."""
 
     batch: Batch

@@ -5,7 +5,7 @@ Source: open-instruct commit e6c3044a, open_instruct/grpo_utils.py, `compute_grp
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rcdiag.losses import clipped
 from rcdiag.losses.aggregation import TOKEN_MEAN

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from rcdiag.corrections.apply import outcome, raw_weights
 from rcdiag.corrections.arithmetic import Array, Tokens
@@ -17,14 +18,12 @@ from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.exponentials import exp
 from rcdiag.corrections.quantities import SUM, Quantity, Ratio, Reduction, Within, bounded
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.frozen import dataclass
 
 Metrics = dict[str, float]
 _RHO = ("drop_frac", "drop_low_frac", "drop_high_frac", "weight", "clipfrac")
 
 
-@dataclass(frozen=True, slots=True)
-class LogProbDistance:
+class LogProbDistance(Struct, frozen=True):
     """|old - rollout| log-prob, before any clamp, nats."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "squares", "max")
@@ -33,8 +32,7 @@ class LogProbDistance:
         return np.abs(tokens.target - tokens.behavior)
 
 
-@dataclass(frozen=True, slots=True)
-class WeighedDifference:
+class WeighedDifference(Struct, frozen=True):
     """exp(rollout) (rollout - old), which open-instruct calls a reverse KL, nats."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
@@ -43,8 +41,7 @@ class WeighedDifference:
         return exp(tokens.behavior) * (tokens.behavior - tokens.target)
 
 
-@dataclass(frozen=True, slots=True)
-class Clamped:
+class Clamped(Struct, frozen=True):
     """1 where a clamp to [lower, upper] changes the ratio."""
 
     lower: float

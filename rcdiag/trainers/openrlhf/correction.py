@@ -7,10 +7,11 @@ openrlhf/cli/train_ppo_ray.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
@@ -18,7 +19,6 @@ from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.quantities import SUM, LogRatio, Quantity, Reduction
 from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.frozen import dataclass
 from rcdiag.results import Finding
 from rcdiag.trainers.openrlhf.emit import gated, typed
 from rcdiag.trainers.openrlhf.loss_in_config import loss_in
@@ -109,8 +109,7 @@ def _bounds(config: Config, *, one_is_upper: bool) -> tuple[float, float]:
     return float(values[0]), float(values[1])
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
+class Outside(Struct, frozen=True):
     """1 where no test of the tokens holds: a statistic out of its bounds, or no number."""
 
     tests: tuple[Rejection, ...]

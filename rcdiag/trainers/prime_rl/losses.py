@@ -7,7 +7,7 @@ src/prime_rl/trainer/rl/loss.py.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rcdiag.losses.aggregation import TOKEN_MEAN
 from rcdiag.losses.batch import LossBatch, TokenLosses

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.corrections.arithmetic import Array, Tokens
@@ -16,13 +17,11 @@ from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction, UnclampedK3, Within
 from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.frozen import dataclass
 
 Metrics = dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class MismatchKL:
+class MismatchKL(Struct, frozen=True):
     """ratio - log_ratio - 1 of every token, nats, each of which is kept: a median needs them."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = ("values",)
@@ -31,8 +30,7 @@ class MismatchKL:
         return UnclampedK3().of(tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(Struct, frozen=True):
     """`quantity` (or 1) at tokens that leave the policy term, of one sign of advantage if given."""
 
     rejections: tuple[Rejection, ...]

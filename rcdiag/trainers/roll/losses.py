@@ -8,7 +8,8 @@ Sources: ROLL commit 8eb27cc2, roll/pipeline/rlvr/actor_worker.py and actor_pg_w
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses import clipped, linear

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.guard import Guard
 from rcdiag.errors import did_you_mean
-from rcdiag.frozen import dataclass
 from rcdiag.results import Finding
 from rcdiag.trainers.roll.emit import block
 from rcdiag.trainers.roll.loss_in_config import loss_in
@@ -50,8 +50,7 @@ _FILTER: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(Struct, frozen=True):
     """One rule of the list: the ratio and the difference of a level stay within bounds."""
 
     level: str

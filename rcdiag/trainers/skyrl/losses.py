@@ -6,7 +6,7 @@ Source: skyrl 0.4.0, skyrl/backends/skyrl_train/utils/ppo_utils.py.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rcdiag.losses import clipped, divergence, selected
 from rcdiag.losses.aggregation import (

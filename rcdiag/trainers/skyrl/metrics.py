@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import ratio, statistic_of_rows
@@ -24,14 +25,12 @@ from rcdiag.corrections.quantities import (
     Within,
 )
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.frozen import dataclass
 
 Metrics = dict[str, float]
 CORRECTION, DISTANCE = "policy/loss_metrics/", "policy/rollout_train_logprobs_abs_diff_"
 
 
-@dataclass(frozen=True, slots=True)
-class Distance:
+class Distance(Struct, frozen=True):
     """The absolute log-ratio, nats."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "squares", "max", "min")
@@ -40,8 +39,7 @@ class Distance:
         return np.abs(tokens.log_ratio)
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Struct, frozen=True):
     """The rejections of a correction by SkyRL's steps, in its order."""
 
     outlier: tuple[Rejection, ...]

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import SUM, K, Kept, Quantity, Ratio, Reduction
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.frozen import dataclass
 from rcdiag.trainers.slime import mis
 from rcdiag.trainers.slime.chosen_by_flags import logged_of
 from rcdiag.trainers.trainer import Metrics
@@ -24,8 +24,7 @@ from rcdiag.trainers.trainer import Metrics
 DISTANCE = "train_rollout_logprob_abs_diff"
 
 
-@dataclass(frozen=True, slots=True)
-class Distance:
+class Distance(Struct, frozen=True):
     """|old - rollout| log-prob of a token, nats."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = SUM

@@ -9,14 +9,14 @@ miles/backends/training_utils/loss_hub/corrections.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.guard import Guard
-from rcdiag.frozen import dataclass
 from rcdiag.results import Finding
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.slime import mis
@@ -60,8 +60,7 @@ def logged_of(correction: Correction) -> tuple[str, bool]:
     return function, unit == "token"
 
 
-@dataclass(frozen=True, slots=True)
-class Functions:
+class Functions(Struct, frozen=True):
     """The functions that a trainer may call, and how a user names the helper."""
 
     # The last two parts of a function's path -> the function.

@@ -7,7 +7,7 @@ slime/backends/megatron_utils/loss.py and slime/utils/ppo_utils.py.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rcdiag.losses import clipped
 from rcdiag.losses.aggregation import SEQ_MEAN_TOKEN_MEAN, SEQUENCES, TOKEN_MEAN, Count

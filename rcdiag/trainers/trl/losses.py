@@ -8,7 +8,8 @@ which it is reduced. Source: trl 1.16.0, trl/trainer/grpo_trainer.py, `_compute_
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rcdiag.losses import clipped
 from rcdiag.losses.aggregation import (

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from rcdiag.corrections.apply import applied_weights
 from rcdiag.corrections.arithmetic import Array, Tokens
@@ -15,13 +16,11 @@ from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.quantities import SUM, Quantity, Reduction, bounded
 from rcdiag.corrections.sequences import Rows
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.frozen import dataclass
 
 Metrics = dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Distance:
+class Distance(Struct, frozen=True):
     """|log_ratio| in nats, 0 where the sampler has no log-prob (NaN)."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "max")
@@ -31,8 +30,7 @@ class Distance:
         return np.where(np.isnan(distance), distance.dtype.type(0.0), distance)
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """1 where the sampler has no log-prob (NaN)."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = SUM

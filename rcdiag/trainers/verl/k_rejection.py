@@ -5,11 +5,11 @@ Sources: packages verl 0.7.1, 0.8.0 and 0.9.1, `rollout_corr_helper.py`, `config
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.corrections.apply import outcome
 from rcdiag.corrections.correction import Correction, Rejection, Weighting

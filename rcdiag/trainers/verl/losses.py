@@ -6,7 +6,7 @@ Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/ppo/core_algos.py; `POLICY_L
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rcdiag.losses.aggregation import (
     NOTHING,

@@ -6,9 +6,10 @@ document of 2025-12-03.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from rcdiag.corrections.apply import outcome, veto_quantity, vetoed_rows
 from rcdiag.corrections.correction import Correction, Rejection, Weighting

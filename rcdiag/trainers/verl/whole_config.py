@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct
+
 from rcdiag.results import Finding
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Config
@@ -24,8 +25,7 @@ BY_GROUP = ("grpo", "rloo")  # advantages against the other samples of a prompt
 WHOLE = "actor_rollout_ref"  # a file without it says nothing about actor and sampler
 
 
-@dataclass(frozen=True, slots=True)
-class WholeConfig:
+class WholeConfig(Struct, frozen=True):
     """A verl config file, and the correction that it asks for."""
 
     document: Mapping[str, Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -169,7 +168,7 @@ def _in_float32(batch: TokenBatch) -> TokenBatch:
 def after_rejection(pair: PolicyPair, plan: Plan, preset: str) -> PolicyPair:
     """Return the tokens that stay in the loss mask; rows of which none stays have no token."""
     correction = plan.corrections[preset]
-    quantities = wanted_quantities(dataclasses.replace(plan, corrections={preset: correction}))
+    quantities = wanted_quantities(replace(plan, corrections={preset: correction}))
     with np.errstate(all="ignore"):
         rows = rows_of(pair, quantities, 0, dtype=plan.dtype)
         kept = token_effects(correction, Tokens.of(pair, plan.dtype), rows).kept

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import TokenEffects, quantities_of, token_effects
@@ -16,7 +17,6 @@ from rcdiag.corrections.rejections import tokens_kept
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.frozen import dataclass
 from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.evaluate import LossResult, evaluate
 from rcdiag.losses.policy_loss import PolicyLoss
@@ -29,8 +29,7 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PresetEffect(TokenEffects):
+class PresetEffect(TokenEffects, frozen=True, kw_only=True):
     """What a preset's correction puts into the loss of one batch; batch normalisation is done."""
 
     mode: str  # decoupled, bypass or naive
@@ -47,8 +46,7 @@ class PresetEffect(TokenEffects):
         return replace(self, kept=self.kept[tokens], weights=weights, in_mask=in_mask)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PresetLoss:
+class PresetLoss(Struct, frozen=True, eq=False):
     """The loss of one preset on one batch, and its exact derivative."""
 
     effect: PresetEffect

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError, one_of, setting
 from rcdiag.losses.policy_loss import PolicyLoss

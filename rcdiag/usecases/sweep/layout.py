@@ -7,8 +7,6 @@ upper bounds of weights, makes the columns of the sums, each of which many setti
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -122,25 +120,21 @@ class Layout(Struct, frozen=True):
             kept = SequenceBins.between(
                 None, settings.veto, np.full(settings.count, np.inf, np.float64)
             )
-            left = dataclasses.replace(left, veto=None)
+            left = replace(left, veto=None)
         elif settings.rejections and not settings.rejects_tokens:
             (rejection,) = settings.rejections
             kept = SequenceBins.between(
                 rejection, settings.reject_lower[0], settings.reject_upper[0]
             )
             nothing = np.empty((0, settings.count))
-            left = dataclasses.replace(
-                left, rejections=(), reject_lower=nothing, reject_upper=nothing
-            )
+            left = replace(left, rejections=(), reject_lower=nothing, reject_upper=nothing)
         weighting = settings.weighting
         if weighting is not None and weighting.outside == "zero" and not weighting.by_token:
             assert kept is None
             assert not weighting.nan_stays
             assert not weighting.only_outside
             zeroed = SequenceBins.between(weighting, settings.weight_lower, settings.weight_upper)
-            left = dataclasses.replace(
-                left, weighting=dataclasses.replace(weighting, outside="mask")
-            )
+            left = replace(left, weighting=replace(weighting, outside="mask"))
         return cls(settings, *_different(left), kept, zeroed)
 
     def only(self, setting: int) -> Layout:
@@ -198,7 +192,7 @@ def _different(settings: Settings) -> tuple[Settings, Index]:
 def _some(settings: Settings, at: Index) -> Settings:
     """Return some of the settings, which have no veto."""
     weighs = settings.weighting is not None
-    return dataclasses.replace(
+    return replace(
         settings,
         count=len(at),
         weight_lower=settings.weight_lower[at] if weighs else settings.weight_lower,

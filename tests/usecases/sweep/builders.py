@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from msgspec.structs import astuple, fields
+from msgspec.structs import astuple, fields, replace
 
 from rcdiag.corrections.correction import Correction
 from rcdiag.results import CorrectionResult, MetricValue

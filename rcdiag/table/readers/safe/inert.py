@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct
 
 # Module and name, as a pickle gives them.
 Pair = tuple[str, str]
@@ -13,8 +14,7 @@ Pair = tuple[str, str]
 Call = Callable[..., Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(Struct, frozen=True):
     """A name in a pickle, and what its call builds; the call of a name without one is refused."""
 
     name: str

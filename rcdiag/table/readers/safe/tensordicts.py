@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rcdiag.frozen import dataclass
+from msgspec import Struct
+
 from rcdiag.table.readers.safe.arrays import shape_of
 from rcdiag.table.readers.safe.inert import Foreign, Name, Pair, Unfinished, names_of
 from rcdiag.table.readers.safe.views import Jagged, Tensor, jagged, view_bytes
@@ -17,8 +18,7 @@ from rcdiag.table.readers.safe.views import Jagged, Tensor, jagged, view_bytes
 VALUES, LENGTHS, OFFSETS = "<NJT_VALUES>", "<NJT_LENGTHS>", "<NJT_OFFSETS>"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Same:
+class Same(Struct, frozen=True, eq=False):
     """A value that is no tensor and that all rows share."""
 
     value: Any

@@ -11,10 +11,10 @@ import math
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from rcdiag.frozen import dataclass
 from rcdiag.table.readers.safe.arrays import shape_of
 from rcdiag.table.readers.safe.inert import Foreign, Name, Pair, foreign, names_of
 
@@ -56,8 +56,7 @@ UNTYPED = "UntypedStorage"
 MOST_REPEATED_ELEMENTS = 1 << 26
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Storage:
+class Storage(Struct, frozen=True, eq=False):
     """The bytes of a torch storage, and the order of the bytes of a number."""
 
     kind: str
@@ -65,8 +64,7 @@ class Storage:
     order: str  # "<" or ">"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
+class Tensor(Struct, frozen=True, eq=False):
     """A tensor as it stands in the file; `numpy` turns it, or some of its rows, into an array."""
 
     stored: NDArray[Any]
@@ -93,8 +91,7 @@ class Tensor:
         return self.stored.astype(self.stored.dtype.newbyteorder("="), copy=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Jagged:
+class Jagged(Struct, frozen=True, eq=False):
     """Rows of different lengths that stand in one tensor: row i has `lengths[i]` values.
 
     They begin at `values[starts[i]]`; what is further inside a value is the same for all rows.
