@@ -48,7 +48,7 @@ def test_a_replay_counts_its_presets_by_health(replayed, presets, naive, sentenc
 
 
 def test_unsafe_updates_are_counted_as_the_table_shows_them(replayed):
-    """The update without correction and one without a loss are in the table, so they count."""
+    """The trainer's own presets count, as in the answer; evidence names no correction too."""
     result = judged(replayed, one="error", two="ok", naive="error")
     (finding,) = CHECKS["unsafe-update"].findings(CheckInput(result=result))
     assert finding.message.startswith("1 of 2 presets fails a health rule; e.g. one: it is bad")
