@@ -16,7 +16,7 @@ CASES = [
     (("ok", "error"), "error", "1 of 2 presets passes all health rules; no correction: error"),
     (("ok", "ok"), "ok", "2 of 2 presets pass all health rules; no correction: ok"),
     (("warning", "error"), "ok", "none of 2 presets passes all health rules (1 warning, 1 error)"),
-    (("error", "error"), "warning", "(2 error); no correction: warning"),
+    (("error", "error"), "warning", "(2 errors); no correction: warning"),
     (("cannot judge", "cannot judge"), "ok", "(2 cannot judge)"),
 ]
 
