@@ -54,11 +54,11 @@ Minibatches = Annotated[
 ]
 Steps = Annotated[
     int,
-    typer.Option(min=1, help="Update over so many steps of the table", rich_help_panel=PANEL),
+    typer.Option(min=1, help="Number of table steps to update over", rich_help_panel=PANEL),
 ]
 Split = Annotated[
     int | None,
-    typer.Option(min=2, help="Replay the batch as so many mini-batches too", rich_help_panel=PANEL),
+    typer.Option(min=2, help="Also replay the batch in N mini-batches", rich_help_panel=PANEL),
 ]
 Lora = Annotated[
     int | None,
@@ -82,7 +82,7 @@ Evaluate = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Measure the reward of so many fresh samples before and after; needs --reward",
+        help="Measure the reward of N fresh samples before and after; needs --reward",
         rich_help_panel=PANEL,
     ),
 ]

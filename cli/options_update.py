@@ -83,7 +83,7 @@ AdvantageOption = Annotated[
         metavar="NAME",
     ),
 ]
-Rebaseline = Annotated[bool, _of("Advantages anew, without the rejected rows", "--rebaseline")]
+Rebaseline = Annotated[bool, _of("Recompute advantages without the rejected rows", "--rebaseline")]
 ClipLow = Annotated[
     float | None, _of("PPO clips below 1 - this; default the trainer's, 0.2 for most")
 ]

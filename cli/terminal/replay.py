@@ -39,7 +39,7 @@ from rcdiag.results.doc import heading_of
 UNSURE = heading_of(GradientReport, "cosine_whole")
 
 
-SHOWN = 9  # groups of presets without -v
+SHOWN = 8  # groups of presets without -v
 
 
 def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:

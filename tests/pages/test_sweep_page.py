@@ -50,7 +50,7 @@ def test_a_forecast_that_failed_is_not_drawn(result):
     html = page(replace(result, forecast=replace(result.forecast, holds=False)))
     assert 'data-figure="length-forecast"' not in html
     assert "Forecast: fails; " in html
-    assert "its hold-out check failed: ignore it" in html
+    assert "it misses the longer half: ignore it" in html
 
 
 def test_a_page_ranks_nothing_where_the_recorded_policy_did_not_sample():

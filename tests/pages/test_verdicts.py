@@ -15,7 +15,7 @@ CASES = [
     (("ok", "error"), "error", "1 of 2 presets passes all health rules; no correction: error"),
     (("ok", "ok"), "ok", "2 of 2 presets pass all health rules; no correction: ok"),
     (("warning", "error"), "ok", "none of 2 presets passes all health rules (1 warning, 1 error)"),
-    (("error", "error"), "warning", "(2 error); no correction: warning"),
+    (("error", "error"), "warning", "(2 errors); no correction: warning"),
     (("cannot judge", "cannot judge"), "ok", "(2 cannot judge)"),
 ]
 
@@ -47,12 +47,10 @@ def test_a_replay_counts_its_presets_by_health(replayed, presets, naive, sentenc
 
 
 def test_unsafe_updates_are_counted_as_the_table_shows_them(replayed):
-    """The update without correction and one without a loss are in the table, so they count."""
+    """The trainer's own presets count, as in the answer; evidence names no correction too."""
     result = judged(replayed, one="error", two="ok", naive="error")
     (finding,) = CHECKS["unsafe-update"].findings(CheckInput(result=result))
-    assert finding.message.startswith(
-        "2 of 3 presets fail a health rule, including no correction; "
-    )
+    assert finding.message.startswith("1 of 2 presets fails a health rule; e.g. one: it is bad")
     assert set(finding.evidence) == {"one", "naive"}
     shown = [preset.health.verdict for preset in result.presets.values()]
     assert (shown.count("error"), len(shown)) == (2, 3)

@@ -78,7 +78,7 @@ def _silent_by_entropy(signs: Signs, mean: float, z: float) -> tuple[str, Suspic
     either = top_p is None and z < 0  # a kept set and a low temperature both take likelier tokens
     return slug, Suspicion(
         confidence=0.65 if either else 0.85,
-        message=f"Sampled tokens are {'likelier' if mean < 0 else 'less likely'} than those of "
+        message=f"Sampled tokens are {'more likely' if mean < 0 else 'less likely'} than those of "
         f"the recorded distribution by {abs(mean):.3f} nats on the mean ({z:+.0f} standard "
         "errors), while both columns agree: tokens were drawn from another distribution.",
         evidence=[fact("surprisal - entropy", "0 if the distribution sampled", mean=mean, z=z)],

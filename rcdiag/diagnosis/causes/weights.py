@@ -350,9 +350,10 @@ def _draft_recorded(signs: Signs) -> Suspicion | None:
         return None
     return Suspicion(
         confidence=0.74,
-        message=f"Sampled tokens are likelier under `{signs.case.trainer}` than under the recorded "
-        f"policy, by {mean:.2g} nats a token ({z:+.0f} standard errors): the recorded distribution "
-        "did not sample, as when a draft model's log-probs are written for its target's tokens.",
+        message=f"Sampled tokens are more likely under `{signs.case.trainer}` than under the "
+        f"recorded policy, by {mean:.2g} nats per token ({z:+.0f} standard errors): the recorded "
+        "distribution did not sample, as when a draft model's log-probs are written for its "
+        "target's tokens.",
         evidence=[
             fact("mean log-ratio", "positive: the recorded policy did not sample", mean=mean, z=z),
             fact(

@@ -160,7 +160,7 @@ FIGURES = (
         kind="diagnose",
         title="Whose weights made the rows",
         says="A column is a row of the table, a line a checkpoint; the stronger the colour, the "
-        "likelier its weights. Grey rows are explained by none of them.",
+        "more likely its weights. Grey rows match no checkpoint.",
         draw=posterior,
         chart=posterior_chart,
         applies=lambda result: bool(result.weights),

@@ -55,7 +55,7 @@ def answer(result: ReplayResult) -> str:
         sentence = f"{passing} of {presets} {'passes' if passing == 1 else 'pass'} all health rules"
     else:
         counts = [
-            f"{count} {word}"
+            f"{count} {word}" if word == "cannot judge" else plural(count, word)
             for word in ("warning", "error", "cannot judge")
             if (count := verdicts.count(word))
         ]

@@ -58,7 +58,7 @@ FIGURES = (
     FigureSpec(
         name="concentration",
         kind="score",
-        title="How few tokens carry it",
+        title="How concentrated the mismatch is",
         says="The part of the KL, by k3 summed over all tokens, that the tokens with the largest "
         "k3 hold (a Lorenz curve). A curve far above the dashed line is a mismatch of few tokens: "
         "look at them below.",

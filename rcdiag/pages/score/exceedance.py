@@ -59,7 +59,7 @@ def bounds(result: ScoreResult) -> list[Mark]:
 def chart(result: ScoreResult) -> Chart:
     """Return the shares of tokens beyond every size of log-ratio, for either sign."""
     rows = shares_beyond(result.figures["log_ratio_histogram"])
-    up, down = f"likelier under {result.target}", f"likelier under {result.behavior}"
+    up, down = f"more likely under {result.target}", f"more likely under {result.behavior}"
     return Chart(
         form="curves",
         columns=("|log-ratio|", "ratio", up, down),
@@ -88,8 +88,8 @@ def draw(result: ScoreResult, figure: Figure) -> None:
     """Draw the share of tokens beyond a size of the log-ratio, a line for each sign."""
     axes = figure.add_subplot()
     sizes, above, below = _columns(shares_beyond(result.figures["log_ratio_histogram"]))
-    axes.plot(sizes, below, color=SECOND, label=f"likelier under {short(result.behavior)}")
-    axes.plot(sizes, above, color=FIRST, label=f"likelier under {short(result.target)}")
+    axes.plot(sizes, below, color=SECOND, label=f"more likely under {short(result.behavior)}")
+    axes.plot(sizes, above, color=FIRST, label=f"more likely under {short(result.target)}")
     axes.set_xscale("log")
     if np.isfinite(above).any() or np.isfinite(below).any():
         axes.set_yscale("log")
@@ -122,7 +122,7 @@ FIGURES = (
     FigureSpec(
         name="tokens-beyond-ratio",
         kind="score",
-        title="How many tokens are how far off",
+        title="How far off the tokens are",
         says="The share of tokens whose log-ratio is beyond a size, for either sign. Dashed lines "
         "are the ratios at which a preset truncates, zeroes or rejects tokens: what lies to their "
         "right is changed. A click on a curve lists tokens of that size.",

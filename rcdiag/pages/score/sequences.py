@@ -150,7 +150,7 @@ FIGURES = (
         name="worst-sequence-strips",
         kind="score",
         title="Sequences with the largest |sum of log-ratios|",
-        says="A cell is a token: blue is likelier under the target, orange under the behavior "
+        says="A cell is a token: blue is more likely under the target, orange under the behavior "
         "policy. Single cells of strong colour are outliers, a whole coloured strip is an offset, "
         "a change along the strip an event. Of a long sequence the first tokens stand side by side "
         "with those around its largest |log-ratio|.",

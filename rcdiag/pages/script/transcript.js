@@ -317,8 +317,8 @@ function setUpTranscript(block) {
     score = await documentOf("score");
     sequences = sequencesOf(score);
     legend.replaceChildren(
-      el("span", { class: "up2" }, `likelier under ${score.target}`), " ",
-      el("span", { class: "down2" }, `likelier under ${score.behavior}`),
+      el("span", { class: "up2" }, `more likely under ${score.target}`), " ",
+      el("span", { class: "down2" }, `more likely under ${score.behavior}`),
       `: four strengths, from |log-ratio| ${SHADES.join(", ")} nats on. Grey: prompt, tools and what else the policy did not sample. Keys: ← → next token, with Shift the next beyond a factor of 2; Home, End; N, P next and previous sequence.`,
     );
     fillList();

@@ -222,7 +222,7 @@ def _told_apart(values: Sequence[str | None]) -> list[str | None]:
 
 def _fact(value: str | None) -> Any:
     if value is None:
-        return text("not said")
+        return text("not stated")
     short = f"{value[:8]}…" if len(value) == 32 and value.isalnum() else value
     return code(short)
 

@@ -91,7 +91,9 @@ def _profile(result: ScoreResult) -> Section | None:
     figures = figures_of(result, PROFILE_NAMES)
     if not figures:
         return None
-    return Section(title="What it goes with", blocks=[Figures(items=figures, picker="Mismatch by")])
+    return Section(
+        title="What it depends on", blocks=[Figures(items=figures, picker="Mismatch by")]
+    )
 
 
 def _sequences(result: ScoreResult, preset: str) -> Section | None:

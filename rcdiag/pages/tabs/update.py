@@ -130,7 +130,11 @@ def _presets(result: ReplayResult, against: str) -> Section:
         f"`{result.current}`; {result.num_sequences:,} sequences, {result.num_groups:,} prompt "
         "groups."
     )
-    blocks: list[Block] = [Words(text=f"{answer(result)}."), table, Words(text=how, soft=True)]
+    blocks: list[Block] = [
+        Words(text=f"{answer(result)[0].upper()}{answer(result)[1:]}."),
+        table,
+        Words(text=how, soft=True),
+    ]
     return Section(title="What each preset would have done", blocks=blocks)
 
 

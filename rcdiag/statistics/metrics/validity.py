@@ -65,8 +65,8 @@ def variance_ratio(t: Totals) -> Array:
 Z_GUIDE = Guide(
     warning=2.0,
     error=4.0,
-    source=f"{PROPOSAL}: bounds are standard errors, or the t statistics that are as rare where "
-    "clusters are few",
+    source=f"{PROPOSAL}: in standard errors, or with few clusters the t quantiles of the same "
+    "probability",
     around=0.0,
 )
 
@@ -83,8 +83,8 @@ def _as_rare_as(normal: float, suite: Suite) -> float:
 KAPPA_GUIDE = Guide(
     warning=0.3,
     error=0.7,
-    source=f"{PROPOSAL}: distance from 1, the interval counted; judged from {FEW_CLUSTERS} "
-    "clusters on",
+    source=f"{PROPOSAL}: distance from 1 of the interval's end that is nearest to 1; needs "
+    f"{FEW_CLUSTERS} prompt groups",
     around=1.0,
     by_interval=True,
 )

@@ -116,9 +116,9 @@ def _how(results: DumpResults, treatments: Sequence[Treatment], estimated: bool)
         "what the trainer logs.",
         "Numbers count valid sequences only; ESS is that of the weights as they enter the loss, 0 "
         "for rejected tokens. ESS of token weights and of sequence weights cannot be compared: "
-        "token weights are steadier and farther from the truth, which is their bias.",
+        "token weights have less variance and more bias.",
     ]
-    if any(treatment.level for treatment in treatments):
+    if results.mends and any(treatment.level for treatment in treatments):  # the column is there
         sentences.append(
             "The level under Weights judges the weights and what is kept; the mismatch itself is "
             "judged on the first tab."
@@ -200,7 +200,7 @@ def _scatter(treatments: Sequence[Treatment], results: DumpResults) -> Figure:
     )
     return Figure(
         name="bias-and-variance",
-        title="Bias against what the weights leave",
+        title="Bias against ESS",
         caption="A point is a row of the table below: a click opens that row, and the row that "
         "the mouse or the keyboard is on has a ring here. Left is "
         "less bias, up is less variance. Corrections whose bias was not swept have no point.",
