@@ -21,7 +21,14 @@ from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.losses.settings import LossSetting
 from rcdiag.trainers.conditions import Conditions
 from rcdiag.trainers.settings_text import Form
-from rcdiag.trainers.toml_words import Table, TomlFile, read_generations
+from rcdiag.trainers.toml_words import (
+    SETTING_COLUMNS,
+    SETTING_WORDS,
+    Table,
+    TomlFile,
+    expand,
+    read_generations,
+)
 
 Config = Mapping[str, Any]
 Names = str | tuple[str, ...]
@@ -147,15 +154,6 @@ class Lack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     until: str = ""
 
 
-class Implied(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A setting that a file does not name and that others in the file imply."""
-
-    setting: str
-    value: Any
-    by: tuple[str, ...]  # the settings, any of which implies it
-    finding: str  # the slug of the finding that says so
-
-
 class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a file chooses one word of several, and what rcdiag calls each of them."""
 
@@ -186,8 +184,6 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     form: Form = "yaml"  # in which settings are written
     needs: tuple[str, ...] = ()  # what a user has to set as well, in words
     hydra: bool = False  # the command line takes settings as `path.name=value`
-    whole: tuple[str, ...] = ()  # keys of a file that is this trainer's though it sets nothing
-    implied: tuple[Implied, ...] = ()
     ignored: tuple[Ignored, ...] = ()
     lacks: tuple[Lack, ...] = ()
     loss: LossColumns = LossColumns()
@@ -212,6 +208,7 @@ def read_tables(package: str) -> dict[str, SettingsTable]:
     """Return the table of each generation of the trainer in `package`, the oldest first."""
     file, order = TomlFile.read(package, "settings.toml"), list(read_generations(package))
     own = file.table("header")
+    own.allows(*Header.__struct_fields__, "also", "texts", "loss_settings")
     names = [name for name in Header.__struct_fields__ if name in own.fields]
     header = Header(**{name: own.converted(name, _TYPES[name]) for name in names})
     settings: dict[str, dict[str, Setting]] = {generation: {} for generation in order}
@@ -225,12 +222,19 @@ def read_tables(package: str) -> dict[str, SettingsTable]:
     for table in file.tables():
         for generation, setting in _by_generation(table, header, order).items():
             settings[generation][table.name] = setting
+
+    def of(generation: str, rules: Iterable[Any]) -> tuple[Any, ...]:
+        """Return the rules that hold for a generation."""
+        return tuple(
+            rule for rule in rules if generation in _from_to(own, order, rule.since, rule.until)
+        )
+
     return {
         generation: SettingsTable(
             msgspec.structs.replace(
                 header,
-                ignored=tuple(_of(generation, header.ignored, order)),
-                lacks=tuple(_of(generation, header.lacks, order)),
+                ignored=of(generation, header.ignored),
+                lacks=of(generation, header.lacks),
             ),
             settings[generation],
         )
@@ -247,6 +251,7 @@ _COLUMNS = {
 
 def _by_generation(table: Table, header: Header, order: Sequence[str]) -> dict[str, Setting]:
     """Read the columns of a setting for each generation that has it."""
+    table.allows(*SETTING_WORDS, *SETTING_COLUMNS)
     defaults = table.by_generation("default", order, (bool, int, float, str, list))
     types = table.by_generation("type", order)
     columns = {
@@ -257,22 +262,13 @@ def _by_generation(table: Table, header: Header, order: Sequence[str]) -> dict[s
         generation: msgspec.structs.replace(
             setting, default=defaults.get(generation), type=types.get(generation, "any")
         )
-        for generation in _of_generations(order, table.text("since"), table.text("until"))
+        for generation in _from_to(table, order, table.text("since"), table.text("until"))
     }
 
 
-def _of_generations(order: Sequence[str], since: str | None, until: str | None) -> Sequence[str]:
-    """Return the generations from one to another, both included."""
-    first = order.index(since) if since else 0
-    last = order.index(until) if until else len(order) - 1
-    return order[first : last + 1]
-
-
-def _of(generation: str, rules: Iterable[Any], order: Sequence[str]) -> Iterator[Any]:
-    """Yield the rules that hold for a generation."""
-    for rule in rules:
-        if generation in _of_generations(order, rule.since, rule.until):
-            yield rule
+def _from_to(table: Table, order: Sequence[str], since: str | None, until: str | None) -> list[str]:
+    """Return the generations from one to another, both included; all of them without names."""
+    return expand(f"{since or order[0]} to {until or order[-1]}", order, table)
 
 
 def _placed(setting: Setting, header: Header) -> Setting:

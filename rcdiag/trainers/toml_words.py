@@ -135,10 +135,10 @@ class FindingWords:
     example: str = ""
     source: str = ""
     see: tuple[str, ...] = ()
-    # It is made where these conditions hold; without any of them by the trainer's code.
-    when: Conditions | None = None  # on settings, defaults filled in
-    where: Conditions | None = None  # on keys of the configuration file, by their full dotted name
+    # Without a message the trainer's code makes it, else it is made where these conditions hold.
     message: str = ""  # with settings in braces
+    when: Conditions  # on settings, defaults filled in
+    where: Conditions | None = None  # on keys of the configuration file, by their full dotted name
     remedy: str = ""  # what this finding advises, if it is more than `fix`
     evidence: tuple[str, ...] = ()  # settings
 
@@ -190,8 +190,8 @@ def read_settings(package: str) -> dict[str, SettingWords]:
             for name in also.names("names")
         }
     for table in file.tables():
-        table.allows(*_SETTING_WORDS, *SETTING_COLUMNS)
-        table = table.only(_SETTING_WORDS).filled(texts)
+        table.allows(*SETTING_WORDS, *SETTING_COLUMNS)
+        table = table.only(SETTING_WORDS).filled(texts)
         settings[table.name] = SettingWords(
             name=table.name,
             says=table.needed("says"),
@@ -204,7 +204,7 @@ def read_settings(package: str) -> dict[str, SettingWords]:
     return settings
 
 
-_SETTING_WORDS = ("says", "unit", "healthy", "example", "see", "generations")
+SETTING_WORDS = ("says", "unit", "healthy", "example", "see", "generations")
 # What else a setting has: see `rcdiag.trainers.settings_table`, which reads it.
 SETTING_COLUMNS = (
     *("default", "since", "until", "type", "choices", "null", "hint", "at", "write"),
@@ -242,7 +242,7 @@ def read_findings(package: str) -> dict[str, FindingWords]:
             slug=table.name,
             see=table.names("see"),
             evidence=table.names("evidence"),
-            when=table.converted("when", dict[str, Any]),
+            when=table.converted("when", dict[str, Any], {}),
             where=table.converted("where", dict[str, Any]),
             **texts,
         )
