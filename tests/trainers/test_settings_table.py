@@ -69,7 +69,10 @@ def test_generations_differ_in_settings_and_defaults(
             r"\[cap\]: `write`: .*unknown field `fct`",
         ),
         ('[cap]\nsays = "s"\nsince = "a-9"', r"\[cap\]: 'a-9 to a-3' names no generation"),
-        ('[header]\nlacks = [{ says = "veto" }]', r"\[header\]: `lacks`: .*missing.*`when`"),
+        (
+            '[header]\nlacks = [{ says = "veto" }]',
+            r"\[header\]: `lacks\[0\]`: missing required field `when`",
+        ),
         ('[header]\nhydra = 1\n[cap]\nsays = "s"', r"\[header\]: `hydra`: Expected `bool`"),
     ],
 )
