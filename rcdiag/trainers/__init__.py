@@ -1,9 +1,9 @@
 """The trainers whose corrections rcdiag computes, one folder for each.
 
-A folder holds all that a trainer is: `Trainer` definitions, one for each generation, with presets,
-metrics under the trainer's own keys, losses, config in and config out, and the words on keys and
-settings as TOML. To add a trainer: a folder, whose name
-stands in FOLDERS; a package of somebody else calls `TRAINERS.add(...)` for each generation.
+A folder has the trainer's tables as TOML (`settings.toml`: what each setting is, where it stands,
+how it is written) and its functions: `correction.py`, `metrics.py`, `losses.py`. Its `__init__`
+lists a `Trainer` for each generation. To add a trainer: a folder, and its name in FOLDERS; another
+package calls `TRAINERS.add(...)` for each generation.
 """
 
 from __future__ import annotations

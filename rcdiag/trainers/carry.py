@@ -1,7 +1,7 @@
-"""A correction of one trainer is carried over to the others: who has an equal, who a near one.
+"""Translate a correction of one trainer into the settings of the others, exactly or nearly.
 
-Near is what an equal of is written after one or two of the changes of CHANGES, each of which is
-said. A change that gives nothing else up than what it says is a line there.
+Where a trainer has no exact equivalent, one or two of CHANGES are made to the correction until it
+has one, and each change is named. To add a change: a function and its entry in CHANGES.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from rcdiag.trainers.trainer import Trainer
 
 
 class Carried(Struct, frozen=True):
-    """What another trainer has for a correction."""
+    """The settings of another trainer that come closest to a correction."""
 
     trainer: Trainer
-    settings: Emitted | None  # None: it has nothing near
-    differs: tuple[str, ...] = ()  # what a near one does otherwise; () for an equal
-    lacks: str = ""  # what an equal would need
+    settings: Emitted | None  # None: nothing comes close
+    differs: tuple[str, ...] = ()  # how their effect differs; () for an exact equivalent
+    lacks: str = ""  # what the trainer has no settings for, if there is no exact equivalent
 
     @property
     def equal(self) -> bool:
-        """Whether the same tokens keep the same weights."""
+        """Tell whether the same tokens are kept with the same weights."""
         return self.settings is not None and not self.differs
 
 
 class Change(Struct, frozen=True):
-    """A neighbour of a correction."""
+    """A change to a correction that keeps most of its effect."""
 
-    says: str  # what the neighbour does, after "where it"
-    of: Callable[[Correction], Correction | None]  # None where it does not apply
+    says: str  # how the changed correction differs, after "where it"
+    of: Callable[[Correction], Correction | None]  # None where there is nothing to change
 
 
 def _zeroing_rejects(correction: Correction) -> Correction | None:
@@ -116,7 +116,7 @@ CHANGES = (
 
 
 def named(text: str) -> tuple[Trainer, str]:
-    """Take `trainer:preset` apart, or say what it should be."""
+    """Return the trainer and the preset of `TRAINER:PRESET`."""
     name, colon, preset = text.partition(":")
     trainer = find_trainer(name)
     if not colon or preset not in trainer.presets:
@@ -129,7 +129,7 @@ def named(text: str) -> tuple[Trainer, str]:
 
 
 def carried(correction: Correction, source: Trainer) -> list[Carried]:
-    """Carry a correction over to the newest generation of every other trainer, in their order."""
+    """Translate a correction for the newest generation of every other trainer."""
     others = [trainer for trainer in families().values() if trainer.family != source.family]
     return [_carried(correction, trainer) for trainer in others]
 
@@ -147,7 +147,7 @@ def _carried(correction: Correction, trainer: Trainer) -> Carried:
 
 
 def _neighbours(correction: Correction) -> Iterator[tuple[Correction, tuple[str, ...]]]:
-    """Yield the correction itself, then what one change makes of it, then two."""
+    """Yield the correction unchanged, then with each change, then with each pair of changes."""
     for count in range(3):
         for changes in combinations(CHANGES, count):
             changed: Correction | None = correction

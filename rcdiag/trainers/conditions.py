@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rcdiag.errors import RcdiagError, did_you_mean
+
 Conditions = Mapping[str, Any]
 
 
@@ -23,6 +25,7 @@ def _one_of(value: Any, wanted: Any) -> bool:
 
 # Name of a test -> whether a value passes it.
 TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "is": _one_of,
     "null": lambda value, wanted: (value is None) == wanted,
     "on": lambda value, wanted: bool(value) == wanted,  # as Python's `if` takes it
     "not": lambda value, unwanted: not _one_of(value, unwanted),
@@ -44,10 +47,14 @@ def beyond(names: Any, known: Any) -> list[str]:
 
 def holds(when: Conditions, value_of: Callable[[str], Any]) -> bool:
     """Tell whether all conditions hold for the values of the names that they are about."""
-    return all(_passes(value_of(name), wanted) for name, wanted in when.items())
-
-
-def _passes(value: Any, wanted: Any) -> bool:
-    if isinstance(wanted, dict):
-        return all(TESTS[test](value, argument) for test, argument in wanted.items())
-    return _one_of(value, wanted)
+    for name, wanted in when.items():
+        tests = wanted if isinstance(wanted, dict) else {"is": wanted}
+        for test, argument in tests.items():
+            if test not in TESTS:
+                raise RcdiagError(
+                    f"a trainer's table tests `{name}` by `{test}`",
+                    hint=f"{did_you_mean(test, TESTS)}there are {', '.join(TESTS)}",
+                )
+            if not TESTS[test](value_of(name), argument):
+                return False
+    return True

@@ -1,4 +1,8 @@
-"""A correction is written as the settings of a trainer, to paste into its configuration."""
+"""Write a correction as a trainer's settings, as text to paste into its configuration.
+
+What is written is read back with the trainer's own `read` and compared with the correction, so that
+nothing is emitted that means something else.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from rcdiag.trainers.trainer import Refused, Trainer
 
 
 class Emitted(Struct, frozen=True):
-    """The settings of a trainer that do what a correction does."""
+    """Settings of a trainer that have the effect of a correction."""
 
     trainer: str  # its full name
     settings: dict[str, Value]  # by the trainer's own names
@@ -23,7 +27,7 @@ class Emitted(Struct, frozen=True):
 
 
 def writers() -> dict[str, Trainer]:
-    """Return the generations for which rcdiag can write settings, the newest of a trainer first."""
+    """Return the generations whose settings rcdiag can write, the newest of each trainer first."""
     able = [trainer for trainer in TRAINERS.values() if trainer.config.write is not None]
     order = list(dict.fromkeys(trainer.family for trainer in TRAINERS.values()))
     by_family = [
@@ -33,14 +37,14 @@ def writers() -> dict[str, Trainer]:
 
 
 def writer_names() -> list[str]:
-    """Return all names for which settings can be written; a bare trainer is its newest."""
+    """Return the names that `emit` takes; a trainer's name alone means its newest generation."""
     able = writers()
     newest = [family for family, trainer in families().items() if trainer.name in able]
     return list(dict.fromkeys([*newest, *able]))
 
 
 def on_sweep_page() -> list[str]:
-    """Return the names of the trainers whose settings the page of a sweep shows."""
+    """Return the trainers whose settings the page of a sweep shows."""
     names = {name: spoken_name(trainer) for name, trainer in writers().items()}
     return [
         spoken
@@ -50,9 +54,9 @@ def on_sweep_page() -> list[str]:
 
 
 def emit(correction: Correction, trainer: str) -> Emitted:
-    """Write the settings of `trainer` that keep the same tokens and give the same weights.
+    """Write settings of `trainer` that keep the same tokens and give them the same weights.
 
-    Raises RcdiagError with what the trainer lacks, and who has it, where there are none.
+    Inexpressible says what the trainer has no settings for, and its hint which trainers do.
     """
     chosen = find_trainer(trainer)
     if chosen.config.write is None:
@@ -69,7 +73,7 @@ def emit(correction: Correction, trainer: str) -> Emitted:
 
 
 def emitted(correction: Correction, trainer: Trainer) -> Emitted:
-    """The settings of a trainer; Inexpressible, with what it lacks alone, where there are none."""
+    """Write settings of a trainer; the message of Inexpressible is only what the trainer lacks."""
     written = _checked(correction, trainer)
     head = (
         f"rcdiag reads it with --trainer-config FILE --trainer {trainer.name}",
@@ -81,14 +85,14 @@ def emitted(correction: Correction, trainer: Trainer) -> Emitted:
 
 
 def _with_blocks(written: Written, trainer: Trainer) -> Written:
-    """Leave out what the settings of a block say by being there."""
+    """Leave out `block: true` where settings of that block are written, which imply it."""
     said = [name for name in trainer.config.blocks if written.settings.get(name) is True]
     settings = {name: value for name, value in written.settings.items() if name not in said}
     return Written(settings, written.comments)
 
 
 def other_ways(written: Emitted) -> list[str]:
-    """Say which settings the YAML leaves alone, and how a command line gives the same ones."""
+    """Name the settings that are not written, and give the same ones as overrides of Hydra."""
     trainer = TRAINERS[written.trainer]
     untouched = [name for name in trainer.settings if name not in written.settings]
     lines = [f"left as they are in your configuration: {', '.join(untouched)}"] if untouched else []
@@ -100,7 +104,7 @@ def other_ways(written: Emitted) -> list[str]:
 
 
 def expresses(trainer: Trainer, correction: Correction) -> bool:
-    """Tell whether the trainer has settings that do what the correction does."""
+    """Tell whether the trainer has settings with the effect of a correction."""
     try:
         _checked(correction, trainer)
     except Inexpressible:
@@ -109,7 +113,7 @@ def expresses(trainer: Trainer, correction: Correction) -> bool:
 
 
 def _checked(correction: Correction, trainer: Trainer) -> Written:
-    """Return the written settings, after they were read back as the trainer would."""
+    """Write settings, read them back as the trainer would, and return them if both are equal."""
     if trainer.config.write is None:
         raise Inexpressible("settings that rcdiag writes")
     written = trainer.config.write(correction)

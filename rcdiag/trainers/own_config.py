@@ -1,6 +1,7 @@
-"""A trainer's own configuration is read as it is: which trainer, which generation, which settings.
+"""Read a trainer's own configuration file: whose it is, and which settings of a correction it has.
 
-Files are YAML, JSON, TOML or a shell script with flags; see `rcdiag.trainers.settings_document`.
+Files are YAML, JSON, TOML or shell scripts with flags; `rcdiag.trainers.settings_document` parses
+them. Where the settings stand and which generation they are for is in the trainers' tables.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ class TrainerConfig(Struct, frozen=True):
 
 
 def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig:
-    """Read a whole trainer config, the part of it above the settings, or the settings alone."""
+    """Read a whole configuration, one of its blocks, or the settings of the correction alone.
+
+    Without `trainer` the generation that claims the file most surely is taken.
+    """
     document = Document.read(path)
     chosen, claim = _chosen(document, path) if trainer is None else (find_trainer(trainer), None)
     settings: Config = settings_in(document, chosen)
@@ -54,10 +58,10 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
 
 
 def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:
-    """Return the settings of a trainer that a document has, wherever they stand in it.
+    """Return the settings of the correction that a file has.
 
-    A block of nothing but settings of a correction is taken whole: one that the trainer does not
-    know is an error later, with the name that was meant. A command line has other flags as well.
+    A block that holds nothing but such settings is returned whole, names that the trainer does not
+    know included: these become an error with the name that was probably meant.
     """
     block = document.under(trainer.config.path)
     found: dict[str, Any] = {}
@@ -75,14 +79,14 @@ def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:
 
 
 def _as_claimed(document: Document, trainer: Trainer) -> Config:
-    """Return what a trainer may claim: its settings, or the block in which they would stand."""
+    """Return what the trainer's claims look at: its settings, or the block where they would be."""
     if trainer.config.places:
         return settings_in(document, trainer)
     return document.under(trainer.config.path)
 
 
 def _chosen(document: Document, path: Path) -> tuple[Trainer, Claim]:
-    """Choose the generation that claims the document most surely; the first of equals."""
+    """Return the generation with the highest certainty; of equals the first in the registry."""
     claims = [
         (trainer, claim)
         for trainer in TRAINERS.values()
@@ -109,7 +113,7 @@ def _is_of_some_trainer(block: Mapping[str, Any]) -> bool:
 
 
 def _is_bare(block: Mapping[str, Any], trainer: Trainer) -> bool:
-    """Tell whether a block holds nothing but settings of a correction, by their first words."""
+    """Tell whether every key of a block starts like a setting of the trainer, e.g. `rollout_`."""
     family = [other for other in TRAINERS.values() if other.family == trainer.family]
     words = {_first_word(name) for other in family for name in other.settings}
     return all(_first_word(str(name)) in words for name in block)
@@ -120,7 +124,7 @@ def _first_word(name: str) -> str:
 
 
 def _check_slips(document: Document, trainer: Trainer, settings: Config, path: Path) -> None:
-    """Refuse a key that is nearly a setting, beside one that is or in a block that holds some."""
+    """Refuse a key that looks like a misspelt setting, in a mapping that holds settings."""
     places = trainer.config.places
     if not places:
         return
@@ -145,7 +149,7 @@ def _check_slips(document: Document, trainer: Trainer, settings: Config, path: P
 
 
 def _check_variables(document: Document, settings: Config, path: Path) -> None:
-    """Refuse a setting of a script whose value only a run of it would tell."""
+    """Refuse a setting whose value is a shell variable that the script does not assign."""
     for name, value in settings.items() if document.format == "flags" else ():
         if isinstance(value, str) and VARIABLE.fullmatch(value):
             raise RcdiagError(
@@ -189,7 +193,7 @@ def _defaults(trainer: Trainer, settings: Config, path: Path) -> Finding:
 
 
 def _number_trap(settings: Config, written: Mapping[str, Any]) -> list[Finding]:
-    """Report `0.5_5`, which YAML reads as the number 0.55: underscores group its digits."""
+    """Report an unquoted `0.5_5`: YAML 1.1 lets underscores group digits and reads 0.55."""
     traps = []
     for name, value in settings.items():
         text = written.get(name)

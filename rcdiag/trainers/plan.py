@@ -1,4 +1,4 @@
-"""Names of presets and settings become the corrections that a command computes."""
+"""Turn presets and settings of a trainer into the corrections that a command computes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARITHMETICS: dict[str, type[np.floating]] = {"float64": np.float64, "float32": n
 
 
 class Plan(Struct, frozen=True):
-    """The corrections to compute, in a trainer's own settings and in canonical form."""
+    """The corrections to compute, each as the trainer's settings and in canonical form."""
 
     trainer: Trainer  # of all corrections that `others` does not name
     configs: Mapping[str, Config]  # name of the preset -> the trainer's settings
@@ -112,7 +112,7 @@ def plan_corrections(
 
 
 def _unknown_setting(trainer: Trainer, preset: str, config: Config, name: str) -> RcdiagError:
-    """Offer the setting of which the name is a slip, else the nearest that changes this preset."""
+    """Suggest the setting that was probably meant: one spelt alike, else one with an effect."""
     known = {key: value for key, value in config.items() if key in trainer.settings}
     acting = [key for key in trainer.settings if _acts(trainer, known, key, config[name])]
     near = nearest(name, trainer.settings, likeness=0.8) or nearest(name, acting)
@@ -123,7 +123,7 @@ def _unknown_setting(trainer: Trainer, preset: str, config: Config, name: str) -
 
 
 def _acts(trainer: Trainer, config: Config, name: str, value: Any) -> bool:
-    """Tell whether a setting of this value makes another correction of a configuration."""
+    """Tell whether setting `name` to `value` changes the correction."""
     settings = {**trainer.settings, **config}
     try:
         return trainer.read({**settings, name: value}) != trainer.read(settings)

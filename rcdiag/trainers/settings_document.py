@@ -1,8 +1,8 @@
-"""A trainer's configuration file becomes one tree of settings: YAML, JSON, TOML or shell flags.
+"""Parse a trainer's configuration file, YAML, JSON, TOML or shell flags, into nested mappings.
 
-Keys may be nested or dotted, and dashes in them are underscores, as trainers' own parsers have it.
-The format is told from the text, whatever the file is called. YAML whose `defaults` name other YAML
-files stands on these, as NeMo-RL has it (commit 7ea279ab, nemo_rl/utils/config.py,
+Keys may be nested or dotted, and dashes in them become underscores, as in trainers' own parsers.
+The format is detected from the text, not from the file's name. YAML may name base files under
+`defaults`, which it overrides, as in NeMo-RL (commit 7ea279ab, nemo_rl/utils/config.py,
 `load_config_with_inheritance`).
 """
 
@@ -23,7 +23,7 @@ from rcdiag.trainers.shell_variables import with_values
 from rcdiag.trainers.yaml_text import DEEPEST, LONGEST, read_yaml
 
 Format = Literal["yaml", "toml", "flags"]
-MOST_BASES = 20  # files that stand on one another
+MOST_BASES = 20  # base files of base files
 
 
 class _Missing:
@@ -51,12 +51,12 @@ class Document(Struct, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> Document:
-        """Read a file with those that it stands on, or refuse it with what it would have to be."""
+        """Read a file and its base files."""
         return cls._on_bases(path, ())
 
     @classmethod
     def _on_bases(cls, path: Path, above: tuple[Path, ...]) -> Document:
-        """Read a file; `above` are those that led to it."""
+        """Read a file; `above` are the files that named it as their base."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -82,7 +82,7 @@ class Document(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str, path: Path) -> Document:
-        """Tell the format from the text: TOML, else YAML or JSON, else flags of a command line."""
+        """Detect the format of a text: TOML, else YAML or JSON, else flags of a command line."""
         try:
             return cls._parsed(text)
         except RecursionError as error:
@@ -185,7 +185,7 @@ def _mappings(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _bases(document: Document) -> list[str]:
-    """Return the YAML files that a configuration stands on; Hydra's own names have no ending."""
+    """Return the base files that `defaults` names; names without an ending are Hydra's groups."""
     named = document.tree.get("defaults")
     names = [named] if isinstance(named, str) else named
     if document.format != "yaml" or not isinstance(names, list):
@@ -194,9 +194,9 @@ def _bases(document: Document) -> list[str]:
 
 
 def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a file's settings over those of one that it stands on.
+    """Return the settings of a base file, overridden by a file's own.
 
-    A mapping with `_override_` takes the place of the other one; `???` waits for a value.
+    A mapping with `_override_` replaces the base's mapping; `???` keeps the base's value.
     """
     merged = dict(base)
     for key, value in own.items():

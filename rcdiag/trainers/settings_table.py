@@ -13,15 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 import msgspec
+from msgspec import field
+from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.losses.settings import LossSetting
 from rcdiag.trainers.conditions import Conditions
 from rcdiag.trainers.settings_text import Form
-from rcdiag.trainers.toml_words import Table, TomlFile, read_generations
+from rcdiag.trainers.toml_words import (
+    Also,
+    SettingWords,
+    Table,
+    TomlFile,
+    Words,
+    expand,
+    read_generations,
+    spread,
+)
 
 Config = Mapping[str, Any]
 Names = str | tuple[str, ...]
@@ -36,10 +47,12 @@ class NotComputed(Refused):
     """Settings that the trainer takes, and that need what no table has."""
 
 
-class Write(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Write(Words, frozen=True, kw_only=True):
     """How a setting is written where some conditions hold."""
 
-    when: Conditions = {}  # on the facts of a correction: see `rcdiag.trainers.writing`
+    when: Conditions = field(
+        default_factory=dict
+    )  # on the facts of a correction: see `rcdiag.trainers.writing`
     value: Any = msgspec.UNSET  # it is written as this value,
     null: bool = False  # as null,
     text: str = ""  # as this text with facts in braces,
@@ -48,7 +61,7 @@ class Write(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     comment: str = ""  # above the setting
 
 
-class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Setting(Words, frozen=True, kw_only=True):
     """A setting of one generation of a trainer."""
 
     name: str
@@ -128,17 +141,17 @@ class Settings(Mapping[str, Any]):
         return len(self._values)
 
 
-class Ignored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Ignored(Words, frozen=True, kw_only=True):
     """Settings that the trainer takes and does nothing with, under conditions on its settings."""
 
     says: str  # one sentence, or one for each of `settings`, as {name}, that is not the default
-    when: Conditions = {}
+    when: Conditions = field(default_factory=dict)
     settings: tuple[str, ...] = ()
     since: str = ""
     until: str = ""
 
 
-class Lack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Lack(Words, frozen=True, kw_only=True):
     """Corrections that the trainer has no settings for, by conditions on their facts."""
 
     says: str  # what it lacks, after "TRAINER has no"; may hold facts in braces, and {odd}
@@ -147,36 +160,39 @@ class Lack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     until: str = ""
 
 
-class Implied(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A setting that a file does not name and that others in the file imply."""
-
-    setting: str
-    value: Any
-    by: tuple[str, ...]  # the settings, any of which implies it
-    finding: str  # the slug of the finding that says so
-
-
-class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Chosen(Words, frozen=True, kw_only=True):
     """Where a file chooses one word of several, and what rcdiag calls each of them."""
 
     at: Names
-    words: dict[str, str] = {}  # the trainer's word -> rcdiag's name
+    words: dict[str, str] = field(default_factory=dict)  # the trainer's word -> rcdiag's name
     same: tuple[str, ...] = ()  # words that are rcdiag's names; "*" is every policy loss
     what: str = ""  # in the error on another word: "a policy loss"; "": another word says nothing
 
 
-class LossColumns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LossColumns(Words, frozen=True, kw_only=True):
     """Where a file says which policy loss an update takes: dotted names, found at any depth."""
 
     loss: Chosen | None = None
     aggregation: Chosen | None = None
     scale_factor: Names = ()
     # By rcdiag's names of a loss's settings. Of several names the first counts that is set.
-    numbers: dict[str, Names] = {}
-    values: dict[str, Names] = {}  # words and switches
+    numbers: dict[str, Names] = field(default_factory=dict)
+    values: dict[str, Names] = field(default_factory=dict)  # words and switches
 
 
-class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LossSettingRow(Words, frozen=True, kw_only=True):
+    """A setting of policy losses that the trainer alone has: the fields of a `LossSetting`."""
+
+    says: str
+    default: float | str | bool | None = None
+    above: float | None = None
+    choices: tuple[str, ...] = ()
+    can_be_off: bool = False
+    example: str | None = None
+    see: tuple[str, ...] = ()
+
+
+class Header(Words, frozen=True, kw_only=True):
     """What holds for all settings of a trainer together."""
 
     path: str = ""  # the dotted name of the block in which settings without `at` stand
@@ -186,11 +202,28 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     form: Form = "yaml"  # in which settings are written
     needs: tuple[str, ...] = ()  # what a user has to set as well, in words
     hydra: bool = False  # the command line takes settings as `path.name=value`
-    whole: tuple[str, ...] = ()  # keys of a file that is this trainer's though it sets nothing
-    implied: tuple[Implied, ...] = ()
     ignored: tuple[Ignored, ...] = ()
     lacks: tuple[Lack, ...] = ()
     loss: LossColumns = LossColumns()
+    loss_settings: dict[str, LossSettingRow] = field(default_factory=dict)
+    texts: dict[str, str] = field(
+        default_factory=dict
+    )  # for words: see `rcdiag.trainers.toml_words`
+    also: Also | None = None  # settings that another trainer has as well
+
+
+class _Columns(Words, frozen=True, kw_only=True):
+    """The columns of a setting as they stand in the file."""
+
+    default: Any = None
+    since: str = ""
+    until: str = ""
+    type: Type | dict[str, Type] = "any"
+    choices: tuple[Any, ...] = ()
+    null: bool = False
+    hint: str = ""
+    at: tuple[str, ...] = ()
+    write: Write | tuple[Write, ...] = ()
 
 
 class SettingsTable(msgspec.Struct, frozen=True):
@@ -211,26 +244,30 @@ class SettingsTable(msgspec.Struct, frozen=True):
 def read_tables(package: str) -> dict[str, SettingsTable]:
     """Return the table of each generation of the trainer in `package`, the oldest first."""
     file, order = TomlFile.read(package, "settings.toml"), list(read_generations(package))
-    own = file.table("header")
-    names = [name for name in Header.__struct_fields__ if name in own.fields]
-    header = Header(**{name: own.converted(name, _TYPES[name]) for name in names})
+    top = file.table("header")
+    header = top.as_a(Header)
     settings: dict[str, dict[str, Setting]] = {generation: {} for generation in order}
-    if "also" in own.fields:  # settings and parts of the header that another trainer has as well
-        also = own.sub("also")
-        ((_, other),) = read_tables(also.needed("package")).items()
-        shared = {name: getattr(other.header, name) for name in also.names("header")}
-        header = msgspec.structs.replace(header, **shared)
-        for name in also.names("names"):
+    if (also := header.also) is not None:
+        ((_, other),) = read_tables(also.package).items()
+        header = replace(header, **{name: getattr(other.header, name) for name in also.header})
+        for name in also.names:
             settings[order[-1]][name] = _placed(other.settings[name], header)
     for table in file.tables():
         for generation, setting in _by_generation(table, header, order).items():
             settings[generation][table.name] = setting
+
+    def of(generation: str, rules: Iterable[Any]) -> tuple[Any, ...]:
+        """Return the rules that hold for a generation."""
+        return tuple(
+            rule for rule in rules if generation in _from_to(top, order, rule.since, rule.until)
+        )
+
     return {
         generation: SettingsTable(
-            msgspec.structs.replace(
+            replace(
                 header,
-                ignored=tuple(_of(generation, header.ignored, order)),
-                lacks=tuple(_of(generation, header.lacks, order)),
+                ignored=of(generation, header.ignored),
+                lacks=of(generation, header.lacks),
             ),
             settings[generation],
         )
@@ -238,57 +275,42 @@ def read_tables(package: str) -> dict[str, SettingsTable]:
     }
 
 
-_TYPES = get_type_hints(Header)
-_BY_GENERATION = ("default", "type")
-_COLUMNS = {
-    name: kind for name, kind in get_type_hints(Setting).items() if name not in _BY_GENERATION
-}
-
-
 def _by_generation(table: Table, header: Header, order: Sequence[str]) -> dict[str, Setting]:
     """Read the columns of a setting for each generation that has it."""
-    defaults = table.by_generation("default", order, (bool, int, float, str, list))
-    types = table.by_generation("type", order)
-    columns = {
-        name: table.converted(name, kind) for name, kind in _COLUMNS.items() if name in table.fields
-    }
-    setting = _placed(Setting(**{"name": table.name, **columns}), header)
+    row = table.without(SettingWords.__struct_fields__).as_a(_Columns)
+    defaults, types = spread(row.default, order, table), spread(row.type, order, table)
     return {
-        generation: msgspec.structs.replace(
-            setting, default=defaults.get(generation), type=types.get(generation, "any")
+        generation: _placed(
+            Setting(
+                name=table.name,
+                default=defaults.get(generation),
+                type=types.get(generation, "any"),
+                choices=row.choices,
+                null=row.null,
+                hint=row.hint,
+                at=row.at,
+                write=row.write,
+            ),
+            header,
         )
-        for generation in _of_generations(order, table.text("since"), table.text("until"))
+        for generation in _from_to(table, order, row.since, row.until)
     }
 
 
-def _of_generations(order: Sequence[str], since: str | None, until: str | None) -> Sequence[str]:
-    """Return the generations from one to another, both included."""
-    first = order.index(since) if since else 0
-    last = order.index(until) if until else len(order) - 1
-    return order[first : last + 1]
-
-
-def _of(generation: str, rules: Iterable[Any], order: Sequence[str]) -> Iterator[Any]:
-    """Yield the rules that hold for a generation."""
-    for rule in rules:
-        if generation in _of_generations(order, rule.since, rule.until):
-            yield rule
+def _from_to(table: Table, order: Sequence[str], since: str, until: str) -> list[str]:
+    """Return the generations from one to another, both included; all of them without names."""
+    return expand(f"{since or order[0]} to {until or order[-1]}", order, table)
 
 
 def _placed(setting: Setting, header: Header) -> Setting:
     """Return a setting with its name in the place of {name} in the dotted names."""
     at = tuple(place.format(name=setting.name) for place in setting.at or header.at)
-    return msgspec.structs.replace(setting, at=at)
+    return replace(setting, at=at)
 
 
-@cache
 def read_loss_settings(package: str) -> dict[str, LossSetting]:
     """Return the settings of policy losses that the trainer alone has, by their names."""
-    header = TomlFile.read(package, "settings.toml").table("header")
-    found = {}
-    for table in header.sub("loss_settings").subs():
-        table.allows("says", "default", "above", "choices", "can_be_off", "example", "see")
-        lists = {field: table.names(field) for field in ("choices", "see")}
-        fields = {"default": None, **table.fields, **lists}
-        found[table.name] = LossSetting(name=table.name, **fields)
-    return found
+    rows = TomlFile.read(package, "settings.toml").table("header").as_a(Header).loss_settings
+    return {
+        name: LossSetting(name=name, **msgspec.structs.asdict(row)) for name, row in rows.items()
+    }

@@ -1,4 +1,4 @@
-"""Settings are written as a trainer reads them: YAML, TOML or flags, with comments."""
+"""Write settings in the format that a trainer reads: YAML, TOML or flags, with comments."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ BELOW_ALL, ABOVE_ALL = 1e-9, 1e9
 
 
 class Inexpressible(RcdiagError):
-    """A correction for which a trainer has no settings; the message names what it lacks."""
+    """A trainer has no settings for a correction; the message names what it lacks."""
 
 
 class Written(Struct, frozen=True):
-    """Settings in a trainer's own names, with comments on some of them."""
+    """Settings by the trainer's names, with comments on some of them."""
 
     settings: dict[str, Value] = field(default_factory=dict)
     comments: dict[str, str] = field(default_factory=dict)  # above the setting of that name

@@ -1,4 +1,4 @@
-"""Variables of a shell script stand for what the script itself gives them; nothing is run."""
+"""Replace variables of a shell script by the values that the script assigns; nothing is run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _USED = re.compile(
     r"\$(?:(?P<plain>[A-Za-z_]\w*)|\{(?P<name>\w+)(?::?[-=](?P<default>[^{}\n]*))?\})"
 )
 VARIABLE = re.compile(r"\$(?:\w+|\{[^{}]*\})")  # of which no value is known
-DEEPEST = 8  # variables that stand for one another
+DEEPEST = 8  # variables whose values are variables
 
 
 def with_values(script: str) -> str:
-    """Return a script without comments with the values of its variables in their places.
+    """Return a script, which has no comments, with its variables replaced by their values.
 
-    A variable stays as it is where the script gives it two values, or one that a command would have
-    to be run for. One that the environment may give has the default that is written.
+    A variable stays where the script assigns it two values, or the output of a command. One that
+    the environment may set gets the default that is written.
     """
     values: dict[str, set[str]] = {}
     for found in (*_ASSIGNED.finditer(script), *_DEFAULT.finditer(script)):

@@ -1,10 +1,11 @@
-"""TOML files beside a trainer's code say what its keys and settings mean.
+"""TOML files beside a trainer's code: what it logs, what its settings mean, its own words.
 
 A trainer's package holds these files, with one table for each thing that has a name:
 
 - `generations.toml`: a table for each generation of the trainer, the oldest first, with
-  `released`, `place` (where its settings stand in its own config), `says` and `source`.
-  `[header]` may list `renamed_presets`: the names that one preset had, the oldest first.
+  `released`, `place` (where its settings stand in its own config), `says`, `source`, and `claims`:
+  rules by which a configuration file is recognised as its own (`ClaimRule`). `[header]` may list
+  `renamed_presets`: the names that one preset had, the oldest first.
 - `keys.toml`: a table for each number that the trainer logs, by its name without prefix. Only
   `says` must be there. `logged_by` names the generations that log the key (without it, all),
   `detail` what holds in each of them, the sub-table `generations` what differs between them, and
@@ -13,19 +14,19 @@ A trainer's package holds these files, with one table for each thing that has a 
   the number if not among the trainer's metrics. `[header]` has the `families` of keys: their
   prefix by generation, and what holds for each key of the family. A key that names no `family`
   is of the first one. `loggers` are what the trainer's logger may put before any key.
-- `settings.toml`: a table for each setting, with `says` and, where they differ, `generations`.
+- `settings.toml`: a table for each setting, with `says` and, where they differ, `generations`; and
+  the columns that `rcdiag.trainers.settings_table` reads.
 - `terms.toml`: a table for what the trainer calls a name that rcdiag explains: a policy loss, an
   aggregation, a setting of a loss, a word of the glossary. `says` is a text, or a sub-table by
   generation; `numbers` is what comes out on the example of the name. A table may be of several
   names, separated by commas. The file may be missing.
 
-- `findings.toml`: a table for each finding that the trainer's code makes of its settings, by slug,
-  with `severity` (error, warning, note), `asks`, `says`, `fix`, and possibly `example`, `source`
-  and `see`. The file may be missing.
+- `findings.toml`: a table for each finding on settings of the trainer, by slug, with the fields of
+  `FindingWords`. The file may be missing.
 
 Where two trainers share code, `[header.also]` of `keys.toml` names the other's `package` and the
-`families` of its keys that this one logs as well, and that of `settings.toml` the `names` of its
-settings; the other trainer has one generation then.
+`families` of its keys that this one logs as well; that of `settings.toml` the `names` of its
+settings, and the fields of its `header` that hold here too. The other trainer has one generation.
 
 A trainer that is one module has no files beside it. Its module then has `WORDS`, one TOML text
 with the tables `generations`, `keys`, `settings`, `terms` and `findings`; each holds what the file
@@ -44,19 +45,25 @@ import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import field
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers.claims import ClaimRule
 from rcdiag.trainers.conditions import Conditions
 
+Texts = Mapping[str, str]
+T = TypeVar("T")
 
-class GenerationWords(Struct, frozen=True, kw_only=True):
+
+class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of a table. One that it does not know, or that has another type, is refused."""
+
+
+class GenerationWords(Words, frozen=True, kw_only=True):
     """One generation of a trainer: when it came out and where its settings stand."""
 
     name: str
@@ -69,14 +76,14 @@ class GenerationWords(Struct, frozen=True, kw_only=True):
     on_sweep_page: bool = False  # beside the newest generation of each trainer
 
 
-class KeyWords(Struct, frozen=True, kw_only=True):
+class KeyWords(Words, frozen=True, kw_only=True):
     """The words on one key that a trainer logs, by generation in the trainer's order."""
 
     name: str  # without prefix
     says: str
     family: str
-    names: Mapping[str, str]  # generation -> the key as it is logged; only those that log it
-    generations: Mapping[str, str]  # generation -> what holds there, "" for nothing in particular
+    names: Texts  # generation -> the key as it is logged; only those that log it
+    generations: Texts  # generation -> what holds there, "" for nothing in particular
     note: str | None = None  # what holds for each key of the family
     formula: str | None = None
     direction: str | None = None
@@ -84,7 +91,7 @@ class KeyWords(Struct, frozen=True, kw_only=True):
     healthy: str | None = None
     example: str | None = None  # what the numbers are computed on, or a command
     numbers: Mapping[str, float]  # generation -> the key's value on the example
-    losses: Mapping[str, str]  # policy loss -> its formula
+    losses: Texts  # policy loss -> its formula
     result: str | None = None  # where rcdiag has the number if not in the trainer's metrics
     see: tuple[str, ...] = ()
     pattern: str | None = None  # the name of the table if that holds a placeholder
@@ -99,27 +106,27 @@ class KeyWords(Struct, frozen=True, kw_only=True):
         )
 
 
-class SettingWords(Struct, frozen=True, kw_only=True):
+class SettingWords(Words, frozen=True, kw_only=True):
     """The meaning of a trainer's setting. `generations` are in the trainer's order."""
 
     name: str
     says: str
-    generations: Mapping[str, str]  # generation -> what differs there
+    generations: Texts = field(default_factory=dict)  # generation -> what differs there
     unit: str | None = None
     healthy: str | None = None
     example: str | None = None
     see: tuple[str, ...] = ()
 
 
-class TermWords(Struct, frozen=True, kw_only=True):
+class TermWords(Words, frozen=True, kw_only=True):
     """A trainer's own word for a name that rcdiag explains, by generation, in order."""
 
     name: str
-    says: Mapping[str, str]
+    says: Texts
     numbers: Mapping[str, float]  # generation -> what comes out on the example of the name
 
 
-class FindingWords(Struct, frozen=True, kw_only=True):
+class FindingWords(Words, frozen=True, kw_only=True):
     """A finding on the settings of a trainer: what it means, and when it is made."""
 
     slug: str
@@ -130,42 +137,84 @@ class FindingWords(Struct, frozen=True, kw_only=True):
     example: str = ""
     source: str = ""
     see: tuple[str, ...] = ()
-    # It is made where these conditions hold; without any of them by the trainer's code.
-    when: Conditions | None = None  # on settings, defaults filled in
-    where: Conditions | None = None  # on keys of the configuration file, by their full dotted name
+    # Without a message the trainer's code makes it, else it is made where these conditions hold.
     message: str = ""  # with settings in braces
+    when: Conditions = field(default_factory=dict)  # on settings, defaults filled in
+    where: Conditions | None = None  # on keys of the configuration file, by their full dotted name
     remedy: str = ""  # what this finding advises, if it is more than `fix`
     evidence: tuple[str, ...] = ()  # settings
+
+
+class _KeyRow(Words, frozen=True, kw_only=True):
+    """The table of a key as it stands in the file."""
+
+    says: str
+    formula: str | None = None
+    direction: str | None = None
+    unit: str | None = None
+    healthy: str | None = None
+    example: str | None = None
+    numbers: float | dict[str, float] = field(default_factory=dict)
+    see: tuple[str, ...] = ()
+    family: str = ""
+    logged_by: str = ""
+    detail: str = ""
+    generations: dict[str, str] = field(default_factory=dict)
+    losses: dict[str, str] = field(default_factory=dict)
+    result: str | None = None
+
+
+class _Family(Words, frozen=True, kw_only=True):
+    """What the keys of one family share."""
+
+    prefix: str | dict[str, str]
+    logged_by: str = ""
+    direction: str | None = None
+    note: str | None = None
+
+
+class Also(Words, frozen=True, kw_only=True):
+    """What another trainer has that this one has as well."""
+
+    package: str
+    families: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    header: tuple[str, ...] = ()
+
+
+class _KeysHeader(Words, frozen=True, kw_only=True):
+    families: dict[str, _Family] = field(default_factory=dict)
+    loggers: tuple[str, ...] = ()
+    # Name of a placeholder -> a value of it -> the texts of that value.
+    placeholders: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    also: Also | None = None
+
+
+class _TermRow(Words, frozen=True, kw_only=True):
+    says: str | dict[str, str]
+    numbers: float | dict[str, float] = field(default_factory=dict)
+
+
+class _GenerationsHeader(Words, frozen=True, kw_only=True):
+    renamed_presets: tuple[tuple[str, ...], ...] = ()
 
 
 @cache
 def read_generations(package: str) -> dict[str, GenerationWords]:
     """Return the generations of the trainer in `package`, the oldest first."""
-    file = TomlFile.read(package, "generations.toml")
-    file.table("header").allows("renamed_presets")
-    generations = {}
-    for table in file.tables():
-        texts = {field: table.needed(field) for field in ("says", "released", "place", "source")}
-        table.allows(*texts, "claims", "written", "on_sweep_page")
-        generations[table.name] = GenerationWords(
-            name=table.name,
-            **texts,
-            claims=table.converted("claims", tuple[ClaimRule, ...], ()),
-            written=table.converted("written", bool, True),
-            on_sweep_page=table.converted("on_sweep_page", bool, False),
-        )
-    return generations
+    tables = TomlFile.read(package, "generations.toml").tables()
+    return {table.name: table.as_a(GenerationWords, name=table.name) for table in tables}
 
 
 @cache
 def read_renamed_presets(package: str) -> dict[str, tuple[str, ...]]:
     """Return the other names that a preset has in other generations, by each name."""
-    header = TomlFile.read(package, "generations.toml").table("header")
-    chains = header.fields.get("renamed_presets", [])
-    if not isinstance(chains, list) or not all(map(_is_names, chains)):
-        raise header.error("`renamed_presets` is not a list of lists of names")
+    header = TomlFile.read(package, "generations.toml").table("header").as_a(_GenerationsHeader)
     return {
-        name: tuple(other for other in chain if other != name) for chain in chains for name in chain
+        name: tuple(other for other in chain if other != name)
+        for chain in header.renamed_presets
+        for name in chain
     }
 
 
@@ -174,186 +223,122 @@ def read_settings(package: str) -> dict[str, SettingWords]:
     """Return what the settings of the trainer in `package` mean, by their names."""
     file, order = TomlFile.read(package, "settings.toml"), list(read_generations(package))
     header = file.table("header")
-    texts = header.sub("texts").texts() if "texts" in header.fields else {}
+    texts = header.part("texts", dict[str, str], {})
     settings = {}
-    if "also" in header.fields:
-        also = header.sub("also")
-        also.allows("package", "names", "header")
-        others = read_settings(also.needed("package"))
+    if (also := header.part("also", Also)) is not None:
+        others = read_settings(also.package)
         settings = {
-            name: replace(others[name], generations=dict.fromkeys(order, ""))
-            for name in also.names("names")
+            name: replace(others[name], generations=dict.fromkeys(order, "")) for name in also.names
         }
-    for table in file.tables():
-        table.allows(*_SETTING_WORDS, *SETTING_COLUMNS)
-        table = table.only(_SETTING_WORDS).filled(texts)
-        settings[table.name] = SettingWords(
-            name=table.name,
-            says=table.needed("says"),
-            unit=table.text("unit"),
-            healthy=table.text("healthy"),
-            example=table.text("example"),
-            see=table.names("see"),
-            generations=table.by_generation("generations", order),
-        )
+    for table in file.tables():  # of whose other fields `settings_table` knows
+        row = table.only(SettingWords.__struct_fields__).filled(texts)
+        words = row.as_a(SettingWords, name=table.name)
+        settings[table.name] = replace(words, generations=spread(words.generations, order, table))
     return settings
-
-
-_SETTING_WORDS = ("says", "unit", "healthy", "example", "see", "generations")
-# What else a setting has: see `rcdiag.trainers.settings_table`, which reads it.
-SETTING_COLUMNS = (
-    *("default", "since", "until", "type", "choices", "null", "hint", "at", "write"),
-)
 
 
 @cache
 def read_terms(package: str) -> dict[str, TermWords]:
     """Return what the trainer in `package` calls the names that rcdiag explains."""
-    file, order = (
-        TomlFile.read(package, "terms.toml", needed=False),
-        list(read_generations(package)),
-    )
+    file, order = TomlFile.read(package, "terms.toml", True), list(read_generations(package))
     terms = {}
     for table in file.tables():
-        table.allows("says", "numbers")
-        says = table.by_generation("says", order)
-        numbers = table.by_generation("numbers", order, (int, float))
-        for name in table.name.split(","):
-            terms[name.strip()] = TermWords(name=name.strip(), says=says, numbers=numbers)
+        row = table.as_a(_TermRow)
+        says, numbers = spread(row.says, order, table), spread(row.numbers, order, table)
+        for name in map(str.strip, table.name.split(",")):
+            terms[name] = TermWords(name=name, says=says, numbers=numbers)
     return terms
 
 
 @cache
 def read_findings(package: str) -> dict[str, FindingWords]:
-    """Return what the findings of the trainer in `package` on its settings mean, by slug."""
-    fields = ("severity", "asks", "says", "fix", "example", "source", "message", "remedy")
-    findings = {}
-    for table in TomlFile.read(package, "findings.toml", needed=False).tables():
-        table.allows(*fields, "see", "when", "where", "evidence")
-        texts = {field: table.text(field) or "" for field in fields}
-        for field in ("severity", "asks", "says", "fix"):
-            table.needed(field)
-        findings[table.name] = FindingWords(
-            slug=table.name,
-            see=table.names("see"),
-            evidence=table.names("evidence"),
-            when=table.converted("when", dict[str, Any]),
-            where=table.converted("where", dict[str, Any]),
-            **texts,
-        )
-    return findings
+    """Return the findings on settings of the trainer in `package`, by slug."""
+    tables = TomlFile.read(package, "findings.toml", True).tables()
+    return {table.name: table.as_a(FindingWords, slug=table.name) for table in tables}
 
 
 @cache
 def read_keys(package: str) -> dict[str, KeyWords]:
     """Return what the trainer in `package` logs, by key without prefix; placeholders are filled."""
     file, order = TomlFile.read(package, "keys.toml"), list(read_generations(package))
-    header = file.table("header")
-    header.allows("families", "loggers", "placeholders", "texts", "also")
-    families = {family.name: family for family in header.sub("families").subs()}
-    for family in families.values():
-        family.allows("prefix", "logged_by", "direction", "note")
-    own = {
-        words.name: words
-        for table in file.tables()
-        for filled, pattern in _fillings(table, header)
-        for words in [_key(filled, pattern, header, families, order)]
-    }
-    return {**_keys_of_another(header, order), **own}
+    header = file.table("header").as_a(_KeysHeader)
+    keys = {} if header.also is None else _keys_of_another(header.also, header.loggers, order)
+    for table in file.tables():
+        for filled, pattern in _fillings(table, header):
+            keys[filled.name] = _key(filled, pattern, header, order)
+    return keys
 
 
-def _keys_of_another(header: Table, order: Sequence[str]) -> dict[str, KeyWords]:
+def _keys_of_another(
+    also: Also, loggers: tuple[str, ...], order: Sequence[str]
+) -> dict[str, KeyWords]:
     """Return the keys of families that another trainer logs under the same names."""
-    if "also" not in header.fields:
-        return {}
-    also = header.sub("also")
-    also.allows("package", "families")
-    chosen, loggers = also.names("families"), header.names("loggers")
     keys = {}
-    for words in read_keys(also.needed("package")).values():
-        if words.family in chosen:
+    for words in read_keys(also.package).values():
+        if words.family in also.families:
             (name,) = set(words.names.values())
             (detail,) = set(words.generations.values())
-            numbers = dict.fromkeys(order, *words.numbers.values()) if words.numbers else {}
             keys[words.name] = replace(
                 words,
                 names=dict.fromkeys(order, name),
                 generations=dict.fromkeys(order, detail),
-                numbers=numbers,
+                numbers=dict.fromkeys(order, *words.numbers.values()) if words.numbers else {},
                 loggers=loggers,
             )
     return keys
 
 
-_KEY_FIELDS = (
-    *("says", "formula", "direction", "unit", "healthy", "example", "numbers", "see"),
-    *("family", "logged_by", "detail", "generations", "losses", "result"),
-)
-
-
-def _fillings(table: Table, header: Table) -> Iterator[tuple[Table, str | None]]:
+def _fillings(table: Table, header: _KeysHeader) -> Iterator[tuple[Table, str | None]]:
     """Yield a table with its placeholders filled, once for each value, and its name before."""
-    table.allows(*_KEY_FIELDS)
-    texts = header.sub("texts").texts()
-    for placeholder in header.sub("placeholders").subs():
-        if f"{{{placeholder.name}}}" not in table.name:
+    for placeholder, values in header.placeholders.items():
+        if f"{{{placeholder}}}" not in table.name:
             continue
-        numbers = table.sub("numbers").fields
-        if strange := numbers.keys() - placeholder.fields.keys():
-            raise table.error(f"`numbers` has {min(strange)!r}, no value of {placeholder.name}")
-        rest = {field: content for field, content in table.fields.items() if field != "numbers"}
-        for value in placeholder.subs():
-            own = {"numbers": numbers[value.name]} if value.name in numbers else {}
-            filled = {**texts, **value.texts(), placeholder.name: value.name}
-            yield Table(table.file, table.name, rest | own).filled(filled), table.name
+        numbers = table.part("numbers", dict[str, Any], {})
+        if strange := numbers.keys() - values.keys():
+            raise table.error(f"`numbers` has {min(strange)!r}, no value of {placeholder}")
+        for value, texts in values.items():
+            own = {"numbers": numbers[value]} if value in numbers else {}
+            of_value = Table(table.file, table.name, {**table.without(["numbers"]).fields, **own})
+            yield of_value.filled({**header.texts, **texts, placeholder: value}), table.name
         return
-    yield table.filled(texts), None
+    yield table.filled(header.texts), None
 
 
-def _key(
-    table: Table,
-    pattern: str | None,
-    header: Table,
-    families: Mapping[str, Table],
-    order: Sequence[str],
-) -> KeyWords:
-    name = table.text("family") or next(iter(families), "")
-    if name not in families:
-        raise table.error(f"`family` is {name!r}", f"one of {', '.join(families)}")
-    family = families[name]
-    named = table.text("logged_by") or family.text("logged_by")
+def _key(table: Table, pattern: str | None, header: _KeysHeader, order: Sequence[str]) -> KeyWords:
+    row = table.as_a(_KeyRow)
+    name = row.family or next(iter(header.families), "")
+    if name not in header.families:
+        raise table.error(f"`family` is {name!r}", f"one of {', '.join(header.families)}")
+    family = header.families[name]
+    named = row.logged_by or family.logged_by
     logged_by = expand(named, order, table) if named else list(order)
-    prefixes = family.by_generation("prefix", order)
-    own, detail = table.by_generation("generations", order), table.text("detail")
+    prefixes, own = spread(family.prefix, order, table), spread(row.generations, order, table)
     if strange := [generation for generation in own if generation not in logged_by]:
         raise table.error(f"`generations` has {strange[0]}, which does not log the key")
     return KeyWords(
         name=table.name,
-        says=table.needed("says"),
-        family=family.name,
+        says=row.says,
+        family=name,
         names={generation: prefixes.get(generation, "") + table.name for generation in logged_by},
         generations={
-            generation: "; ".join(filter(None, [detail, own.get(generation)]))
+            generation: "; ".join(filter(None, [row.detail, own.get(generation)]))
             for generation in logged_by
         },
-        note=family.text("note"),
-        formula=table.text("formula"),
-        direction=table.text("direction") or family.text("direction"),
-        unit=table.text("unit"),
-        healthy=table.text("healthy"),
-        example=table.text("example"),
-        numbers=table.by_generation("numbers", logged_by, (int, float)),
-        losses=_by_loss(table),
-        result=table.text("result"),
-        see=table.names("see"),
+        note=family.note,
+        formula=row.formula,
+        direction=row.direction or family.direction,
+        unit=row.unit,
+        healthy=row.healthy,
+        example=row.example,
+        numbers=spread(row.numbers, logged_by, table),
+        losses={
+            loss.strip(): text for group, text in row.losses.items() for loss in group.split(",")
+        },
+        result=row.result,
+        see=row.see,
         pattern=pattern,
-        loggers=header.names("loggers"),
+        loggers=header.loggers,
     )
-
-
-def _by_loss(table: Table) -> dict[str, str]:
-    losses = table.sub("losses").texts() if "losses" in table.fields else {}
-    return {loss.strip(): text for group, text in losses.items() for loss in group.split(",")}
 
 
 def expand(text: str, order: Sequence[str], table: Table | None = None) -> list[str]:
@@ -384,44 +369,54 @@ def label(names: Collection[str], order: Iterable[str]) -> str:
     return ", ".join(text for run in short for text in run)
 
 
-class TomlFile(Struct, frozen=True):
+def spread(value: Any, order: Sequence[str], table: Table) -> dict[str, Any]:
+    """Return a value for each generation: one for all, or those of a sub-table by generation."""
+    if not isinstance(value, Mapping):
+        return dict.fromkeys(order, value)
+    values = {}
+    for group, entry in value.items():
+        for generation in expand(group, order, table):
+            if generation in values:
+                raise table.error(f"{generation} is named twice")
+            values[generation] = entry
+    return {generation: values[generation] for generation in order if generation in values}
+
+
+class TomlFile(msgspec.Struct, frozen=True):
     """A TOML file of a package, or the part of a module's `WORDS` that stands for it."""
 
     path: str  # as errors name it
     content: Mapping[str, Any]
 
     @staticmethod
-    def read(package: str, name: str, *, needed: bool = True) -> TomlFile:
+    def read(package: str, name: str, may_be_missing: bool = False) -> TomlFile:
         module = importlib.import_module(package)
-        if not hasattr(module, "__path__"):
-            return TomlFile._of_module(module, name.removesuffix(".toml"))
         path = f"{package}/{name}"
+        if not hasattr(module, "__path__"):
+            path, part = f"{package}.WORDS", name.removesuffix(".toml")
+            text = getattr(module, "WORDS", None)
+            if not isinstance(text, str):
+                raise RcdiagError(f"{path}: not there", "a trainer's module has this TOML text")
+            content = _parsed(path, text).get(part, {})
+            return TomlFile(f"{path}: {part}", _as_table(path, part, content))
         try:
             text = files(package).joinpath(name).read_text(encoding="utf-8")
         except FileNotFoundError:
-            if not needed:
+            if may_be_missing:
                 return TomlFile(path, {})
             raise RcdiagError(f"{path}: not there", "a trainer's package has this file") from None
         return TomlFile(path, _parsed(path, text))
 
-    @staticmethod
-    def _of_module(module: ModuleType, part: str) -> TomlFile:
-        path = f"{module.__name__}.WORDS"
-        text = getattr(module, "WORDS", None)
-        if not isinstance(text, str):
-            raise RcdiagError(f"{path}: not there", "a trainer's module has this TOML text")
-        return TomlFile(f"{path}: {part}", _checked(path, part, _parsed(path, text).get(part, {})))
-
     def table(self, name: str) -> Table:
         """Return a table by its name; empty if the file lacks it."""
-        return Table(self.path, name, _checked(self.path, name, self.content.get(name, {})))
+        return Table(self.path, name, _as_table(self.path, name, self.content.get(name, {})))
 
     def tables(self) -> list[Table]:
         """Return all tables but the header."""
         return [self.table(name) for name in self.content if name != "header"]
 
 
-class Table(Struct, frozen=True):
+class Table(msgspec.Struct, frozen=True):
     """A table of a file; an error about it names file, table and field."""
 
     file: str
@@ -431,19 +426,18 @@ class Table(Struct, frozen=True):
     def error(self, message: str, hint: str = "") -> RcdiagError:
         return RcdiagError(f"{self.file}: [{self.name}]: {message}", hint)
 
-    def allows(self, *fields: str) -> None:
-        for field in self.fields:
-            if field not in fields:
-                raise self.error(f"unknown field `{field}`", f"one of {', '.join(fields)}")
+    def as_a(self, kind: type[T], **given: Any) -> T:
+        """Return the fields as a type that msgspec knows, together with those that are given."""
+        try:
+            return msgspec.convert({**given, **self.fields}, kind)
+        except msgspec.ValidationError as error:
+            said, _, place = str(error).partition(" - at `$")
+            said = said.removeprefix("Object ").removeprefix("contains ")
+            where = f"`{place.strip('.`')}`: " if place else ""
+            raise self.error(where + said) from error
 
-    def needed(self, field: str) -> str:
-        text = self.text(field)
-        if not text:
-            raise self.error(f"`{field}` is missing", f'write {field} = "..."')
-        return text
-
-    def converted(self, field: str, kind: Any, default: Any = None) -> Any:
-        """Return a field as a type that msgspec knows, or the default where it is missing."""
+    def part(self, field: str, kind: Any, default: Any = None) -> Any:
+        """Return one field as a type that msgspec knows, or the default where it is missing."""
         if field not in self.fields:
             return default
         try:
@@ -451,53 +445,16 @@ class Table(Struct, frozen=True):
         except msgspec.ValidationError as error:
             raise self.error(f"`{field}`: {error}") from error
 
-    def text(self, field: str) -> str | None:
-        value = self.fields.get(field)
-        if value is not None and not isinstance(value, str):
-            raise self.error(f"`{field}` is {value!r}, not a text")
-        return value
-
-    def names(self, field: str) -> tuple[str, ...]:
-        value = self.fields.get(field, [])
-        if not _is_names(value):
-            raise self.error(f"`{field}` is {value!r}, not a list of names")
-        return tuple(value)
-
-    def sub(self, field: str) -> Table:
-        """Return the sub-table under a field; empty if there is none."""
-        fields = _checked(self.file, f"{self.name}.{field}", self.fields.get(field, {}))
-        return Table(self.file, field, fields)
-
-    def subs(self) -> list[Table]:
-        return [self.sub(field) for field in self.fields]
-
-    def texts(self) -> dict[str, str]:
-        """Return all fields, each of them a text."""
-        return {field: self.needed(field) for field in self.fields}
-
-    def by_generation(
-        self, field: str, order: Sequence[str], kinds: tuple[type, ...] = (str,)
-    ) -> dict[str, Any]:
-        """Return a value for each generation: one for all, or a sub-table with some."""
-        value = self.fields.get(field, {})
-        if isinstance(value, kinds):
-            return dict.fromkeys(order, value)
-        values = {}
-        for group, entry in self.sub(field).fields.items():
-            if not isinstance(entry, kinds):
-                raise self.error(f"`{field}` has {entry!r} for {group}")
-            for generation in expand(group, order, self):
-                if generation in values:
-                    raise self.error(f"`{field}` names {generation} twice")
-                values[generation] = entry
-        return {generation: values[generation] for generation in order if generation in values}
+    def without(self, fields: Collection[str]) -> Table:
+        """Return the table without some of its fields."""
+        rest = {field: value for field, value in self.fields.items() if field not in fields}
+        return Table(self.file, self.name, rest)
 
     def only(self, fields: Collection[str]) -> Table:
         """Return the table with some of its fields."""
-        chosen = {field: value for field, value in self.fields.items() if field in fields}
-        return Table(self.file, self.name, chosen)
+        return self.without(self.fields.keys() - set(fields))
 
-    def filled(self, texts: Mapping[str, str]) -> Table:
+    def filled(self, texts: Texts) -> Table:
         """Return the table with `{name}` replaced in its name and in its texts."""
 
         def fill(value: Any) -> Any:
@@ -524,11 +481,7 @@ def _parsed(path: str, text: str) -> dict[str, Any]:
         raise RcdiagError(f"{path}: not valid TOML: {error}") from error
 
 
-def _checked(file: str, name: str, value: Any) -> Mapping[str, Any]:
+def _as_table(file: str, name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise RcdiagError(f"{file}: {name}: {value!r} is not a table")
     return value
-
-
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)

@@ -19,7 +19,7 @@ from rcdiag.corrections.trainer_means import Batch
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.results import Finding
 from rcdiag.trainers.claims import Claim, claim_by_rules
-from rcdiag.trainers.conditions import Conditions, holds
+from rcdiag.trainers.conditions import holds
 from rcdiag.trainers.loss_choice import LossChoice, loss_by_columns
 from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.settings_table import (
@@ -141,7 +141,7 @@ def generation(
     traps: Callable[[Config], list[Finding]] = lambda settings: [],
     complete: Complete = lambda settings, document: (settings, []),
     file_findings: FileFindings = lambda tree, settings: [],
-    whole: Callable[[Document], bool] | None = None,
+    whole: Callable[[Document], bool] = lambda document: False,
     loss: Callable[[Document, LossChoice], LossChoice] = lambda document, choice: choice,
     facts: OwnFacts | None = None,
     write: Mapping[str, Callable[[Correction], Written]] | None = None,
@@ -169,10 +169,10 @@ def generation(
         hydra=header.hydra,
         on_sweep_page=words.on_sweep_page,
         claim=partial(claim_by_rules, words.claims, tuple(table.settings)),
-        whole=whole or (lambda document: document.has(*header.whole)),
-        complete=partial(_completed, table=table, rules=rules, own=complete),
+        whole=whole,
+        complete=complete,
         findings=lambda tree, settings: [
-            *_made(rules, settings, tree),
+            *_findings(rules, settings, tree),
             *file_findings(tree, settings),
         ],
         loss=lambda document: loss(document, loss_by_columns(document, columns)),
@@ -186,7 +186,7 @@ def generation(
         presets=presets,
         read=lambda values: read(Settings(table.settings, values)),
         ignored=lambda settings: [*_ignored(table, settings), *ignored(settings)],
-        traps=lambda settings: [*_made(rules, settings), *traps(settings)],
+        traps=lambda settings: [*_findings(rules, settings), *traps(settings)],
         quantities=quantities,
         metrics=metrics,
         normaliser=normaliser,
@@ -200,21 +200,20 @@ def _ignored(table: SettingsTable, values: Config) -> list[str]:
     """Return the sentences on settings that have no effect beside the others."""
     sentences = []
     for rule in table.header.ignored:
-        if holds(rule.when, values.get):
-            changed = (name for name in rule.settings if _is_changed(table, values, name))
-            names = changed if rule.settings else ("",)
-            sentences += [rule.says.format(name=name) for name in names]
+        if not holds(rule.when, values.get):
+            continue
+        if not rule.settings:
+            sentences.append(rule.says)
+        for name in rule.settings:
+            if values[name] != table.settings[name].default:
+                sentences.append(rule.says.format(name=name))
     return sentences
 
 
-def _is_changed(table: SettingsTable, values: Config, name: str) -> bool:
-    return name in values and values[name] != table.settings[name].default
-
-
-def _made(
+def _findings(
     rules: Iterable[FindingWords], values: Config, tree: Mapping[str, Any] | None = None
 ) -> list[Finding]:
-    """Return the findings whose conditions hold: on settings, or on a file's keys as well."""
+    """Return the findings on settings alone, or those on a configuration file with its settings."""
     return [
         Finding(
             slug=rule.slug,
@@ -224,15 +223,11 @@ def _made(
             evidence={name: values[name] for name in rule.evidence},
         )
         for rule in rules
-        if (rule.when is not None or rule.where is not None)
+        if rule.message
         and (rule.where is None) == (tree is None)
-        and holds(rule.when or {}, values.get)
-        and (tree is None or holds(_conditions(rule), partial(_at, tree)))
+        and holds(rule.when, values.get)
+        and (tree is None or holds(rule.where or {}, partial(_at, tree)))
     ]
-
-
-def _conditions(rule: FindingWords) -> Conditions:
-    return rule.where or {}
 
 
 def _at(tree: Mapping[str, Any], name: str) -> Any:
@@ -243,31 +238,3 @@ def _at(tree: Mapping[str, Any], name: str) -> Any:
             return MISSING
         place = place[part]
     return place
-
-
-def _completed(
-    settings: Config,
-    document: Document,
-    *,
-    table: SettingsTable,
-    rules: tuple[FindingWords, ...],
-    own: Complete,
-) -> tuple[Config, list[Finding]]:
-    """Return the settings of a file with those that they imply, and findings on both."""
-    findings = []
-    for implied in table.header.implied:
-        by = [name for name in implied.by if name in settings]
-        if by and implied.setting not in settings:
-            settings = {**settings, implied.setting: implied.value}
-            words = next(rule for rule in rules if rule.slug == implied.finding)
-            findings.append(
-                Finding(
-                    slug=words.slug,
-                    severity=words.severity,  # type: ignore[arg-type]
-                    message=words.message,
-                    fix=words.remedy or words.fix,
-                    evidence={"settings": by},
-                )
-            )
-    settings, more = own(settings, document)
-    return settings, [*findings, *more]

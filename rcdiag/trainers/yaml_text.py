@@ -1,4 +1,4 @@
-"""YAML that anybody wrote is read: it executes nothing, and does not grow without bound."""
+"""Read untrusted YAML: nothing is executed, and aliases cannot blow it up in memory."""
 
 from __future__ import annotations
 

@@ -273,15 +273,18 @@ def test_the_smallest_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ("table", "message"),
     [
         ('says = "a"\ncolour = "b"', r"keys.toml: \[kl\]: unknown field `colour`"),
-        ('unit = "nats"', r"keys.toml: \[kl\]: `says` is missing"),
-        ("says = 3", r"keys.toml: \[kl\]: `says` is 3, not a text"),
-        ('says = "a"\nsee = "b"', r"\[kl\]: `see` is 'b', not a list of names"),
+        ('unit = "nats"', r"keys.toml: \[kl\]: missing required field `says`"),
+        ("says = 3", r"keys.toml: \[kl\]: `says`: Expected `str`, got `int`"),
+        ('says = "a"\nsee = "b"', r"\[kl\]: `see`: Expected `array`, got `str`"),
         ('says = "a"\nfamily = "b"', r"\[kl\]: `family` is 'b'"),
         ('says = "a"\nlogged_by = "grpo"', r"\[kl\]: 'grpo' names no generation"),
         ('says = "a {toy}"', r"\[kl\]: a text holds braces with 'toy'"),
         ('says = "a"\n[kl.generations]\ngrpo = "b"', r"\[kl\]: 'grpo' names no generation"),
-        ('says = "a"\n[kl.generations]\n"trl, trl" = 1', r"\[kl\]: `generations` has 1 for trl"),
-        ('says = "a"\nnumbers = "b"', r"keys.toml: kl.numbers: 'b' is not a table"),
+        (
+            'says = "a"\n[kl.generations]\n"trl, trl" = 1',
+            r"\[kl\]: `generations\[...\]`: Expected `str`",
+        ),
+        ('says = "a"\nnumbers = "b"', r"keys.toml: \[kl\]: `numbers`: Expected `float . object`"),
         ('says = "a', r"keys.toml: not valid TOML"),
     ],
 )
@@ -312,7 +315,9 @@ def test_placeholders_are_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_generation_has_all_its_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = package(tmp_path, monkeypatch, "")
     (tmp_path / name / "generations.toml").write_text('[trl]\nsays = "s"\n')
-    with pytest.raises(RcdiagError, match=r"generations.toml: \[trl\]: `released` is missing"):
+    with pytest.raises(
+        RcdiagError, match=r"generations.toml: \[trl\]: missing required field `released`"
+    ):
         read_generations(name)
 
 
@@ -351,7 +356,7 @@ def test_the_words_of_a_trainer_that_is_one_module(
         ("", r"\.WORDS: not there"),
         ("WORDS = 'generations = 1'", r"\.WORDS: generations: 1 is not a table"),
         ("WORDS = '['", r"\.WORDS: not valid TOML"),
-        ("WORDS = 'generations.one.says = \"s\"'", r"\[one\]: `released` is missing"),
+        ("WORDS = 'generations.one.says = \"s\"'", r"\[one\]: missing required field `released`"),
     ],
 )
 def test_a_module_with_bad_words_is_refused(

@@ -85,7 +85,7 @@ STATISTICS.ship(
 
 
 def read(settings: Settings) -> Correction:
-    """Return masks and weights in SkyRL's order; bounds count as inside but for rollout_is."""
+    """Return masks and weights in SkyRL's order; all bounds but rollout_is's are included."""
     loss = settings["policy_loss_type"]
     outlier, by_token = outlier_mask(settings), token_mask(settings)
     over = (*outlier, *by_token)

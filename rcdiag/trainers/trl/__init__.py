@@ -12,20 +12,35 @@ from rcdiag.trainers.trl.metrics import metrics, quantities
 __all__ = ["GENERATIONS"]
 
 
-def axolotl_runs_trl(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
-    """Note that the file is Axolotl's, which hands its settings of GRPO to TRL."""
+def complete(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
+    """Take settings of vLLM's correction to mean that vLLM samples; note a file of Axolotl's."""
+    findings = []
+    of_vllm = [name for name in settings if name.startswith("vllm_")]
+    if of_vllm and "use_vllm" not in settings:
+        settings = {**settings, "use_vllm": True}
+        findings.append(
+            Finding(
+                slug="use-vllm-implied",
+                severity="note",
+                message="the file sets a correction of vLLM's log-probs and not use_vllm: it is "
+                "read as use_vllm: true, without which TRL corrects nothing",
+                fix="set use_vllm: true",
+                evidence={"settings": of_vllm},
+            )
+        )
     block = isinstance(document.find("trl"), dict) or document.find("rl") == "grpo"
-    if not (document.has("base_model") and block):
-        return settings, []
-    finding = Finding(
-        slug="axolotl-runs-trl",
-        severity="note",
-        message="the file is Axolotl's: without trl.use_data_producer or trl.async_prefetch "
-        "it hands this block to TRL, whose defaults hold",
-        fix="nothing, if TRL's trainer is meant; its own has other defaults",
-        evidence={},
-    )
-    return settings, [finding]
+    if document.has("base_model") and block:
+        findings.append(
+            Finding(
+                slug="axolotl-runs-trl",
+                severity="note",
+                message="the file is Axolotl's: without trl.use_data_producer or "
+                "trl.async_prefetch it hands this block to TRL, whose defaults hold",
+                fix="nothing, if TRL's trainer is meant; its own has other defaults",
+                evidence={},
+            )
+        )
+    return settings, findings
 
 
 GENERATIONS = (
@@ -42,7 +57,7 @@ GENERATIONS = (
         },
         read=read,
         ignored=ignored,
-        complete=axolotl_runs_trl,
+        complete=complete,
         quantities=quantities,
         metrics=metrics,
         update=UPDATE,

@@ -106,6 +106,7 @@ def _verl(name: str, **parts: Any) -> Trainer:
         name,
         family="verl",
         package=__name__,
+        whole=lambda document: document.has("actor_rollout_ref"),
         file_findings=partial(config_findings, version=name.removeprefix("verl-")),
         loss=clip_range,
         **parts,

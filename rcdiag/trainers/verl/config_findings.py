@@ -1,9 +1,10 @@
-"""The rest of a whole verl config can undo its rollout correction, which these checks report.
+"""Findings on the rest of a whole verl config, which can undo its rollout correction.
 
-The correction block alone may look right and do nothing: who reads it, which loss is chosen and
-what the sampler records stand elsewhere in the file. To add a check: one function, one line in
-CHECKS. Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/config and verl/trainer/ppo, and the
-issues of github.com/verl-project/verl whose numbers the checks name.
+The correction block may look right and do nothing: the trainer that reads it, the policy loss and
+what the sampler records are set elsewhere in the file. Each check reads several keys and the
+version, which is why they are functions and not rows of `findings.toml`. To add one: a function and
+its name in CHECKS. Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/config and
+verl/trainer/ppo, and the issues of github.com/verl-project/verl whose numbers the checks name.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from msgspec import Struct
 from rcdiag.results import Finding
 from rcdiag.trainers.settings_table import Config
 
-# verl logs nothing of the rollout policy in these, unless asked to.
+# In these versions the sampler records no log-probs unless calculate_log_probs is set.
 LOG_PROBS_OFF_BY_DEFAULT = ("0.6.0", "20251027", "0.6.1", "20251203", "0.7.0", "0.7.1", "0.8.0")
 LEGACY_ACTOR = LOG_PROBS_OFF_BY_DEFAULT[:-1]
 PROCESSED_BY_DEFAULT = ("0.7.0", "0.7.1", "0.8.0", "0.9")
 BY_GROUP = ("grpo", "rloo")  # advantages against the other samples of a prompt
-WHOLE = "actor_rollout_ref"  # a file without it says nothing about actor and sampler
+WHOLE = "actor_rollout_ref"  # a file without it is the correction block alone
 
 
 class WholeConfig(Struct, frozen=True):
-    """A verl config file, and the correction that it asks for."""
+    """A verl config file with the settings of its correction."""
 
     document: Mapping[str, Any]
     version: str
@@ -162,7 +163,7 @@ def _log_probs_off(config: WholeConfig) -> list[Finding]:
     ]
 
 
-def _other_law(config: WholeConfig) -> list[Finding]:
+def _other_distribution(config: WholeConfig) -> list[Finding]:
     """Report that the sampler records another distribution than the trainer computes."""
     place = "actor_rollout_ref.rollout"
     default = "processed_logprobs" if config.version in PROCESSED_BY_DEFAULT else "raw_logprobs"
@@ -198,5 +199,5 @@ CHECKS = (
     _log_probs_off,
     _rejected_in_denominator,
     _rejected_in_baseline,
-    _other_law,
+    _other_distribution,
 )
