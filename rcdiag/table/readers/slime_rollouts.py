@@ -58,7 +58,7 @@ def rollout_samples(path: Path, notes: Notes, reward_key: str | None = None) -> 
 
     `reward_key` names the number that is the reward where a sample has a dictionary of them.
     """
-    payload = load_torch(path, BYSTANDERS, arrays=True)
+    payload = load_torch(path, BYSTANDERS)
     if not isinstance(payload, dict) or not isinstance(payload.get("samples"), list):
         raise RcdiagError(
             f"{path}: no list `samples`", hint="is this a file of --save-debug-rollout-data?"

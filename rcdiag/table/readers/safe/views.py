@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rcdiag.frozen import dataclass
 from rcdiag.table.readers.safe.arrays import shape_of
-from rcdiag.table.readers.safe.inert import Foreign, Name, Pair, foreign, names_of
+from rcdiag.table.readers.safe.stand_ins import Foreign, Name, Pair, foreign, names_of, refuse_state
 
 # Kinds of elements, by torch's name, and how their bytes are looked at.
 KINDS = {
@@ -64,6 +64,8 @@ class Storage:
     view: memoryview
     order: str  # "<" or ">"
 
+    __setstate__ = refuse_state
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
@@ -71,6 +73,8 @@ class Tensor:
 
     stored: NDArray[Any]
     kind: str
+
+    __setstate__ = refuse_state
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -103,6 +107,8 @@ class Jagged:
     values: Tensor
     starts: NDArray[np.int64]  # [rows]
     lengths: NDArray[np.int64]  # [rows]
+
+    __setstate__ = refuse_state
 
     def __post_init__(self) -> None:
         ends = self.starts + self.lengths
@@ -199,7 +205,7 @@ def _of_type(build: Any, kind: Any, arguments: Any, state: Any) -> Any:
     """Return what a function builds; attributes that torch hangs on it are left out."""
     if not isinstance(build, Name) or not isinstance(arguments, tuple):
         raise TypeError("a tensor that no function builds")
-    return build.build(*arguments)
+    return build(*arguments)
 
 
 def jagged_tensor(parts: Any) -> Jagged | Foreign:
