@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import schema as columns
-from rcdiag.table.as_numpy import as_numpy
-from rcdiag.table.lists import lengths_of
+from rcdiag.table.arrow import as_numpy, lengths_of
 from rcdiag.table.readers.reader import Rows
 from rcdiag.table.unify import table_type
 

@@ -18,14 +18,13 @@ from rcdiag.frozen import dataclass
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
-from rcdiag.table.as_arrow import from_numpy
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy, lengths_of
 from rcdiag.table.checked import check_values, checked_lengths, typed
 from rcdiag.table.grouping import Grouping
 from rcdiag.table.growing import GrowingWriter
-from rcdiag.table.lists import lengths_of
 from rcdiag.table.origin import Origin, with_urls
 from rcdiag.table.placeholders import FEWEST_TOKENS, FLOOR, EqualityWatch, LogProbWatch
+from rcdiag.table.readers.list_columns import ragged
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.sources import SourceFile
 
@@ -130,7 +129,8 @@ class _Pass:
                 numbers = np.where(floored, np.nan, numbers).astype(numbers.dtype)
             if flat.null_count or any_floored:
                 index = table.column_names.index(name)
-                table = table.set_column(index, name, _with_values(column, numbers))
+                null = column.is_null() if column.null_count else None
+                table = table.set_column(index, name, ragged(numbers, own_lengths, null))
             if not column.null_count:
                 complete[policy] = numbers
         self._compare(complete, sampled)
@@ -358,11 +358,3 @@ def _sampled(table: pa.Table, tokens: int) -> NDArray[np.bool_]:
         out[present] = as_numpy(mask.flatten()).astype(np.bool_)
         return out
     return as_numpy(mask.flatten()).astype(np.bool_)
-
-
-def _with_values(column: pa.ListArray, numbers: NDArray[np.floating]) -> pa.ListArray:
-    """Return a list column with other values in its lists; null rows stay null."""
-    lengths = lengths_of(column)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    null = column.is_null() if column.null_count else None
-    return pa.ListArray.from_arrays(from_numpy(offsets), from_numpy(numbers), mask=null)

@@ -11,7 +11,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy
 from rcdiag.table.batches import Batch
 from rcdiag.table.hashing import hashed_texts, mixed
 from rcdiag.table.segments import segment_sum

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.table import schema as columns
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy
 from rcdiag.table.batches import TableFile
 from rcdiag.table.decode import hashed
 from rcdiag.table.scratch import Scratch

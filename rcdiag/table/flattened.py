@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.lists import lengths_of, values_of
+from rcdiag.table.arrow import lengths_of, values_of
 from rcdiag.table.naming import TOKENS, candidates
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of
 from rcdiag.table.remote_file import AnyFile

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
 from rcdiag.frozen import dataclass
-from rcdiag.table.as_numpy import as_numpy
-from rcdiag.table.lists import lengths_of
+from rcdiag.table.arrow import as_numpy, lengths_of
 
 GROUP_SIZE = "group_size"
 # Which number is the reward where a dump holds a dictionary of them; readers ask for it.

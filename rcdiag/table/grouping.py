@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import given
-from rcdiag.table.as_arrow import from_numpy
-from rcdiag.table.as_numpy import as_numpy
-from rcdiag.table.lists import lengths_of
+from rcdiag.table.arrow import as_numpy, lengths_of
 from rcdiag.table.readers.reader import Rows
 
 
@@ -51,7 +49,7 @@ class Grouping:
             numbers = self._number(_hashes(table))
         else:
             return table
-        return table.append_column("group_id", from_numpy(np.asarray(numbers, np.int64)))
+        return table.append_column("group_id", pa.array(np.asarray(numbers, np.int64)))
 
     def _take(self, table: pa.Table, rows: Rows) -> None:
         """Count the rows of groups that the dump itself tells."""

@@ -19,6 +19,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.arrow import lengths_of
 from rcdiag.table.cut_matrices import (
     ATTENTION,
     COMPLETION,
@@ -30,7 +31,6 @@ from rcdiag.table.cut_matrices import (
     mask_as_bits,
     one_of,
 )
-from rcdiag.table.lists import lengths_of
 from rcdiag.table.padded_rows import PADDED_ROWS, find_padding
 from rcdiag.table.schema import METADATA_KEY, metadata_of
 from rcdiag.table.tensors import column_on_cpu

@@ -16,7 +16,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.frozen import dataclass
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy, lengths_of, values_of
 from rcdiag.table.column_names import (
     LOOKS_LIKE_LOG_PROBS,
     KnownName,
@@ -25,7 +25,6 @@ from rcdiag.table.column_names import (
     names_for,
     spelled,
 )
-from rcdiag.table.lists import lengths_of, values_of
 from rcdiag.table.padded_rows import (
     PADDED_ROWS,
     Padding,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.frozen import dataclass
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy
 from rcdiag.table.batches import Batch, TableFile
 from rcdiag.table.readers.footer import RowGroup
 from rcdiag.table.readers.parquet import open_parquet, read_whole, row_groups_of

@@ -15,9 +15,8 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, nearest
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy, lengths_of
 from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS, known_names
-from rcdiag.table.lists import lengths_of
 from rcdiag.table.padding import Cut
 from rcdiag.table.recorder_padding import (
     CUTTING,

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from rcdiag.table.lists import lengths_of
+from rcdiag.table.arrow import lengths_of
+from rcdiag.table.readers.list_columns import ragged
 from rcdiag.table.schema import ENTROPY, KEY, NUMBER, TOKEN_FLOATS, column_spec
 
 # The types of columns that are not told from their own ones.
@@ -110,6 +111,4 @@ def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 def _everywhere(value: float, response_ids: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
     """Return a column with one value at every response token."""
     lengths = lengths_of(response_ids)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    values = pa.array(np.full(offsets[-1], value)).cast(kind.value_type)
-    return pa.ListArray.from_arrays(pa.array(offsets), values).cast(kind)
+    return ragged(np.full(lengths.sum(), value), lengths).cast(kind)

@@ -16,9 +16,8 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy, lengths_of, values_of
 from rcdiag.table.cut_matrices import ATTENTION, COMPLETION, CUT, OF_PROMPTS, cuts_of, one_of
-from rcdiag.table.lists import lengths_of, values_of
 from rcdiag.table.padded_rows import PADDED_ROWS
 from rcdiag.table.readers.parquet import (
     first_rows_of,

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from rcdiag.files import new_beside, not_writable
-from rcdiag.table.lists import lengths_of
+from rcdiag.table.arrow import lengths_of
 from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY, TOKEN_IDS, column_spec
 from rcdiag.table.unify import cast
 

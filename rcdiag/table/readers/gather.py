@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rcdiag.table.as_arrow import from_python
-from rcdiag.table.readers.list_columns import BITS, FLOATS, IDS, experts, lists
+from rcdiag.table.readers.list_columns import BITS, FLOATS, IDS, experts
 from rcdiag.table.readers.reader import Rows
 from rcdiag.table.schema import ENTROPY, LOG_PROBS, ROUTED_EXPERTS
 
@@ -75,12 +74,12 @@ def _column(name: str, values: list[Any]) -> pa.Array:
     import pyarrow as pa
 
     if kind := _token_kind(name):
-        return lists(values, kind)
+        return pa.array(values, pa.list_(pa.from_numpy_dtype(np.dtype(kind))))
     if ROUTED_EXPERTS.fullmatch(name):
         return _experts(values)
     if number := NUMBER_KINDS.get(name):
-        return from_python(values, pa.from_numpy_dtype(np.dtype(number)))
-    return from_python(values)
+        return pa.array(values, pa.from_numpy_dtype(np.dtype(number)))
+    return pa.array(values)
 
 
 def _experts(values: list[Any]) -> pa.Array:

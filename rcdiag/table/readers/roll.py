@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import from_numpy, from_python
 from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Span, cut_rows
 from rcdiag.table.readers.peek import Peek
@@ -117,7 +116,7 @@ def _rows_of(
     for rows in padded.batches_of(np.arange(len(ids)), ids.shape[1]):
         columns: dict[str, Any] = _token_columns(tensors, rows, path)
         for name, column in facts.items():
-            columns[name] = column.take(from_numpy(rows))
+            columns[name] = column.take(pa.array(rows))
         yield Rows(pa.RecordBatch.from_pydict(columns), path, rows)
 
 
@@ -182,6 +181,8 @@ def _columns_of_rows(
     notes: Notes,
 ) -> dict[str, pa.Array]:
     """Return the columns that have a value for each row, of all rows."""
+    import pyarrow as pa
+
     made: dict[str, pa.Array] = {}
     count = len(tensors["input_ids"])
     for name in GROUPS:
@@ -190,17 +191,17 @@ def _columns_of_rows(
             if len(ids) != count:
                 raise ValueError(f"{name} has {len(ids)} rows, input_ids has {count}")
             notes.change(f"groups are those of ROLL's {name}")
-            made["group_id"] = from_python([f"{number}-{group}" for group in ids])
+            made["group_id"] = pa.array([f"{number}-{group}" for group in ids])
     if match := STEP.search(path.stem):
         notes.change("steps are those in the names of files", count)
-        made["step"] = from_numpy(np.full(count, int(match[1]), np.int64))
+        made["step"] = pa.array(np.full(count, int(match[1]), np.int64))
     if "scores" in tensors:
-        made["reward"] = from_numpy(padded.sums(tensors["scores"], np.arange(count)))
+        made["reward"] = pa.array(padded.sums(tensors["scores"], np.arange(count)))
     settings = meta.get("generation_config")
     for name, kind in SETTINGS.items():
         value = settings.get(name) if isinstance(settings, dict) else None
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            made[name] = from_python([kind(value)] * count)
+            made[name] = pa.array([kind(value)] * count)
     return made
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import from_numpy, from_python
 from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Span, cut_rows
 from rcdiag.table.readers.peek import Peek
@@ -137,7 +136,7 @@ def _rows_of(
     for rows in padded.batches_of(np.arange(count - fills), width):
         columns: dict[str, Any] = _token_columns(tensors, rows, path)
         for name, values in facts.items():
-            columns[name] = values.take(from_numpy(rows))
+            columns[name] = values.take(pa.array(rows))
         yield Rows(pa.RecordBatch.from_pydict(columns), path, rows)
 
 
@@ -231,12 +230,12 @@ def _columns_of_rows(
     groups = _groups(metadata, number, count)
     if groups is not None:
         notes.change("groups are those of SkyRL's policy_prompt_boundaries")
-        made["group_id"] = from_python(groups, pa.string())
+        made["group_id"] = pa.array(groups, pa.string())
     if match := STEP.search(path.name):
         notes.change("steps are those in the names of files", count)
-        made["step"] = from_numpy(np.full(count, int(match[1]), np.int64))
+        made["step"] = pa.array(np.full(count, int(match[1]), np.int64))
     if "rewards" in tensors:
-        made["reward"] = from_numpy(padded.sums(tensors["rewards"], np.arange(count)))
+        made["reward"] = pa.array(padded.sums(tensors["rewards"], np.arange(count)))
     return made
 
 

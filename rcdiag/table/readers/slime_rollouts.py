@@ -13,7 +13,7 @@ import numpy as np
 
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
 from rcdiag.frozen import dataclass
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy
 from rcdiag.table.given import REWARD_KEY
 from rcdiag.table.readers.parquet import read_whole
 from rcdiag.table.readers.reader import Notes
