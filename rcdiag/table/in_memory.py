@@ -20,18 +20,19 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import lengths_of
-from rcdiag.table.cut_matrices import (
+from rcdiag.table.padding import (
     ATTENTION,
     COMPLETION,
     CUT,
     CUT_TAILS,
     OF_PROMPTS,
+    PADDED_ROWS,
     cuts_of,
     cuts_of_tails,
+    find_padding,
     mask_as_bits,
     one_of,
 )
-from rcdiag.table.padded_rows import PADDED_ROWS, find_padding
 from rcdiag.table.schema import METADATA_KEY, metadata_of
 from rcdiag.table.tensors import column_on_cpu
 from rcdiag.table.writer import TableWriter

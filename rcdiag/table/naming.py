@@ -25,7 +25,7 @@ from rcdiag.table.column_names import (
     names_for,
     spelled,
 )
-from rcdiag.table.padded_rows import (
+from rcdiag.table.padding import (
     PADDED_ROWS,
     Padding,
     find_padding,

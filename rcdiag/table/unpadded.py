@@ -17,8 +17,15 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import as_numpy, lengths_of, values_of
-from rcdiag.table.cut_matrices import ATTENTION, COMPLETION, CUT, OF_PROMPTS, cuts_of, one_of
-from rcdiag.table.padded_rows import PADDED_ROWS
+from rcdiag.table.padding import (
+    ATTENTION,
+    COMPLETION,
+    CUT,
+    OF_PROMPTS,
+    PADDED_ROWS,
+    cuts_of,
+    one_of,
+)
 from rcdiag.table.readers.parquet import (
     first_rows_of,
     open_parquet,

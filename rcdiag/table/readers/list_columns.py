@@ -23,6 +23,8 @@ def ragged(
     """
     import pyarrow as pa
 
+    if values.ndim != 1:
+        raise ValueError(f"{values.ndim} dimensions where a token has one value")
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
     if offsets[-1] != len(values):
         raise ValueError(f"{len(values)} values for lengths that add up to {offsets[-1]}")

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
-from rcdiag.table.readers.padded import NO_MASK, RowIndex, Span, cut_rows
+from rcdiag.table.readers.padded import NO_MASK, RowIndex
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.safe import (
@@ -124,8 +125,8 @@ def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, path: Path) -> di
     def where(row: int) -> str:
         return f"{path}, row {int(rows[row])}"
 
-    def column(name: str, span: Span) -> pa.ListArray:
-        return padded.token_column(cut_rows(tensors[name], rows, span, name, where), span)
+    def column(name: str, span: Cut) -> pa.ListArray:
+        return padded.token_column(tensors[name], rows, span, name, where)
 
     whole, prompt = (
         padded.block(padded.rows_of(tensors[name], rows), "left", name, where)
@@ -137,7 +138,7 @@ def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, path: Path) -> di
             f"{where(row)}: prompt_mask reaches beyond attention_mask",
             hint="columns of one batch belong together; write the dump again",
         )
-    response = Span(prompt.lengths, whole.lengths - prompt.lengths)
+    response = Cut(prompt.lengths, whole.lengths - prompt.lengths)
     columns = {
         "prompt_ids": column("input_ids", prompt),
         "response_ids": column("input_ids", response),
@@ -151,25 +152,17 @@ def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, path: Path) -> di
             width = tensors["input_ids"].shape[1]
             if tensors[source].shape[1:] != (width - 1,):
                 raise ValueError(f"{source} has not one column less than input_ids ({width})")
-            values = cut_rows(
-                tensors[source], rows, _of_next_token(response, prompt), source, where
-            )
-            columns[name] = padded.token_column(values, response)
+            columns[name] = column(source, _of_next_token(response, prompt))
     if "advantages" in tensors and len(tensors["advantages"].shape) == 2:
-        columns["advantages"] = padded.token_column(
-            cut_rows(
-                tensors["advantages"], rows, _of_next_token(response, prompt), "advantages", where
-            ),
-            response,
-        )
+        columns["advantages"] = column("advantages", _of_next_token(response, prompt))
     return columns
 
 
-def _of_next_token(response: Span, prompt: Span) -> Span:
+def _of_next_token(response: Cut, prompt: Cut) -> Cut:
     """Return where the values of response tokens stand in a matrix without the first token."""
     if ((prompt.lengths == 0) & (response.lengths > 0)).any():
         raise ValueError("a response without a prompt, whose first token has no log-prob")
-    return Span(np.maximum(response.starts - 1, 0), response.lengths)
+    return Cut(np.maximum(response.starts - 1, 0), response.lengths)
 
 
 def _columns_of_rows(

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
-from rcdiag.table.readers.padded import NO_MASK, RowIndex, Span, cut_rows
+from rcdiag.table.readers.list_columns import experts as experts_of_tokens
+from rcdiag.table.readers.padded import NO_MASK, RowIndex, cut_rows
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.safe import (
@@ -167,7 +168,6 @@ def _token_columns(
     def where(row: int) -> str:
         return f"{path}, row {int(rows[row])}"
 
-    cut = partial(cut_rows, rows=rows, where=where)
     attention, lengths = (
         padded.block(padded.rows_of(_matrix(tensors, name), rows), "right", name, where)
         for name in ("attention_mask", "response_mask")
@@ -183,12 +183,10 @@ def _token_columns(
             hint="columns of one batch belong together; write the dump again",
         )
     response = lengths + (width - responses)
-    prompt = Span(attention.starts, attention.lengths - lengths.lengths)
+    prompt = Cut(attention.starts, attention.lengths - lengths.lengths)
     columns = {
-        "prompt_ids": padded.token_column(cut(sequences, span=prompt, name="sequences"), prompt),
-        "response_ids": padded.token_column(
-            cut(sequences, span=response, name="sequences"), response
-        ),
+        "prompt_ids": padded.token_column(sequences, rows, prompt, "sequences", where),
+        "response_ids": padded.token_column(sequences, rows, response, "sequences", where),
     }
     for source, name in {"loss_mask": "response_mask", **FLOATS}.items():
         if source not in tensors:
@@ -199,19 +197,19 @@ def _token_columns(
         columns[name] = (
             padded.mask_column(matrix, rows, lengths, source, where)
             if source == "loss_mask"
-            else padded.token_column(cut(matrix, span=lengths, name=source), lengths)
+            else padded.token_column(matrix, rows, lengths, source, where)
         )
     experts = tensors.get("rollout_expert_indices")
     if experts is not None:
         if isinstance(experts, Jagged):
             values = padded.after_prompts(experts, rows, prompt, response, "experts", where)
         else:
-            values = cut(experts, span=response, name="experts")
+            values = cut_rows(experts, rows, response, "experts", where)
         unknown = tensors.get("router_padding_mask")  # 1 where the router's choice is made up
         if unknown is not None:
-            made_up = cut(unknown, span=response, name="router_padding_mask") != 0
+            made_up = cut_rows(unknown, rows, response, "router_padding_mask", where) != 0
             values = np.where(made_up[:, None, None], 0, values)
-        columns["rollout_routed_experts"] = padded.experts_column(values, response)
+        columns["rollout_routed_experts"] = experts_of_tokens(values, response.lengths)
     return columns
 
 

@@ -12,8 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
-from rcdiag.table.readers.padded import NO_MASK, RowIndex, Span, Where, cut_rows
+from rcdiag.table.readers.list_columns import experts as experts_of_tokens
+from rcdiag.table.readers.list_columns import ragged
+from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where, cut_rows
 from rcdiag.table.readers.reader import Notes, Rows
 from rcdiag.table.readers.safe import Jagged, Tensor, laid_out
 from rcdiag.table.readers.verl import file_places as layout
@@ -34,7 +37,7 @@ FLOATS = {
     "values": ("values",),
     "rollout_is_weights": ("rollout_is_weights",),
 }
-MakeColumn = Callable[[NDArray[Any], Span], "pa.ListArray"]
+MakeColumn = Callable[[NDArray[Any], NDArray[np.int64]], "pa.ListArray"]
 MASKS = ("response_mask", "loss_mask")
 # The score by token; its sum over a row is the reward, before penalties that training adds.
 SCORES = ("token_level_scores", "rm_scores")
@@ -90,11 +93,11 @@ def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]
     responses = tensors["responses"]
     made: dict[str, Any] = {}
 
-    def add(name: str, source: str, span: Span, make: MakeColumn = padded.token_column) -> None:
+    def add(name: str, source: str, span: Cut, make: MakeColumn = ragged) -> None:
         if span is response:
             _check_width(tensors[source], responses, source, where)
         values = cut_rows(tensors[source], rows, span, source, where)
-        made[name] = make(values, span)
+        made[name] = make(values, span.lengths)
 
     if prompt is not None:
         source = "prompts" if "prompts" in tensors else "input_ids"
@@ -124,22 +127,22 @@ def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]
     experts = tensors.get("routed_experts")
     if isinstance(experts, Tensor):
         span = response + columns
-        add("rollout_routed_experts", "routed_experts", span, padded.experts_column)
+        add("rollout_routed_experts", "routed_experts", span, experts_of_tokens)
     elif isinstance(experts, Jagged) and prompt is not None:
         values = padded.after_prompts(experts, rows, prompt, response, "routed_experts", where)
-        made["rollout_routed_experts"] = padded.experts_column(values, response)
+        made["rollout_routed_experts"] = experts_of_tokens(values, response.lengths)
     return made
 
 
-def _spans(batch: Batch, rows: RowIndex, where: Where) -> tuple[Span | None, Span, int]:
+def _spans(batch: Batch, rows: RowIndex, where: Where) -> tuple[Cut | None, Cut, int]:
     """Return where prompts and responses stand, and the number of columns before responses."""
     tensors = batch.tensors
     responses, prompts = tensors["responses"], tensors.get("prompts")
     if isinstance(responses, Jagged):
-        response = Span(responses.starts[rows], responses.lengths[rows])
+        response = Cut(responses.starts[rows], responses.lengths[rows])
         if not isinstance(prompts, Jagged):
             return None, response, 0
-        return Span(prompts.starts[rows], prompts.lengths[rows]), response, 0
+        return Cut(prompts.starts[rows], prompts.lengths[rows]), response, 0
     attention = tensors.get("attention_mask")
     if not isinstance(attention, Tensor) or len(attention.shape) != 2:
         raise RcdiagError(
