@@ -19,14 +19,14 @@ from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
 from rcdiag.table.arrow import as_numpy, lengths_of
+from rcdiag.table.batches import Origin, with_urls
 from rcdiag.table.checked import check_values, checked_lengths, typed
 from rcdiag.table.grouping import Grouping
-from rcdiag.table.growing import GrowingWriter
-from rcdiag.table.origin import Origin, with_urls
 from rcdiag.table.placeholders import FEWEST_TOKENS, FLOOR, EqualityWatch, LogProbWatch
 from rcdiag.table.readers.list_columns import ragged
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.sources import SourceFile
+from rcdiag.table.writer import GrowingWriter
 
 # Takes the file that is read now, its number from 1, the number of files, rows and tokens so far.
 Heard = Callable[[str, int, int, int, int], None]

@@ -35,7 +35,7 @@ from rcdiag.table.padding import (
 )
 from rcdiag.table.schema import METADATA_KEY, metadata_of
 from rcdiag.table.tensors import column_on_cpu
-from rcdiag.table.writer import TableWriter
+from rcdiag.table.writer import write_tables
 
 # Rows of a table in memory that are written at a time.
 ROWS_AT_A_TIME = 8192
@@ -93,11 +93,9 @@ def write_rows(rows: Any, name: str, target: Path) -> None:
         _sink(rows, name, target)
         return
     try:
-        batches = _batches(rows, name)
-        first = next(batches)
-        with TableWriter(target, first.schema, metadata_of(first.schema)) as writer:
-            for batch in itertools.chain([first], batches):
-                writer.write(pa.Table.from_batches([batch]))
+        tables = (pa.Table.from_batches([batch]) for batch in _batches(rows, name))
+        first = next(tables)
+        write_tables(target, itertools.chain([first], tables), metadata_of(first.schema))
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise RcdiagError(
             f"{name}: it cannot be written as parquet ({_in_short(error)})",

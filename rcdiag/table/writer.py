@@ -1,11 +1,18 @@
-"""Trajectory tables are written with encodings that suit log-probs, never half of a file."""
+"""Trajectory tables are written as parquet, with encodings that suit log-probs.
+
+A file appears when all of it is written. `TableWriter` knows the columns before the first row;
+`GrowingWriter` takes rows with new columns.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,10 +21,12 @@ import pyarrow.types as pt
 from rcdiag.files import new_beside, not_writable
 from rcdiag.table.arrow import lengths_of
 from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY, TOKEN_IDS, column_spec
-from rcdiag.table.unify import cast
+from rcdiag.table.unify import cast, common_schema, conformed
 
 # Rows are gathered until a row group holds about this many values of its largest column.
 VALUES_PER_ROW_GROUP = 2_000_000
+# Rows that are copied at a time where parts are brought to one schema.
+ROWS_PER_COPY = 512
 
 
 class TableWriter:
@@ -86,6 +95,99 @@ class TableWriter:
             raise not_writable(self._path, failure) from failure
         finally:
             self._temporary.unlink(missing_ok=True)
+
+
+def write_tables(path: Path, tables: Iterator[pa.Table], metadata: dict[str, Any]) -> None:
+    """Write tables of one schema, that of the first, to one file."""
+    first = next(tables)
+    with TableWriter(path, first.schema, metadata) as writer:
+        for table in itertools.chain([first], tables):
+            writer.write(table)
+
+
+class GrowingWriter:
+    """A writer of parquet that takes rows with new columns, and becomes `path` when all went well.
+
+    Rows are written once where all have the same columns. A new column begins a part, and the
+    parts are copied into one file at the end; so is a part of which columns are to be left out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._schema: pa.Schema | None = None
+        self._parts: list[Path] = []
+        self._writer: TableWriter | None = None
+        self.mixed: set[str] = set()  # columns left out for types that nothing unites
+
+    def __enter__(self) -> GrowingWriter:
+        return self
+
+    def write(self, table: pa.Table) -> None:
+        """Add rows."""
+        own = table.schema.remove_metadata()
+        if self._schema is None:
+            self._begin_part(own)
+        elif not own.equals(self._schema):
+            schema, without = common_schema(self._schema, own)
+            self.mixed |= set(without)
+            schema = pa.schema([field for field in schema if field.name not in self.mixed])
+            if not schema.equals(self._schema):
+                self._begin_part(schema)
+        assert self._writer is not None
+        assert self._schema is not None
+        self._writer.write(conformed(table, self._schema))
+
+    def finish(self, metadata: dict, without: Collection[str] = ()) -> pa.Schema | None:
+        """Complete the file, without some columns; returns its schema, None where no row came."""
+        if self._schema is None or self._writer is None:
+            return None
+        schema = pa.schema([field for field in self._schema if field.name not in without])
+        # Null is no type that a file can hold: nothing was ever known of such a column.
+        schema = pa.schema([field for field in schema if not pa.types.is_null(field.type)])
+        if len(self._parts) == 1 and schema.equals(self._schema):
+            self._writer.describe(metadata)
+        self._end_part()
+        if len(self._parts) == 1 and schema.equals(self._schema):
+            os.replace(self._parts[0], self._path)
+        else:
+            self._copy(schema, metadata)
+        return schema
+
+    def _copy(self, schema: pa.Schema, metadata: dict) -> None:
+        """Bring all parts to one schema, in one file."""
+        with TableWriter(self._path, schema, metadata) as writer:
+            for part in self._parts:
+                file = pq.ParquetFile(part, pre_buffer=False)
+                names = [name for name in schema.names if name in file.schema_arrow.names]
+                for batch in file.iter_batches(ROWS_PER_COPY, columns=names):
+                    writer.write(conformed(pa.Table.from_batches([batch]), schema))
+                file.close()
+                part.unlink()
+
+    def _begin_part(self, schema: pa.Schema) -> None:
+        self._end_part()
+        self._schema = schema
+        number = len(self._parts)
+        part = self._path.with_name(f".{self._path.name}.{os.getpid()}.{number}.part")
+        self._parts.append(part)
+        stored = pa.schema([field for field in schema if not pa.types.is_null(field.type)])
+        self._writer = TableWriter(part, stored, None).__enter__()
+
+    def _end_part(self) -> None:
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.__exit__(None, None, None)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._writer is not None:
+            self._writer.__exit__(kind or RuntimeError, error, traceback)
+        for part in self._parts:
+            part.unlink(missing_ok=True)
 
 
 def _raw(metadata: dict) -> dict[bytes, bytes]:
