@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, without_secrets
 from rcdiag.frozen import dataclass
-from rcdiag.table.remote_file import AnyFile
+from rcdiag.table.remote import AnyFile
 from rcdiag.table.sources import SourceFile
 
 RowRange = tuple[int, int]  # first row and the row after the last, in the whole table

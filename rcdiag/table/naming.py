@@ -39,7 +39,7 @@ from rcdiag.table.readers.parquet import (
     row_groups_of,
     width_of_first_rows,
 )
-from rcdiag.table.remote_file import AnyFile
+from rcdiag.table.remote import AnyFile
 from rcdiag.table.schema import (
     COLUMNS,
     LOG_PROBS,

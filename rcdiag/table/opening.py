@@ -24,7 +24,7 @@ from rcdiag.table.readers.parquet import (
     open_parquet,
 )
 from rcdiag.table.readers.reader import AsParquet
-from rcdiag.table.remote_file import AnyFile
+from rcdiag.table.remote import AnyFile
 from rcdiag.table.rewritten import is_nested, padded_tokens, write_flat, write_unpadded
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile, SourceFiles, find_files

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.peek import BYTE_ORDER_MARK
-from rcdiag.table.remote_file import AnyFile
+from rcdiag.table.remote import AnyFile
 
 # Bytes that are unpacked at a time.
 BLOCK = 1 << 20

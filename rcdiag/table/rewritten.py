@@ -40,7 +40,7 @@ from rcdiag.table.readers.parquet import (
     row_groups_of,
     width_of_first_rows,
 )
-from rcdiag.table.remote_file import AnyFile
+from rcdiag.table.remote import AnyFile
 from rcdiag.table.schema import metadata_of
 from rcdiag.table.writer import write_tables
 

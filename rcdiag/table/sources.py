@@ -17,8 +17,14 @@ from rcdiag.table.readers.footer import MAGIC
 from rcdiag.table.readers.parquet import PARQUET
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Reader
-from rcdiag.table.remote import check_fetching, copy_files, files_in_place, is_url, local_path
-from rcdiag.table.remote_file import AnyFile
+from rcdiag.table.remote import (
+    AnyFile,
+    check_fetching,
+    copy_files,
+    files_in_place,
+    is_url,
+    local_path,
+)
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.unknown_file import is_packed_or_cut, unknown_file
 

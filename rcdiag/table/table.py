@@ -28,7 +28,7 @@ from rcdiag.table.readers.parquet import (
     row_groups_of,
     rows_per_batch,
 )
-from rcdiag.table.remote_file import TAIL, AnyFile, RemoteFile
+from rcdiag.table.remote import TAIL, AnyFile, RemoteFile
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile
 from rcdiag.table.unify import conformed

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rcdiag.frozen import dataclass
-from rcdiag.table.remote_file import AnyFile
+from rcdiag.table.remote import AnyFile
 
 MAGIC = b"PAR1"
 ENCRYPTED_MAGIC = b"PARE"

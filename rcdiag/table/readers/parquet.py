@@ -10,7 +10,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.footer import MAGIC, EncryptedError, FooterError, RowGroup, read_footer
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Reader
-from rcdiag.table.remote_file import AnyFile, RemoteFile
+from rcdiag.table.remote import AnyFile, RemoteFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

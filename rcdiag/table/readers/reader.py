@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rcdiag.frozen import dataclass
 from rcdiag.table.readers.peek import Peek
-from rcdiag.table.remote_file import AnyFile
+from rcdiag.table.remote import AnyFile
 
 if TYPE_CHECKING:
     import numpy as np

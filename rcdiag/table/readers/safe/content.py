@@ -7,7 +7,6 @@ import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rcdiag.errors import RcdiagError
 from rcdiag.frozen import dataclass
@@ -29,7 +28,9 @@ class Content:
 
     def stream(self) -> io.BufferedReader:
         """Return a binary file of these bytes, which copies only what is read of it."""
-        return io.BufferedReader(_ViewFile(self.view), 1 << 18)
+        import pyarrow as pa
+
+        return io.BufferedReader(pa.BufferReader(self.view), 1 << 18)
 
     def release(self) -> None:
         """Give back the memory that pages of the file take which were read; all can be read again.
@@ -38,36 +39,6 @@ class Content:
         """
         if self.mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
             self.mapped.madvise(mmap.MADV_DONTNEED)
-
-
-class _ViewFile(io.RawIOBase):
-    """A view of bytes as a file that is read."""
-
-    def __init__(self, view: memoryview) -> None:
-        self.view = view
-        self.at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self.at, io.SEEK_END: len(self.view)}[whence]
-        if base + offset < 0:
-            raise OSError("a place before the beginning")
-        self.at = base + offset
-        return self.at
-
-    def tell(self) -> int:
-        return self.at
-
-    def readinto(self, buffer: Any) -> int:
-        part = self.view[self.at : self.at + len(buffer)]
-        buffer[: len(part)] = part
-        self.at += len(part)
-        return len(part)
 
 
 def open_content(source: Path | Content) -> Content:
