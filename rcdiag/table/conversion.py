@@ -83,7 +83,10 @@ class _Pass:
         given = given_values.of_all_rows(self.given)
         for name, value in given.items():
             if given_values.column_of(name) in table.column_names and name != "group_size":
-                self._agree(table, rows, name, value)
+                row = given_values.contradiction(table, name, value)
+                if row is not None:
+                    own = table[name][row].as_py()
+                    raise given_values.refusal(rows.where(row), name, value, own)
         fills = {name: value for name, value in given.items() if name != "group_size"}
         table = given_values.filled(table, fills, np.arange(table.num_rows))
         table = self._watched(table, lengths, rows.file)
@@ -92,12 +95,6 @@ class _Pass:
         self.tokens += int(lengths.sum())
         self.origin.add(rows.file, rows.record, rows.numbers)
         return table
-
-    @staticmethod
-    def _agree(table: pa.Table, rows: Rows, name: str, value: Any) -> None:
-        row = given_values.contradiction(table, name, value)
-        if row is not None:
-            raise given_values.refusal(rows.where(row), name, value, table[name][row].as_py())
 
     def _watched(self, table: pa.Table, lengths: NDArray[np.int64], file: Path) -> pa.Table:
         """Return rows with NaN for floored log-probs, having looked at all log-probs."""
@@ -295,7 +292,10 @@ def _converted(
             dump.notes.change(f"{name}: dropped, {reason}")
         metadata = {**known, **_metadata(reader, dump, len(files), dropped, work.given)}
         schema = writer.finish(metadata, dropped)
-        _check_renames(schema, work, files[0].name)
+        # Mapped columns that no file of the dump has are refused.
+        lacking = {name: own for name, own in work.renames.items() if name not in work.mapped}
+        if schema is not None and lacking:
+            missing.check_columns([], schema, lacking, files[0].name)
     return Conversion(work.origin, metadata, work.policies_of, work.origin.num_rows, work.tokens)
 
 
@@ -337,13 +337,6 @@ def _renamed(table: pa.Table, renames: Mapping[str, str], rows: Rows) -> pa.Tabl
             )
         names[names.index(in_file)] = name
     return table.rename_columns(names)
-
-
-def _check_renames(schema: pa.Schema | None, work: _Pass, source: str) -> None:
-    """Refuse mapped columns that no file of the dump has."""
-    lacking = {name: own for name, own in work.renames.items() if name not in work.mapped}
-    if schema is not None and lacking:
-        missing.check_columns([], schema, lacking, source)
 
 
 def _sampled(table: pa.Table, tokens: int) -> NDArray[np.bool_]:

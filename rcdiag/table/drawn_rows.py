@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +44,10 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
         inside = numbers[(numbers >= file.first_row) & (numbers < file.first_row + file.num_rows)]
         if len(inside):
             target = scratch.path / f"{len(files):06d}.parquet"
-            _write(table, file, inside - file.first_row, target)
+            rows_of_file = table.batches_of(file, inside - file.first_row, table.schema.names)
+            with TableWriter(target, table.schema, columns.metadata_of(table.schema)) as writer:
+                for batch in rows_of_file:
+                    writer.write(batch.table)
             first_row = sum(earlier.num_rows for earlier in files)
             drawn = replace(
                 file,
@@ -98,10 +100,3 @@ def _drawn(groups: int, rows: int, all_rows: int, seed: int) -> Numbers:
     edges = np.arange(wanted + 1) * groups // wanted
     inside = edges[:-1] + np.floor(generator.random(wanted) * np.diff(edges)).astype(np.int64)
     return (inside + generator.integers(groups)) % groups
-
-
-def _write(table: Table, file: TableFile, rows: Numbers, target: Path) -> None:
-    """Write some rows of a file, with canonical names."""
-    with TableWriter(target, table.schema, columns.metadata_of(table.schema)) as writer:
-        for batch in table.batches_of(file, rows, table.schema.names):
-            writer.write(batch.table)

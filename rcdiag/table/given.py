@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
 from rcdiag.frozen import dataclass
 from rcdiag.table.arrow import as_numpy, lengths_of
+from rcdiag.table.schema import is_list
 
 GROUP_SIZE = "group_size"
 # Which number is the reward where a dump holds a dictionary of them; readers ask for it.
@@ -35,7 +36,7 @@ def _whole(value: Any) -> int:
     return int(str(value))
 
 
-def _key(value: Any) -> int | str:
+def _number_or_name(value: Any) -> int | str:
     text = str(value)
     return int(text) if text.lstrip("-").isdecimal() else text
 
@@ -51,7 +52,7 @@ GIVEN: dict[str, Kind] = {
     "min_p": _FRACTION,
     "step": _COUNT,
     "policy_version": _COUNT,
-    "engine": Kind(pa.string(), "a name or a number", _key),
+    "engine": Kind(pa.string(), "a name or a number", _number_or_name),
     "finish_reason": Kind(pa.string(), "a word", str),
     GROUP_SIZE: Kind(pa.int64(), "a whole number from 1 on", _whole, lambda value: value >= 1),
     REWARD_KEY: Kind(pa.string(), "the name of a number among the rewards", str, bool),
@@ -123,21 +124,15 @@ def filled(table: pa.Table, given: Mapping[str, Any], numbers: NDArray[np.intege
         if column in table.column_names:
             index = table.column_names.index(column)
             if name != GROUP_SIZE:
-                own = _with_value(table.column(index), value)
-                table = table.set_column(index, column, own)
+                table = table.set_column(index, column, _where_unknown(table[column], value))
         else:
-            table = table.append_column(column, _values(name, value, numbers))
+            values = numbers.astype(np.int64) // value if name == GROUP_SIZE else None
+            own = pa.repeat(pa.scalar(value, type_of(name, value)), len(numbers))
+            table = table.append_column(column, own if values is None else pa.array(values))
     return table
 
 
-def _values(name: str, value: Any, numbers: NDArray[np.integer]) -> pa.Array:
-    """Return the column that a given value makes for rows of these numbers, [rows]."""
-    if name == GROUP_SIZE:
-        return pa.array(numbers.astype(np.int64) // value)
-    return pa.array([value], type_of(name, value)).take(pa.array(np.zeros(len(numbers), np.int64)))
-
-
-def _with_value(column: pa.ChunkedArray, value: Any) -> pa.ChunkedArray:
+def _where_unknown(column: pa.ChunkedArray, value: Any) -> pa.ChunkedArray:
     """Return a column with a given value in the rows whose own is unknown: null, or NaN."""
     import pyarrow.compute as pc
 
@@ -152,7 +147,7 @@ def contradiction(table: pa.Table, name: str, value: Any) -> int | None:
     import pyarrow.compute as pc
 
     column = table[column_of(name)]
-    if pt.is_list(column.type) or pt.is_large_list(column.type):
+    if is_list(column.type):
         lengths = lengths_of(column)
         owner = np.repeat(np.arange(len(lengths)), lengths)
         differ = as_numpy(pc.not_equal(pc.list_flatten(column), value)).astype(bool)

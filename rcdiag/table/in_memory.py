@@ -223,7 +223,11 @@ def _of_columns(columns: dict[str, Any], name: str) -> pa.Table:
                 f"{name}: column `{column}` has {count} rows, `{first}` has {counts[first]}",
                 hint="every column has one entry for each row",
             )
-    matrices = {column: values for column, values in plain.items() if _is_matrix(values)}
+    matrices = {
+        column: values
+        for column, values in plain.items()
+        if isinstance(values, np.ndarray) and values.ndim == 2
+    }
     cuts, note = _cuts(matrices, name)
     _check_padding(matrices, cuts, name)
     arrays = {
@@ -261,10 +265,6 @@ def _plain(values: Any, where: str) -> Any:
         scalars = all(row is None or np.ndim(row) == 0 for row in plain)
         return [row.item() if hasattr(row, "item") else row for row in plain] if scalars else plain
     return plain
-
-
-def _is_matrix(values: Any) -> bool:
-    return isinstance(values, np.ndarray) and values.ndim == 2
 
 
 def _array(values: Any, column: str, name: str) -> pa.Array:

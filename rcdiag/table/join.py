@@ -115,7 +115,9 @@ def _joined(
     if of_one_run:
         repeated = _equal_columns(kept, twins)
         kept = kept.drop(*repeated)
-        policies = {name: facts for name, facts in policies.items() if _not_in(name, repeated)}
+        policies = {
+            name: facts for name, facts in policies.items() if f"{name}_log_probs" not in repeated
+        }
     _write(kept, path, report)
     metadata = {"format_version": FORMAT_VERSION, **dumps[0].metadata}
     if policies:
@@ -143,10 +145,6 @@ class JoinedOrigin:
     def where(self, row: int) -> str:
         """Return file and record of a row, as an error names them."""
         return self.first.where(int(self.rows[row]))
-
-
-def _not_in(policy: str, columns: Sequence[str]) -> bool:
-    return f"{policy}_log_probs" not in columns
 
 
 def _equal_columns(rows: pl.LazyFrame, twins: Mapping[str, str]) -> list[str]:

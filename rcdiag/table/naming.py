@@ -45,6 +45,7 @@ from rcdiag.table.schema import (
     LOG_PROBS,
     TOKEN_FLOATS,
     column_spec,
+    is_list,
     versions_are_numbers,
 )
 
@@ -132,7 +133,7 @@ def columns_to_look_at(schema: pa.Schema, renames: Mapping[str, str]) -> list[st
     return [
         field.name
         for field in schema
-        if _is_list(field.type)
+        if is_list(field.type)
         and pt.is_primitive(field.type.value_type)
         and (
             back.get(field.name, field.name) in (TOKENS, PROMPT, MASK)
@@ -151,10 +152,6 @@ def _columns_of(field: pa.Field) -> list[str]:
     return [column for column in known_names() if form in names_for(column)] + (
         [own] if own else []
     )
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
 
 
 def _fits(column: str, field: pa.Field) -> bool:

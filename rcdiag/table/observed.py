@@ -88,16 +88,11 @@ def _of(file: TableFile, column: str) -> Iterator[NDArray[np.int64]]:
         return
     first = 0
     for number, group in enumerate(row_groups_of(file.parquet)):
-        if not _without_nulls(group, column):
+        if _nulls_and_values(group, column)[0] != 0:  # else the footer says that there are none
             values = read_whole(file.parquet, [column], number)[column]
             yield first + np.flatnonzero(as_numpy(values.is_null()))
         first += group.num_rows
     yield np.empty(0, np.int64)
-
-
-def _without_nulls(group: RowGroup, column: str) -> bool:
-    """Tell whether the footer says that a row group has neither nulls nor empty lists."""
-    return _nulls_and_values(group, column)[0] == 0
 
 
 def _only_nulls(group: RowGroup, column: str) -> bool:

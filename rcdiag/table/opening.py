@@ -295,7 +295,9 @@ def _table(
             own, first = parquet.schema_arrow, open_parquet(opened[0].parquet).schema_arrow
             differ = sorted(set(own.names) ^ set(first.names))
             raise _unlike(path, own, opened[0].name, first, differ)
-        _check_columns(parquet.schema_arrow, mapped, needed, path, naming)
+        in_file = parquet.schema_arrow
+        if not {_tokens_in(mapped), *mapped.values()} <= set(in_file.names):
+            missing.check_columns(["response_ids", *needed], in_file, mapped, str(path), naming)
         file_schema = _canonical(parquet.schema_arrow, mapped, path)
         absent |= {field.name for field in file_schema if pt.is_null(field.type)}
         file_schema = _without(file_schema, absent)
@@ -321,19 +323,6 @@ def _table(
 def _tokens_in(renames: Mapping[str, str]) -> str:
     """Return the name that the files have for the column of response tokens."""
     return renames.get("response_ids", "response_ids")
-
-
-def _check_columns(
-    file_schema: pa.Schema,
-    renames: Mapping[str, str],
-    needed: Sequence[str],
-    path: AnyFile,
-    naming: Naming,
-) -> None:
-    """Refuse a file without tokens or a mapped column, with all that it lacks."""
-    always = {_tokens_in(renames), *renames.values()}
-    if not always <= set(file_schema.names):
-        missing.check_columns(["response_ids", *needed], file_schema, renames, str(path), naming)
 
 
 def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: AnyFile) -> pa.Schema:

@@ -41,7 +41,7 @@ from rcdiag.table.readers.parquet import (
     width_of_first_rows,
 )
 from rcdiag.table.remote import AnyFile
-from rcdiag.table.schema import metadata_of
+from rcdiag.table.schema import is_list, metadata_of
 from rcdiag.table.writer import write_tables
 
 # Structs further inside of each other stay what they are.
@@ -59,7 +59,12 @@ def is_nested(schema: pa.Schema, renames: Mapping[str, str]) -> bool:
     lacks = renames.get(TOKENS, TOKENS) not in schema.names
     if not lacks or TOKENS in candidates(schema, renames):
         return False
-    return any(pt.is_struct(field.type) or _of_numbers(field.type) for field in schema)
+    # Lists of structs without whole numbers are such as chat messages.
+    return any(
+        pt.is_struct(kind)
+        or (_lists(kind) and any(pt.is_integer(part.type) for part in kind.value_type))
+        for kind in schema.types
+    )
 
 
 def write_flat(path: AnyFile, target: Path) -> None:
@@ -80,11 +85,6 @@ def write_flat(path: AnyFile, target: Path) -> None:
 def _lists(kind: pa.DataType) -> bool:
     """Tell whether a type is a list of structs."""
     return (pt.is_list(kind) or pt.is_large_list(kind)) and pt.is_struct(kind.value_type)
-
-
-def _of_numbers(kind: pa.DataType) -> bool:
-    """Tell whether a type is a list of structs with whole numbers, as chat messages are not."""
-    return _lists(kind) and any(pt.is_integer(part.type) for part in kind.value_type)
 
 
 def _flat(table: pa.Table) -> pa.Table:
@@ -164,8 +164,7 @@ def _has_metadata(schema: pa.Schema) -> bool:
 
 
 def _is_list_of_numbers(kind: pa.DataType) -> bool:
-    is_list = pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
-    return is_list and pt.is_primitive(kind.value_type)
+    return is_list(kind) and pt.is_primitive(kind.value_type)
 
 
 def _matrices(table: pa.Table) -> dict[str, NDArray[Any]]:

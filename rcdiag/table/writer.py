@@ -20,7 +20,7 @@ import pyarrow.types as pt
 
 from rcdiag.files import new_beside, not_writable
 from rcdiag.table.arrow import lengths_of
-from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY, TOKEN_IDS, column_spec
+from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY, TOKEN_IDS, column_spec, is_list
 from rcdiag.table.unify import cast, common_schema, conformed
 
 # Rows are gathered until a row group holds about this many values of its largest column.
@@ -62,7 +62,8 @@ class TableWriter:
         """Add rows; they reach the disk when a row group is full."""
         columns = [cast(table[field.name], field.type) for field in self._schema]
         self._pending.append(pa.table(columns, schema=self._schema))
-        self._pending_values += _largest_column(table)
+        lists = (column for column in table.columns if pt.is_list(column.type))
+        self._pending_values += max((int(lengths_of(column).sum()) for column in lists), default=0)
         if self._pending_values >= VALUES_PER_ROW_GROUP:
             self._flush()
 
@@ -206,7 +207,7 @@ def encodings(schema: pa.Schema) -> dict:
     in_dictionaries: list[str] = []
     for field in schema:
         path, kind = field.name, field.type
-        while pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        while is_list(kind):
             path, kind = f"{path}.list.element", kind.value_type
         # Arrow has no byte-stream-split for half precision.
         is_float = pt.is_float32(kind) or pt.is_float64(kind)
@@ -220,8 +221,3 @@ def encodings(schema: pa.Schema) -> dict:
         "use_dictionary": in_dictionaries,
         "use_byte_stream_split": in_streams,
     }
-
-
-def _largest_column(table: pa.Table) -> int:
-    lists = (column for column in table.columns if pt.is_list(column.type))
-    return max((int(lengths_of(column).sum()) for column in lists), default=0)
