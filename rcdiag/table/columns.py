@@ -53,7 +53,7 @@ def numbered_groups(dump: Table) -> tuple[NDArray[np.uint64], NDArray[np.uint64]
     return keys, numbers
 
 
-# Which token ids are frequent is known from so many tokens.
+# Tokens that are counted to find frequent ids.
 TOKENS_COUNTED = 2_000_000
 
 

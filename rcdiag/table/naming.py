@@ -49,7 +49,7 @@ from rcdiag.table.schema import (
     versions_are_numbers,
 )
 
-# Rows that are looked at. One row in so many whose lists have other lengths is met by them.
+# Rows that are looked at: enough to meet a row of another length if one in 20 has it.
 FIRST_ROWS = 64
 TOKENS, PROMPT, MASK = "response_ids", "prompt_ids", "response_mask"
 PER_TOKEN = (TOKENS, PROMPT, MASK, "advantages")
@@ -59,7 +59,7 @@ POLICIES = ("rollout_log_probs", "old_log_probs", "current_log_probs")
 OF_PROMPTS = ("prompt", "input", "cumulative")
 # A mean advantage and advantages by token have each other's name in some programs.
 ADVANTAGES = ("advantage", "advantages")
-# A prompt that begins with so many equal tokens is padded on the left.
+# A prompt that begins with at least this many equal tokens is padded on the left.
 LEFT_PADDING = 3
 
 
@@ -271,7 +271,7 @@ class _Search:
         self.doubts: dict[str, list[Doubt]] = {}
 
     def naming(self) -> Naming:
-        """Look for every column that is missing, tokens first: the others are held against them."""
+        """Look for every missing column, tokens first: the others are compared with them."""
         self._by_type()
         for column in dict.fromkeys((TOKENS, *POLICIES, PROMPT, *known_names(), *COLUMNS)):
             if column not in self.own and column not in self.off:

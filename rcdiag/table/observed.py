@@ -35,7 +35,7 @@ class Unobserved:
 def unobserved(table: Table, policies: Sequence[str]) -> Unobserved:
     """Find the rows of a table that lack log-probs of a policy.
 
-    The footers of the files tell of most columns that no row lacks them; others are read.
+    The footers say of most columns that every row has a value; other columns are read.
     """
     lacking = {
         policy: _null_rows(table, f"{policy}_log_probs")

@@ -287,18 +287,18 @@ def _table(
         path = source_file.path
         written, origin = copies.of(number, mapped)
         parquet = open_parquet(written or path)
+        in_file = parquet.schema_arrow
         if schema is None:
-            missing.check_names(renames, parquet.schema_arrow, str(path))
+            missing.check_names(renames, in_file, str(path))
             naming = naming_of(written or path, path, mapped, off)
             mapped = {**mapped, **naming.taken}
-        if opened and _tokens_in(mapped) not in parquet.schema_arrow.names:
-            own, first = parquet.schema_arrow, open_parquet(opened[0].parquet).schema_arrow
-            differ = sorted(set(own.names) ^ set(first.names))
-            raise _unlike(path, own, opened[0].name, first, differ)
-        in_file = parquet.schema_arrow
+        if opened and _tokens_in(mapped) not in in_file.names:
+            first = open_parquet(opened[0].parquet).schema_arrow
+            differ = sorted(set(in_file.names) ^ set(first.names))
+            raise _unlike(path, in_file, opened[0].name, first, differ)
         if not {_tokens_in(mapped), *mapped.values()} <= set(in_file.names):
             missing.check_columns(["response_ids", *needed], in_file, mapped, str(path), naming)
-        file_schema = _canonical(parquet.schema_arrow, mapped, path)
+        file_schema = _canonical(in_file, mapped, path)
         absent |= {field.name for field in file_schema if pt.is_null(field.type)}
         file_schema = _without(file_schema, absent)
         columns.check_types(file_schema, str(path))
@@ -312,11 +312,11 @@ def _table(
     assert schema is not None
     kinds = {field.name: field.type for field in schema}
     own_kinds = [{field.name: field.type for field in own} for own in schemas]
-    told = [
+    opened = [
         replace(file, differs=own != kinds) for file, own in zip(opened, own_kinds, strict=True)
     ]
     return Table(
-        tuple(told), schema, mapped, copies.scratch, naming=naming, absent=frozenset(absent)
+        tuple(opened), schema, mapped, copies.scratch, naming=naming, absent=frozenset(absent)
     )
 
 

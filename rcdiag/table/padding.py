@@ -37,10 +37,10 @@ CUT_TAILS = (
 OF_RESPONSES = (COMPLETION, ATTENTION)
 # Rows that are looked at.
 PADDED_ROWS = 128
-# So long a tail of one token with log-probs of 0 counts: the last token alone is often certain.
+# Tokens of a tail that counts: the last token of a response alone is often certain.
 SHORTEST_TAIL = 2
-# A table is padded if so many of its rows have such a tail of one and the same token, and if the
-# tails hold so many of the tokens: certain tokens at the end of a few rows are no padding.
+# A table is padded if at least this share of its rows have such a tail of one and the same token,
+# with at least this share of all tokens: certain tokens at the end of a few rows are no padding.
 SHARE_OF_ROWS, SHARE_OF_TOKENS = 0.25, 0.02
 
 
@@ -50,7 +50,7 @@ class Cut:
 
     starts: NDArray[np.int64]  # first column of each row's tokens, [rows]
     lengths: NDArray[np.int64]  # tokens of each row, [rows]
-    width: int | None = None  # columns of the matrices that are cut, where they must have so many
+    width: int | None = None  # columns of the matrices, where it is known
 
     @classmethod
     def from_mask(cls, mask: NDArray[np.bool_]) -> Cut:
@@ -67,7 +67,7 @@ class Cut:
         return cls(np.zeros(len(lengths), np.int64), lengths.astype(np.int64), width)
 
     def __add__(self, columns: int) -> Cut:
-        """Return the same tokens in a matrix with so many more columns before them."""
+        """Return the same tokens in a matrix that has more columns before them."""
         return Cut(self.starts + columns, self.lengths)
 
     def inside(self, width: int) -> NDArray[np.bool_]:

@@ -88,7 +88,7 @@ class Recorder:
         self._parts = 0
         self._taken = 0
         self._written = 0
-        self._told = 0  # rows that were added when the loop last had an error of writing
+        self._reported = 0  # rows that were added when the loop last had an error of writing
         self._closed = False
 
     def _open(self) -> Ledger:
@@ -200,7 +200,7 @@ class Recorder:
             try:
                 self._write(rows)
             except RcdiagError:
-                self._told = self._taken
+                self._reported = self._taken
                 raise
             self._parts += 1
             self._written += rows.num_rows
@@ -211,11 +211,11 @@ class Recorder:
         """Flush from the timer's thread; an error comes again from the next flush or close."""
         with self._lock:
             self._timer = None
-            told = self._told
+            reported = self._reported
             try:
                 self.flush()
             except RcdiagError:
-                self._told = told
+                self._reported = reported
 
     def _write(self, rows: pa.Table) -> None:
         import pyarrow.compute as pc
@@ -249,11 +249,11 @@ class Recorder:
 
     def _close_at_exit(self) -> None:
         """Close with the process; an error that the loop had for the same rows is not repeated."""
-        told = self._told
+        reported = self._reported
         try:
             self.close()
         except RcdiagError:
-            if told < self._taken:
+            if reported < self._taken:
                 raise
 
     def __enter__(self) -> Recorder:

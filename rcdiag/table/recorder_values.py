@@ -80,7 +80,7 @@ def _check_range(name: str, row: int, value: Any, known: Range) -> None:
 def check_entropy(
     name: str, flat: NDArray[Any], counted: NDArray[np.bool_], lengths: NDArray[np.int64]
 ) -> None:
-    """Refuse an entropy below 0 at a token that the policy sampled, which no law has."""
+    """Refuse an entropy below 0 at a token that the policy sampled, which no distribution has."""
     bad = (flat < BELOW_ZERO) & counted
     if bad.any():
         at = int(np.argmax(bad))

@@ -56,8 +56,8 @@ def is_nested(schema: pa.Schema, renames: Mapping[str, str]) -> bool:
     paths = [own for own in renames.values() if own not in schema.names]
     if any(own.partition(".")[0] in structs for own in paths):
         return True
-    lacks = renames.get(TOKENS, TOKENS) not in schema.names
-    if not lacks or TOKENS in candidates(schema, renames):
+    has_tokens = renames.get(TOKENS, TOKENS) in schema.names
+    if has_tokens or TOKENS in candidates(schema, renames):
         return False
     # Lists of structs without whole numbers are such as chat messages.
     return any(

@@ -103,7 +103,7 @@ def column_setting(columns: Mapping[str, str]) -> str:
     return mapping_setting("columns", columns, "--column")
 
 
-# What mends a column of lists that a CSV file, or printing, turned into text.
+# How to restore a column of lists that a CSV file, or printing, turned into text.
 LISTS_AS_TEXT = (
     "read the lists back from their text (pandas: `frame[column].map(json.loads)`, polars: "
     "`pl.col(column).str.json_decode(pl.List(pl.Int32))`)"

@@ -145,9 +145,9 @@ class TokenBatch:
         return self.take(~np.isin(self.row, rows), self.empty)
 
     def blocks(self, tokens: int) -> list[TokenBatch]:
-        """Cut the batch into blocks of whole sequences of about so many tokens, without copying.
+        """Cut the batch into blocks of whole sequences with about `tokens` tokens, without copying.
 
-        A block ends with the sequence that reaches so many. Rows without a token, and the tokens
+        A block ends with the sequence that reaches that number. Rows without a token, and tokens
         that the mask leaves out, are counted with the first block.
         """
         ends = np.cumsum(self.lengths)

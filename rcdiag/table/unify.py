@@ -10,7 +10,7 @@ from rcdiag.table.arrow import lengths_of
 from rcdiag.table.readers.list_columns import ragged
 from rcdiag.table.schema import ENTROPY, KEY, NUMBER, TOKEN_FLOATS, column_spec, is_list
 
-# The types of columns that are not told from their own ones.
+# Columns that have one type in every table, whatever a file has.
 TYPES: dict[str, pa.DataType] = {
     "response_ids": pa.list_(pa.int32()),
     "prompt_ids": pa.list_(pa.int32()),

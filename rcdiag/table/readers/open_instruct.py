@@ -77,7 +77,7 @@ def _row(rollout: Rollout, where: str, notes: Notes) -> dict[str, Any] | None:
 
 
 def _mask(rollout: Rollout, log_probs: Any, notes: Notes) -> Any:
-    """Return a mask of ones; the file has none, so that tool tokens are told by their log-prob."""
+    """Return a mask of ones; the file has none, so tool tokens are recognised by their log-prob."""
     mask = np.ones(len(rollout.response_tokens), np.uint8)
     if log_probs is None:
         return mask

@@ -16,7 +16,7 @@ from rcdiag.table.readers.safe import Jagged, Tensor
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Rows are cut out of matrices so many at a time that a matrix has about this many elements.
+# Elements of a matrix whose rows are cut at a time.
 ELEMENTS_PER_BATCH = 1 << 20
 
 # What is noted of a batch that does not tell sampled tokens from those of tools.
