@@ -21,8 +21,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.files import not_writable
 from rcdiag.table.ledger import Ledger, rows_lost
 from rcdiag.table.recorder_padding import PROMPT
-from rcdiag.table.recorder_rows import rows_of
-from rcdiag.table.recorder_values import NEVER_NULL
+from rcdiag.table.recorder_rows import NEVER_NULL, rows_of
 from rcdiag.table.schema import RECORDER, check_metadata
 from rcdiag.table.unify import common_schema, conformed
 from rcdiag.table.writer import VALUES_PER_ROW_GROUP, TableWriter

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from rcdiag.table.readers.safe.stand_ins import Foreign, Name, Pair, names_of
 
 ELEMENTS = re.compile(r"b1|[iu][1248]|f[248]|c8|c16|[US]\d{1,9}|O8?")
-# Rows of an array whose elements take no bytes, such as empty texts, have nothing to check.
-MOST_EMPTY_ELEMENTS = 1 << 24
 
 
 def shape_of(size: Any) -> tuple[int, ...]:
@@ -97,9 +95,9 @@ def array(content: Any, element: Any, size: Any, order: Any = "C") -> NDArray[An
     if kind is None or kind.hasobject or order not in ("C", "F"):
         raise TypeError("an array of no plain type")
     count = math.prod(shape)
-    if kind.itemsize == 0:
-        if count > MOST_EMPTY_ELEMENTS:
-            raise ValueError("an array of more elements than bytes")
+    if kind.itemsize == 0:  # numpy itself makes texts of at least one character
+        if count:
+            raise ValueError("an array whose elements take no bytes")
         return np.zeros(shape, kind.kind + "1")
     if not isinstance(content, (bytes, bytearray)) or count * kind.itemsize != len(content):
         raise ValueError("an array of another size than its bytes")
