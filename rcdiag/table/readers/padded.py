@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers.list_columns import BITS, ragged
+from rcdiag.table.readers.reader import Rows
 from rcdiag.table.readers.safe import Jagged, Tensor
 
 if TYPE_CHECKING:
@@ -31,6 +34,30 @@ def batches_of(rows: RowIndex, widths: NDArray[np.integer] | int) -> Iterator[Ro
     width = np.broadcast_to(np.asarray(widths, np.int64), rows.shape)
     number = np.cumsum(np.maximum(width, 1)) // ELEMENTS_PER_BATCH
     yield from np.split(rows, np.flatnonzero(np.diff(number)) + 1) if len(rows) else ()
+
+
+def rows_in_parts(
+    path: Path,
+    rows: RowIndex,
+    widths: NDArray[np.integer] | int,
+    facts: Mapping[str, pa.Array],
+    token_columns: Callable[[RowIndex, Where], dict[str, Any]],
+) -> Iterator[Rows]:
+    """Yield rows of one file's batch, a few MB at a time; `widths` are tokens of the rows.
+
+    `facts` have a value for each row of the whole batch. `token_columns` cuts the columns with a
+    value for each token out of some rows, and gets how errors name one of those.
+    """
+    import pyarrow as pa
+
+    for part in batches_of(rows, widths):
+        columns = token_columns(part, partial(_place, path, part))
+        columns |= {name: values.take(pa.array(part)) for name, values in facts.items()}
+        yield Rows(pa.RecordBatch.from_pydict(columns), path, part)
+
+
+def _place(path: Path, rows: RowIndex, row: int) -> str:
+    return f"{path}, row {int(rows[row])}"
 
 
 def width_of_experts(experts: Tensor | Jagged | None) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from rcdiag.errors import RcdiagError
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
-from rcdiag.table.readers.padded import NO_MASK, RowIndex
+from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.safe import (
@@ -103,8 +104,6 @@ def _rows_of(
     number: int,
     notes: Notes,
 ) -> Iterator[Rows]:
-    import pyarrow as pa
-
     ids = tensors["input_ids"]
     for name, tensor in tensors.items():
         if len(tensor) != len(ids):
@@ -114,17 +113,11 @@ def _rows_of(
         notes.change("log-probs are shifted by one: ROLL's value j belongs to token j + 1")
     if "response_mask" not in tensors:
         notes.change(NO_MASK, len(ids))
-    for rows in padded.batches_of(np.arange(len(ids)), ids.shape[1]):
-        columns: dict[str, Any] = _token_columns(tensors, rows, path)
-        for name, column in facts.items():
-            columns[name] = column.take(pa.array(rows))
-        yield Rows(pa.RecordBatch.from_pydict(columns), path, rows)
+    cut = partial(_token_columns, tensors)
+    yield from padded.rows_in_parts(path, np.arange(len(ids)), ids.shape[1], facts, cut)
 
 
-def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, path: Path) -> dict[str, Any]:
-    def where(row: int) -> str:
-        return f"{path}, row {int(rows[row])}"
-
+def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, where: Where) -> dict[str, Any]:
     def column(name: str, span: Cut) -> pa.ListArray:
         return padded.token_column(tensors[name], rows, span, name, where)
 

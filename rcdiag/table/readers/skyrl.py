@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
 from rcdiag.table.readers.list_columns import experts as experts_of_tokens
-from rcdiag.table.readers.padded import NO_MASK, RowIndex, cut_rows
+from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where, cut_rows
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.safe import (
@@ -116,8 +117,6 @@ def _rows_of(
     number: int,
     notes: Notes,
 ) -> Iterator[Rows]:
-    import pyarrow as pa
-
     sequences = _matrix(tensors, "sequences")
     count = len(sequences)
     for name, tensor in tensors.items():
@@ -134,11 +133,8 @@ def _rows_of(
         notes.change(NO_MASK, count - fills)
     experts = tensors.get("rollout_expert_indices")
     width = sequences.shape[1] * (1 + padded.width_of_experts(experts))
-    for rows in padded.batches_of(np.arange(count - fills), width):
-        columns: dict[str, Any] = _token_columns(tensors, rows, path)
-        for name, values in facts.items():
-            columns[name] = values.take(pa.array(rows))
-        yield Rows(pa.RecordBatch.from_pydict(columns), path, rows)
+    cut = partial(_token_columns, tensors)
+    yield from padded.rows_in_parts(path, np.arange(count - fills), width, facts, cut)
 
 
 def _check_fills(tensors: dict[str, Tensor | Jagged], first: int, path: Path) -> None:
@@ -163,11 +159,8 @@ def _matrix(tensors: dict[str, Tensor | Jagged], name: str) -> Tensor:
 
 
 def _token_columns(
-    tensors: dict[str, Tensor | Jagged], rows: RowIndex, path: Path
+    tensors: dict[str, Tensor | Jagged], rows: RowIndex, where: Where
 ) -> dict[str, Any]:
-    def where(row: int) -> str:
-        return f"{path}, row {int(rows[row])}"
-
     attention, lengths = (
         padded.block(padded.rows_of(_matrix(tensors, name), rows), "right", name, where)
         for name in ("attention_mask", "response_mask")

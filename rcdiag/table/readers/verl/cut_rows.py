@@ -52,8 +52,6 @@ ASYNC_PROMPT = re.compile(r"(?:uid_)?sample_\d+_\d+")
 
 def rows_of(batch: Batch, path: Path, number: int, notes: Notes) -> Iterator[Rows]:
     """Yield the rows of one file's batch; `number` is that of the file, from 0."""
-    import pyarrow as pa
-
     responses = batch.tensors.get("responses")
     if responses is None:
         raise missing_responses(path)
@@ -62,25 +60,17 @@ def rows_of(batch: Batch, path: Path, number: int, notes: Notes) -> Iterator[Row
     kept = _without_padding(batch, len(responses), notes)
     facts = _columns_of_rows(batch, path, number, notes)
     _say_what_is_left(batch, facts, notes)
-    width: Any = responses.lengths[kept] if isinstance(responses, Jagged) else _width(batch)
+    width: Any = 1
+    widest = batch.tensors.get("attention_mask", responses)
+    if isinstance(responses, Jagged):
+        width = responses.lengths[kept]
+    elif isinstance(widest, Tensor):
+        width = widest.shape[1]
     if not any(name in batch.tensors for name in MASKS):
         notes.change(NO_MASK, len(kept))
     width = width * (1 + padded.width_of_experts(batch.tensors.get("routed_experts")))
-    for rows in padded.batches_of(kept, width):
-        with laid_out(str(path), "verl"):
-            columns = _token_columns(batch, rows, partial(_row, path, rows))
-            for name, values in facts.items():
-                columns[name] = values.take(pa.array(rows))
-            yield Rows(pa.RecordBatch.from_pydict(columns), path, rows)
-
-
-def _row(path: Path, rows: RowIndex, row: int) -> str:
-    return f"{path}, row {int(rows[row])}"
-
-
-def _width(batch: Batch) -> int:
-    widest = batch.tensors.get("attention_mask", batch.tensors["responses"])
-    return widest.shape[1] if isinstance(widest, Tensor) else 1
+    with laid_out(str(path), "verl"):
+        yield from padded.rows_in_parts(path, kept, width, facts, partial(_token_columns, batch))
 
 
 # Tokens
