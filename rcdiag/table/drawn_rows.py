@@ -31,7 +31,12 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
         raise RcdiagError(f"{setting('rows', rows)}: nothing to draw", hint="take 1 or more")
     if rows >= table.num_rows:
         return table
-    among = np.arange(table.num_rows) if step is None else _rows_of_step(table, step)
+    among = np.arange(table.num_rows)
+    if step is not None:
+        steps = [as_numpy(batch.table[0]) for batch in table.batches(["step"])]
+        among = np.flatnonzero(np.concatenate(steps) == step)
+        if not len(among):
+            raise RcdiagError(f"{table.name}: no step {step}", hint="see the column `step`")
     if rows >= len(among):
         numbers = among
     else:
@@ -67,15 +72,6 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
         given_as=table.given_as,
         naming=table.naming,
     )
-
-
-def _rows_of_step(table: Table, step: int) -> Numbers:
-    """Return the numbers of the rows of a training step; one without rows is refused."""
-    steps = [as_numpy(batch.table[0]) for batch in table.batches(["step"])]
-    rows = np.flatnonzero(np.concatenate(steps) == step)
-    if not len(rows):
-        raise RcdiagError(f"{table.name}: no step {step}", hint="see the column `step`")
-    return rows
 
 
 def _groups(table: Table) -> Numbers:

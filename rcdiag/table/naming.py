@@ -83,14 +83,12 @@ class Naming:
 
     def sentence(self) -> str:
         """Say which columns were taken, and whose names they have; empty where none was."""
-        return ", ".join(
-            f"`{name}` from `{own}`{_users(name, own)}" for name, own in self.taken.items()
-        )
-
-
-def _users(name: str, own: str) -> str:
-    known = names_for(name).get(known_form(own))
-    return f" ({known.users})" if known is not None and known.users else ""
+        said = []
+        for name, own in self.taken.items():
+            known = names_for(name).get(known_form(own))
+            users = f" ({known.users})" if known is not None and known.users else ""
+            said.append(f"`{name}` from `{own}`{users}")
+        return ", ".join(said)
 
 
 class FirstRows:
@@ -279,10 +277,6 @@ class _Search:
         doubts = {column: tuple(doubts) for column, doubts in self.doubts.items()}
         return Naming(self.taken, doubts, self.off)
 
-    def _take(self, column: str, own: str) -> None:
-        self.taken[column] = self.own[column] = own
-        self.free = [field for field in self.free if field.name != own]
-
     def _by_type(self) -> None:
         """Take advantages under the name that their type has: a number by row, or a list."""
         for column, other in (ADVANTAGES, ADVANTAGES[::-1]):
@@ -306,7 +300,11 @@ class _Search:
                 known = KnownName(column=column, name=field_.name)
             if known is None or (not _fits(column, field_) and column not in POLICIES):
                 continue
-            doubt = self._doubt(known) if _fits(column, field_) else _of_other_type(known, field_)
+            if _fits(column, field_):
+                doubt = self._doubt(known)
+            else:
+                why = f"its type is {field_.type}, and log-probs are lists of floats"
+                doubt = Doubt(known.name, why, refuted=True)
             if doubt is None:
                 sure.append(known)
             else:
@@ -314,7 +312,9 @@ class _Search:
         # A name that stands for the response alone goes before one that may hold the prompt too.
         sure = [known for known in sure if not known.whole] or sure
         if len(sure) == 1:
-            self._take(column, sure[0].name)
+            own = sure[0].name
+            self.taken[column] = self.own[column] = own
+            self.free = [field for field in self.free if field.name != own]
         elif sure:
             both = " and ".join(f"`{known.name}`" for known in sure)
             for known in sure:
@@ -327,9 +327,11 @@ class _Search:
             return Doubt(known.name, known.doubt)
         if known.beside and not set(known.beside) & set(self.schema.names):
             return Doubt(known.name, "its name does not say whose log-probs it holds")
-        if known.alone and (others := self._other_log_probs(known.name)):
+        others = [name for name in self._log_probs() if name != known.name]
+        if known.alone and others:
+            named = ", ".join(f"`{name}`" for name in others)
             return Doubt(
-                known.name, f"its name does not say whose log-probs it holds, beside {others}"
+                known.name, f"its name does not say whose log-probs it holds, beside {named}"
             )
         if known.column == TOKENS:
             return self._doubt_of_tokens(known)
@@ -340,10 +342,6 @@ class _Search:
         if count := self.nulls.get(known.name, 0):
             return Doubt(known.name, f"{count} of its rows are null")
         return None
-
-    def _other_log_probs(self, name: str) -> str:
-        """Name the columns beside `name` that may hold log-probs; empty where there is none."""
-        return ", ".join(f"`{other}`" for other in self._log_probs() if other != name)
 
     def _log_probs(self) -> list[str]:
         """Return the file's columns that may hold log-probs of the response's tokens."""
@@ -431,12 +429,6 @@ class _Search:
         if len(values) and not values.any():
             return Doubt(known.name, f"it is 0 in all of the first {len(mine)} rows")
         return None
-
-
-def _of_other_type(known: KnownName, field_: pa.Field) -> Doubt:
-    """Say of a column that is named as log-probs are why it cannot hold them."""
-    why = f"its type is {field_.type}, and log-probs are lists of floats"
-    return Doubt(known.name, why, refuted=True)
 
 
 def _other_lengths(

@@ -225,14 +225,11 @@ class Recorder:
         )
         about = {"rank": self.rank, "run": self.run, "rows_lost_before": self.lost_rows}
         with TableWriter(path, rows.schema, {**self._metadata, RECORDER: about}) as writer:
-            for batch in self._row_groups(rows):
-                writer.write(batch)
-
-    def _row_groups(self, rows: pa.Table) -> list[pa.Table]:
-        """Cut rows into pieces of about as many tokens as a row group holds."""
-        per_row = max(self._tokens / rows.num_rows, 1.0)
-        size = max(int(VALUES_PER_ROW_GROUP / per_row), 1)
-        return [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
+            # Pieces of about as many tokens as a row group holds.
+            per_row = max(self._tokens / rows.num_rows, 1.0)
+            size = max(int(VALUES_PER_ROW_GROUP / per_row), 1)
+            for start in range(0, rows.num_rows, size):
+                writer.write(rows.slice(start, size))
 
     def close(self) -> None:
         """Write what is pending and end; closing twice does nothing the second time."""

@@ -184,9 +184,6 @@ class _Ranges(io.RawIOBase):
         buffer[: len(content)] = content
         return len(content)
 
-    def readall(self) -> bytes:
-        return self.read()
-
 
 @functools.lru_cache(maxsize=MOST_ENDS)
 def _end(file: RemoteFile) -> bytes:
@@ -200,7 +197,8 @@ AnyFile = Path | RemoteFile
 def remote_file(system: Any, path: str) -> RemoteFile:
     """Return a file of a file system of fsspec, with its size and version."""
     about = _about(system, path)
-    return RemoteFile(system, path, int(about.get("size") or 0), _version(about))
+    version = next((str(about[name]) for name in VERSIONS if about.get(name)), "")
+    return RemoteFile(system, path, int(about.get("size") or 0), version)
 
 
 def gives_ranges(system: Any, path: str) -> bool:
@@ -229,10 +227,6 @@ def reason(url: str, error: Exception) -> str:
     """Return what a file system says of its error; of a URL with a password only the kind."""
     kind = type(error).__name__
     return kind if has_credentials(url) else f"{kind}: {error}"
-
-
-def _version(about: dict[str, Any]) -> str:
-    return next((str(about[name]) for name in VERSIONS if about.get(name)), "")
 
 
 class NotFetchedError(Exception):
@@ -267,7 +261,13 @@ def check_fetching(sources: Sequence[str], wanted: Callable[[str], bool]) -> Non
     urls = [source for source in sources if is_url(source)]
     if not urls or not _STAY.get():
         return
-    lines = [_what_is_there(url, wanted) for url in urls]
+    lines = []
+    for url in urls:
+        system, paths, _ = _found(url, wanted)
+        with _named_errors(url):
+            sizes = [system.size(path) for path in paths]
+        size = "of unknown size" if None in sizes else f"{sum(sizes) / 1e6:,.1f} MB"
+        lines.append(f"{url}: {len(paths):,} file{'' if len(paths) == 1 else 's'}, {size}")
     raise NotFetchedError(
         "\n".join(
             [
@@ -278,15 +278,6 @@ def check_fetching(sources: Sequence[str], wanted: Callable[[str], bool]) -> Non
             ]
         )
     )
-
-
-def _what_is_there(url: str, wanted: Callable[[str], bool]) -> str:
-    """Return a line with the number and size of the files that a URL names."""
-    system, paths, _ = _found(url, wanted)
-    with _named_errors(url):
-        sizes = [system.size(path) for path in paths]
-    size = "of unknown size" if None in sizes else f"{sum(sizes) / 1e6:,.1f} MB"
-    return f"{url}: {len(paths):,} file{'' if len(paths) == 1 else 's'}, {size}"
 
 
 def files_in_place(url: str, wanted: Callable[[str], bool]) -> tuple[list[RemoteFile], bool] | None:
