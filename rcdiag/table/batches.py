@@ -1,23 +1,67 @@
-"""Rows of a table come in batches, each of one file that knows where its rows stand."""
+"""Rows of a table come in batches of one file each, which knows where its rows stood."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rcdiag.errors import without_secrets
-from rcdiag.table.remote_file import AnyFile
+from rcdiag.errors import RcdiagError, without_secrets
+from rcdiag.table.remote import AnyFile
 from rcdiag.table.sources import SourceFile
 
-if TYPE_CHECKING:
-    from rcdiag.table.origin import RowOrigin
-
 RowRange = tuple[int, int]  # first row and the row after the last, in the whole table
+
+
+class RowOrigin(Protocol):
+    """Where the rows of a parquet file, which rcdiag made, come from."""
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """Return the files that were given."""
+        ...
+
+    def where(self, row: int) -> str:
+        """Return file and record of a row, as an error names them."""
+        ...
+
+
+class Origin:
+    """Where each row of a converted table stood in the files that were given."""
+
+    def __init__(self, files: Sequence[SourceFile]) -> None:
+        self.files = tuple(files)
+        self._names = {file.path: file.name for file in files}
+        self._blocks: list[tuple[Path, str, NDArray[np.int64]]] = []
+        self._starts: list[int] = []
+        self.num_rows = 0
+
+    def add(self, file: Path, record: str, numbers: NDArray[np.int64]) -> None:
+        """Take in consecutive rows of the table: their file, and the record of each, [rows]."""
+        self._starts.append(self.num_rows)
+        self._blocks.append((file, record, numbers))
+        self.num_rows += len(numbers)
+
+    def where(self, row: int) -> str:
+        """Return file and record of a row, as an error names them."""
+        block = int(np.searchsorted(self._starts, row, side="right")) - 1
+        path, record, numbers = self._blocks[block]
+        name = self._names.get(path, str(path))
+        return f"{name}, {record} {int(numbers[row - self._starts[block]])}"
+
+
+def with_urls(error: RcdiagError, files: Sequence[SourceFile]) -> RcdiagError:
+    """Return an error with the URLs of files in place of the paths of their copies."""
+    message = error.message
+    for file in files:
+        if file.url:
+            message = message.replace(str(file.path), file.url)
+    return error if message == error.message else RcdiagError(message, error.hint)
 
 
 @dataclass(frozen=True, slots=True)

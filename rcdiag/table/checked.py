@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import schema as columns
-from rcdiag.table.as_numpy import as_numpy
-from rcdiag.table.lists import lengths_of
+from rcdiag.table.arrow import as_numpy, lengths_of
 from rcdiag.table.readers.reader import Rows
 from rcdiag.table.unify import table_type
 
@@ -72,7 +71,11 @@ def checked_lengths(table: pa.Table, rows: Rows) -> NDArray[np.int64]:
     lengths = lengths_of(ids)
     for name in table.column_names:
         column = table[name]
-        if not _is_per_token(name, column.type):
+        spec = columns.column_spec(name)
+        by_token = spec in (columns.TOKEN_FLOATS, columns.EXPERTS)
+        if not (by_token or name in ("response_mask", "policy_version")):
+            continue
+        if not columns.is_list(column.type):  # null in all rows, or a version of each row
             continue
         own = lengths_of(column, of_null=-1)
         differ = (own != lengths) & (own >= 0)
@@ -84,14 +87,6 @@ def checked_lengths(table: pa.Table, rows: Rows) -> NDArray[np.int64]:
                 hint="the file is damaged, or of a version of its writer that rcdiag does not know",
             )
     return lengths
-
-
-def _is_per_token(name: str, kind: pa.DataType) -> bool:
-    spec = columns.column_spec(name)
-    per_token = spec in (columns.TOKEN_FLOATS, columns.EXPERTS)
-    return (per_token or name in ("response_mask", "policy_version")) and (
-        pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
-    )
 
 
 def check_values(table: pa.Table, rows: Rows) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy
 from rcdiag.table.decode import floats, hashed, token_ids
 from rcdiag.table.table import Table
 
@@ -53,7 +53,7 @@ def numbered_groups(dump: Table) -> tuple[NDArray[np.uint64], NDArray[np.uint64]
     return keys, numbers
 
 
-# Which token ids are frequent is known from so many tokens.
+# Tokens that are counted to find frequent ids.
 TOKENS_COUNTED = 2_000_000
 
 

@@ -17,16 +17,15 @@ from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
-from rcdiag.table.as_arrow import from_numpy
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy, lengths_of
+from rcdiag.table.batches import Origin, with_urls
 from rcdiag.table.checked import check_values, checked_lengths, typed
 from rcdiag.table.grouping import Grouping
-from rcdiag.table.growing import GrowingWriter
-from rcdiag.table.lists import lengths_of
-from rcdiag.table.origin import Origin, with_urls
 from rcdiag.table.placeholders import FEWEST_TOKENS, FLOOR, EqualityWatch, LogProbWatch
+from rcdiag.table.readers.list_columns import ragged
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.sources import SourceFile
+from rcdiag.table.writer import GrowingWriter
 
 # Takes the file that is read now, its number from 1, the number of files, rows and tokens so far.
 Heard = Callable[[str, int, int, int, int], None]
@@ -81,7 +80,10 @@ class _Pass(Struct):
         given = given_values.of_all_rows(self.given)
         for name, value in given.items():
             if given_values.column_of(name) in table.column_names and name != "group_size":
-                self._agree(table, rows, name, value)
+                row = given_values.contradiction(table, name, value)
+                if row is not None:
+                    own = table[name][row].as_py()
+                    raise given_values.refusal(rows.where(row), name, value, own)
         fills = {name: value for name, value in given.items() if name != "group_size"}
         table = given_values.filled(table, fills, np.arange(table.num_rows))
         table = self._watched(table, lengths, rows.file)
@@ -90,12 +92,6 @@ class _Pass(Struct):
         self.tokens += int(lengths.sum())
         self.origin.add(rows.file, rows.record, rows.numbers)
         return table
-
-    @staticmethod
-    def _agree(table: pa.Table, rows: Rows, name: str, value: Any) -> None:
-        row = given_values.contradiction(table, name, value)
-        if row is not None:
-            raise given_values.refusal(rows.where(row), name, value, table[name][row].as_py())
 
     def _watched(self, table: pa.Table, lengths: NDArray[np.int64], file: Path) -> pa.Table:
         """Return rows with NaN for floored log-probs, having looked at all log-probs."""
@@ -127,7 +123,8 @@ class _Pass(Struct):
                 numbers = np.where(floored, np.nan, numbers).astype(numbers.dtype)
             if flat.null_count or any_floored:
                 index = table.column_names.index(name)
-                table = table.set_column(index, name, _with_values(column, numbers))
+                null = column.is_null() if column.null_count else None
+                table = table.set_column(index, name, ragged(numbers, own_lengths, null))
             if not column.null_count:
                 complete[policy] = numbers
         self._compare(complete, sampled)
@@ -292,7 +289,10 @@ def _converted(
             dump.notes.change(f"{name}: dropped, {reason}")
         metadata = {**known, **_metadata(reader, dump, len(files), dropped, work.given)}
         schema = writer.finish(metadata, dropped)
-        _check_renames(schema, work, files[0].name)
+        # Mapped columns that no file of the dump has are refused.
+        lacking = {name: own for name, own in work.renames.items() if name not in work.mapped}
+        if schema is not None and lacking:
+            missing.check_columns([], schema, lacking, files[0].name)
     return Conversion(work.origin, metadata, work.policies_of, work.origin.num_rows, work.tokens)
 
 
@@ -336,13 +336,6 @@ def _renamed(table: pa.Table, renames: Mapping[str, str], rows: Rows) -> pa.Tabl
     return table.rename_columns(names)
 
 
-def _check_renames(schema: pa.Schema | None, work: _Pass, source: str) -> None:
-    """Refuse mapped columns that no file of the dump has."""
-    lacking = {name: own for name, own in work.renames.items() if name not in work.mapped}
-    if schema is not None and lacking:
-        missing.check_columns([], schema, lacking, source)
-
-
 def _sampled(table: pa.Table, tokens: int) -> NDArray[np.bool_]:
     """Flag the sampled response tokens, [tokens]."""
     if "response_mask" not in table.column_names or pt.is_null(table["response_mask"].type):
@@ -355,11 +348,3 @@ def _sampled(table: pa.Table, tokens: int) -> NDArray[np.bool_]:
         out[present] = as_numpy(mask.flatten()).astype(np.bool_)
         return out
     return as_numpy(mask.flatten()).astype(np.bool_)
-
-
-def _with_values(column: pa.ListArray, numbers: NDArray[np.floating]) -> pa.ListArray:
-    """Return a list column with other values in its lists; null rows stay null."""
-    lengths = lengths_of(column)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    null = column.is_null() if column.null_count else None
-    return pa.ListArray.from_arrays(from_numpy(offsets), from_numpy(numbers), mask=null)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.remote_file import AnyFile, RemoteFile
+from rcdiag.table.remote import AnyFile, RemoteFile
 from rcdiag.table.table import Table
 
 # Size in bytes and time of the last change in nanoseconds; behind a URL the storage's own version.

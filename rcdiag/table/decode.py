@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +10,10 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy
 from rcdiag.table.batches import Batch
 from rcdiag.table.hashing import hashed_texts, mixed
+from rcdiag.table.schema import is_list
 from rcdiag.table.segments import segment_sum
 from rcdiag.table.trajectories import Ragged, Trajectories
 
@@ -74,19 +74,30 @@ def decode(
         response_ids=response_ids,
         mask=mask,
         prompt_ids=token_ids(batch, "prompt_ids") if prompts else None,
-        log_probs={policy: _log_probs(batch, policy, response_ids, mask) for policy in policies},
+        log_probs={
+            policy: _by_token(batch, f"{policy}_log_probs", response_ids, mask)
+            for policy in policies
+        },
         temperature=floats(batch, "temperature") if "temperature" in names else None,
         group=hashed(batch, "group_id") if "group_id" in names else None,
-        step=_step(batch) if "step" in names else None,
+        step=(
+            as_numpy(_as_int64(batch, "step", _without_nulls(batch, "step")))
+            if "step" in names
+            else None
+        ),
         reward=floats(batch, "reward") if "reward" in given else None,
         advantage=_advantage(batch, response_ids, mask, given),
-        advantages=_advantages(batch, response_ids, mask) if "advantages" in given else None,
+        advantages=(
+            _by_token(batch, "advantages", response_ids, mask) if "advantages" in given else None
+        ),
         entropy={
-            policy: _entropy(batch, policy, response_ids, mask)
+            policy: _by_token(batch, f"{policy}_entropy", response_ids, mask)
             for policy in policies
             if f"{policy}_entropy" in given
         },
-        sample_id=_sample_ids(batch) if "sample_id" in given else None,
+        sample_id=(
+            _without_nulls(batch, "sample_id").to_pylist() if "sample_id" in given else None
+        ),
         sampling={name: floats(batch, name) for name in SAMPLING if name in known},
         engine=_texts(batch, "engine") if "engine" in known else None,
         finish_reason=_texts(batch, "finish_reason") if "finish_reason" in known else None,
@@ -107,13 +118,6 @@ def _not_too_long(batch: Batch, response_ids: Ragged) -> None:
         )
 
 
-def _sample_ids(batch: Batch) -> list[str | int]:
-    """Return the id of each row; null is refused."""
-    array = _column(batch, "sample_id")
-    _no_nulls(batch, "sample_id", array)
-    return array.to_pylist()
-
-
 def _texts(batch: Batch, name: str) -> list[str]:
     """Return a column of keys as text; null becomes empty."""
     return [str(value) if value is not None else "" for value in _column(batch, name).to_pylist()]
@@ -122,7 +126,7 @@ def _texts(batch: Batch, name: str) -> list[str]:
 def _versions(batch: Batch, response_ids: Ragged) -> NDArray[np.int64] | None:
     """Return the version of weights of each row, or of each token; -1 where it is unknown."""
     array = _column(batch, "policy_version")
-    if pt.is_list(array.type) or pt.is_large_list(array.type):
+    if is_list(array.type):
         if array.null_count or array.flatten().null_count:
             return None
         column = ragged(batch, "policy_version")
@@ -137,21 +141,18 @@ def _column(batch: Batch, name: str) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _no_nulls(batch: Batch, name: str, array: pa.Array) -> None:
+def _without_nulls(batch: Batch, name: str) -> pa.Array:
+    """Return a column that has a value in every row; null is refused."""
+    array = _column(batch, name)
     if array.null_count:
         row = int(np.argmax(as_numpy(array.is_null())))
-        raise RcdiagError(
-            f"{batch.where(row)}: column `{name}` is null",
-            hint=_instead_of_null(name, array.type),
-        )
-
-
-def _instead_of_null(name: str, kind: pa.DataType) -> str:
-    if pt.is_list(kind) or pt.is_large_list(kind):
-        return "drop the row, or write an empty list if there are no tokens"
-    if name == "group_id":
-        return "give every row the id of its prompt, or leave the column out"
-    return "drop the row, or write a value"
+        hint = "drop the row, or write a value"
+        if is_list(array.type):
+            hint = "drop the row, or write an empty list if there are no tokens"
+        elif name == "group_id":
+            hint = "give every row the id of its prompt, or leave the column out"
+        raise RcdiagError(f"{batch.where(row)}: column `{name}` is null", hint=hint)
+    return array
 
 
 def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ragged:
@@ -159,8 +160,7 @@ def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ra
 
     Where `mask` is False a null is taken for NaN; everywhere else it is refused.
     """
-    array = _column(batch, name)
-    _no_nulls(batch, name, array)
+    array = _without_nulls(batch, name)
     if not (pt.is_list(array.type) or pt.is_large_list(array.type)):
         array = array.cast(pa.large_list(array.type.value_type))
     offsets = as_numpy(array.offsets).astype(np.int64, copy=False)
@@ -170,7 +170,7 @@ def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ra
         null &= mask
     if null is not None and null.any():
         at = int(np.argmax(null))
-        row = int(np.searchsorted(offsets - offsets[0], at, side="right")) - 1
+        row = _row_of(offsets - offsets[0], at)
         raise RcdiagError(
             f"{batch.where(row)}: column `{name}` holds a null in its list",
             hint="masked positions may hold any number (NaN too), but not null",
@@ -242,28 +242,14 @@ def _mask(batch: Batch, response_ids: Ragged) -> NDArray[np.bool_]:
     return values.astype(np.bool_, copy=False)
 
 
-def _in_float64(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return numbers in float64; a signalling NaN becomes a quiet one without a warning."""
-    with np.errstate(invalid="ignore"):
-        return values.astype(np.float64)
-
-
-def _log_probs(
-    batch: Batch, policy: str, response_ids: Ragged, mask: NDArray[np.bool_]
+def _by_token(
+    batch: Batch, name: str, response_ids: Ragged, mask: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    name = f"{policy}_log_probs"
+    """Return a number for every response token; those at masked tokens are not checked."""
     column = ragged(batch, name, mask)
     _same_lengths(batch, name, column, response_ids)
-    return _in_float64(column.values)
-
-
-def _entropy(
-    batch: Batch, policy: str, response_ids: Ragged, mask: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    name = f"{policy}_entropy"
-    column = ragged(batch, name, mask)
-    _same_lengths(batch, name, column, response_ids)
-    return _in_float64(column.values)
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        return column.values.astype(np.float64)
 
 
 def _advantage(
@@ -277,18 +263,11 @@ def _advantage(
         return floats(batch, "advantage")
     if "advantages" not in given:
         return None
-    values = _advantages(batch, response_ids, mask)
+    values = _by_token(batch, "advantages", response_ids, mask)
     lengths = response_ids.lengths
     sums = segment_sum(np.where(mask, values, 0.0), lengths)
     with np.errstate(invalid="ignore"):  # a row without an unmasked token has none
         return sums / segment_sum(mask.astype(np.int64), lengths)
-
-
-def _advantages(batch: Batch, response_ids: Ragged, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return every response token's advantage; values at masked tokens are not checked."""
-    column = ragged(batch, "advantages", mask)
-    _same_lengths(batch, "advantages", column, response_ids)
-    return _in_float64(column.values)
 
 
 def floats(batch: Batch, name: str) -> NDArray[np.float64]:
@@ -300,34 +279,24 @@ def floats(batch: Batch, name: str) -> NDArray[np.float64]:
     return numbers.astype(np.float64, copy=False)
 
 
-def _step(batch: Batch) -> NDArray[np.int64]:
-    array = _column(batch, "step")
-    _no_nulls(batch, "step", array)
-    return as_numpy(_as_int64(batch, "step", array))
-
-
 def _as_int64(batch: Batch, name: str, array: pa.Array) -> pa.Array:
     """Return whole numbers as int64; larger ones, which uint64 holds, are refused."""
     if pt.is_int64(array.type):
         return array
-    if pt.is_uint64(array.type) and len(beyond := _beyond_int64(array)):
-        row = int(beyond[0])
-        raise RcdiagError(
-            f"{batch.where(row)}: column `{name}` holds {array[row]}, beyond int64",
-            hint="is it another column? See --column",
-        )
+    if pt.is_uint64(array.type):
+        beyond = as_numpy(array.fill_null(0)) > LARGEST
+        if beyond.any():
+            row = int(np.argmax(beyond))
+            raise RcdiagError(
+                f"{batch.where(row)}: column `{name}` holds {array[row]}, beyond int64",
+                hint="is it another column? See --column",
+            )
     return array.cast(pa.int64())
-
-
-def _beyond_int64(array: pa.UInt64Array) -> NDArray[np.int64]:
-    """Return the rows whose number is too large for int64, ascending; null is none."""
-    return np.flatnonzero(as_numpy(array.fill_null(0)) > LARGEST)
 
 
 def hashed(batch: Batch, name: str) -> NDArray[np.uint64]:
     """Return a column of keys (strings or integers) as 64-bit hashes, which take little memory."""
-    array = _column(batch, name)
-    _no_nulls(batch, name, array)
+    array = _without_nulls(batch, name)
     if pt.is_integer(array.type):
         return mixed(as_numpy(array).astype(np.uint64))
     if not (pt.is_string(array.type) or pt.is_large_string(array.type)):

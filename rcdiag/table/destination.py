@@ -9,8 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from rcdiag.errors import RcdiagError, setting, without_secrets
-from rcdiag.table.remote import is_url, local_path, system_of
-from rcdiag.table.remote_file import reason
+from rcdiag.table.remote import is_url, local_path, reason, system_of
 
 # Storages in which a file appears when it was uploaded whole; in others it is renamed at the end.
 OBJECT_STORAGE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"}

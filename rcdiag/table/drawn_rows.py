@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.table import schema as columns
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy
 from rcdiag.table.batches import TableFile
 from rcdiag.table.decode import hashed
 from rcdiag.table.scratch import Scratch
@@ -32,7 +31,12 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
         raise RcdiagError(f"{setting('rows', rows)}: nothing to draw", hint="take 1 or more")
     if rows >= table.num_rows:
         return table
-    among = np.arange(table.num_rows) if step is None else _rows_of_step(table, step)
+    among = np.arange(table.num_rows)
+    if step is not None:
+        steps = [as_numpy(batch.table[0]) for batch in table.batches(["step"])]
+        among = np.flatnonzero(np.concatenate(steps) == step)
+        if not len(among):
+            raise RcdiagError(f"{table.name}: no step {step}", hint="see the column `step`")
     if rows >= len(among):
         numbers = among
     else:
@@ -45,7 +49,10 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
         inside = numbers[(numbers >= file.first_row) & (numbers < file.first_row + file.num_rows)]
         if len(inside):
             target = scratch.path / f"{len(files):06d}.parquet"
-            _write(table, file, inside - file.first_row, target)
+            rows_of_file = table.batches_of(file, inside - file.first_row, table.schema.names)
+            with TableWriter(target, table.schema, columns.metadata_of(table.schema)) as writer:
+                for batch in rows_of_file:
+                    writer.write(batch.table)
             first_row = sum(earlier.num_rows for earlier in files)
             drawn = replace(
                 file,
@@ -65,15 +72,6 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
         given_as=table.given_as,
         naming=table.naming,
     )
-
-
-def _rows_of_step(table: Table, step: int) -> Numbers:
-    """Return the numbers of the rows of a training step; one without rows is refused."""
-    steps = [as_numpy(batch.table[0]) for batch in table.batches(["step"])]
-    rows = np.flatnonzero(np.concatenate(steps) == step)
-    if not len(rows):
-        raise RcdiagError(f"{table.name}: no step {step}", hint="see the column `step`")
-    return rows
 
 
 def _groups(table: Table) -> Numbers:
@@ -98,10 +96,3 @@ def _drawn(groups: int, rows: int, all_rows: int, seed: int) -> Numbers:
     edges = np.arange(wanted + 1) * groups // wanted
     inside = edges[:-1] + np.floor(generator.random(wanted) * np.diff(edges)).astype(np.int64)
     return (inside + generator.integers(groups)) % groups
-
-
-def _write(table: Table, file: TableFile, rows: Numbers, target: Path) -> None:
-    """Write some rows of a file, with canonical names."""
-    with TableWriter(target, table.schema, columns.metadata_of(table.schema)) as writer:
-        for batch in table.batches_of(file, rows, table.schema.names):
-            writer.write(batch.table)

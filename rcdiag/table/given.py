@@ -12,8 +12,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
-from rcdiag.table.as_numpy import as_numpy
-from rcdiag.table.lists import lengths_of
+from rcdiag.table.arrow import as_numpy, lengths_of
+from rcdiag.table.schema import is_list
 
 GROUP_SIZE = "group_size"
 # Which number is the reward where a dump holds a dictionary of them; readers ask for it.
@@ -35,7 +35,7 @@ def _whole(value: Any) -> int:
     return int(str(value))
 
 
-def _key(value: Any) -> int | str:
+def _number_or_name(value: Any) -> int | str:
     text = str(value)
     return int(text) if text.lstrip("-").isdecimal() else text
 
@@ -51,7 +51,7 @@ GIVEN: dict[str, Kind] = {
     "min_p": _FRACTION,
     "step": _COUNT,
     "policy_version": _COUNT,
-    "engine": Kind(pa.string(), "a name or a number", _key),
+    "engine": Kind(pa.string(), "a name or a number", _number_or_name),
     "finish_reason": Kind(pa.string(), "a word", str),
     GROUP_SIZE: Kind(pa.int64(), "a whole number from 1 on", _whole, lambda value: value >= 1),
     REWARD_KEY: Kind(pa.string(), "the name of a number among the rewards", str, bool),
@@ -99,7 +99,7 @@ def check_choices(given: Mapping[str, Any], read_by: Sequence[str], dump: str) -
     if REWARD_KEY in given and REWARD_KEY not in read_by:
         raise RcdiagError(
             f"{_setting(REWARD_KEY, given[REWARD_KEY])}: {dump} has no dictionaries of rewards",
-            hint="leave it out; another column is read as the reward by --column reward=NAME",
+            hint="leave it away; another column is read as the reward by --column reward=NAME",
         )
 
 
@@ -123,21 +123,15 @@ def filled(table: pa.Table, given: Mapping[str, Any], numbers: NDArray[np.intege
         if column in table.column_names:
             index = table.column_names.index(column)
             if name != GROUP_SIZE:
-                own = _with_value(table.column(index), value)
-                table = table.set_column(index, column, own)
+                table = table.set_column(index, column, _where_unknown(table[column], value))
         else:
-            table = table.append_column(column, _values(name, value, numbers))
+            values = numbers.astype(np.int64) // value if name == GROUP_SIZE else None
+            own = pa.repeat(pa.scalar(value, type_of(name, value)), len(numbers))
+            table = table.append_column(column, own if values is None else pa.array(values))
     return table
 
 
-def _values(name: str, value: Any, numbers: NDArray[np.integer]) -> pa.Array:
-    """Return the column that a given value makes for rows of these numbers, [rows]."""
-    if name == GROUP_SIZE:
-        return pa.array(numbers.astype(np.int64) // value)
-    return pa.array([value], type_of(name, value)).take(pa.array(np.zeros(len(numbers), np.int64)))
-
-
-def _with_value(column: pa.ChunkedArray, value: Any) -> pa.ChunkedArray:
+def _where_unknown(column: pa.ChunkedArray, value: Any) -> pa.ChunkedArray:
     """Return a column with a given value in the rows whose own is unknown: null, or NaN."""
     import pyarrow.compute as pc
 
@@ -152,7 +146,7 @@ def contradiction(table: pa.Table, name: str, value: Any) -> int | None:
     import pyarrow.compute as pc
 
     column = table[column_of(name)]
-    if pt.is_list(column.type) or pt.is_large_list(column.type):
+    if is_list(column.type):
         lengths = lengths_of(column)
         owner = np.repeat(np.arange(len(lengths)), lengths)
         differ = as_numpy(pc.not_equal(pc.list_flatten(column), value)).astype(bool)
@@ -172,7 +166,7 @@ def refusal(where: str, name: str, value: Any, own: Any) -> RcdiagError:
     """Return the error for a dump that has a given column with another value."""
     return RcdiagError(
         f"{where}: `{name}` is {own}, but {_setting(name, value)} is given",
-        hint="leave it out: a given value only fills in what the dump does not have",
+        hint="a value is given only where the dump has none; leave it away",
     )
 
 
@@ -183,7 +177,7 @@ def check_group_sizes(sizes: NDArray[np.integer], size: int, source: str) -> Non
         raise RcdiagError(
             f"{source}: {int((sizes != size).sum())} of {len(sizes)} prompt groups have another "
             f"size than {_setting(GROUP_SIZE, size)}, the first of them {wrong} rows",
-            hint="the dump tells its groups itself; leave it out",
+            hint="the dump tells its groups itself; leave it away",
         )
 
 

@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import given
-from rcdiag.table.as_arrow import from_numpy
-from rcdiag.table.as_numpy import as_numpy
-from rcdiag.table.lists import lengths_of
+from rcdiag.table.arrow import as_numpy, lengths_of
 from rcdiag.table.readers.reader import Rows
 
 
@@ -28,19 +26,19 @@ class Grouping:
         self._size = size
         self._by_order = by_order and size is not None
         self._rows = 0
-        self._told = False  # whether rows came with a group id
+        self._has_ids = False  # whether rows came with a group id
         self._numbers: dict[int, int] = {}  # hash of a group's step and prompt -> its number
         self._counts: list[int] = []
-        self.rule = ""  # how groups were told, in a sentence; empty where there are none
+        self.rule = ""  # how groups were found, in a sentence; empty where there are none
 
     def add_to(self, table: pa.Table, rows: Rows) -> pa.Table:
-        """Return rows with a column `group_id`, if one can be told."""
+        """Return rows with a column `group_id`, if there is one or one can be made."""
         first = self._rows
         self._rows += table.num_rows
         if "group_id" in table.column_names:
             self._take(table, rows)
             return table
-        if self._told:  # ids that are made up here would be those of other groups
+        if self._has_ids:  # ids that are made up here would be those of other groups
             return table
         if self._by_order:
             self.rule = f"group_id: {self._size} consecutive rows are a prompt group, as given"
@@ -51,16 +49,16 @@ class Grouping:
             numbers = self._number(_hashes(table))
         else:
             return table
-        return table.append_column("group_id", from_numpy(np.asarray(numbers, np.int64)))
+        return table.append_column("group_id", pa.array(np.asarray(numbers, np.int64)))
 
     def _take(self, table: pa.Table, rows: Rows) -> None:
-        """Count the rows of groups that the dump itself tells."""
+        """Count the rows of the groups that the dump has ids for."""
         if self.rule:
             raise RcdiagError(
                 f"{rows.where(0)}: has a group id, but rows before it have none",
                 hint="convert files with and without group ids apart",
             )
-        self._told = True
+        self._has_ids = True
         if self._size is not None:
             self._number([hash(group) for group in table["group_id"].to_pylist()])
 

@@ -19,22 +19,23 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.cut_matrices import (
+from rcdiag.table.arrow import lengths_of
+from rcdiag.table.padding import (
     ATTENTION,
     COMPLETION,
     CUT,
     CUT_TAILS,
     OF_PROMPTS,
+    PADDED_ROWS,
     cuts_of,
     cuts_of_tails,
+    find_padding,
     mask_as_bits,
     one_of,
 )
-from rcdiag.table.lists import lengths_of
-from rcdiag.table.padded_rows import PADDED_ROWS, find_padding
 from rcdiag.table.schema import METADATA_KEY, metadata_of
 from rcdiag.table.tensors import column_on_cpu
-from rcdiag.table.writer import TableWriter
+from rcdiag.table.writer import write_tables
 
 # Rows of a table in memory that are written at a time.
 ROWS_AT_A_TIME = 8192
@@ -92,11 +93,9 @@ def write_rows(rows: Any, name: str, target: Path) -> None:
         _sink(rows, name, target)
         return
     try:
-        batches = _batches(rows, name)
-        first = next(batches)
-        with TableWriter(target, first.schema, metadata_of(first.schema)) as writer:
-            for batch in itertools.chain([first], batches):
-                writer.write(pa.Table.from_batches([batch]))
+        tables = (pa.Table.from_batches([batch]) for batch in _batches(rows, name))
+        first = next(tables)
+        write_tables(target, itertools.chain([first], tables), metadata_of(first.schema))
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise RcdiagError(
             f"{name}: it cannot be written as parquet ({_in_short(error)})",
@@ -224,7 +223,11 @@ def _of_columns(columns: dict[str, Any], name: str) -> pa.Table:
                 f"{name}: column `{column}` has {count} rows, `{first}` has {counts[first]}",
                 hint="every column has one entry for each row",
             )
-    matrices = {column: values for column, values in plain.items() if _is_matrix(values)}
+    matrices = {
+        column: values
+        for column, values in plain.items()
+        if isinstance(values, np.ndarray) and values.ndim == 2
+    }
     cuts, note = _cuts(matrices, name)
     _check_padding(matrices, cuts, name)
     arrays = {
@@ -262,10 +265,6 @@ def _plain(values: Any, where: str) -> Any:
         scalars = all(row is None or np.ndim(row) == 0 for row in plain)
         return [row.item() if hasattr(row, "item") else row for row in plain] if scalars else plain
     return plain
-
-
-def _is_matrix(values: Any) -> bool:
-    return isinstance(values, np.ndarray) and values.ndim == 2
 
 
 def _array(values: Any, column: str, name: str) -> pa.Array:

@@ -76,10 +76,6 @@ def _refuse_left_side(name: str, own: str, names: Sequence[str], where: str) -> 
     )
 
 
-def _found(schema: pa.Schema) -> str:
-    return f"found: {', '.join(schema.names)}"
-
-
 def check_columns(
     needed: Iterable[str],
     schema: pa.Schema,
@@ -101,7 +97,7 @@ def check_columns(
     taken = f"; read: {naming.sentence()}" if naming.taken else ""
     raise RcdiagError(
         f"{file}: no column{'s' if len(missing) > 1 else ''} {', '.join(listed)}; "
-        f"{_found(schema)}{taken}",
+        f"found: {', '.join(schema.names)}{taken}",
         hint=_hint(list(missing), meant, schema) + _cut_prompt("response_ids", missing, naming),
     )
 

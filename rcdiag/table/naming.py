@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy, lengths_of, values_of
 from rcdiag.table.column_names import (
     LOOKS_LIKE_LOG_PROBS,
     KnownName,
@@ -25,8 +25,7 @@ from rcdiag.table.column_names import (
     names_for,
     spelled,
 )
-from rcdiag.table.lists import lengths_of, values_of
-from rcdiag.table.padded_rows import (
+from rcdiag.table.padding import (
     PADDED_ROWS,
     Padding,
     find_padding,
@@ -40,16 +39,17 @@ from rcdiag.table.readers.parquet import (
     row_groups_of,
     width_of_first_rows,
 )
-from rcdiag.table.remote_file import AnyFile
+from rcdiag.table.remote import AnyFile
 from rcdiag.table.schema import (
     COLUMNS,
     LOG_PROBS,
     TOKEN_FLOATS,
     column_spec,
+    is_list,
     versions_are_numbers,
 )
 
-# Rows that are looked at. One row in so many whose lists have other lengths is met by them.
+# Rows that are looked at: enough to meet a row of another length if one in 20 has it.
 FIRST_ROWS = 64
 TOKENS, PROMPT, MASK = "response_ids", "prompt_ids", "response_mask"
 PER_TOKEN = (TOKENS, PROMPT, MASK, "advantages")
@@ -59,7 +59,7 @@ POLICIES = ("rollout_log_probs", "old_log_probs", "current_log_probs")
 OF_PROMPTS = ("prompt", "input", "cumulative")
 # A mean advantage and advantages by token have each other's name in some programs.
 ADVANTAGES = ("advantage", "advantages")
-# A prompt that begins with so many equal tokens is padded on the left.
+# A prompt that begins with at least this many equal tokens is padded on the left.
 LEFT_PADDING = 3
 
 
@@ -81,14 +81,12 @@ class Naming(Struct, frozen=True):
 
     def sentence(self) -> str:
         """Say which columns were taken, and whose names they have; empty where none was."""
-        return ", ".join(
-            f"`{name}` from `{own}`{_users(name, own)}" for name, own in self.taken.items()
-        )
-
-
-def _users(name: str, own: str) -> str:
-    known = names_for(name).get(known_form(own))
-    return f" ({known.users})" if known is not None and known.users else ""
+        said = []
+        for name, own in self.taken.items():
+            known = names_for(name).get(known_form(own))
+            users = f" ({known.users})" if known is not None and known.users else ""
+            said.append(f"`{name}` from `{own}`{users}")
+        return ", ".join(said)
 
 
 class FirstRows:
@@ -131,7 +129,7 @@ def columns_to_look_at(schema: pa.Schema, renames: Mapping[str, str]) -> list[st
     return [
         field.name
         for field in schema
-        if _is_list(field.type)
+        if is_list(field.type)
         and pt.is_primitive(field.type.value_type)
         and (
             back.get(field.name, field.name) in (TOKENS, PROMPT, MASK)
@@ -150,10 +148,6 @@ def _columns_of(field: pa.Field) -> list[str]:
     return [column for column in known_names() if form in names_for(column)] + (
         [own] if own else []
     )
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
 
 
 def _fits(column: str, field: pa.Field) -> bool:
@@ -273,17 +267,13 @@ class _Search:
         self.doubts: dict[str, list[Doubt]] = {}
 
     def naming(self) -> Naming:
-        """Look for every column that is missing, tokens first: the others are held against them."""
+        """Look for every missing column, tokens first: the others are compared with them."""
         self._by_type()
         for column in dict.fromkeys((TOKENS, *POLICIES, PROMPT, *known_names(), *COLUMNS)):
             if column not in self.own and column not in self.off:
                 self._look_for(column)
         doubts = {column: tuple(doubts) for column, doubts in self.doubts.items()}
         return Naming(self.taken, doubts, self.off)
-
-    def _take(self, column: str, own: str) -> None:
-        self.taken[column] = self.own[column] = own
-        self.free = [field for field in self.free if field.name != own]
 
     def _by_type(self) -> None:
         """Take advantages under the name that their type has: a number by row, or a list."""
@@ -308,7 +298,11 @@ class _Search:
                 known = KnownName(column=column, name=field_.name)
             if known is None or (not _fits(column, field_) and column not in POLICIES):
                 continue
-            doubt = self._doubt(known) if _fits(column, field_) else _of_other_type(known, field_)
+            if _fits(column, field_):
+                doubt = self._doubt(known)
+            else:
+                why = f"its type is {field_.type}, and log-probs are lists of floats"
+                doubt = Doubt(known.name, why, refuted=True)
             if doubt is None:
                 sure.append(known)
             else:
@@ -316,7 +310,9 @@ class _Search:
         # A name that stands for the response alone goes before one that may hold the prompt too.
         sure = [known for known in sure if not known.whole] or sure
         if len(sure) == 1:
-            self._take(column, sure[0].name)
+            own = sure[0].name
+            self.taken[column] = self.own[column] = own
+            self.free = [field for field in self.free if field.name != own]
         elif sure:
             both = " and ".join(f"`{known.name}`" for known in sure)
             for known in sure:
@@ -329,9 +325,11 @@ class _Search:
             return Doubt(known.name, known.doubt)
         if known.beside and not set(known.beside) & set(self.schema.names):
             return Doubt(known.name, "its name does not say whose log-probs it holds")
-        if known.alone and (others := self._other_log_probs(known.name)):
+        others = [name for name in self._log_probs() if name != known.name]
+        if known.alone and others:
+            named = ", ".join(f"`{name}`" for name in others)
             return Doubt(
-                known.name, f"its name does not say whose log-probs it holds, beside {others}"
+                known.name, f"its name does not say whose log-probs it holds, beside {named}"
             )
         if known.column == TOKENS:
             return self._doubt_of_tokens(known)
@@ -342,10 +340,6 @@ class _Search:
         if count := self.nulls.get(known.name, 0):
             return Doubt(known.name, f"{count} of its rows are null")
         return None
-
-    def _other_log_probs(self, name: str) -> str:
-        """Name the columns beside `name` that may hold log-probs; empty where there is none."""
-        return ", ".join(f"`{other}`" for other in self._log_probs() if other != name)
 
     def _log_probs(self) -> list[str]:
         """Return the file's columns that may hold log-probs of the response's tokens."""
@@ -433,12 +427,6 @@ class _Search:
         if len(values) and not values.any():
             return Doubt(known.name, f"it is 0 in all of the first {len(mine)} rows")
         return None
-
-
-def _of_other_type(known: KnownName, field_: pa.Field) -> Doubt:
-    """Say of a column that is named as log-probs are why it cannot hold them."""
-    why = f"its type is {field_.type}, and log-probs are lists of floats"
-    return Doubt(known.name, why, refuted=True)
 
 
 def _other_lengths(

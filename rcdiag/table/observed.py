@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy
 from rcdiag.table.batches import Batch, TableFile
 from rcdiag.table.readers.footer import RowGroup
 from rcdiag.table.readers.parquet import open_parquet, read_whole, row_groups_of
@@ -33,7 +33,7 @@ class Unobserved(Struct, frozen=True):
 def unobserved(table: Table, policies: Sequence[str]) -> Unobserved:
     """Find the rows of a table that lack log-probs of a policy.
 
-    The footers of the files tell of most columns that no row lacks them; others are read.
+    The footers say of most columns that every row has a value; other columns are read.
     """
     lacking = {
         policy: _null_rows(table, f"{policy}_log_probs")
@@ -86,16 +86,11 @@ def _of(file: TableFile, column: str) -> Iterator[NDArray[np.int64]]:
         return
     first = 0
     for number, group in enumerate(row_groups_of(file.parquet)):
-        if not _without_nulls(group, column):
+        if _nulls_and_values(group, column)[0] != 0:  # else the footer says that there are none
             values = read_whole(file.parquet, [column], number)[column]
             yield first + np.flatnonzero(as_numpy(values.is_null()))
         first += group.num_rows
     yield np.empty(0, np.int64)
-
-
-def _without_nulls(group: RowGroup, column: str) -> bool:
-    """Tell whether the footer says that a row group has neither nulls nor empty lists."""
-    return _nulls_and_values(group, column)[0] == 0
 
 
 def _only_nulls(group: RowGroup, column: str) -> bool:

@@ -16,22 +16,20 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
-from rcdiag.table.batches import TableFile
-from rcdiag.table.flattened import is_nested, write_flat
+from rcdiag.table.batches import Origin, TableFile, with_urls
 from rcdiag.table.in_memory import name_in_memory, write_rows
 from rcdiag.table.naming import Naming, naming_of
 from rcdiag.table.observed import all_null
-from rcdiag.table.origin import Origin, with_urls
 from rcdiag.table.readers.parquet import (
     open_parquet,
 )
 from rcdiag.table.readers.reader import AsParquet
-from rcdiag.table.remote_file import AnyFile
+from rcdiag.table.remote import AnyFile
+from rcdiag.table.rewritten import is_nested, padded_tokens, write_flat, write_unpadded
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile, SourceFiles, find_files
 from rcdiag.table.table import Table
 from rcdiag.table.unify import common_schema
-from rcdiag.table.unpadded import padded_tokens, write_unpadded
 
 if TYPE_CHECKING:
     from rcdiag.table.conversion import Heard
@@ -87,8 +85,8 @@ def open_parts(
     kept = [part.scratch for part in parts if part.scratch is not None]
     if reader.read is None:
         try:
-            again = None if reader.as_parquet is None else _Again(reader.as_parquet, heard)
-            table = _table(parts[0].source, files, renames or {}, needed, beside, again)
+            copies = _Copies(files, beside, reader.as_parquet, heard)
+            table = _table(parts[0].source, copies, renames or {}, needed)
         except RcdiagError as error:
             raise with_urls(error, files) from error
         kept = kept if table.scratch is None else [table.scratch, *kept]
@@ -142,7 +140,7 @@ def open_rows(
     file = SourceFile(path, name)
     write_rows(rows, name, path)
     try:
-        table = _table(name, [file], renames or {}, needed)
+        table = _table(name, _Copies([file]), renames or {}, needed)
     except RcdiagError as error:
         raise with_urls(error, [file]) from error
     scratch.others = () if table.scratch is None else (table.scratch,)
@@ -212,42 +210,70 @@ def _agree(table: Table, name: str, value: Any) -> None:
 
 
 @dataclass
-class _Again:
-    """Files under names of one's own that are written again as parquet, one after the other."""
+class _Copies:
+    """Parquet files that are read in place of those whose rows cannot be read as they lie.
 
-    as_parquet: AsParquet
-    heard: Heard | None
+    `as_parquet` writes all files again, such as JSON lines under names of one's own. Nested columns
+    become flat, and a trainer's padded tensors lose their padding. The copies lie in a temporary
+    folder, that of the file `beside` if given.
+    """
+
+    files: Sequence[SourceFile]
+    beside: Path | None = None
+    as_parquet: AsParquet | None = None
+    heard: Heard | None = None
+    scratch: Scratch | None = None
     rows: int = 0
     tokens: int = 0
 
-    def write(self, file: SourceFile, target: Path, number: int, files: int) -> Origin:
-        """Write a file again, and return where its rows stood."""
+    def of(self, number: int, mapped: Mapping[str, str]) -> tuple[Path | None, Origin | None]:
+        """Return the copy that is read in place of a file, and where its rows stood, if any."""
+        file = self.files[number]
+        written, origin = None, None
+        if self.as_parquet is not None:
+            written = self._path(f"{number:06}.as-it-is.parquet")
+            origin = self._write_as_it_is(self.as_parquet, number, written)
+        schema = open_parquet(written or file.path).schema_arrow
+        if is_nested(schema, mapped):
+            flat = self._path(f"{number:06}.flat.parquet")
+            write_flat(written or file.path, flat)
+            written, schema = flat, open_parquet(flat).schema_arrow
+        tokens = padded_tokens(written or file.path, schema, mapped)
+        if tokens is not None:
+            unpadded = self._path(f"{number:06}.parquet")
+            try:
+                write_unpadded(written or file.path, tokens, unpadded)
+            except RcdiagError as error:
+                copies = [] if written is None else [SourceFile(written, file.name)]
+                raise with_urls(error, copies) from error
+            written = unpadded
+        return written, origin
+
+    def _path(self, name: str) -> Path:
+        self.scratch = self.scratch or Scratch(self.beside)
+        return self.scratch.path / name
+
+    def _write_as_it_is(self, as_parquet: AsParquet, number: int, target: Path) -> Origin:
+        file = self.files[number]
         before = self.rows, self.tokens
 
         def count(rows: int, tokens: int) -> None:
             self.rows, self.tokens = before[0] + rows, before[1] + tokens
             if self.heard is not None:
-                self.heard(file.name, number, files, self.rows, self.tokens)
+                self.heard(file.name, number + 1, len(self.files), self.rows, self.tokens)
 
-        origin = Origin([file])
         path = cast(Path, file.path)
-        origin.add(path, "line", self.as_parquet(path, target, count))
+        origin = Origin([file])
+        origin.add(path, "line", as_parquet(path, target, count))
         return origin
 
 
 def _table(
-    source: str,
-    files: Sequence[SourceFile],
-    renames: Mapping[str, str],
-    needed: Sequence[str],
-    beside: Path | None = None,
-    again: _Again | None = None,
+    source: str, copies: _Copies, renames: Mapping[str, str], needed: Sequence[str]
 ) -> Table:
     """Make one table of parquet files that all have the same columns.
 
-    What is read under other names is decided by the first file. Files that are written `again` as
-    parquet, those of nested columns and those of padded tensors, which lose their padding, are
-    written to a temporary folder, that of the file `beside` if given.
+    What is read under other names is decided by the first file.
     """
     mapped = {name: own for name, own in renames.items() if own}
     off = frozenset(renames) - set(mapped)
@@ -257,39 +283,22 @@ def _table(
     schemas: list[pa.Schema] = []
     schema: pa.Schema | None = None
     first_row = 0
-    scratch: Scratch | None = None
-    for source_file in files:
-        path, written, origin = source_file.path, None, None
-        if again is not None:
-            scratch = scratch or Scratch(beside)
-            written = scratch.path / f"{len(opened):06}.as-it-is.parquet"
-            origin = again.write(source_file, written, len(opened) + 1, len(files))
+    for number, source_file in enumerate(copies.files):
+        path = source_file.path
+        written, origin = copies.of(number, mapped)
         parquet = open_parquet(written or path)
-        if is_nested(parquet.schema_arrow, mapped):
-            scratch = scratch or Scratch(beside)
-            flat = scratch.path / f"{len(opened):06}.flat.parquet"
-            write_flat(written or path, flat)
-            parquet, written = open_parquet(flat), flat
-        tokens = padded_tokens(written or path, parquet.schema_arrow, mapped)
-        if tokens is not None:
-            scratch = scratch or Scratch(beside)
-            unpadded = scratch.path / f"{len(opened):06}.parquet"
-            try:
-                write_unpadded(written or path, tokens, unpadded)
-            except RcdiagError as error:
-                copies = [] if written is None else [SourceFile(written, source_file.name)]
-                raise with_urls(error, copies) from error
-            parquet, written = open_parquet(unpadded), unpadded
+        in_file = parquet.schema_arrow
         if schema is None:
-            missing.check_names(renames, parquet.schema_arrow, str(path))
+            missing.check_names(renames, in_file, str(path))
             naming = naming_of(written or path, path, mapped, off)
             mapped = {**mapped, **naming.taken}
-        if opened and _tokens_in(mapped) not in parquet.schema_arrow.names:
-            own, first = parquet.schema_arrow, open_parquet(opened[0].parquet).schema_arrow
-            differ = sorted(set(own.names) ^ set(first.names))
-            raise _unlike(path, own, opened[0].name, first, differ)
-        _check_columns(parquet.schema_arrow, mapped, needed, path, naming)
-        file_schema = _canonical(parquet.schema_arrow, mapped, path)
+        if opened and _tokens_in(mapped) not in in_file.names:
+            first = open_parquet(opened[0].parquet).schema_arrow
+            differ = sorted(set(in_file.names) ^ set(first.names))
+            raise _unlike(path, in_file, opened[0].name, first, differ)
+        if not {_tokens_in(mapped), *mapped.values()} <= set(in_file.names):
+            missing.check_columns(["response_ids", *needed], in_file, mapped, str(path), naming)
+        file_schema = _canonical(in_file, mapped, path)
         absent |= {field.name for field in file_schema if pt.is_null(field.type)}
         file_schema = _without(file_schema, absent)
         columns.check_types(file_schema, str(path))
@@ -303,28 +312,17 @@ def _table(
     assert schema is not None
     kinds = {field.name: field.type for field in schema}
     own_kinds = [{field.name: field.type for field in own} for own in schemas]
-    told = [
+    opened = [
         replace(file, differs=own != kinds) for file, own in zip(opened, own_kinds, strict=True)
     ]
-    return Table(tuple(told), schema, mapped, scratch, naming=naming, absent=frozenset(absent))
+    return Table(
+        tuple(opened), schema, mapped, copies.scratch, naming=naming, absent=frozenset(absent)
+    )
 
 
 def _tokens_in(renames: Mapping[str, str]) -> str:
     """Return the name that the files have for the column of response tokens."""
     return renames.get("response_ids", "response_ids")
-
-
-def _check_columns(
-    file_schema: pa.Schema,
-    renames: Mapping[str, str],
-    needed: Sequence[str],
-    path: AnyFile,
-    naming: Naming,
-) -> None:
-    """Refuse a file without tokens or a mapped column, with all that it lacks."""
-    always = {_tokens_in(renames), *renames.values()}
-    if not always <= set(file_schema.names):
-        missing.check_columns(["response_ids", *needed], file_schema, renames, str(path), naming)
 
 
 def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: AnyFile) -> pa.Schema:

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
 import io
-import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.peek import BYTE_ORDER_MARK
-from rcdiag.table.remote_file import AnyFile
+from rcdiag.table.remote import AnyFile
 
 # Bytes that are unpacked at a time.
 BLOCK = 1 << 20
 
 
-def _zstd(path: Path) -> BinaryIO:
-    import pyarrow as pa
-
-    return pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
-
-
-# End of a file's name -> its first bytes, and how it is opened.
-PACKINGS: dict[str, tuple[bytes, Callable[[Any], Any]]] = {
-    ".gz": (b"\x1f\x8b", gzip.open),
-    ".zst": (b"\x28\xb5\x2f\xfd", _zstd),
-}
+# End of a file's name -> its first bytes, and Arrow's name for how it is packed.
+PACKINGS = {".gz": (b"\x1f\x8b", "gzip"), ".zst": (b"\x28\xb5\x2f\xfd", "zstd")}
 
 
 class PackedFile(type(Path())):  # type: ignore[misc]
@@ -44,8 +32,11 @@ class PackedFile(type(Path())):  # type: ignore[misc]
 
     def open(self, mode: str = "r", buffering: int = -1, *text: Any, **of_text: Any) -> Any:
         """Open the file inside for reading, its bytes or its text."""
-        _, opened = PACKINGS[_end(str(self))]
-        stream = io.BufferedReader(_Unpacked(str(self), opened(str(self))), BLOCK)
+        import pyarrow as pa
+
+        _, packing = PACKINGS[_end(str(self))]
+        unpacked = pa.input_stream(str(self), compression=packing)
+        stream = io.BufferedReader(_Unpacked(str(self), unpacked), BLOCK)
         return stream if "b" in mode else io.TextIOWrapper(stream, *text, **of_text)
 
     def read_bytes(self) -> bytes:
@@ -67,7 +58,7 @@ class _Unpacked(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         try:
             content = self._stream.read(len(buffer))
-        except (OSError, EOFError, zlib.error) as error:
+        except (OSError, ValueError) as error:
             raise RcdiagError(
                 f"{self._name}: a packed file that breaks off or is damaged ({error})",
                 hint="its writer did not finish or the copy broke off; copy or write it again",

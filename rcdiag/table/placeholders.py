@@ -1,4 +1,4 @@
-"""Values that writers put where they have no log-prob are told from log-probs, and counted."""
+"""Values that writers put where they have no log-prob are recognised and counted."""
 
 from __future__ import annotations
 

@@ -21,8 +21,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.files import not_writable
 from rcdiag.table.ledger import Ledger, rows_lost
 from rcdiag.table.recorder_padding import PROMPT
-from rcdiag.table.recorder_rows import rows_of
-from rcdiag.table.recorder_values import NEVER_NULL
+from rcdiag.table.recorder_rows import NEVER_NULL, rows_of
 from rcdiag.table.schema import RECORDER, check_metadata
 from rcdiag.table.unify import common_schema, conformed
 from rcdiag.table.writer import VALUES_PER_ROW_GROUP, TableWriter
@@ -88,7 +87,7 @@ class Recorder:
         self._parts = 0
         self._taken = 0
         self._written = 0
-        self._told = 0  # rows that were added when the loop last had an error of writing
+        self._reported = 0  # rows that were added when the loop last had an error of writing
         self._closed = False
 
     def _open(self) -> Ledger:
@@ -200,7 +199,7 @@ class Recorder:
             try:
                 self._write(rows)
             except RcdiagError:
-                self._told = self._taken
+                self._reported = self._taken
                 raise
             self._parts += 1
             self._written += rows.num_rows
@@ -211,11 +210,11 @@ class Recorder:
         """Flush from the timer's thread; an error comes again from the next flush or close."""
         with self._lock:
             self._timer = None
-            told = self._told
+            reported = self._reported
             try:
                 self.flush()
             except RcdiagError:
-                self._told = told
+                self._reported = reported
 
     def _write(self, rows: pa.Table) -> None:
         import pyarrow.compute as pc
@@ -226,14 +225,11 @@ class Recorder:
         )
         about = {"rank": self.rank, "run": self.run, "rows_lost_before": self.lost_rows}
         with TableWriter(path, rows.schema, {**self._metadata, RECORDER: about}) as writer:
-            for batch in self._row_groups(rows):
-                writer.write(batch)
-
-    def _row_groups(self, rows: pa.Table) -> list[pa.Table]:
-        """Cut rows into pieces of about as many tokens as a row group holds."""
-        per_row = max(self._tokens / rows.num_rows, 1.0)
-        size = max(int(VALUES_PER_ROW_GROUP / per_row), 1)
-        return [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
+            # Pieces of about as many tokens as a row group holds.
+            per_row = max(self._tokens / rows.num_rows, 1.0)
+            size = max(int(VALUES_PER_ROW_GROUP / per_row), 1)
+            for start in range(0, rows.num_rows, size):
+                writer.write(rows.slice(start, size))
 
     def close(self) -> None:
         """Write what is pending and end; closing twice does nothing the second time."""
@@ -249,11 +245,11 @@ class Recorder:
 
     def _close_at_exit(self) -> None:
         """Close with the process; an error that the loop had for the same rows is not repeated."""
-        told = self._told
+        reported = self._reported
         try:
             self.close()
         except RcdiagError:
-            if told < self._taken:
+            if reported < self._taken:
                 raise
 
     def __enter__(self) -> Recorder:

@@ -115,7 +115,7 @@ def _cut_by_mask(name: str, mask: NDArray[np.bool_] | None, column: int) -> Cut 
     holes = where.rows_with_holes(mask)
     if len(holes):
         row = int(holes[0])
-        at = int(np.argmax(where.inside[row] & ~mask[row])) + column
+        at = int(np.argmax(where.inside(mask.shape[1])[row] & ~mask[row])) + column
         raise wrong(
             name,
             row,

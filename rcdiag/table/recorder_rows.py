@@ -2,22 +2,26 @@
 
 Values come as tensors of torch, as arrays, as lists, or as one value for the whole batch. Matrices
 are padded and are cut by what says how long their rows are; nothing is stored padded.
+
+Values that a column cannot mean are refused. Log-probs are taken as they are, NaN, infinite and
+positive ones too: a diagnosis names those, and their rows must not be missing from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, nearest
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy, lengths_of
 from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS, known_names
-from rcdiag.table.lists import lengths_of
 from rcdiag.table.padding import Cut
 from rcdiag.table.recorder_padding import (
     CUTTING,
@@ -28,7 +32,6 @@ from rcdiag.table.recorder_padding import (
     kind_of,
     wrong,
 )
-from rcdiag.table.recorder_values import check_entropy, check_row_values
 from rcdiag.table.schema import (
     COLUMNS,
     ENTROPY,
@@ -45,6 +48,36 @@ from rcdiag.table.token_columns import is_rows, token_column
 SLIP = 0.85
 WHOLE_NUMBERS = ("step", "top_k")
 ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
+
+
+INT64 = np.iinfo(np.int64)
+# bfloat16 rounds an entropy of almost 0 to a little below it; a log-prob is further away.
+BELOW_ZERO = -0.05
+# Where one row has a value, all have: rows without one cannot be told apart, or put in order.
+NEVER_NULL = ("group_id", "sample_id", "step")
+
+
+class Range(Struct, frozen=True):
+    """What a value of one row may be, in words, and as a test of a number."""
+
+    expected: str
+    accepts: Callable[[float], bool]
+    whole: bool = False
+
+
+_FINITE = Range("a number, or NaN or None where it is unknown", lambda value: not math.isinf(value))
+RANGES = {
+    "temperature": Range(
+        "a number above 0, by which logits are divided; of greedy samples it is None",
+        lambda value: 0.0 < value < math.inf,
+    ),
+    "top_p": Range("a number above 0, and 1 at most", lambda value: 0.0 < value <= 1.0),
+    "min_p": Range("a number from 0 to 1", lambda value: 0.0 <= value <= 1.0),
+    "top_k": Range("a whole number; 0 and -1 mean off", lambda value: value >= -1, whole=True),
+    "step": Range("a whole number from 0 on", lambda value: 0 <= value <= INT64.max, whole=True),
+    "reward": _FINITE,
+    "advantage": _FINITE,
+}
 
 
 def rows_of(arguments: Mapping[str, Any]) -> pa.Table:
@@ -91,7 +124,7 @@ def _check_entropies(columns: Mapping[str, pa.Array], lengths: NDArray[np.int64]
     counted = np.ones(tokens, np.bool_) if mask is None else as_numpy(mask.flatten()) != 0
     for name, column in columns.items():
         if ENTROPY.fullmatch(name) and not column.null_count:
-            check_entropy(name, as_numpy(column.flatten()), counted, lengths)
+            _check_entropy(name, as_numpy(column.flatten()), counted, lengths)
 
 
 def _check_names(given: Mapping[str, Any]) -> None:
@@ -145,7 +178,7 @@ def _is_per_token(name: str, value: Any) -> bool:
 def _row_column(name: str, value: Any, rows: int) -> pa.Array:
     """Return a column of rcdiag's with one value for each row; one value counts for all."""
     values = _values(name, value, rows)
-    check_row_values(name, values)
+    _check_row_values(name, values)
     spec = COLUMNS[name]
     if spec is NUMBER:
         values = [float(value) if isinstance(value, bool) else value for value in values]
@@ -221,3 +254,43 @@ def _check_no_log_probs(name: str, column: pa.Array, lengths: NDArray[np.int64])
             hint=f"did you mean {stem.replace('__', '_')}_log_probs? The sampler's are "
             "rollout_log_probs, the trainer's before the update old_log_probs",
         )
+
+
+def _check_row_values(name: str, values: Sequence[Any]) -> None:
+    """Refuse the first value, one of each row, that a column of rcdiag's cannot hold."""
+    if all(value is None for value in values):
+        return
+    expected = getattr(column_spec(name), "expected", "")
+    for row, value in enumerate(values):
+        if value is None:
+            if name in NEVER_NULL:
+                raise wrong(name, row, "it is None", "give it for every row, or for none")
+            continue
+        if name in RANGES:
+            _check_range(name, row, value, RANGES[name])
+        elif isinstance(value, int) and not INT64.min <= value <= INT64.max:
+            raise wrong(name, row, f"it is {value}, beyond int64", f"it is {expected}")
+        elif name in ("group_id", "sample_id", "engine") and not isinstance(
+            value, (str, int, np.integer)
+        ):
+            raise wrong(name, row, f"it is {value!r}", f"it is {expected}")
+
+
+def _check_range(name: str, row: int, value: Any, known: Range) -> None:
+    """Refuse what is no number, and a number that has no meaning here."""
+    is_number = isinstance(value, (int, float, np.integer, np.floating))
+    if isinstance(value, (bool, np.bool_)):
+        is_number = name == "reward"  # right or wrong is a reward of 1 or 0
+    if not is_number or (known.whole and not float(value).is_integer()) or not known.accepts(value):
+        raise wrong(name, row, f"it is {value!r}", f"it is {known.expected}")
+
+
+def _check_entropy(
+    name: str, flat: NDArray[Any], counted: NDArray[np.bool_], lengths: NDArray[np.int64]
+) -> None:
+    """Refuse an entropy below 0 at a token that the policy sampled, which no distribution has."""
+    bad = (flat < BELOW_ZERO) & counted
+    if bad.any():
+        at = int(np.argmax(bad))
+        row = int(np.searchsorted(np.cumsum(lengths), at, side="right"))
+        raise wrong(name, row, f"it holds {flat[at]}", "an entropy is 0 or more; is it a log-prob?")

@@ -1,10 +1,13 @@
-"""Files behind a URL (s3://, gs://, hf://, https://) are found, and copied, through fsspec.
+"""Files behind a URL (s3://, gs://, hf://, https://) are found, read and copied through fsspec.
 
-Parquet stays where it is where ranges of it can be fetched.
+Parquet stays where it is where ranges of it can be fetched: only the bytes that are asked for are.
+Other files are copied to a folder of this machine.
 """
 
 from __future__ import annotations
 
+import functools
+import io
 import posixpath
 import re
 import shutil
@@ -12,12 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, has_credentials, without_secrets
 from rcdiag.files import inside
-from rcdiag.table.remote_file import RemoteFile, gives_ranges, not_readable, reason, remote_file
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # Bytes that are copied at a time.
@@ -42,8 +45,188 @@ PACKAGES = {
     "oss": "ossfs",
 }
 
+# Bytes at the end of a file that are fetched and kept together: most footers are shorter.
+TAIL = 1 << 16
+# So many of these are kept in memory, as a footer is read again and again.
+MOST_ENDS = 1024
+# What storages call the version of a file, the surest first.
+VERSIONS = (
+    *("ETag", "etag", "md5Hash", "Content-MD5", "Digest", "generation", "content_md5"),
+    *("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created"),
+)
+WEB = re.compile(r"https?://")
+
 # Whether files behind a URL stay where they are, as a dry run leaves them.
 _STAY = ContextVar("_STAY", default=False)
+
+
+class RemoteFile:
+    """A file behind a URL, as far as readers of tables ask for a path."""
+
+    def __init__(self, system: Any, path: str, size: int, version: str) -> None:
+        """`system` is the file system of fsspec that has the file at `path`.
+
+        It may hold credentials, which nothing shows. `version` is the storage's own.
+        """
+        self._system, self._path = system, path
+        self.size, self.version = size, version
+
+    @property
+    def url(self) -> str:
+        """Return the file's URL, which may hold credentials."""
+        return str(self._system.unstrip_protocol(self._path))
+
+    @property
+    def name(self) -> str:
+        """Return the file's name in its folder."""
+        return PurePosixPath(self.as_posix()).name
+
+    @property
+    def suffix(self) -> str:
+        """Return the end of the name, such as `.parquet`."""
+        return PurePosixPath(self.name).suffix
+
+    def as_posix(self) -> str:
+        """Return the URL without credentials, by which files are sorted."""
+        return str(self)
+
+    def __str__(self) -> str:
+        return without_secrets(self.url)
+
+    def __repr__(self) -> str:
+        return f"RemoteFile({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemoteFile) and self.mark == other.mark and self.url == other.url
+
+    def __hash__(self) -> int:
+        return hash(self.url)
+
+    @property
+    def mark(self) -> tuple[int, str]:
+        """Return size and version, which tell this file from a later one behind the same URL."""
+        return self.size, self.version
+
+    def stat(self) -> Any:
+        """Return the size in bytes as `st_size`."""
+        return SimpleNamespace(st_size=self.size)
+
+    def now(self) -> RemoteFile:
+        """Ask the storage again for size and version."""
+        self._system.invalidate_cache()
+        return remote_file(self._system, self._path)
+
+    def check_unchanged(self) -> None:
+        """Refuse a file that was written again since it was opened: its rows may be of both."""
+        if self.now().mark != self.mark:
+            raise RcdiagError(
+                f"{self}: was written again while it was read",
+                hint="run again when its writer is done, or copy it here first",
+            )
+
+    def open(self, mode: str = "rb") -> io.RawIOBase:
+        """Return a stream that fetches every range when it is read."""
+        assert mode == "rb"
+        return _Ranges(self)
+
+    def read(self, start: int, end: int) -> bytes:
+        """Return a range of bytes; one that the storage gives in another length is refused."""
+        end = min(end, self.size)
+        if start >= end:
+            return b""
+        first = max(self.size - TAIL, 0)
+        return _end(self)[start - first : end - first] if start >= first else self.fetch(start, end)
+
+    def fetch(self, start: int, end: int) -> bytes:
+        """Ask the storage for a range of bytes."""
+        try:
+            content = bytes(self._system.cat_file(self._path, start=start, end=end))
+        except Exception as error:  # every file system has errors of its own
+            raise not_readable(self.url, error) from error
+        if len(content) != end - start:
+            raise RcdiagError(
+                f"{self}: {len(content):,} bytes came where {end - start:,} were asked for "
+                f"(from byte {start:,})",
+                hint="the file was changed while it was read, or its server gives no ranges: run "
+                "again, or copy the file here",
+            )
+        return content
+
+
+class _Ranges(io.RawIOBase):
+    """A stream of a remote file, which Arrow reads as it reads a local one."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._file, self._place = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._file.size}[whence]
+        self._place = max(start + offset, 0)
+        return self._place
+
+    def read(self, size: int | None = -1) -> bytes:
+        end = self._file.size if size is None or size < 0 else self._place + size
+        content = self._file.read(self._place, end)
+        self._place += len(content)
+        return content
+
+    def readinto(self, buffer: Any) -> int:
+        content = self.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+
+@functools.lru_cache(maxsize=MOST_ENDS)
+def _end(file: RemoteFile) -> bytes:
+    """Return the last bytes of a file, [at most TAIL]; a later version is another file."""
+    return file.fetch(max(file.size - TAIL, 0), file.size)
+
+
+AnyFile = Path | RemoteFile
+
+
+def remote_file(system: Any, path: str) -> RemoteFile:
+    """Return a file of a file system of fsspec, with its size and version."""
+    about = _about(system, path)
+    version = next((str(about[name]) for name in VERSIONS if about.get(name)), "")
+    return RemoteFile(system, path, int(about.get("size") or 0), version)
+
+
+def gives_ranges(system: Any, path: str) -> bool:
+    """Tell whether a part of a file can be fetched, which not every web server allows."""
+    about = _about(system, path)
+    on_the_web = WEB.match(system.unstrip_protocol(path)) is not None
+    return bool(about.get("size")) and (not on_the_web or bool(about.get("partial")))
+
+
+def _about(system: Any, path: str) -> dict[str, Any]:
+    try:
+        return dict(system.info(path))
+    except Exception as error:
+        raise not_readable(system.unstrip_protocol(path), error) from error
+
+
+def not_readable(url: str, error: Exception) -> RcdiagError:
+    """Return the error for a URL that a file system cannot read."""
+    return RcdiagError(
+        f"{url}: cannot be read ({reason(url, error)})",
+        hint="check the address, and the credentials that fsspec takes from the environment",
+    )
+
+
+def reason(url: str, error: Exception) -> str:
+    """Return what a file system says of its error; of a URL with a password only the kind."""
+    kind = type(error).__name__
+    return kind if has_credentials(url) else f"{kind}: {error}"
 
 
 class NotFetchedError(Exception):
@@ -78,7 +261,13 @@ def check_fetching(sources: Sequence[str], wanted: Callable[[str], bool]) -> Non
     urls = [source for source in sources if is_url(source)]
     if not urls or not _STAY.get():
         return
-    lines = [_what_is_there(url, wanted) for url in urls]
+    lines = []
+    for url in urls:
+        system, paths, _ = _found(url, wanted)
+        with _named_errors(url):
+            sizes = [system.size(path) for path in paths]
+        size = "of unknown size" if None in sizes else f"{sum(sizes) / 1e6:,.1f} MB"
+        lines.append(f"{url}: {len(paths):,} file{'' if len(paths) == 1 else 's'}, {size}")
     raise NotFetchedError(
         "\n".join(
             [
@@ -89,15 +278,6 @@ def check_fetching(sources: Sequence[str], wanted: Callable[[str], bool]) -> Non
             ]
         )
     )
-
-
-def _what_is_there(url: str, wanted: Callable[[str], bool]) -> str:
-    """Return a line with the number and size of the files that a URL names."""
-    system, paths, _ = _found(url, wanted)
-    with _named_errors(url):
-        sizes = [system.size(path) for path in paths]
-    size = "of unknown size" if None in sizes else f"{sum(sizes) / 1e6:,.1f} MB"
-    return f"{url}: {len(paths):,} file{'' if len(paths) == 1 else 's'}, {size}"
 
 
 def files_in_place(url: str, wanted: Callable[[str], bool]) -> tuple[list[RemoteFile], bool] | None:

@@ -37,16 +37,13 @@ class Column(Struct, frozen=True):
     accepts: Callable[[pa.DataType], bool]
 
 
+def is_list(kind: pa.DataType) -> bool:
+    """Tell whether every row of a type is a list."""
+    return pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
+
+
 def _list_of(element: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
-    def accepts(kind: pa.DataType) -> bool:
-        is_list = pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
-        return is_list and element(kind.value_type)
-
-    return accepts
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return pt.is_integer(kind) or pt.is_floating(kind)
+    return lambda kind: is_list(kind) and element(kind.value_type)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -55,18 +52,15 @@ def _is_text(kind: pa.DataType) -> bool:
     return pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind)
 
 
-def _is_key(kind: pa.DataType) -> bool:
-    return _is_text(kind) or pt.is_integer(kind.value_type if pt.is_dictionary(kind) else kind)
-
-
-def _is_version(kind: pa.DataType) -> bool:
-    return pt.is_integer(kind) or _list_of(pt.is_integer)(kind)
-
-
 TOKEN_IDS = Column("list<int32>", _list_of(pt.is_integer))
 TOKEN_FLOATS = Column("list<float32> or list<float64>", _list_of(pt.is_floating))
-NUMBER = Column("a number", _is_number)
-KEY = Column("string or int64", _is_key)
+NUMBER = Column("a number", lambda kind: pt.is_integer(kind) or pt.is_floating(kind))
+KEY = Column(
+    "string or int64",
+    lambda kind: (
+        _is_text(kind) or pt.is_integer(kind.value_type if pt.is_dictionary(kind) else kind)
+    ),
+)
 EXPERTS = Column("list<list<uint16>>", _list_of(_list_of(pt.is_integer)))
 
 COLUMNS: dict[str, Column] = {
@@ -79,7 +73,9 @@ COLUMNS: dict[str, Column] = {
     "sample_id": KEY,
     "group_id": KEY,
     "step": Column("int64", pt.is_integer),
-    "policy_version": Column("int64 or list<int32>", _is_version),
+    "policy_version": Column(
+        "int64 or list<int32>", lambda kind: pt.is_integer(kind) or _list_of(pt.is_integer)(kind)
+    ),
     "engine": KEY,
     "finish_reason": Column("string", _is_text),
     "reward": NUMBER,
@@ -106,7 +102,7 @@ def column_setting(columns: Mapping[str, str]) -> str:
     return mapping_setting("columns", columns, "--column")
 
 
-# What mends a column of lists that a CSV file, or printing, turned into text.
+# How to restore a column of lists that a CSV file, or printing, turned into text.
 LISTS_AS_TEXT = (
     "read the lists back from their text (pandas: `frame[column].map(json.loads)`, polars: "
     "`pl.col(column).str.json_decode(pl.List(pl.Int32))`)"

@@ -18,8 +18,14 @@ from rcdiag.table.readers.footer import MAGIC
 from rcdiag.table.readers.parquet import PARQUET
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Reader
-from rcdiag.table.remote import check_fetching, copy_files, files_in_place, is_url, local_path
-from rcdiag.table.remote_file import AnyFile
+from rcdiag.table.remote import (
+    AnyFile,
+    check_fetching,
+    copy_files,
+    files_in_place,
+    is_url,
+    local_path,
+)
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.unknown_file import is_packed_or_cut, unknown_file
 
@@ -75,8 +81,9 @@ def find_files(source: str, format: str | None = None) -> SourceFiles:
     pick = _of_folder if folder else _of_names
     reader, paths = pick(source, list(urls), chosen, urls)
     files = tuple(SourceFile(path, urls[path]) for path in sorted(paths, key=reader.order))
-    left = _left(list(urls), paths, reader) if folder else ()
-    return SourceFiles(source, reader, files, scratch, left)
+    known = set(paths)
+    left = [path.name for path in urls if path not in known and _fits(path.name, [reader])]
+    return SourceFiles(source, reader, files, scratch, tuple(left) if folder else ())
 
 
 def _in_place(source: str, chosen: Reader | None) -> SourceFiles | None:
@@ -221,7 +228,9 @@ def _of_folder(
             _check_file(path, urls[path])
     taken = {path for files in by_format.values() for path in files}
     for path in paths:  # a part of the dump that is packed or cut off is no file to leave out
-        if path in taken or not _is_part_of(path, [*by_format], readers):
+        own = [reader for reader in readers if reader.name in by_format or not by_format]
+        named_so = _fits(path.name, own) or _fits(Path(path.name).stem, own)
+        if path in taken or not named_so:
             continue
         if is_packed_or_cut(path):
             raise unknown_file(path, urls[path])
@@ -242,18 +251,6 @@ def _check_lost(paths: Sequence[AnyFile], reader: Reader) -> None:
             f"{lost}: no such file, although {reader.name} finished the folder that it belongs in",
             hint="copy it, or take its folder away to read the other ones alone",
         )
-
-
-def _left(found: Sequence[AnyFile], taken: Sequence[AnyFile], reader: Reader) -> tuple[str, ...]:
-    """Return the names of files that are named as those of a format, and are of no format."""
-    known = set(taken)
-    return tuple(path.name for path in found if path not in known and _fits(path.name, [reader]))
-
-
-def _is_part_of(path: AnyFile, formats: Sequence[str], readers: Sequence[Reader]) -> bool:
-    """Tell whether a file, packed or not, is named as those of these formats, else of any."""
-    own = [reader for reader in readers if reader.name in formats or not formats]
-    return _fits(path.name, own) or _fits(Path(path.name).stem, own)
 
 
 def _reader_of(path: AnyFile) -> Reader | None:

@@ -66,21 +66,17 @@ def survey(dump: Table, limits: Sequence[ModelLimits]) -> Survey:
         sampled += int(rows.mask.sum())
         unknown += len(rows) if rows.temperature is None else int(np.isnan(rows.temperature).sum())
     unique.check(dump)
-    _some_token(dump, sampled)
+    if sampled == 0:
+        raise RcdiagError(
+            f"{dump.name}: no unmasked response token in the whole table",
+            hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
+        )
     return Survey(
         prompt_lengths=np.concatenate(prompts),
         response_lengths=np.concatenate(responses),
         sampled_tokens=sampled,
         rows_without_temperature=unknown,
     )
-
-
-def _some_token(dump: Table, sampled: int) -> None:
-    if sampled == 0:
-        raise RcdiagError(
-            f"{dump.name}: no unmasked response token in the whole table",
-            hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
-        )
 
 
 def _check_rows(batch: Batch, rows: Trajectories) -> None:

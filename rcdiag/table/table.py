@@ -27,7 +27,7 @@ from rcdiag.table.readers.parquet import (
     row_groups_of,
     rows_per_batch,
 )
-from rcdiag.table.remote_file import TAIL, AnyFile, RemoteFile
+from rcdiag.table.remote import TAIL, AnyFile, RemoteFile
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile
 from rcdiag.table.unify import conformed
@@ -208,33 +208,43 @@ class Table:
         """
         wanted = list(self.schema.names if names is None else names)
         for file in self.files:
-            if between is None:
-                yield from self._rows_in(file, wanted, None, (0, file.num_rows))
+            first, end, groups = 0, file.num_rows, None
+            if between is not None:
+                first, end = (min(max(row - file.first_row, 0), end) for row in between)
+                bounds = _bounds(file)
+                groups = np.flatnonzero((bounds[:-1] < end) & (bounds[1:] > first)).tolist()
+            if first == end:
                 continue
-            first, end = (min(max(row - file.first_row, 0), file.num_rows) for row in between)
-            if first < end:
-                groups = _groups_with(file, first, end)
-                yield from self._rows_in(file, wanted, groups, (first, end))
+            for record, rows in self._records(file, wanted, groups):
+                start, stop = np.searchsorted(rows, (first, end)).tolist()
+                if start < stop:
+                    numbers = file.first_row + rows[start:stop]
+                    part = record.slice(start, stop - start)
+                    yield Batch(self.canonical(part, wanted, numbers), file, int(rows[start]))
 
-    def _rows_in(
-        self, file: TableFile, names: Sequence[str], groups: range | None, between: RowRange
-    ) -> Iterator[Batch]:
-        """Yield rows of a file from its row groups, None for all of them."""
-        sizes = [group.num_rows for group in row_groups_of(file.parquet)] if groups else []
-        row = sum(sizes[: groups.start]) if groups else 0
-        stored = self._stored_in(file, names)
+    def _records(
+        self, file: TableFile, names: Sequence[str], groups: Sequence[int] | None
+    ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
+        """Yield rows of a file, by its own names, with their numbers in it, [rows].
+
+        `groups` are the row groups that are read, None for all of them.
+        """
+        stored = self.stored(names)
+        if file.differs:  # it may lack all of them
+            own = pa.schema([self._own_schema.field(name) for name in stored])
+            stored = list(dict.fromkeys([*stored, self._tokens]))
+        numbers = None
+        if groups is not None:
+            bounds = _bounds(file)
+            numbers = np.concatenate([np.arange(bounds[one], bounds[one + 1]) for one in groups])
+        row = 0
         for record in read_rows_of(file.parquet, stored, self._tokens, groups):
-            first = max(between[0] - row, 0)
-            last = min(between[1] - row, record.num_rows)
-            if first >= last:
-                row += record.num_rows
-                continue
-            part = record.slice(first, last - first)
+            next_row = row + record.num_rows
+            rows = np.arange(row, next_row) if numbers is None else numbers[row:next_row]
+            row = next_row
             if file.differs:
-                part = self._conformed(part, names)
-            numbers = file.first_row + row + np.arange(first, last)
-            yield Batch(self.canonical(part, names, numbers), file, row + first)
-            row += record.num_rows
+                (record,) = conformed(pa.Table.from_batches([record]), own).to_batches()
+            yield record, rows
 
     @property
     def response_tokens(self) -> int:
@@ -270,24 +280,12 @@ class Table:
 
         `rows` are counted from the file's first row, ascending; `names` are canonical.
         """
-        metadata = open_parquet(file.parquet).metadata
-        sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
-        starts = np.concatenate([[0], np.cumsum(sizes)])
-        groups = np.unique(np.searchsorted(starts, rows, side="right") - 1).tolist()
-        numbers = np.concatenate([np.arange(starts[group], starts[group + 1]) for group in groups])
-        keep = np.isin(numbers, rows)
-        stored = self._stored_in(file, names)
-        row = 0
-        for record in read_rows_of(file.parquet, stored, self._tokens, row_groups=groups):
-            here = slice(row, row + record.num_rows)
-            row += record.num_rows
-            if not keep[here].any():
-                continue
-            if file.differs:
-                record = self._conformed(record, names)
-            table = self.canonical(record, names, file.first_row + numbers[here])
-            taken = numbers[here][keep[here]]
-            yield Batch(_picked(table, keep[here]), file, 0, taken)
+        groups = np.unique(np.searchsorted(_bounds(file), rows, side="right") - 1).tolist()
+        for record, numbers in self._records(file, names, groups):
+            keep = np.isin(numbers, rows)
+            if keep.any():
+                table = self.canonical(record, names, file.first_row + numbers)
+                yield Batch(_picked(table, keep), file, 0, numbers[keep])
 
     @property
     def _tokens(self) -> str:
@@ -300,17 +298,6 @@ class Table:
         return [self.renames.get(name, name) for name in names if name not in free] or [
             self._tokens
         ]
-
-    def _stored_in(self, file: TableFile, names: Sequence[str]) -> list[str]:
-        """Return what is read of a file; of one that lacks columns at least its tokens."""
-        stored = self.stored(names)
-        return list(dict.fromkeys([*stored, self._tokens])) if file.differs else stored
-
-    def _conformed(self, record: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-        """Return rows of a file that differs, with all the columns that are read, by own names."""
-        own = pa.schema([self._own_schema.field(name) for name in self.stored(names)])
-        (batch,) = conformed(pa.Table.from_batches([record]), own).to_batches()
-        return batch
 
     @cached_property
     def _in_files(self) -> set[str]:
@@ -336,12 +323,9 @@ class Table:
         return columns.with_steps_as_numbers(table, lambda row: self.where(int(numbers[row])))
 
 
-def _groups_with(file: TableFile, first: int, end: int) -> range:
-    """Return the row groups of a file that hold its rows from `first` to before `end`."""
-    sizes = [group.num_rows for group in row_groups_of(file.parquet)]
-    ends = np.cumsum(sizes)
-    start = int(np.searchsorted(ends, first, side="right"))
-    return range(start, int(np.searchsorted(ends, end, side="left")) + 1)
+def _bounds(file: TableFile) -> NDArray[np.int64]:
+    """Return where the row groups of a file begin, and where the last one ends, [groups + 1]."""
+    return np.cumsum([0, *(group.num_rows for group in row_groups_of(file.parquet))])
 
 
 def _picked(table: pa.Table, keep: NDArray[np.bool_]) -> pa.Table:

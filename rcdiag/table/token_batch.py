@@ -73,6 +73,9 @@ class TokenBatch(Struct, frozen=True, kw_only=True):
             )
         }
         ids = None if self.sample_id is None else [*self.sample_id, *(other.sample_id or ())]
+        masked = self.masked or other.masked
+        if self.masked is not None and other.masked is not None:
+            masked = self.masked + other.masked
         counts = {step: self.empty.get(step, 0) + count for step, count in other.empty.items()}
         return TokenBatch(
             **columns,
@@ -83,7 +86,7 @@ class TokenBatch(Struct, frozen=True, kw_only=True):
             empty={**self.empty, **counts},
             width=max(self.width, other.width),
             prompt_width=max(self.prompt_width, other.prompt_width),
-            masked=_joined_masked(self.masked, other.masked),
+            masked=masked,
         )
 
     def take(self, keep: Flags, empty: Mapping[int | None, int]) -> TokenBatch:
@@ -141,9 +144,9 @@ class TokenBatch(Struct, frozen=True, kw_only=True):
         return self.take(~np.isin(self.row, rows), self.empty)
 
     def blocks(self, tokens: int) -> list[TokenBatch]:
-        """Cut the batch into blocks of whole sequences of about so many tokens, without copying.
+        """Cut the batch into blocks of whole sequences with about `tokens` tokens, without copying.
 
-        A block ends with the sequence that reaches so many. Rows without a token, and the tokens
+        A block ends with the sequence that reaches that number. Rows without a token, and tokens
         that the mask leaves out, are counted with the first block.
         """
         ends = np.cumsum(self.lengths)
@@ -198,6 +201,7 @@ def sampled_tokens(
     position = np.arange(len(mask))
     position -= np.repeat(ids.offsets[:-1], ids.lengths)
     keep = slice(None) if everything else mask  # then nothing is copied
+    engine = trajectories.engine
 
     def of_sequences(values: NDArray | None) -> NDArray | None:
         return None if values is None else values[filled]
@@ -216,16 +220,12 @@ def sampled_tokens(
         reward=of_sequences(trajectories.reward),
         advantage=of_sequences(trajectories.advantage),
         advantages=None if trajectories.advantages is None else trajectories.advantages[keep],
-        engine=of_sequences(_engines(trajectories)),
+        engine=None if engine is None else np.array(engine, dtype=np.str_)[filled],
         version=_versions(trajectories, keep),
         empty=_count_empty(filled, trajectories.step),
         width=int(ids.lengths.max(initial=0)),
         prompt_width=0 if prompts is None else int(prompts.lengths.max(initial=0)),
     )
-
-
-def _engines(trajectories: Trajectories) -> NDArray[np.str_] | None:
-    return None if trajectories.engine is None else np.array(trajectories.engine, dtype=np.str_)
 
 
 def _versions(trajectories: Trajectories, keep: slice | Flags) -> NDArray[np.int64] | None:
@@ -236,10 +236,6 @@ def _versions(trajectories: Trajectories, keep: slice | Flags) -> NDArray[np.int
     lengths = trajectories.response_ids.lengths
     by_token = np.repeat(versions, lengths) if len(versions) == len(trajectories) else versions
     return by_token[keep]
-
-
-def _joined_masked(one: TokenBatch | None, other: TokenBatch | None) -> TokenBatch | None:
-    return one + other if one is not None and other is not None else one or other
 
 
 def _joined_turns(one: TokenBatch, other: TokenBatch) -> NDArray[np.int64] | None:

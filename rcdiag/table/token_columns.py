@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -11,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy, lengths_of
 from rcdiag.table.decode import MOST_TOKEN_IDS
-from rcdiag.table.lists import lengths_of
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers.list_columns import ragged
 from rcdiag.table.recorder_padding import (
@@ -143,9 +141,6 @@ def _flat(name: str, rows: Sequence[Any]) -> NDArray[Any]:
     if all(isinstance(row, np.ndarray) for row in rows):
         return np.concatenate(rows) if rows else np.zeros(0, np.float32)
     of_floats = column_spec(name) is TOKEN_FLOATS
-    packed = _packed(rows, of_floats)
-    if packed is not None:
-        return packed
     values = list(chain.from_iterable(rows))
     try:
         flat = np.array(values)
@@ -156,24 +151,6 @@ def _flat(name: str, rows: Sequence[Any]) -> NDArray[Any]:
             name, None, f"it is not one number for each token ({error})", "give lists of numbers"
         ) from error
     return flat if len(flat) else np.zeros(0, np.float32 if of_floats else np.int32)
-
-
-def _packed(rows: Sequence[Any], of_floats: bool) -> NDArray[Any] | None:
-    """Return lists of Python numbers as one array, quickly; None where they are something else."""
-    if of_floats and any(type(row[0]) is not float for row in rows if len(row)):
-        return None
-    if not rows:
-        return None
-    code = "d" if of_floats else "q"
-    flat = np.empty(sum(map(len, rows)), code)
-    at = 0
-    try:
-        for row in rows:
-            struct.pack_into(f"{len(row)}{code}", flat.data, at, *row)
-            at += len(row) * flat.itemsize
-    except (struct.error, TypeError, OverflowError):
-        return None
-    return flat
 
 
 def _check_flat(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> None:

@@ -6,10 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from rcdiag.table.lists import lengths_of
-from rcdiag.table.schema import ENTROPY, KEY, NUMBER, TOKEN_FLOATS, column_spec
+from rcdiag.table.arrow import lengths_of
+from rcdiag.table.readers.list_columns import ragged
+from rcdiag.table.schema import ENTROPY, KEY, NUMBER, TOKEN_FLOATS, column_spec, is_list
 
-# The types of columns that are not told from their own ones.
+# Columns that have one type in every table, whatever a file has.
 TYPES: dict[str, pa.DataType] = {
     "response_ids": pa.list_(pa.int32()),
     "prompt_ids": pa.list_(pa.int32()),
@@ -29,21 +30,13 @@ def table_type(name: str, kind: pa.DataType) -> pa.DataType:
     if column is TOKEN_FLOATS:
         return pa.list_(pa.float64() if pt.is_float64(kind.value_type) else pa.float32())
     if column is KEY or name == "policy_version":
-        return _key_type(kind)
+        if is_list(kind):
+            return pa.list_(pa.int64())
+        value = kind.value_type if pt.is_dictionary(kind) else kind
+        return pa.int64() if pt.is_integer(value) else pa.string()
     if column is NUMBER:
         return pa.int64() if name == "top_k" and pt.is_integer(kind) else pa.float64()
     return kind
-
-
-def _key_type(kind: pa.DataType) -> pa.DataType:
-    if _is_list(kind):
-        return pa.list_(pa.int64())
-    value = kind.value_type if pt.is_dictionary(kind) else kind
-    return pa.int64() if pt.is_integer(value) else pa.string()
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -52,7 +45,7 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return one
     if pt.is_null(one):
         return other
-    if _is_list(one) and _is_list(other):
+    if is_list(one) and is_list(other):
         value = common_type(one.value_type, other.value_type)
         return None if value is None else pa.list_(value)
     if {True, False} == {pt.is_string(one), pt.is_string(other)}:
@@ -110,6 +103,4 @@ def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 def _everywhere(value: float, response_ids: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
     """Return a column with one value at every response token."""
     lengths = lengths_of(response_ids)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    values = pa.array(np.full(offsets[-1], value)).cast(kind.value_type)
-    return pa.ListArray.from_arrays(pa.array(offsets), values).cast(kind)
+    return ragged(np.full(lengths.sum(), value), lengths).cast(kind)

@@ -7,7 +7,7 @@ import zipfile
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.peek import TOO_LONG, Peek, line_too_long
-from rcdiag.table.remote_file import AnyFile
+from rcdiag.table.remote import AnyFile
 
 # First bytes of packed files, and the command that unpacks them.
 _PACKED = {

@@ -16,7 +16,7 @@ import pytest
 import rcdiag
 from rcdiag.errors import RcdiagError, without_secrets
 from rcdiag.table.copies import marks_of, sees, without_what_stays
-from rcdiag.table.remote_file import RemoteFile
+from rcdiag.table.remote import RemoteFile
 from tests.builders import write_table
 
 ROWS = 4000

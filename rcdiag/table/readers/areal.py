@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from rcdiag.table.readers.jsonl import Int, records
-from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
-from rcdiag.table.readers.text_only import RECORD, TextRow, encoded
+from rcdiag.table.readers.reader import Notes, Reader
+from rcdiag.table.readers.text_only import RECORD, TextRow, encoding
 
 
 class ArealLine(msgspec.Struct, gc=False):
@@ -27,11 +27,6 @@ class ArealLine(msgspec.Struct, gc=False):
 
 
 MIXED_VERSIONS = "Weights changed while a trajectory was sampled; policy_version is the last one."
-
-
-def _read_areal(dump: Dump) -> Iterator[Rows]:
-    for file in dump.files:
-        yield from encoded(_areal_rows(file, dump.notes), dump, file, specials=True)
 
 
 def _areal_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
@@ -53,7 +48,7 @@ AREAL = Reader(
     says="AReaL's log of trajectories, text with special tokens: rollout.dump_to_file.",
     patterns=("*.jsonl",),
     detect=lambda peek: {"task_id", "seqlen", "prompt", "completion"} <= peek.keys,
-    read=_read_areal,
+    read=encoding(_areal_rows, specials=True),
     source="https://github.com/inclusionAI/AReaL/blob/main/areal/infra/workflow_executor.py",
     text_only=f"AReaL has no option that dumps tokens; {RECORD}",
 )

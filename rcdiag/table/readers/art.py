@@ -12,17 +12,12 @@ from typing import Any
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.parquet import read_whole
-from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
-from rcdiag.table.readers.text_only import RECORD, TextRow, encoded
+from rcdiag.table.readers.reader import Notes, Reader
+from rcdiag.table.readers.text_only import RECORD, TextRow, encoding
 
 DAMAGED = "the file is damaged, or of a version of ART that rcdiag does not know"
 NO_TRAJECTORY = "A group without any trajectory: left out."
 UNTRAINED = "A trajectory without a message that is trained: left out."
-
-
-def _read_art(dump: Dump) -> Iterator[Rows]:
-    for file in dump.files:
-        yield from encoded(_art_rows(file, dump.notes), dump, file, "row", specials=False)
 
 
 def _art_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
@@ -85,7 +80,7 @@ ART = Reader(
     detect=lambda peek: (
         {"group_index", "messages", "reward"} <= peek.columns and "response_ids" not in peek.columns
     ),
-    read=_read_art,
+    read=encoding(_art_rows, "row", specials=False),
     source="https://github.com/OpenPipe/ART/blob/main/src/art/utils/trajectory_logging.py",
     text_only=f"ART's columns hold chat messages without log-probs; {RECORD}",
 )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rcdiag.table.as_arrow import from_python
-from rcdiag.table.readers.list_columns import BITS, FLOATS, IDS, experts, lists
-from rcdiag.table.readers.reader import Rows
+from rcdiag.table.readers.list_columns import BITS, FLOATS, IDS, experts
+from rcdiag.table.readers.reader import Dump, Rows
 from rcdiag.table.schema import ENTROPY, LOG_PROBS, ROUTED_EXPERTS
 
 if TYPE_CHECKING:
@@ -31,6 +30,18 @@ NUMBER_KINDS = {
     "top_p": np.float64,
     "min_p": np.float64,
 }
+
+
+def gathering(
+    rows_of: Callable[[Path, Dump], Iterable[tuple[int, dict[str, Any]]]],
+) -> Callable[[Dump], Iterator[Rows]]:
+    """Return the reader of dumps whose files `rows_of` reads, one by itself; see `gather`."""
+
+    def read(dump: Dump) -> Iterator[Rows]:
+        for file in dump.files:
+            yield from gather(rows_of(file, dump), file)
+
+    return read
 
 
 def gather(
@@ -75,12 +86,12 @@ def _column(name: str, values: list[Any]) -> pa.Array:
     import pyarrow as pa
 
     if kind := _token_kind(name):
-        return lists(values, kind)
+        return pa.array(values, pa.list_(pa.from_numpy_dtype(np.dtype(kind))))
     if ROUTED_EXPERTS.fullmatch(name):
         return _experts(values)
     if number := NUMBER_KINDS.get(name):
-        return from_python(values, pa.from_numpy_dtype(np.dtype(number)))
-    return from_python(values)
+        return pa.array(values, pa.from_numpy_dtype(np.dtype(number)))
+    return pa.array(values)
 
 
 def _experts(values: list[Any]) -> pa.Array:

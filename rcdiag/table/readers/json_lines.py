@@ -39,7 +39,7 @@ def write_json_lines(
     a column, are kept as JSON text. `heard` takes rows and tokens so far: the values of the longest
     list of each record, as nothing says yet which the response is.
     """
-    from rcdiag.table.growing import GrowingWriter
+    from rcdiag.table.writer import GrowingWriter
 
     lines: list[int] = []
     of_numbers: set[str] = set()

@@ -1,14 +1,11 @@
-"""Readers make list columns of flat values, and of lists of one row each."""
+"""List columns are made of flat values and the length of every row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from rcdiag.table.as_arrow import from_numpy, list_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,14 +14,21 @@ if TYPE_CHECKING:
 IDS, FLOATS, BITS = np.int32, np.float32, np.uint8
 
 
-def ragged(values: NDArray[Any], lengths: NDArray[np.integer]) -> pa.ListArray:
-    """Return a list column, [rows], of flat values, [tokens], cut into rows of these lengths."""
+def ragged(
+    values: NDArray[Any], lengths: NDArray[np.integer], null: pa.Array | None = None
+) -> pa.ListArray:
+    """Return a list column, [rows], of flat values, [tokens], cut into rows of these lengths.
+
+    Rows are null where `null` holds.
+    """
     import pyarrow as pa
 
+    if values.ndim != 1:
+        raise ValueError(f"{values.ndim} dimensions where a token has one value")
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
     if offsets[-1] != len(values):
         raise ValueError(f"{len(values)} values for lengths that add up to {offsets[-1]}")
-    return pa.ListArray.from_arrays(from_numpy(offsets), from_numpy(values))
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), mask=null)
 
 
 def experts(values: NDArray[Any], lengths: NDArray[np.integer]) -> pa.ListArray:
@@ -42,9 +46,4 @@ def experts(values: NDArray[Any], lengths: NDArray[np.integer]) -> pa.ListArray:
     sizes = np.where(recorded, flat.shape[1], 0)
     tokens = ragged(flat[recorded].ravel().astype(np.uint16), sizes)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    return pa.ListArray.from_arrays(from_numpy(offsets), tokens)
-
-
-def lists(rows: Iterable[Sequence[Any] | NDArray[Any] | None], kind: type) -> pa.ListArray:
-    """Return a list column of one sequence for each row; None makes a null."""
-    return list_column(list(rows), kind)
+    return pa.ListArray.from_arrays(pa.array(offsets), tokens)

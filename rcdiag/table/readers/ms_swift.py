@@ -11,8 +11,8 @@ import msgspec
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.jsonl import Int, records
 from rcdiag.table.readers.peek import Peek
-from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
-from rcdiag.table.readers.text_only import RECORD, TextRow, encoded
+from rcdiag.table.readers.reader import Notes, Reader
+from rcdiag.table.readers.text_only import RECORD, TextRow, encoding
 
 # Numbers of a response in the log that are no rewards.
 NO_REWARDS = ("entropy", "solution")
@@ -30,11 +30,6 @@ class SwiftLine(msgspec.Struct):
     gen_step: str | Int | list[str | Int | None] | None = None
     advantages: float | list[float | None] | None = None
     reward: float | list[float | None] | None = None
-
-
-def _read_swift(dump: Dump) -> Iterator[Rows]:
-    for file in dump.files:
-        yield from encoded(_swift_rows(file, dump.notes), dump, file, specials=True)
 
 
 def _swift_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
@@ -132,7 +127,7 @@ MS_SWIFT = Reader(
     says="ms-swift's log of completions, text: completions.jsonl.",
     patterns=("completions.jsonl",),
     detect=_is_swift,
-    read=_read_swift,
+    read=encoding(_swift_rows, specials=True),
     source="https://github.com/modelscope/ms-swift/blob/main/swift/rlhf_trainers/grpo_trainer.py",
     text_only=f"ms-swift has no option that dumps tokens; {RECORD}",
 )

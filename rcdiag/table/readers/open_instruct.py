@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rcdiag.table.readers.gather import gather
+from rcdiag.table.readers.gather import gathering
 from rcdiag.table.readers.jsonl import Id, Int, check_length, floats, ids, records
 from rcdiag.table.readers.peek import Peek
-from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
+from rcdiag.table.readers.reader import Dump, Notes, Reader
 
 TOOLS = (
     "a row that called a tool has tokens with log-prob 0.0 exactly, as open-instruct writes tool "
@@ -41,14 +41,9 @@ class Rollout(msgspec.Struct):
     request_info: Any = None
 
 
-def _read(dump: Dump) -> Iterator[Rows]:
-    for file in dump.files:
-        yield from gather(_rows(file, dump.notes), file)
-
-
-def _rows(file: Path, notes: Notes) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
     for where, number, rollout in records(file, Rollout):
-        if row := _row(rollout, where, notes):
+        if row := _row(rollout, where, dump.notes):
             yield number, row
 
 
@@ -77,7 +72,7 @@ def _row(rollout: Rollout, where: str, notes: Notes) -> dict[str, Any] | None:
 
 
 def _mask(rollout: Rollout, log_probs: Any, notes: Notes) -> Any:
-    """Return a mask of ones; the file has none, so that tool tokens are told by their log-prob."""
+    """Return a mask of ones; the file has none, so tool tokens are recognised by their log-prob."""
     mask = np.ones(len(rollout.response_tokens), np.uint8)
     if log_probs is None:
         return mask
@@ -107,6 +102,6 @@ OPEN_INSTRUCT = Reader(
     says="open-instruct's rollouts, RUN_rollouts_NNNNNN.jsonl (--save_traces).",
     patterns=("*_rollouts_*.jsonl",),
     detect=_detect,
-    read=_read,
+    read=gathering(_rows),
     source="https://github.com/allenai/open-instruct/blob/main/open_instruct/rl_utils.py",
 )

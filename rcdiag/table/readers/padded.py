@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.list_columns import BITS, experts, ragged
+from rcdiag.table.padding import Cut
+from rcdiag.table.readers.list_columns import BITS, ragged
+from rcdiag.table.readers.reader import Rows
 from rcdiag.table.readers.safe import Jagged, Tensor
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Rows are cut out of matrices so many at a time that a matrix has about this many elements.
+# Elements of a matrix whose rows are cut at a time.
 ELEMENTS_PER_BATCH = 1 << 20
 
 # What is noted of a batch that does not tell sampled tokens from those of tools.
@@ -26,22 +29,35 @@ Where = Callable[[int], str]  # the row of a batch, from 0 -> file and row as an
 RowIndex = NDArray[np.int64]
 
 
-class Span(Struct, frozen=True, eq=False):
-    """Where the tokens of each row stand in a padded matrix: first column and number of tokens."""
-
-    starts: NDArray[np.int64]  # [rows]
-    lengths: NDArray[np.int64]  # [rows]
-
-    def __add__(self, columns: int) -> Span:
-        """Return the same tokens in a matrix with so many more columns before them."""
-        return Span(self.starts + columns, self.lengths)
-
-
 def batches_of(rows: RowIndex, widths: NDArray[np.integer] | int) -> Iterator[RowIndex]:
     """Split rows into runs of about ELEMENTS_PER_BATCH tokens; `widths` are tokens of the rows."""
     width = np.broadcast_to(np.asarray(widths, np.int64), rows.shape)
     number = np.cumsum(np.maximum(width, 1)) // ELEMENTS_PER_BATCH
     yield from np.split(rows, np.flatnonzero(np.diff(number)) + 1) if len(rows) else ()
+
+
+def rows_in_parts(
+    path: Path,
+    rows: RowIndex,
+    widths: NDArray[np.integer] | int,
+    facts: Mapping[str, pa.Array],
+    token_columns: Callable[[RowIndex, Where], dict[str, Any]],
+) -> Iterator[Rows]:
+    """Yield rows of one file's batch, a few MB at a time; `widths` are tokens of the rows.
+
+    `facts` have a value for each row of the whole batch. `token_columns` cuts the columns with a
+    value for each token out of some rows, and gets how errors name one of those.
+    """
+    import pyarrow as pa
+
+    for part in batches_of(rows, widths):
+        columns = token_columns(part, partial(_place, path, part))
+        columns |= {name: values.take(pa.array(part)) for name, values in facts.items()}
+        yield Rows(pa.RecordBatch.from_pydict(columns), path, part)
+
+
+def _place(path: Path, rows: RowIndex, row: int) -> str:
+    return f"{path}, row {int(rows[row])}"
 
 
 def width_of_experts(experts: Tensor | Jagged | None) -> int:
@@ -52,29 +68,28 @@ def width_of_experts(experts: Tensor | Jagged | None) -> int:
     return int(np.prod(shape, dtype=np.int64)) // 4
 
 
-def block(mask: NDArray[Any], aligned: str, name: str, where: Where) -> Span:
+def block(mask: NDArray[Any], aligned: str, name: str, where: Where) -> Cut:
     """Return where the ones of a mask stand, [rows, width], which end or begin at one side.
 
     `aligned` is "left" for rows that are padded at their end, "right" for those padded at their
     beginning.
     """
     ones = mask == 1
-    width, lengths = mask.shape[1], np.count_nonzero(ones, axis=1)
-    starts = width - lengths if aligned == "right" else np.zeros_like(lengths)
-    before, after = ones[:, :-1], ones[:, 1:]
-    misfits = (before > after if aligned == "right" else before < after).any(1)
-    misfits |= (mask != ones).any(1)
+    cut = Cut.from_mask(ones)
+    before = cut.starts if aligned == "left" else mask.shape[1] - cut.starts - cut.lengths
+    misfits = (mask != ones).any(1) | ((before > 0) & (cut.lengths > 0))
+    misfits[cut.rows_with_holes(ones)] = True
     if misfits.any():
         row = int(np.argmax(misfits))
         raise RcdiagError(
             f"{where(row)}: {name} is not one block of ones at the {aligned} of its padding",
             hint="rows that are packed, or padded in another way, are not what this trainer writes",
         )
-    return Span(starts, lengths)
+    return cut
 
 
 def cut_rows(
-    tensor: Tensor | Jagged, rows: RowIndex, span: Span, name: str, where: Where
+    tensor: Tensor | Jagged, rows: RowIndex, span: Cut, name: str, where: Where
 ) -> NDArray[Any]:
     """Return the values of some rows in their spans, one row after the other, [tokens, ...]."""
     if isinstance(tensor, Jagged):
@@ -87,12 +102,18 @@ def cut_rows(
             f"{where(0)}: {name} has the shape {list(tensor.shape)}, too narrow for its tokens",
             hint="columns of one batch belong together; write the dump again",
         )
-    pieces = [row[start:end] for row, start, end in zip(matrix, span.starts, ends, strict=True)]
-    return np.concatenate(pieces) if pieces else matrix[:0].reshape(0, *matrix.shape[2:])
+    return span.values(matrix)
+
+
+def token_column(
+    tensor: Tensor | Jagged, rows: RowIndex, span: Cut, name: str, where: Where
+) -> pa.ListArray:
+    """Return a list column of one value for each token of some rows in their spans."""
+    return ragged(cut_rows(tensor, rows, span, name, where), span.lengths)
 
 
 def after_prompts(
-    tensor: Jagged, rows: RowIndex, prompt: Span, response: Span, name: str, where: Where
+    tensor: Jagged, rows: RowIndex, prompt: Cut, response: Cut, name: str, where: Where
 ) -> NDArray[Any]:
     """Return the values of responses in a jagged column that has values for prompts too."""
     check_lengths(tensor.lengths[rows], prompt.lengths + response.lengths, name, where)
@@ -120,17 +141,10 @@ def rows_of(tensor: Tensor, rows: RowIndex) -> NDArray[Any]:
     return tensor[rows].numpy()
 
 
-def token_column(values: NDArray[Any], span: Span) -> pa.ListArray:
-    """Return a list column of values of tokens, [tokens]."""
-    if values.ndim != 1:
-        raise ValueError(f"{values.ndim} dimensions where a token has one value")
-    return ragged(values, span.lengths)
-
-
 def mask_column(
     tensor: Tensor | Jagged,
     rows: RowIndex,
-    span: Span,
+    span: Cut,
     name: str,
     where: Where,
     *,
@@ -143,13 +157,13 @@ def mask_column(
     """
     values = cut_rows(tensor, rows, span, name, where)
     _check_bits(values, span, name, where)
-    column = token_column(values.astype(BITS), span)
+    column = ragged(values.astype(BITS), span.lengths)
     if isinstance(tensor, Tensor):
         _check_padding(rows_of(tensor, rows)[:, before:], values, span, name, where)
     return column
 
 
-def _check_bits(values: NDArray[Any], span: Span, name: str, where: Where) -> None:
+def _check_bits(values: NDArray[Any], span: Cut, name: str, where: Where) -> None:
     bad = (values != 0) & (values != 1)
     if bad.any():
         token = int(np.argmax(bad))
@@ -161,7 +175,7 @@ def _check_bits(values: NDArray[Any], span: Span, name: str, where: Where) -> No
 
 
 def _check_padding(
-    matrix: NDArray[Any], values: NDArray[Any], span: Span, name: str, where: Where
+    matrix: NDArray[Any], values: NDArray[Any], span: Cut, name: str, where: Where
 ) -> None:
     """Refuse a mask, [rows, width], that has more ones than `values`, those of its spans."""
     if np.count_nonzero(matrix) == np.count_nonzero(values):
@@ -175,14 +189,9 @@ def _check_padding(
     )
 
 
-def _firsts(span: Span) -> NDArray[np.int64]:
+def _firsts(span: Cut) -> NDArray[np.int64]:
     """Return where the values of each row begin among those of all rows."""
     return np.cumsum(span.lengths) - span.lengths
-
-
-def experts_column(values: NDArray[Any], span: Span) -> pa.ListArray:
-    """Return a column of the experts of each token, of values [tokens, layers, experts]."""
-    return experts(values, span.lengths)
 
 
 def sums(tensor: Tensor | Jagged, rows: RowIndex) -> NDArray[np.float64]:

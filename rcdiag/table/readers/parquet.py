@@ -10,7 +10,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.footer import MAGIC, EncryptedError, FooterError, RowGroup, read_footer
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Reader
-from rcdiag.table.remote_file import AnyFile, RemoteFile
+from rcdiag.table.remote import AnyFile, RemoteFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ PARQUET = Reader(
 def open_parquet(path: AnyFile) -> pq.ParquetFile:
     """Open a file with its footer read; a file that is none, or is cut off, is refused.
 
-    Pages that bear a checksum are held against it when they are read.
+    Pages with a checksum are compared with it when they are read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

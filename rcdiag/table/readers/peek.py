@@ -131,7 +131,7 @@ class Peek(Struct, frozen=True, dict=True):
 
     def pickle_number(self, key: str) -> int | None:
         """Return the whole number that stands behind a key early in a pickle."""
-        from rcdiag.table.readers.safe.scan import number_behind
+        from rcdiag.table.readers.safe.instructions import number_behind
 
         return number_behind(self._pickle, key)
 
@@ -162,7 +162,7 @@ class Peek(Struct, frozen=True, dict=True):
 
     @cached_property
     def _scanned(self) -> tuple[tuple[str, str], ...]:
-        from rcdiag.table.readers.safe.scan import scanned
+        from rcdiag.table.readers.safe.instructions import scanned
 
         return tuple(scanned(self._pickle))
 

@@ -22,7 +22,6 @@ from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.jsonl import Bit, Id, Int, bits, check_length, floats, ids, records
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.prime_rl_batches import batch_rows, is_batches
-from rcdiag.table.readers.ranks import note_missing
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.verifiers_traces import Episode, Rounding, samples
 
@@ -134,7 +133,7 @@ def _check_ranks(files: Sequence[Path], notes: Notes) -> None:
         step, rank = STEP.fullmatch(file.parent.name), RANK.fullmatch(file.stem)
         if step and rank:
             ranks.setdefault(int(step[1]), set()).add(int(rank[1]))
-    note_missing(ranks, notes)
+    notes.missing_ranks(ranks)
 
 
 def _export_rows(

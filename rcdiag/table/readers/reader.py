@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
 from rcdiag.table.readers.peek import Peek
-from rcdiag.table.remote_file import AnyFile
+from rcdiag.table.remote import AnyFile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,6 +49,17 @@ class Notes(Struct):
     def change(self, text: str, rows: int = 0) -> None:
         """Note a change in one sentence; rows of the same sentence add up."""
         self.changes[text] = self.changes.get(text, 0) + rows
+
+    def missing_ranks(self, ranks: Mapping[int, Set[int]]) -> None:
+        """Note each step without the file of a rank that another step has; `ranks` are by step."""
+        everywhere = set().union(*ranks.values())
+        for step, having in sorted(ranks.items()):
+            if lacking := sorted(everywhere - having):
+                named = ", ".join(map(str, lacking[:8])) + (" ..." if len(lacking) > 8 else "")
+                self.change(
+                    f"step {step} has no file of rank {named}, which another step has: rows may "
+                    "be missing"
+                )
 
     def describe(self, policy: str, **facts: Any) -> None:
         """Note what the dump says of a policy: backend, dtype, temperature, options."""

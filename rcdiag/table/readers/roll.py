@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import from_numpy, from_python
+from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
-from rcdiag.table.readers.padded import NO_MASK, RowIndex, Span, cut_rows
+from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.safe import (
@@ -103,8 +104,6 @@ def _rows_of(
     number: int,
     notes: Notes,
 ) -> Iterator[Rows]:
-    import pyarrow as pa
-
     ids = tensors["input_ids"]
     for name, tensor in tensors.items():
         if len(tensor) != len(ids):
@@ -114,19 +113,13 @@ def _rows_of(
         notes.change("log-probs are shifted by one: ROLL's value j belongs to token j + 1")
     if "response_mask" not in tensors:
         notes.change(NO_MASK, len(ids))
-    for rows in padded.batches_of(np.arange(len(ids)), ids.shape[1]):
-        columns: dict[str, Any] = _token_columns(tensors, rows, path)
-        for name, column in facts.items():
-            columns[name] = column.take(from_numpy(rows))
-        yield Rows(pa.RecordBatch.from_pydict(columns), path, rows)
+    cut = partial(_token_columns, tensors)
+    yield from padded.rows_in_parts(path, np.arange(len(ids)), ids.shape[1], facts, cut)
 
 
-def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, path: Path) -> dict[str, Any]:
-    def where(row: int) -> str:
-        return f"{path}, row {int(rows[row])}"
-
-    def column(name: str, span: Span) -> pa.ListArray:
-        return padded.token_column(cut_rows(tensors[name], rows, span, name, where), span)
+def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, where: Where) -> dict[str, Any]:
+    def column(name: str, span: Cut) -> pa.ListArray:
+        return padded.token_column(tensors[name], rows, span, name, where)
 
     whole, prompt = (
         padded.block(padded.rows_of(tensors[name], rows), "left", name, where)
@@ -138,7 +131,7 @@ def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, path: Path) -> di
             f"{where(row)}: prompt_mask reaches beyond attention_mask",
             hint="columns of one batch belong together; write the dump again",
         )
-    response = Span(prompt.lengths, whole.lengths - prompt.lengths)
+    response = Cut(prompt.lengths, whole.lengths - prompt.lengths)
     columns = {
         "prompt_ids": column("input_ids", prompt),
         "response_ids": column("input_ids", response),
@@ -152,25 +145,17 @@ def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, path: Path) -> di
             width = tensors["input_ids"].shape[1]
             if tensors[source].shape[1:] != (width - 1,):
                 raise ValueError(f"{source} has not one column less than input_ids ({width})")
-            values = cut_rows(
-                tensors[source], rows, _of_next_token(response, prompt), source, where
-            )
-            columns[name] = padded.token_column(values, response)
+            columns[name] = column(source, _of_next_token(response, prompt))
     if "advantages" in tensors and len(tensors["advantages"].shape) == 2:
-        columns["advantages"] = padded.token_column(
-            cut_rows(
-                tensors["advantages"], rows, _of_next_token(response, prompt), "advantages", where
-            ),
-            response,
-        )
+        columns["advantages"] = column("advantages", _of_next_token(response, prompt))
     return columns
 
 
-def _of_next_token(response: Span, prompt: Span) -> Span:
+def _of_next_token(response: Cut, prompt: Cut) -> Cut:
     """Return where the values of response tokens stand in a matrix without the first token."""
     if ((prompt.lengths == 0) & (response.lengths > 0)).any():
         raise ValueError("a response without a prompt, whose first token has no log-prob")
-    return Span(np.maximum(response.starts - 1, 0), response.lengths)
+    return Cut(np.maximum(response.starts - 1, 0), response.lengths)
 
 
 def _columns_of_rows(
@@ -182,6 +167,8 @@ def _columns_of_rows(
     notes: Notes,
 ) -> dict[str, pa.Array]:
     """Return the columns that have a value for each row, of all rows."""
+    import pyarrow as pa
+
     made: dict[str, pa.Array] = {}
     count = len(tensors["input_ids"])
     for name in GROUPS:
@@ -190,17 +177,17 @@ def _columns_of_rows(
             if len(ids) != count:
                 raise ValueError(f"{name} has {len(ids)} rows, input_ids has {count}")
             notes.change(f"groups are those of ROLL's {name}")
-            made["group_id"] = from_python([f"{number}-{group}" for group in ids])
+            made["group_id"] = pa.array([f"{number}-{group}" for group in ids])
     if match := STEP.search(path.stem):
         notes.change("steps are those in the names of files", count)
-        made["step"] = from_numpy(np.full(count, int(match[1]), np.int64))
+        made["step"] = pa.array(np.full(count, int(match[1]), np.int64))
     if "scores" in tensors:
-        made["reward"] = from_numpy(padded.sums(tensors["scores"], np.arange(count)))
+        made["reward"] = pa.array(padded.sums(tensors["scores"], np.arange(count)))
     settings = meta.get("generation_config")
     for name, kind in SETTINGS.items():
         value = settings.get(name) if isinstance(settings, dict) else None
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            made[name] = from_python([kind(value)] * count)
+            made[name] = pa.array([kind(value)] * count)
     return made
 
 

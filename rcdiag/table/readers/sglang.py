@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.gather import gather
+from rcdiag.table.readers.gather import gathering
 from rcdiag.table.readers.jsonl import Id, Int, check_length, floats, ids, records
 from rcdiag.table.readers.peek import Peek
-from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
+from rcdiag.table.readers.reader import Dump, Notes, Reader
 from rcdiag.table.readers.requests import Request, request_of, sampling_of, tokens_in
 
 EMPTY = "a response without any token is left out"
@@ -51,17 +51,12 @@ class Line(Response):
     body: Request | None = None
 
 
-def _read(dump: Dump) -> Iterator[Rows]:
-    for file in dump.files:
-        yield from gather(_rows(file, dump.notes), file)
-
-
-def _rows(file: Path, notes: Notes) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
     for where, number, line in records(file, Line):
         request = request_of(line.request, line.body)
         responses = line.response or line
         for response in responses if isinstance(responses, list) else [responses]:
-            if row := _row(response, request, where, notes):
+            if row := _row(response, request, where, dump.notes):
                 yield number, {**row, **sampling_of(request)}
 
 
@@ -156,6 +151,6 @@ SGLANG = Reader(
     "request beside them.",
     patterns=("*.jsonl", "*.json"),
     detect=_detect,
-    read=_read,
+    read=gathering(_rows),
     source="https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/io_struct.py",
 )

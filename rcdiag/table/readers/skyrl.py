@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import from_numpy, from_python
+from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
-from rcdiag.table.readers.padded import NO_MASK, RowIndex, Span, cut_rows
+from rcdiag.table.readers.list_columns import experts as experts_of_tokens
+from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where, cut_rows
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.safe import (
@@ -116,8 +117,6 @@ def _rows_of(
     number: int,
     notes: Notes,
 ) -> Iterator[Rows]:
-    import pyarrow as pa
-
     sequences = _matrix(tensors, "sequences")
     count = len(sequences)
     for name, tensor in tensors.items():
@@ -134,11 +133,8 @@ def _rows_of(
         notes.change(NO_MASK, count - fills)
     experts = tensors.get("rollout_expert_indices")
     width = sequences.shape[1] * (1 + padded.width_of_experts(experts))
-    for rows in padded.batches_of(np.arange(count - fills), width):
-        columns: dict[str, Any] = _token_columns(tensors, rows, path)
-        for name, values in facts.items():
-            columns[name] = values.take(from_numpy(rows))
-        yield Rows(pa.RecordBatch.from_pydict(columns), path, rows)
+    cut = partial(_token_columns, tensors)
+    yield from padded.rows_in_parts(path, np.arange(count - fills), width, facts, cut)
 
 
 def _check_fills(tensors: dict[str, Tensor | Jagged], first: int, path: Path) -> None:
@@ -163,12 +159,8 @@ def _matrix(tensors: dict[str, Tensor | Jagged], name: str) -> Tensor:
 
 
 def _token_columns(
-    tensors: dict[str, Tensor | Jagged], rows: RowIndex, path: Path
+    tensors: dict[str, Tensor | Jagged], rows: RowIndex, where: Where
 ) -> dict[str, Any]:
-    def where(row: int) -> str:
-        return f"{path}, row {int(rows[row])}"
-
-    cut = partial(cut_rows, rows=rows, where=where)
     attention, lengths = (
         padded.block(padded.rows_of(_matrix(tensors, name), rows), "right", name, where)
         for name in ("attention_mask", "response_mask")
@@ -184,12 +176,10 @@ def _token_columns(
             hint="columns of one batch belong together; write the dump again",
         )
     response = lengths + (width - responses)
-    prompt = Span(attention.starts, attention.lengths - lengths.lengths)
+    prompt = Cut(attention.starts, attention.lengths - lengths.lengths)
     columns = {
-        "prompt_ids": padded.token_column(cut(sequences, span=prompt, name="sequences"), prompt),
-        "response_ids": padded.token_column(
-            cut(sequences, span=response, name="sequences"), response
-        ),
+        "prompt_ids": padded.token_column(sequences, rows, prompt, "sequences", where),
+        "response_ids": padded.token_column(sequences, rows, response, "sequences", where),
     }
     for source, name in {"loss_mask": "response_mask", **FLOATS}.items():
         if source not in tensors:
@@ -200,19 +190,19 @@ def _token_columns(
         columns[name] = (
             padded.mask_column(matrix, rows, lengths, source, where)
             if source == "loss_mask"
-            else padded.token_column(cut(matrix, span=lengths, name=source), lengths)
+            else padded.token_column(matrix, rows, lengths, source, where)
         )
     experts = tensors.get("rollout_expert_indices")
     if experts is not None:
         if isinstance(experts, Jagged):
             values = padded.after_prompts(experts, rows, prompt, response, "experts", where)
         else:
-            values = cut(experts, span=response, name="experts")
+            values = cut_rows(experts, rows, response, "experts", where)
         unknown = tensors.get("router_padding_mask")  # 1 where the router's choice is made up
         if unknown is not None:
-            made_up = cut(unknown, span=response, name="router_padding_mask") != 0
+            made_up = cut_rows(unknown, rows, response, "router_padding_mask", where) != 0
             values = np.where(made_up[:, None, None], 0, values)
-        columns["rollout_routed_experts"] = padded.experts_column(values, response)
+        columns["rollout_routed_experts"] = experts_of_tokens(values, response.lengths)
     return columns
 
 
@@ -231,12 +221,12 @@ def _columns_of_rows(
     groups = _groups(metadata, number, count)
     if groups is not None:
         notes.change("groups are those of SkyRL's policy_prompt_boundaries")
-        made["group_id"] = from_python(groups, pa.string())
+        made["group_id"] = pa.array(groups, pa.string())
     if match := STEP.search(path.name):
         notes.change("steps are those in the names of files", count)
-        made["step"] = from_numpy(np.full(count, int(match[1]), np.int64))
+        made["step"] = pa.array(np.full(count, int(match[1]), np.int64))
     if "rewards" in tensors:
-        made["reward"] = from_numpy(padded.sums(tensors["rewards"], np.arange(count)))
+        made["reward"] = pa.array(padded.sums(tensors["rewards"], np.arange(count)))
     return made
 
 

@@ -18,7 +18,6 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.given import REWARD_KEY
 from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.peek import Peek
-from rcdiag.table.readers.ranks import note_missing
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows, natural_order
 from rcdiag.table.readers.slime_rollouts import Sample, dashboard_samples, rollout_samples
 from rcdiag.table.readers.slime_training import TrainSample, train_samples
@@ -84,7 +83,7 @@ def _steps(files: Sequence[Path], notes: Notes) -> dict[int, _Step]:
                 ranks.setdefault(number, set()).add(int(rank[1]))
         else:
             step.rollout.append(file)
-    note_missing(ranks, notes)
+    notes.missing_ranks(ranks)
     return steps
 
 

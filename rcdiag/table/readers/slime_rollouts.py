@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy
 from rcdiag.table.given import REWARD_KEY
 from rcdiag.table.readers.parquet import read_whole
 from rcdiag.table.readers.reader import Notes
@@ -57,7 +57,7 @@ def rollout_samples(path: Path, notes: Notes, reward_key: str | None = None) -> 
 
     `reward_key` names the number that is the reward where a sample has a dictionary of them.
     """
-    payload = load_torch(path, BYSTANDERS, arrays=True)
+    payload = load_torch(path, BYSTANDERS)
     if not isinstance(payload, dict) or not isinstance(payload.get("samples"), list):
         raise RcdiagError(
             f"{path}: no list `samples`", hint="is this a file of --save-debug-rollout-data?"
@@ -115,7 +115,7 @@ def _reward(fields: Fields, notes: Notes, key: str | None) -> float | None:
         if key is not None and reward is not None:
             raise RcdiagError(
                 f"{fields.where}: the reward is one number, but {_given(key)} is given",
-                hint="leave it out",
+                hint="leave it away",
             )
         return fields.number("reward")
     names = ", ".join(map(str, reward))

@@ -67,7 +67,7 @@ def train_samples(paths: Sequence[Path], notes: Notes) -> list[TrainSample]:
 
 
 def _payload(path: Path) -> dict[str, Any]:
-    payload = load_torch(path, arrays=True)
+    payload = load_torch(path)
     if isinstance(payload, dict):
         version = payload.get("format_version")
         if version not in (None, 2):

@@ -7,7 +7,7 @@ log-prob is written, because none belongs to these tokens for sure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -52,6 +52,18 @@ class TextRow(Struct, frozen=True):
     response: str | Messages
     columns: dict[str, Any] = field(default_factory=dict)
     tokens: int | None = None  # that the record counts in the response
+
+
+def encoding(
+    rows_of: Callable[[Path, Notes], Iterable[TextRow]], record: str = "line", *, specials: bool
+) -> Callable[[Dump], Iterator[Rows]]:
+    """Return the reader of dumps whose files `rows_of` reads, one by itself; see `encoded`."""
+
+    def read(dump: Dump) -> Iterator[Rows]:
+        for file in dump.files:
+            yield from encoded(rows_of(file, dump.notes), dump, file, record, specials=specials)
+
+    return read
 
 
 def encoded(

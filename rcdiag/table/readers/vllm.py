@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.gather import gather
+from rcdiag.table.readers.gather import gathering
 from rcdiag.table.readers.jsonl import Id, Int, check_length, floats, ids, records
 from rcdiag.table.readers.peek import Peek
-from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
+from rcdiag.table.readers.reader import Dump, Notes, Reader
 from rcdiag.table.readers.requests import Request, request_of, sampling_of, tokens_in
 from rcdiag.table.readers.samples import Fields
 
@@ -92,11 +92,6 @@ class Line(Response):
     response: Reply | None = None
     request: Request | None = None
     body: Request | None = None
-
-
-def _read(dump: Dump) -> Iterator[Rows]:
-    for file in dump.files:
-        yield from gather(_rows(file, dump), file)
 
 
 def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -291,6 +286,6 @@ VLLM = Reader(
     "request beside them.",
     patterns=("*.jsonl", "*.json"),
     detect=_detect,
-    read=_read,
+    read=gathering(_rows),
     source="https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/openai",
 )

@@ -10,8 +10,8 @@ import msgspec
 
 from rcdiag.table.readers.jsonl import Int, records
 from rcdiag.table.readers.peek import Peek
-from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
-from rcdiag.table.readers.text_only import RECORD, Messages, TextRow, encoded
+from rcdiag.table.readers.reader import Notes, Reader
+from rcdiag.table.readers.text_only import RECORD, Messages, TextRow, encoding
 
 
 class XtunerLine(msgspec.Struct):
@@ -29,11 +29,6 @@ class XtunerLine(msgspec.Struct):
 
 XTUNER_FILE = re.compile(r"_rollout_(?P<step>\d+)")
 NO_TEXT = "A record without a response: left out."
-
-
-def _read_xtuner(dump: Dump) -> Iterator[Rows]:
-    for file in dump.files:
-        yield from encoded(_xtuner_rows(file, dump.notes), dump, file, specials=True)
 
 
 def _xtuner_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
@@ -65,7 +60,7 @@ XTUNER = Reader(
     says="XTuner's log of trajectories, text: train_rollout_{step}.jsonl.",
     patterns=("*_rollout_*.jsonl",),
     detect=_is_xtuner,
-    read=_read_xtuner,
+    read=encoding(_xtuner_rows, specials=True),
     source="https://github.com/InternLM/xtuner/blob/main/xtuner/v1/train/rl_trainer.py",
     text_only=f"XTuner has no option that dumps tokens; {RECORD}",
 )

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table import growing
+from rcdiag.table import writer
 from rcdiag.table.opening import open_table
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.reader import Dump, Reader, Rows
@@ -116,7 +116,7 @@ def test_a_given_step_is_that_of_rows_without_one(tmp_path):
 
 
 def test_columns_that_some_files_lack_are_null_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(growing, "ROWS_PER_COPY", 2)
+    monkeypatch.setattr(writer, "ROWS_PER_COPY", 2)
     write_toy(tmp_path / "1.toyjsonl", [row(1, reward=1.0), row(2, 3, reward=0.0)])
     write_toy(tmp_path / "2.toyjsonl", [row(4, 5, engine=7, response_mask=[1, 0])] * 3)
     write_toy(tmp_path / "3.toyjsonl", [row(6, engine="b", note=[[1]])])

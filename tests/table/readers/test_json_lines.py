@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import rcdiag
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_parts
-from rcdiag.table.padded_rows import PADDED_ROWS
+from rcdiag.table.padding import PADDED_ROWS
 from rcdiag.table.readers import json_lines
 from rcdiag.table.sources import find_files
 

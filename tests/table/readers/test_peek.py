@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.peek import Peek
-from rcdiag.table.readers.safe.scan import number_behind, scanned
+from rcdiag.table.readers.safe.instructions import number_behind, scanned
 from rcdiag.table.sources import find_files
 from tests.table.readers.pickled import Built, Named, pickled, torch_bytes
 

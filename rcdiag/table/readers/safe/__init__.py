@@ -1,18 +1,18 @@
 """Pickles and torch files are read without running anything that stands in them.
 
-A pickle is a program for a small stack machine that may call any function of any module.
-`load_pickle` and `load_torch` run it on a machine of their own, which builds plain containers,
-numpy arrays and tensors, knows a closed table of names, and refuses every other name.
+A pickle is a program that may call any function of any module. `load_pickle` and `load_torch` run
+it on Python's unpickler with a closed table of names, for which it gets code of this package: it
+builds plain containers, numpy arrays and tensors, and every other name is refused.
 """
 
 from rcdiag.table.readers.safe.content import Content as Content
 from rcdiag.table.readers.safe.content import laid_out as laid_out
 from rcdiag.table.readers.safe.content import open_content as open_content
-from rcdiag.table.readers.safe.inert import Foreign as Foreign
-from rcdiag.table.readers.safe.inert import foreign as foreign
-from rcdiag.table.readers.safe.machine import load_pickle as load_pickle
+from rcdiag.table.readers.safe.stand_ins import Foreign as Foreign
+from rcdiag.table.readers.safe.stand_ins import foreign as foreign
 from rcdiag.table.readers.safe.tensordicts import Same as Same
 from rcdiag.table.readers.safe.torch_file import is_torch_file as is_torch_file
 from rcdiag.table.readers.safe.torch_file import load_torch as load_torch
+from rcdiag.table.readers.safe.unpickler import load_pickle as load_pickle
 from rcdiag.table.readers.safe.views import Jagged as Jagged
 from rcdiag.table.readers.safe.views import Tensor as Tensor

@@ -1,7 +1,7 @@
 """The closed table of names that a pickle may use: module and name, and what rcdiag builds.
 
-A pair that is not in it is refused. Looking a name up imports nothing, and a call runs only the
-function that stands here.
+A pair that is not in it is refused. A look-up imports nothing, and a call runs only the function
+that stands here.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from rcdiag.table.readers.safe.arrays import ARRAY_NAMES
-from rcdiag.table.readers.safe.inert import (
+from rcdiag.table.readers.safe.stand_ins import (
+    Attributed,
+    Buffer,
     Call,
     Name,
     Pair,
-    Unfinished,
     foreign,
     hashable,
     names_of,
@@ -65,26 +66,19 @@ def _list(items: Any = ()) -> list[Any]:
 
 
 def _tuple(items: Any = ()) -> tuple[Any, ...]:
-    return tuple(_list(items))
+    return tuple(map(hashable, _list(items)))
 
 
-def _dict(pairs: Any = ()) -> dict[Any, Any]:
-    return {hashable(key): value for key, value in _list(pairs)}
+def _dict(pairs: Any = ()) -> Attributed:
+    return Attributed((hashable(key), value) for key, value in _list(pairs))
 
 
-def _default_dict(factory: Any = None) -> dict[Any, Any]:
-    return {}
+def _default_dict(factory: Any = None) -> Attributed:
+    return Attributed()
 
 
 def _bytes() -> bytes:
     return b""
-
-
-class UnfinishedBuffer(Unfinished):
-    """A BytesIO before its bytes are known; the place it was read to is left out."""
-
-    def finish(self, state: Any) -> memoryview:
-        return memoryview(state[0])
 
 
 BUILTINS: tuple[tuple[str, Call], ...] = (
@@ -103,7 +97,7 @@ PLAIN_CALLS: list[tuple[Pair, Call]] = [
     (("collections", "OrderedDict"), _dict),
     (("collections", "defaultdict"), _default_dict),
     (("_codecs", "encode"), _encode),
-    (("_io", "BytesIO"), UnfinishedBuffer),
+    (("_io", "BytesIO"), Buffer),
 ]
 for _module in ("builtins", "__builtin__"):
     PLAIN_CALLS += [((_module, name), call) for name, call in BUILTINS]

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.table.readers.safe.inert import Foreign, Name, Pair, Unfinished, names_of
+from rcdiag.table.readers.safe.stand_ins import Foreign, Name, Pair, names_of
 
 ELEMENTS = re.compile(r"b1|[iu][1248]|f[248]|c8|c16|[US]\d{1,9}|O8?")
-# Rows of an array whose elements take no bytes, such as empty texts, have nothing to check.
-MOST_EMPTY_ELEMENTS = 1 << 24
 
 
 def shape_of(size: Any) -> tuple[int, ...]:
@@ -31,65 +29,90 @@ def shape_of(size: Any) -> tuple[int, ...]:
     return shape
 
 
-class ElementType(Unfinished):
-    """A numpy type before its byte order is known."""
+class ElementType:
+    """A numpy type in a pickle: its code, `f4`, and after `__setstate__` its byte order.
+
+    No `numpy.dtype` is handed to the unpickler, as with one a state could change an array at will.
+    """
+
+    __slots__ = ("code", "dtype")
 
     def __init__(self, code: str, align: bool = False, copy: bool = True) -> None:
-        super().__init__()
         self.code = code
+        self.dtype: np.dtype[Any] | Foreign | None = None
 
-    def finish(self, state: Any) -> np.dtype[Any] | Foreign:
+    def __setstate__(self, state: Any) -> None:
         order = state[1]
-        if not ELEMENTS.fullmatch(self.code) or order not in "<>|=":
-            return Foreign(f"numpy.dtype {self.code[:20]}")
-        return np.dtype(self.code) if self.code[0] == "O" else np.dtype(order + self.code)
+        if self.dtype is not None:
+            raise ValueError("a type that has its byte order already")
+        if not ELEMENTS.fullmatch(self.code) or order not in ("<", ">", "|", "="):
+            self.dtype = Foreign(f"numpy.dtype {self.code[:20]}")
+        elif self.code[0] == "O":
+            self.dtype = np.dtype(object)
+        else:
+            self.dtype = np.dtype(order + self.code)
 
 
-class UnfinishedArray(Unfinished):
-    """A numpy array before its shape, type and bytes are known."""
+class PickledArray(np.ndarray):
+    """A numpy array, which a pickle makes empty and gives shape, type and bytes later, once.
 
-    def finish(self, state: Any) -> NDArray[Any] | Foreign:
+    An array of a type that rcdiag does not read is an object array without dimensions that holds a
+    `Foreign`.
+    """
+
+    filled: bool
+
+    def __setstate__(self, state: Any) -> None:
+        if getattr(self, "filled", False):
+            raise ValueError("an array that is filled twice")
+        self.filled = True
         _, size, element, by_columns, content = state
+        shape = shape_of(size)
+        items: Any
         if isinstance(content, list):
-            return object_array(size, content)
-        return array(content, element, size, "F" if by_columns else "C")
-
-
-def object_array(size: Any, items: list[Any]) -> NDArray[Any]:
-    shape = shape_of(size)
-    if math.prod(shape) != len(items):
-        raise ValueError("an array of another length than its items")
-    values = np.empty(len(items), dtype=object)
-    for index, item in enumerate(items):
-        values[index] = item
-    return values.reshape(shape)
+            if math.prod(shape) != len(content):
+                raise ValueError("an array of another length than its items")
+            kind, items = np.dtype(object), content
+        else:
+            made = array(content, element, shape, "F" if by_columns else "C")
+            if isinstance(made, Foreign):
+                shape, kind, items = (), np.dtype(object), [made]
+            else:
+                kind = made.dtype
+                items = content if kind.kind != "b" and kind.itemsize else made.tobytes("A")
+        whole: Any = (1, shape, kind, bool(by_columns), items)
+        super().__setstate__(whole)
 
 
 def array(content: Any, element: Any, size: Any, order: Any = "C") -> NDArray[Any] | Foreign:
     """Return an array that looks at its bytes; a type that rcdiag does not read is kept inert."""
     shape = shape_of(size)
-    if isinstance(element, Foreign):
-        return element
-    if not isinstance(element, np.dtype) or element.hasobject or order not in ("C", "F"):
+    if not isinstance(element, ElementType):
+        raise TypeError("an array of no type")
+    kind = element.dtype
+    if isinstance(kind, Foreign):
+        return kind
+    if kind is None or kind.hasobject or order not in ("C", "F"):
         raise TypeError("an array of no plain type")
     count = math.prod(shape)
-    if element.itemsize == 0:
-        if count > MOST_EMPTY_ELEMENTS:
-            raise ValueError("an array of more elements than bytes")
-        return np.zeros(shape, element.kind + "1")
-    if count * element.itemsize != memoryview(content).nbytes:
+    if kind.itemsize == 0:  # numpy itself makes texts of at least one character
+        if count:
+            raise ValueError("an array whose elements take no bytes")
+        return np.zeros(shape, kind.kind + "1")
+    if not isinstance(content, (bytes, bytearray)) or count * kind.itemsize != len(content):
         raise ValueError("an array of another size than its bytes")
-    if element.kind == "b":  # a byte that is neither 0 nor 1 is no bool of numpy's
+    if kind.kind == "b":  # a byte that is neither 0 nor 1 is no bool of numpy's
         return (np.frombuffer(content, np.uint8) != 0).reshape(shape, order=order)
-    return np.frombuffer(content, element).reshape(shape, order=order)
+    return np.frombuffer(content, kind).reshape(shape, order=order)
 
 
-def _reconstruct(kind: Any, size: Any, code: Any) -> UnfinishedArray:
-    return UnfinishedArray()
+def _reconstruct(kind: Any, size: Any, code: Any) -> PickledArray:
+    return np.ndarray.__new__(PickledArray, 0, np.uint8)
 
 
 def _scalar(element: Any, content: Any = b"") -> Any:
-    if isinstance(element, np.dtype) and element.hasobject:
+    kind = element.dtype if isinstance(element, ElementType) else None
+    if isinstance(kind, np.dtype) and kind.hasobject:
         return content
     value = array(content, element, ())
     return value if isinstance(value, Foreign) else value.item()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.safe.stand_ins import Buffer
 
 
 class Content(Struct, frozen=True):
@@ -19,9 +21,16 @@ class Content(Struct, frozen=True):
     view: memoryview
     mapped: mmap.mmap | None = None
 
-    def inner(self, view: memoryview | bytes | bytearray, what: str) -> Content:
+    def inner(self, view: memoryview | bytes | bytearray | Buffer, what: str) -> Content:
         """Return the content of a file that stands inside this one."""
-        return Content(f"{self.name} ({what})", memoryview(view).cast("B"), self.mapped)
+        content = memoryview(view.content if isinstance(view, Buffer) else view)
+        return Content(f"{self.name} ({what})", content.cast("B"), self.mapped)
+
+    def stream(self) -> io.BufferedReader:
+        """Return a binary file of these bytes, which copies only what is read of it."""
+        import pyarrow as pa
+
+        return io.BufferedReader(pa.BufferReader(self.view), 1 << 18)
 
     def release(self) -> None:
         """Give back the memory that pages of the file take which were read; all can be read again.

@@ -9,48 +9,46 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from msgspec import Struct
-
 from rcdiag.table.readers.safe.arrays import shape_of
-from rcdiag.table.readers.safe.inert import Foreign, Name, Pair, Unfinished, names_of
+from rcdiag.table.readers.safe.stand_ins import Foreign, Name, Pair, names_of
 from rcdiag.table.readers.safe.views import Jagged, Tensor, jagged, view_bytes
 
 VALUES, LENGTHS, OFFSETS = "<NJT_VALUES>", "<NJT_LENGTHS>", "<NJT_OFFSETS>"
 
 
-class Same(Struct, frozen=True, eq=False):
-    """A value that is no tensor and that all rows share."""
+class Same:
+    """A value that is no tensor and that all rows share: a NonTensorData."""
 
-    value: Any
+    __slots__ = ("value",)
 
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
 
-class UnfinishedTensorDict(Unfinished):
-    """A TensorDict before its tensors are known."""
-
-    def finish(self, state: Any) -> dict[str, Any]:
-        return _tensors(state)
-
-
-class UnfinishedValue(Unfinished):
-    """A NonTensorData before its value is known."""
-
-    def finish(self, state: Any) -> Same:
-        return Same(state["non_tensordict"]["data"])
+    def __setstate__(self, state: Any) -> None:
+        self.value = state["non_tensordict"]["data"]
 
 
-class UnfinishedStack(Unfinished):
-    """A NonTensorStack before its values are known."""
+class TensorDict(dict[str, Any]):
+    """The tensors of a TensorDict by name."""
 
-    def finish(self, state: Any) -> list[Any]:
-        return [item.value if isinstance(item, Same) else item for item in state["tensordicts"]]
+    def __setstate__(self, state: Any) -> None:
+        self.update(_tensors(state))
+
+
+class Stack(list[Any]):
+    """The values of a NonTensorStack, one for each row."""
+
+    def __setstate__(self, state: Any) -> None:
+        self.extend(item.value if isinstance(item, Same) else item for item in state["tensordicts"])
 
 
 def _make(kind: Any, state: Any) -> Any:
     """Build what `_make_td` of tensordict does: an object of a class with a state."""
-    built = kind.build() if isinstance(kind, Name) else None
-    if not isinstance(built, Unfinished):
+    built = kind() if isinstance(kind, Name) else None
+    if not isinstance(built, (Same, TensorDict, Stack)):
         raise TypeError("no class of tensordict")
-    return built.finish(state)
+    built.__setstate__(state)
+    return built
 
 
 def _tensors(state: Any) -> dict[str, Any]:
@@ -115,9 +113,9 @@ TENSORDICT_NAMES: dict[Pair, Name] = names_of(
     [
         (("tensordict._reductions", "_make_td"), _make),
         (("tensordict._reductions", "_rebuild_tensordict_files_consolidated"), consolidated),
-        (("tensordict._td", "TensorDict"), UnfinishedTensorDict),
-        (("tensordict.tensorclass", "NonTensorData"), UnfinishedValue),
-        (("tensordict.tensorclass", "NonTensorStack"), UnfinishedStack),
+        (("tensordict._td", "TensorDict"), TensorDict),
+        (("tensordict.tensorclass", "NonTensorData"), Same),
+        (("tensordict.tensorclass", "NonTensorStack"), Stack),
         (("tensordict._lazy", "LazyStackedTensorDict"), _lazy),
     ]
 )

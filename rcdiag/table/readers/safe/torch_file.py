@@ -6,7 +6,6 @@ archive is not unpacked: storages are views of the file.
 
 from __future__ import annotations
 
-import io
 import struct
 import zipfile
 import zlib
@@ -15,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.safe.allowed import NAMES
 from rcdiag.table.readers.safe.content import Content, damaged, open_content
-from rcdiag.table.readers.safe.inert import Name, Pair
-from rcdiag.table.readers.safe.machine import run
+from rcdiag.table.readers.safe.stand_ins import Name, Pair
+from rcdiag.table.readers.safe.unpickler import unpickled
 from rcdiag.table.readers.safe.views import KINDS, STORAGES, UNTYPED, Storage
 
 ZIP = b"PK\x03\x04"
@@ -34,13 +32,10 @@ def is_torch_file(head: bytes | memoryview) -> bool:
     return bytes(head[:4]) == ZIP
 
 
-def load_torch(
-    source: Path | Content, names: Mapping[Pair, Name] | None = None, *, arrays: bool = False
-) -> Any:
+def load_torch(source: Path | Content, names: Mapping[Pair, Name] | None = None) -> Any:
     """Return what torch.save wrote: plain containers with `Tensor`s that are views of the file.
 
-    `names` are stand-ins for the classes of a trainer, beside those that every file may use. With
-    `arrays`, long lists of nothing but whole numbers, or of nothing but floats, are arrays.
+    `names` are stand-ins for the classes of a trainer, beside those that every file may use.
     """
     content = open_content(source)
     if bytes(content.view[: len(LEGACY)]) == LEGACY:
@@ -49,42 +44,8 @@ def load_torch(
             hint="write it again: torch.save(torch.load(FILE, weights_only=True), NEW)",
         )
     archive = _Archive(content)
-    return run(
-        content.inner(archive.member("data.pkl"), "data.pkl"),
-        NAMES | dict(names or {}),
-        archive.storage,
-        arrays=arrays,
-    )
-
-
-class _ViewFile(io.RawIOBase):
-    """A view of bytes with the methods of a file; zipfile copies only what it reads."""
-
-    def __init__(self, view: memoryview) -> None:
-        self.view = view
-        self.at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self.at, io.SEEK_END: len(self.view)}[whence]
-        if base + offset < 0:
-            raise OSError("a place before the beginning")
-        self.at = base + offset
-        return self.at
-
-    def tell(self) -> int:
-        return self.at
-
-    def readinto(self, buffer: Any) -> int:
-        part = self.view[self.at : self.at + len(buffer)]
-        buffer[: len(part)] = part
-        self.at += len(part)
-        return len(part)
+    pickle = content.inner(archive.member("data.pkl"), "data.pkl")
+    return unpickled(pickle, names, archive.storage)
 
 
 class _Archive:
@@ -94,7 +55,7 @@ class _Archive:
         self.content = content
         self.storages: dict[str, Storage] = {}
         try:
-            with zipfile.ZipFile(_ViewFile(content.view)) as archive:
+            with zipfile.ZipFile(content.stream()) as archive:
                 self.members = {info.filename: info for info in archive.infolist()}
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, LookupError) as error:
             raise damaged(content, f"no zip archive of torch.save ({error})") from error

@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from rcdiag.table.readers.safe.arrays import shape_of
-from rcdiag.table.readers.safe.inert import Foreign, Name, Pair, foreign, names_of
+from rcdiag.table.readers.safe.stand_ins import Foreign, Name, Pair, foreign, names_of, refuse_state
 
 # Kinds of elements, by torch's name, and how their bytes are looked at.
 KINDS = {
@@ -63,12 +63,16 @@ class Storage(Struct, frozen=True, eq=False):
     view: memoryview
     order: str  # "<" or ">"
 
+    __setstate__ = refuse_state
+
 
 class Tensor(Struct, frozen=True, eq=False):
     """A tensor as it stands in the file; `numpy` turns it, or some of its rows, into an array."""
 
     stored: NDArray[Any]
     kind: str
+
+    __setstate__ = refuse_state
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -100,6 +104,8 @@ class Jagged(Struct, frozen=True, eq=False):
     values: Tensor
     starts: NDArray[np.int64]  # [rows]
     lengths: NDArray[np.int64]  # [rows]
+
+    __setstate__ = refuse_state
 
     def __post_init__(self) -> None:
         ends = self.starts + self.lengths
@@ -196,7 +202,7 @@ def _of_type(build: Any, kind: Any, arguments: Any, state: Any) -> Any:
     """Return what a function builds; attributes that torch hangs on it are left out."""
     if not isinstance(build, Name) or not isinstance(arguments, tuple):
         raise TypeError("a tensor that no function builds")
-    return build.build(*arguments)
+    return build(*arguments)
 
 
 def jagged_tensor(parts: Any) -> Jagged | Foreign:

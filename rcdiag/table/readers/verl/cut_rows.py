@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import from_numpy, from_python
+from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
-from rcdiag.table.readers.padded import NO_MASK, RowIndex, Span, Where, cut_rows
+from rcdiag.table.readers.list_columns import experts as experts_of_tokens
+from rcdiag.table.readers.list_columns import ragged
+from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where, cut_rows
 from rcdiag.table.readers.reader import Notes, Rows
 from rcdiag.table.readers.safe import Jagged, Tensor, laid_out
 from rcdiag.table.readers.verl import file_places as layout
@@ -35,7 +37,7 @@ FLOATS = {
     "values": ("values",),
     "rollout_is_weights": ("rollout_is_weights",),
 }
-MakeColumn = Callable[[NDArray[Any], Span], "pa.ListArray"]
+MakeColumn = Callable[[NDArray[Any], NDArray[np.int64]], "pa.ListArray"]
 MASKS = ("response_mask", "loss_mask")
 # The score by token; its sum over a row is the reward, before penalties that training adds.
 SCORES = ("token_level_scores", "rm_scores")
@@ -50,8 +52,6 @@ ASYNC_PROMPT = re.compile(r"(?:uid_)?sample_\d+_\d+")
 
 def rows_of(batch: Batch, path: Path, number: int, notes: Notes) -> Iterator[Rows]:
     """Yield the rows of one file's batch; `number` is that of the file, from 0."""
-    import pyarrow as pa
-
     responses = batch.tensors.get("responses")
     if responses is None:
         raise missing_responses(path)
@@ -60,25 +60,17 @@ def rows_of(batch: Batch, path: Path, number: int, notes: Notes) -> Iterator[Row
     kept = _without_padding(batch, len(responses), notes)
     facts = _columns_of_rows(batch, path, number, notes)
     _say_what_is_left(batch, facts, notes)
-    width: Any = responses.lengths[kept] if isinstance(responses, Jagged) else _width(batch)
+    width: Any = 1
+    widest = batch.tensors.get("attention_mask", responses)
+    if isinstance(responses, Jagged):
+        width = responses.lengths[kept]
+    elif isinstance(widest, Tensor):
+        width = widest.shape[1]
     if not any(name in batch.tensors for name in MASKS):
         notes.change(NO_MASK, len(kept))
     width = width * (1 + padded.width_of_experts(batch.tensors.get("routed_experts")))
-    for rows in padded.batches_of(kept, width):
-        with laid_out(str(path), "verl"):
-            columns = _token_columns(batch, rows, partial(_row, path, rows))
-            for name, values in facts.items():
-                columns[name] = values.take(from_numpy(rows))
-            yield Rows(pa.RecordBatch.from_pydict(columns), path, rows)
-
-
-def _row(path: Path, rows: RowIndex, row: int) -> str:
-    return f"{path}, row {int(rows[row])}"
-
-
-def _width(batch: Batch) -> int:
-    widest = batch.tensors.get("attention_mask", batch.tensors["responses"])
-    return widest.shape[1] if isinstance(widest, Tensor) else 1
+    with laid_out(str(path), "verl"):
+        yield from padded.rows_in_parts(path, kept, width, facts, partial(_token_columns, batch))
 
 
 # Tokens
@@ -91,11 +83,11 @@ def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]
     responses = tensors["responses"]
     made: dict[str, Any] = {}
 
-    def add(name: str, source: str, span: Span, make: MakeColumn = padded.token_column) -> None:
+    def add(name: str, source: str, span: Cut, make: MakeColumn = ragged) -> None:
         if span is response:
             _check_width(tensors[source], responses, source, where)
         values = cut_rows(tensors[source], rows, span, source, where)
-        made[name] = make(values, span)
+        made[name] = make(values, span.lengths)
 
     if prompt is not None:
         source = "prompts" if "prompts" in tensors else "input_ids"
@@ -125,22 +117,22 @@ def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]
     experts = tensors.get("routed_experts")
     if isinstance(experts, Tensor):
         span = response + columns
-        add("rollout_routed_experts", "routed_experts", span, padded.experts_column)
+        add("rollout_routed_experts", "routed_experts", span, experts_of_tokens)
     elif isinstance(experts, Jagged) and prompt is not None:
         values = padded.after_prompts(experts, rows, prompt, response, "routed_experts", where)
-        made["rollout_routed_experts"] = padded.experts_column(values, response)
+        made["rollout_routed_experts"] = experts_of_tokens(values, response.lengths)
     return made
 
 
-def _spans(batch: Batch, rows: RowIndex, where: Where) -> tuple[Span | None, Span, int]:
+def _spans(batch: Batch, rows: RowIndex, where: Where) -> tuple[Cut | None, Cut, int]:
     """Return where prompts and responses stand, and the number of columns before responses."""
     tensors = batch.tensors
     responses, prompts = tensors["responses"], tensors.get("prompts")
     if isinstance(responses, Jagged):
-        response = Span(responses.starts[rows], responses.lengths[rows])
+        response = Cut(responses.starts[rows], responses.lengths[rows])
         if not isinstance(prompts, Jagged):
             return None, response, 0
-        return Span(prompts.starts[rows], prompts.lengths[rows]), response, 0
+        return Cut(prompts.starts[rows], prompts.lengths[rows]), response, 0
     attention = tensors.get("attention_mask")
     if not isinstance(attention, Tensor) or len(attention.shape) != 2:
         raise RcdiagError(
@@ -243,28 +235,28 @@ def _columns_of_rows(batch: Batch, path: Path, number: int, notes: Notes) -> dic
     count = len(batch.tensors["responses"])
     made: dict[str, pa.Array] = {}
     if batch.keys:
-        made["sample_id"] = from_python(list(map(str, batch.keys)), pa.string())
+        made["sample_id"] = pa.array(list(map(str, batch.keys)), pa.string())
     groups = _groups(batch, path, number, count, notes)
     if groups is not None:
-        made["group_id"] = from_python(groups, pa.string())
+        made["group_id"] = pa.array(groups, pa.string())
     step = _step(batch, path, count, notes)
     if step is not None:
-        made["step"] = from_numpy(np.full(count, step, np.int64))
+        made["step"] = pa.array(np.full(count, step, np.int64))
     versions = _versions(batch, notes)
     if versions is not None:
-        made["policy_version"] = from_python(versions, pa.int64())
+        made["policy_version"] = pa.array(versions, pa.int64())
     reward = _reward(batch)
     if reward is not None:
-        made["reward"] = from_numpy(reward)
+        made["reward"] = pa.array(reward)
     advantages = batch.tensors.get("advantages")
     if advantages is not None and _is_scalar(advantages):
-        made["advantage"] = from_numpy(advantages.numpy().astype(np.float64))  # type: ignore
+        made["advantage"] = pa.array(advantages.numpy().astype(np.float64))  # type: ignore
     temperature = batch.meta.get("temperature")
     if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
-        made["temperature"] = from_numpy(np.full(count, temperature, np.float64))
+        made["temperature"] = pa.array(np.full(count, temperature, np.float64))
     sources = batch.values.get("data_source")
     if sources is not None and all(isinstance(source, str) for source in sources):
-        made["data_source"] = from_python(list(sources), pa.string())
+        made["data_source"] = pa.array(list(sources), pa.string())
     scalars = {
         name: tensor.numpy()
         for name, tensor in batch.tensors.items()
@@ -278,7 +270,7 @@ def _columns_of_rows(batch: Batch, path: Path, number: int, notes: Notes) -> dic
     }
     if extras:
         notes.change(f"numbers by row, such as rewards, are kept as columns: {', '.join(extras)}")
-    return made | {name: from_python(values, pa.float64()) for name, values in extras.items()}
+    return made | {name: pa.array(values, pa.float64()) for name, values in extras.items()}
 
 
 def _say_what_is_left(batch: Batch, facts: Collection[str], notes: Notes) -> None:

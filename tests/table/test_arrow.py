@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rcdiag.table.as_numpy import as_numpy
+from rcdiag.table.arrow import as_numpy
 
 NUMBERS = (
     pa.int8(),

@@ -1,6 +1,7 @@
-"""Arrow columns as numpy arrays.
+"""Columns of Arrow as numpy arrays: their values, and the lengths and values of their lists.
 
-Where pandas is installed, Arrow's own `to_numpy` imports it, which takes longer than a small table.
+Arrow's own functions import pandas where it is installed (`to_numpy`), or `pyarrow.compute`, which
+takes longer than to score a small table. Here both are loaded only for columns that need them.
 """
 
 from __future__ import annotations
@@ -41,3 +42,30 @@ def _bits(column: pa.Array, buffer: pa.Buffer | None) -> NDArray[np.bool_]:
     first, last = column.offset, column.offset + len(column)
     bits = np.frombuffer(buffer, np.uint8)[first // 8 : (last + 7) // 8]
     return np.unpackbits(bits, bitorder="little")[first % 8 :][: len(column)].view(np.bool_)
+
+
+def lengths_of(column: pa.Array | pa.ChunkedArray, *, of_null: int = 0) -> NDArray[np.int64]:
+    """Return the number of values of each row, [rows]; `of_null` where the row is null."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    return np.concatenate([np.empty(0, np.int64), *(_of_chunk(one, of_null) for one in chunks)])
+
+
+def _of_chunk(column: pa.Array, of_null: int) -> NDArray[np.int64]:
+    if _has_offsets(column):
+        return np.diff(as_numpy(column.offsets)).astype(np.int64, copy=False)
+    import pyarrow.compute as pc
+
+    return as_numpy(pc.fill_null(pc.list_value_length(column), of_null)).astype(np.int64)
+
+
+def values_of(column: pa.Array) -> pa.Array:
+    """Return the values of all rows, one after the other; a null row has none."""
+    if not _has_offsets(column):
+        return column.flatten()
+    offsets = column.offsets
+    first = offsets[0].as_py()
+    return column.values.slice(first, offsets[len(column)].as_py() - first)
+
+
+def _has_offsets(column: pa.Array) -> bool:
+    return (pt.is_list(column.type) or pt.is_large_list(column.type)) and not column.null_count
