@@ -98,13 +98,19 @@ def check_columns(
     raise RcdiagError(
         f"{file}: no column{'s' if len(missing) > 1 else ''} {', '.join(listed)}; "
         f"found: {', '.join(schema.names)}{taken}",
-        hint=_hint(list(missing), meant, schema) + _cut_prompt("response_ids", missing, naming),
+        hint=_hint(list(missing), meant, schema, _refuted("response_ids", naming))
+        + _cut_prompt("response_ids", missing, naming),
     )
+
+
+def _refuted(name: str, naming: Naming) -> list[str]:
+    """Return the columns whose first rows say that they are not what a name asks for."""
+    return [doubt.column for doubt in naming.doubts.get(name, ()) if doubt.refuted]
 
 
 def _cut_prompt(tokens: str, missing: Mapping[str, str], naming: Naming) -> str:
     """Say how tokens are written of which the table has prompt and response in one list."""
-    refuted = [doubt.column for doubt in naming.doubts.get(tokens, ()) if doubt.refuted]
+    refuted = _refuted(tokens, naming)
     if tokens not in missing or not refuted:
         return ""
     return (
@@ -187,14 +193,20 @@ def _by_letters(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one.lower(), other.lower()).ratio()
 
 
-def _hint(missing: Sequence[str], meant: Mapping[str, str], schema: pa.Schema) -> str:
+def _hint(
+    missing: Sequence[str], meant: Mapping[str, str], schema: pa.Schema, refuted: Sequence[str]
+) -> str:
     """Write the options that map every missing column, and how to score log-probs instead."""
     texts_only = "response_ids" in missing and not any(
         _reads("response_ids", field.type) for field in schema
     )
     if texts_only:
         return "no column holds token ids (list<int32>): record them, text alone is not enough"
-    tokens = [field.name for field in schema if _reads("response_ids", field.type)]
+    tokens = [
+        field.name
+        for field in schema
+        if _reads("response_ids", field.type) and field.name not in refuted
+    ]
     if "response_ids" in missing and len(tokens) == 1:  # no other column can hold the tokens
         meant = {"response_ids": tokens[0], **meant}
     hint = column_setting({name: meant.get(name, "YOUR_COLUMN") for name in missing})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -53,41 +52,6 @@ class TokenBatch(Struct, frozen=True, kw_only=True):
     def rewards(self) -> Array:
         """Return the reward of each sequence, NaN where it is unknown; [sequences]."""
         return np.full(len(self.lengths), np.nan) if self.reward is None else self.reward
-
-    def __add__(self, other: TokenBatch) -> TokenBatch:
-        """Join the sequences of both, in order; both have the same columns and policies."""
-
-        def joined(name: str) -> NDArray | None:
-            one, two = getattr(self, name), getattr(other, name)
-            return None if one is None else np.concatenate([one, two])
-
-        def by_policy(name: str) -> dict[str, Array]:
-            one, two = getattr(self, name), getattr(other, name)
-            return {key: np.concatenate([one[key], two[key]]) for key in one}
-
-        columns: dict[str, Any] = {
-            name: joined(name)
-            for name in (
-                *("lengths", "cluster", "row", "token_id", "position"),
-                *("step", "reward", "advantage", "advantages", "engine", "version"),
-            )
-        }
-        ids = None if self.sample_id is None else [*self.sample_id, *(other.sample_id or ())]
-        masked = self.masked or other.masked
-        if self.masked is not None and other.masked is not None:
-            masked = self.masked + other.masked
-        counts = {step: self.empty.get(step, 0) + count for step, count in other.empty.items()}
-        return TokenBatch(
-            **columns,
-            log_probs=by_policy("log_probs"),
-            entropy=by_policy("entropy"),
-            turn=_joined_turns(self, other),
-            sample_id=ids,
-            empty={**self.empty, **counts},
-            width=max(self.width, other.width),
-            prompt_width=max(self.prompt_width, other.prompt_width),
-            masked=masked,
-        )
 
     def take(self, keep: Flags, empty: Mapping[int | None, int]) -> TokenBatch:
         """Take sequences where `keep` [sequences] holds, with other rows without a token.
@@ -236,18 +200,6 @@ def _versions(trajectories: Trajectories, keep: slice | Flags) -> NDArray[np.int
     lengths = trajectories.response_ids.lengths
     by_token = np.repeat(versions, lengths) if len(versions) == len(trajectories) else versions
     return by_token[keep]
-
-
-def _joined_turns(one: TokenBatch, other: TokenBatch) -> NDArray[np.int64] | None:
-    """Return the turns of both batches' tokens; None where all are 1 in both."""
-    if one.turn is None and other.turn is None:
-        return None
-    ones = [np.ones(len(batch.token_id), np.int64) for batch in (one, other)]
-    turns = [
-        own if batch.turn is None else batch.turn
-        for batch, own in zip((one, other), ones, strict=True)
-    ]
-    return np.concatenate(turns)
 
 
 def _count_empty(filled: Flags, step: NDArray[np.int64] | None) -> dict[int | None, int]:
