@@ -19,8 +19,8 @@ import numpy as np
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.extras import saying_what_to_install
 from rcdiag.frozen import dataclass
+from rcdiag.table.as_arrow import IDS
 from rcdiag.table.readers.gather import gather
-from rcdiag.table.readers.list_columns import IDS
 from rcdiag.table.readers.reader import Dump, Notes, Rows
 from rcdiag.table.schema import REENCODED
 
