@@ -18,11 +18,11 @@ from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
 from rcdiag.table.arrow import as_numpy, lengths_of
+from rcdiag.table.as_arrow import ragged
 from rcdiag.table.batches import Origin, with_urls
 from rcdiag.table.checked import check_values, checked_lengths, typed
 from rcdiag.table.grouping import Grouping
 from rcdiag.table.placeholders import FEWEST_TOKENS, FLOOR, EqualityWatch, LogProbWatch
-from rcdiag.table.readers.list_columns import ragged
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.sources import SourceFile
 from rcdiag.table.writer import GrowingWriter

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.table import given
 from rcdiag.table.arrow import as_numpy, lengths_of
+from rcdiag.table.as_arrow import from_numpy
 from rcdiag.table.readers.reader import Rows
 
 
@@ -49,7 +50,7 @@ class Grouping:
             numbers = self._number(_hashes(table))
         else:
             return table
-        return table.append_column("group_id", pa.array(np.asarray(numbers, np.int64)))
+        return table.append_column("group_id", from_numpy(np.asarray(numbers, np.int64)))
 
     def _take(self, table: pa.Table, rows: Rows) -> None:
         """Count the rows of the groups that the dump has ids for."""

@@ -11,9 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rcdiag.table.arrow import as_numpy, lengths_of
+from rcdiag.table.as_arrow import ragged
 from rcdiag.table.decode import MOST_TOKEN_IDS
 from rcdiag.table.padding import Cut
-from rcdiag.table.readers.list_columns import ragged
 from rcdiag.table.recorder_padding import (
     ATTENTION,
     IDS,

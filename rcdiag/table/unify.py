@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from rcdiag.table.arrow import lengths_of
-from rcdiag.table.readers.list_columns import ragged
+from rcdiag.table.as_arrow import ragged
 from rcdiag.table.schema import ENTROPY, KEY, NUMBER, TOKEN_FLOATS, column_spec, is_list
 
 # Columns that have one type in every table, whatever a file has.

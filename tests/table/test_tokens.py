@@ -259,5 +259,3 @@ def test_masked_tokens_are_there_where_they_are_asked_for():
     by_step = {step: part.masked for step, part in found.by_step().items()}
     assert by_step[1].log_probs["old"].tolist() == [-2.5]
     assert by_step[2].log_probs["old"].tolist() == [-4.5, -5.5]
-    joined = found + found
-    assert joined.masked.lengths.tolist() == [1, 2, 1, 2]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rcdiag.table.readers.list_columns import BITS, FLOATS, IDS, experts
+from rcdiag.table.as_arrow import BITS, FLOATS, IDS, experts, from_python, lists
 from rcdiag.table.readers.reader import Dump, Rows
 from rcdiag.table.schema import ENTROPY, LOG_PROBS, ROUTED_EXPERTS
 
@@ -86,12 +86,12 @@ def _column(name: str, values: list[Any]) -> pa.Array:
     import pyarrow as pa
 
     if kind := _token_kind(name):
-        return pa.array(values, pa.list_(pa.from_numpy_dtype(np.dtype(kind))))
+        return lists(values, kind)
     if ROUTED_EXPERTS.fullmatch(name):
         return _experts(values)
     if number := NUMBER_KINDS.get(name):
-        return pa.array(values, pa.from_numpy_dtype(np.dtype(number)))
-    return pa.array(values)
+        return from_python(values, pa.from_numpy_dtype(np.dtype(number)))
+    return from_python(values)
 
 
 def _experts(values: list[Any]) -> pa.Array:
@@ -102,7 +102,7 @@ def _experts(values: list[Any]) -> pa.Array:
     column = experts(np.concatenate(known), np.array([len(value) for value in known]))
     places = np.cumsum([value is not None for value in values]) - 1
     rows = [None if value is None else int(at) for value, at in zip(values, places, strict=True)]
-    return column.take(pa.array(rows, pa.int64()))
+    return column.take(from_python(rows, pa.int64()))
 
 
 def _token_kind(name: str) -> type | None:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.as_arrow import BITS, from_numpy, ragged
 from rcdiag.table.padding import Cut
-from rcdiag.table.readers.list_columns import BITS, ragged
 from rcdiag.table.readers.reader import Rows
 from rcdiag.table.readers.safe import Jagged, Tensor
 
@@ -52,7 +52,7 @@ def rows_in_parts(
 
     for part in batches_of(rows, widths):
         columns = token_columns(part, partial(_place, path, part))
-        columns |= {name: values.take(pa.array(part)) for name, values in facts.items()}
+        columns |= {name: values.take(from_numpy(part)) for name, values in facts.items()}
         yield Rows(pa.RecordBatch.from_pydict(columns), path, part)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.as_arrow import from_numpy, from_python
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where
@@ -167,8 +168,6 @@ def _columns_of_rows(
     notes: Notes,
 ) -> dict[str, pa.Array]:
     """Return the columns that have a value for each row, of all rows."""
-    import pyarrow as pa
-
     made: dict[str, pa.Array] = {}
     count = len(tensors["input_ids"])
     for name in GROUPS:
@@ -177,17 +176,17 @@ def _columns_of_rows(
             if len(ids) != count:
                 raise ValueError(f"{name} has {len(ids)} rows, input_ids has {count}")
             notes.change(f"groups are those of ROLL's {name}")
-            made["group_id"] = pa.array([f"{number}-{group}" for group in ids])
+            made["group_id"] = from_python([f"{number}-{group}" for group in ids])
     if match := STEP.search(path.stem):
         notes.change("steps are those in the names of files", count)
-        made["step"] = pa.array(np.full(count, int(match[1]), np.int64))
+        made["step"] = from_numpy(np.full(count, int(match[1]), np.int64))
     if "scores" in tensors:
-        made["reward"] = pa.array(padded.sums(tensors["scores"], np.arange(count)))
+        made["reward"] = from_numpy(padded.sums(tensors["scores"], np.arange(count)))
     settings = meta.get("generation_config")
     for name, kind in SETTINGS.items():
         value = settings.get(name) if isinstance(settings, dict) else None
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            made[name] = pa.array([kind(value)] * count)
+            made[name] = from_python([kind(value)] * count)
     return made
 
 

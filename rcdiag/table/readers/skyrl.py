@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.as_arrow import experts as experts_of_tokens
+from rcdiag.table.as_arrow import from_numpy, from_python
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
-from rcdiag.table.readers.list_columns import experts as experts_of_tokens
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where, cut_rows
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
@@ -221,12 +222,12 @@ def _columns_of_rows(
     groups = _groups(metadata, number, count)
     if groups is not None:
         notes.change("groups are those of SkyRL's policy_prompt_boundaries")
-        made["group_id"] = pa.array(groups, pa.string())
+        made["group_id"] = from_python(groups, pa.string())
     if match := STEP.search(path.name):
         notes.change("steps are those in the names of files", count)
-        made["step"] = pa.array(np.full(count, int(match[1]), np.int64))
+        made["step"] = from_numpy(np.full(count, int(match[1]), np.int64))
     if "rewards" in tensors:
-        made["reward"] = pa.array(padded.sums(tensors["rewards"], np.arange(count)))
+        made["reward"] = from_numpy(padded.sums(tensors["rewards"], np.arange(count)))
     return made
 
 

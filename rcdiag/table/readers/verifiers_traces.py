@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.as_arrow import FLOATS, IDS
 from rcdiag.table.readers.jsonl import Bit, Id, Int, bits, check_length
-from rcdiag.table.readers.list_columns import FLOATS, IDS
 from rcdiag.table.readers.reader import Notes
 
 # Log-probs of a record of verifiers 0.4 have this many decimals.

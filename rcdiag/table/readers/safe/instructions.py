@@ -12,7 +12,7 @@ import pickletools
 import re
 from collections.abc import Iterator
 
-Buffer = bytes | memoryview
+Bytes = bytes | memoryview
 
 # Instruction -> the bytes of its argument, or a sign of pickletools for another rule.
 SIZES = {ord(code.code): 0 if code.arg is None else code.arg.n for code in pickletools.opcodes}
@@ -46,7 +46,7 @@ class TooLargeError(ValueError):
     """A pickle that takes more memory than it should."""
 
 
-def instructions(pickle: Buffer) -> Iterator[tuple[int, int, int]]:
+def instructions(pickle: Bytes) -> Iterator[tuple[int, int, int]]:
     """Yield each instruction and where its argument begins and ends.
 
     It ends behind STOP, or where the pickle breaks off or holds an unknown instruction.
@@ -80,13 +80,13 @@ def instructions(pickle: Buffer) -> Iterator[tuple[int, int, int]]:
             return
 
 
-def _lines(pickle: Buffer, start: int, count: int) -> int | None:
+def _lines(pickle: Bytes, start: int, count: int) -> int | None:
     """Return where some lines end, which names are and so are not long; None for others."""
     found = re.compile(rb"(?:[^\n]{0,1023}\n){%d}" % count).match(pickle, start)
     return None if found is None else found.end()
 
 
-def check(pickle: Buffer) -> None:
+def check(pickle: Bytes) -> None:
     """Raise ValueError for a pickle that is damaged, not of protocol 2 to 5, or beyond limits.
 
     For every value on the stack it is followed how deep tuples nest in it: 0 for what is no tuple.

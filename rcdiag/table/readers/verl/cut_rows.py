@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.as_arrow import experts as experts_of_tokens
+from rcdiag.table.as_arrow import from_numpy, from_python, ragged
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
-from rcdiag.table.readers.list_columns import experts as experts_of_tokens
-from rcdiag.table.readers.list_columns import ragged
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where, cut_rows
 from rcdiag.table.readers.reader import Notes, Rows
 from rcdiag.table.readers.safe import Jagged, Tensor, laid_out
@@ -235,28 +235,28 @@ def _columns_of_rows(batch: Batch, path: Path, number: int, notes: Notes) -> dic
     count = len(batch.tensors["responses"])
     made: dict[str, pa.Array] = {}
     if batch.keys:
-        made["sample_id"] = pa.array(list(map(str, batch.keys)), pa.string())
+        made["sample_id"] = from_python(list(map(str, batch.keys)), pa.string())
     groups = _groups(batch, path, number, count, notes)
     if groups is not None:
-        made["group_id"] = pa.array(groups, pa.string())
+        made["group_id"] = from_python(groups, pa.string())
     step = _step(batch, path, count, notes)
     if step is not None:
-        made["step"] = pa.array(np.full(count, step, np.int64))
+        made["step"] = from_numpy(np.full(count, step, np.int64))
     versions = _versions(batch, notes)
     if versions is not None:
-        made["policy_version"] = pa.array(versions, pa.int64())
+        made["policy_version"] = from_python(versions, pa.int64())
     reward = _reward(batch)
     if reward is not None:
-        made["reward"] = pa.array(reward)
+        made["reward"] = from_numpy(reward)
     advantages = batch.tensors.get("advantages")
     if advantages is not None and _is_scalar(advantages):
-        made["advantage"] = pa.array(advantages.numpy().astype(np.float64))  # type: ignore
+        made["advantage"] = from_numpy(advantages.numpy().astype(np.float64))  # type: ignore
     temperature = batch.meta.get("temperature")
     if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
-        made["temperature"] = pa.array(np.full(count, temperature, np.float64))
+        made["temperature"] = from_numpy(np.full(count, temperature, np.float64))
     sources = batch.values.get("data_source")
     if sources is not None and all(isinstance(source, str) for source in sources):
-        made["data_source"] = pa.array(list(sources), pa.string())
+        made["data_source"] = from_python(list(sources), pa.string())
     scalars = {
         name: tensor.numpy()
         for name, tensor in batch.tensors.items()
@@ -270,7 +270,7 @@ def _columns_of_rows(batch: Batch, path: Path, number: int, notes: Notes) -> dic
     }
     if extras:
         notes.change(f"numbers by row, such as rewards, are kept as columns: {', '.join(extras)}")
-    return made | {name: pa.array(values, pa.float64()) for name, values in extras.items()}
+    return made | {name: from_python(values, pa.float64()) for name, values in extras.items()}
 
 
 def _say_what_is_left(batch: Batch, facts: Collection[str], notes: Notes) -> None:
