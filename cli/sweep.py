@@ -96,7 +96,7 @@ def sweep(
             columns=options.parse_columns(column),
             format=format,
             given=options.parse_given(given),
-            trainer=trainer or emit or "verl",
+            trainer=trainer,
             emit=emit,
             candidate=candidate,
             rows=rows,

@@ -30,7 +30,7 @@ def sweep(
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
     given: Mapping[str, Any] | None = None,
-    trainer: str = "verl",
+    trainer: str | None = None,
     emit: str | None = None,
     candidate: str | None = None,
     rows: int | None = None,
@@ -50,7 +50,8 @@ def sweep(
         columns: name that rcdiag knows -> name in the files.
         format: the dump's format, where it cannot be told from its files.
         given: what the dump lacks and you know, for all rows: `{"temperature": 0.7}`.
-        trainer: whose name the result bears; it changes no number.
+        trainer: whose default is shown beside the choice; that of `emit`, or the newest verl, where
+            none is given. It changes no number.
         emit: the trainer that `rcdiag.emit` will be asked for; refused before anything is computed
             where no configuration of that trainer can be written.
         candidate: a candidate of your own, which is ranked with the others: a family with its
@@ -100,7 +101,7 @@ def sweep(
             target=target,
             seed=seed,
             thresholds=thresholds,
-            trainer=trainer,
+            trainer=trainer or emit or "verl",
             own=[] if candidate is None else [candidate],
             runner=runner,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -52,6 +53,45 @@ class TokenBatch(Struct, frozen=True, kw_only=True):
     def rewards(self) -> Array:
         """Return the reward of each sequence, NaN where it is unknown; [sequences]."""
         return np.full(len(self.lengths), np.nan) if self.reward is None else self.reward
+
+    @classmethod
+    def merged(cls, batches: Sequence[TokenBatch]) -> TokenBatch:
+        """Join the sequences of batches, in order; all have the same columns and policies."""
+        first = batches[0]
+
+        def joined(name: str) -> NDArray | None:
+            columns = [getattr(batch, name) for batch in batches]
+            return None if columns[0] is None else np.concatenate(columns)
+
+        def by_policy(name: str) -> dict[str, Array]:
+            columns = [getattr(batch, name) for batch in batches]
+            return {key: np.concatenate([one[key] for one in columns]) for key in columns[0]}
+
+        empty: dict[int | None, int] = {}
+        for batch in batches:
+            for step, rows in batch.empty.items():
+                empty[step] = empty.get(step, 0) + rows
+        masked = [batch.masked for batch in batches if batch.masked is not None]
+        columns: dict[str, Any] = {
+            name: joined(name)
+            for name in (
+                *("lengths", "cluster", "row", "token_id", "position"),
+                *("step", "reward", "advantage", "advantages", "engine", "version"),
+            )
+        }
+        return cls(
+            **columns,
+            log_probs=by_policy("log_probs"),
+            entropy=by_policy("entropy"),
+            turn=_joined_turns(batches),
+            sample_id=None
+            if first.sample_id is None
+            else [one for batch in batches for one in batch.sample_id or ()],
+            empty=empty,
+            width=max(batch.width for batch in batches),
+            prompt_width=max(batch.prompt_width for batch in batches),
+            masked=cls.merged(masked) if masked else None,
+        )
 
     def take(self, keep: Flags, empty: Mapping[int | None, int]) -> TokenBatch:
         """Take sequences where `keep` [sequences] holds, with other rows without a token.
@@ -200,6 +240,17 @@ def _versions(trajectories: Trajectories, keep: slice | Flags) -> NDArray[np.int
     lengths = trajectories.response_ids.lengths
     by_token = np.repeat(versions, lengths) if len(versions) == len(trajectories) else versions
     return by_token[keep]
+
+
+def _joined_turns(batches: Sequence[TokenBatch]) -> NDArray[np.int64] | None:
+    """Return the turns of all batches' tokens; None where all are 1 in each."""
+    if all(batch.turn is None for batch in batches):
+        return None
+    turns = (
+        np.ones(len(batch.token_id), np.int64) if batch.turn is None else batch.turn
+        for batch in batches
+    )
+    return np.concatenate(list(turns))
 
 
 def _count_empty(filled: Flags, step: NDArray[np.int64] | None) -> dict[int | None, int]:

@@ -235,7 +235,7 @@ REFUSED = {
         rcdiag.open_table(table), columns={"step": "reward"}
     ),
     "none.json: no such file": lambda table: rcdiag.load_result("none.json"),
-    "cannot be read": lambda table: rcdiag.load_result("/"),
+    "not a result document": lambda table: rcdiag.load_result("/"),
     "not JSON": lambda table: rcdiag.load_result("{"),
     "no result": lambda table: rcdiag.report([], "page.html"),
     "already there": lambda table: rcdiag.report("a.json", table),

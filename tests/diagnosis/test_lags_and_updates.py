@@ -118,7 +118,7 @@ def test_a_difference_is_correctable_whatever_its_size_where_the_record_sampled(
 ) -> None:
     diagnosis = diagnose(made(plain, noisy(size), rows=ROWS))
     assert diagnosis.verdict == "correctable"
-    assert "effective sequences of 128" in diagnosis.summary
+    assert "of 128 sequences" in diagnosis.summary
 
 
 def test_a_slope_that_explains_little_is_no_temperature() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
@@ -55,14 +56,22 @@ def logged(trainer: str) -> set[str]:
 
 
 def slugs() -> set[str]:
-    """The slug of every `Finding(slug="...")` in the library: what trainers find in settings."""
+    """The slug of every finding in the library: of a `Finding(slug="...")`, or of a row with a
+    condition in a trainer's findings.toml.
+    """
+    rows = {
+        slug
+        for path in RCDIAG.rglob("findings.toml")
+        for slug, row in tomllib.loads(path.read_text()).items()
+        if {"when", "where"} & row.keys()
+    }
     calls = [
         node
         for path in RCDIAG.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding"
     ]
-    return {
+    return rows | {
         keyword.value.value
         for call in calls
         for keyword in call.keywords

@@ -96,9 +96,7 @@ def test_blocks_hold_whole_sequences_once_and_in_order(columns, size):
     assert all(len(block.lengths) for block in blocks)
     # No block could be split: without its last sequence it has less than asked for.
     assert all(block.lengths[:-1].sum() < size for block in blocks)
-    joined: TokenBatch = blocks[0]
-    for block in blocks[1:]:
-        joined = joined + block
+    joined = TokenBatch.merged(blocks)
     assert joined.empty == batch.empty
     for name in ("lengths", "cluster", "row", "token_id", "position", "step"):
         assert np.array_equal(getattr(joined, name), getattr(batch, name)), name

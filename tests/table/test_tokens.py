@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import fields, replace
-from numpy.typing import NDArray
 
 from rcdiag.statistics.pair import pair_of
 from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Ragged, Trajectories
-from tests.builders import make_trajectories
+from tests.builders import make_trajectories, summed
 
 POLICIES = ("rollout", "old")
 
@@ -134,54 +132,6 @@ def test_everything_beside_the_tokens_is_that_of_a_loop():
     assert sum(tokens.empty.values()) > 2
 
 
-def joined_batches(first: TokenBatch, other: TokenBatch) -> TokenBatch:
-    """The sequences of both, in order; both have the same columns and policies."""
-
-    def joined(name: str) -> NDArray | None:
-        one, two = getattr(first, name), getattr(other, name)
-        return None if one is None else np.concatenate([one, two])
-
-    def by_policy(name: str) -> dict[str, NDArray]:
-        one, two = getattr(first, name), getattr(other, name)
-        return {key: np.concatenate([one[key], two[key]]) for key in one}
-
-    columns: dict[str, Any] = {
-        name: joined(name)
-        for name in (
-            *("lengths", "cluster", "row", "token_id", "position"),
-            *("step", "reward", "advantage", "advantages", "engine", "version"),
-        )
-    }
-    ids = None if first.sample_id is None else [*first.sample_id, *(other.sample_id or ())]
-    masked = first.masked or other.masked
-    if first.masked is not None and other.masked is not None:
-        masked = joined_batches(first.masked, other.masked)
-    counts = {step: first.empty.get(step, 0) + count for step, count in other.empty.items()}
-    return TokenBatch(
-        **columns,
-        log_probs=by_policy("log_probs"),
-        entropy=by_policy("entropy"),
-        turn=_joined_turns(first, other),
-        sample_id=ids,
-        empty={**first.empty, **counts},
-        width=max(first.width, other.width),
-        prompt_width=max(first.prompt_width, other.prompt_width),
-        masked=masked,
-    )
-
-
-def _joined_turns(one: TokenBatch, other: TokenBatch) -> NDArray[np.int64] | None:
-    """Return the turns of both batches' tokens; None where all are 1 in both."""
-    if one.turn is None and other.turn is None:
-        return None
-    ones = [np.ones(len(batch.token_id), np.int64) for batch in (one, other)]
-    turns = [
-        own if batch.turn is None else batch.turn
-        for batch, own in zip((one, other), ones, strict=True)
-    ]
-    return np.concatenate(turns)
-
-
 @pytest.mark.parametrize("steps", [True, False])
 @pytest.mark.parametrize("cuts", [(20,), (1, 2, 39), tuple(range(1, 40))])
 def test_batches_of_a_table_add_up_to_the_whole(cuts, steps):
@@ -189,8 +139,8 @@ def test_batches_of_a_table_add_up_to_the_whole(cuts, steps):
     ends = zip([0, *cuts], [*cuts, 40], strict=True)
     parts = [sampled_tokens(rows_of(table, start, end), POLICIES) for start, end in ends]
     whole = sampled_tokens(table, POLICIES)
-    assert_same(reduce(joined_batches, parts), whole)
-    assert reduce(joined_batches, parts).rewards.tolist() == whole.reward.tolist()
+    assert_same(summed(parts), whole)
+    assert summed(parts).rewards.tolist() == whole.reward.tolist()
 
 
 def test_a_batch_of_one_turn_and_one_of_two_add_up():
@@ -199,9 +149,9 @@ def test_a_batch_of_one_turn_and_one_of_two_add_up():
     rows = make_trajectories([[-1.0] * 3], [[-1.0] * 3], [[1, 0, 1]], first_row=1)
     two = sampled_tokens(rows, POLICIES)
     assert one.turn is None
-    assert joined_batches(one, two).turn.tolist() == [1, 1, 1, 1, 2]
-    assert joined_batches(two, one).turn.tolist() == [1, 2, 1, 1, 1]
-    assert joined_batches(one, one).turn is None
+    assert summed([one, two]).turn.tolist() == [1, 1, 1, 1, 2]
+    assert summed([two, one]).turn.tolist() == [1, 2, 1, 1, 1]
+    assert summed([one, one]).turn is None
 
 
 def test_the_parts_of_every_step_are_its_rows():
@@ -210,8 +160,9 @@ def test_the_parts_of_every_step_are_its_rows():
     assert list(parts) == [1, 2, 3]
     for step, part in parts.items():
         rows = np.flatnonzero(table.step == step)
-        parts = [sampled_tokens(rows_of(table, row, row + 1), POLICIES) for row in rows.tolist()]
-        alone = reduce(joined_batches, parts)
+        alone = summed(
+            sampled_tokens(rows_of(table, row, row + 1), POLICIES) for row in rows.tolist()
+        )
         assert_same(replace(part, width=0), replace(alone, width=0))
 
 
@@ -259,3 +210,5 @@ def test_masked_tokens_are_there_where_they_are_asked_for():
     by_step = {step: part.masked for step, part in found.by_step().items()}
     assert by_step[1].log_probs["old"].tolist() == [-2.5]
     assert by_step[2].log_probs["old"].tolist() == [-4.5, -5.5]
+    joined = summed([found, found])
+    assert joined.masked.lengths.tolist() == [1, 2, 1, 2]

@@ -176,7 +176,10 @@ def test_a_finding_is_named_for_what_is_wrong_with_the_values(tmp_path):
     assert set(found) == {"non-finite-log-probs", "positive-log-probs"}
     assert found["positive-log-probs"].evidence["first_rows"] == [2]
     assert found["positive-log-probs"].evidence["tokens"] == 2
-    assert "2 unmasked log-probs of `old` in 1 row (" in found["positive-log-probs"].message
+    assert (
+        "2 unmasked log-probs of `old` are positive; in 1 row ("
+        in found["positive-log-probs"].message
+    )
     assert found["non-finite-log-probs"].evidence["first_rows"] == [0, 1]
     assert result.rows_left_out == 3
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import reduce
-from operator import add
 
 import numpy as np
 from msgspec import Struct
@@ -182,7 +180,7 @@ def replay_batch(
     `scored` are the policies whose log-probs an engine computed.
     """
     names = tuple(dict.fromkeys(roles.names))
-    tokens = reduce(add, (sampled_tokens(part, names) for part in parts))
+    tokens = TokenBatch.merged([sampled_tokens(part, names) for part in parts])
     by_role = tuple(zip(("rollout", "old", "current"), roles.names, strict=True))
     empty: Mapping[int | None, int] = tokens.empty
     if step is not None:

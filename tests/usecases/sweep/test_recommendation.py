@@ -106,7 +106,8 @@ def test_log_probs_that_are_no_numbers_come_first():
     assert result.answer == "fix-the-cause"
     assert result.candidates == []
     assert result.reasons == [
-        "3 unmasked log-probs are NaN, infinite or positive: repair the dump before correcting."
+        "3 unmasked log-probs are NaN, infinite, positive or below -1e12: repair the dump before "
+        "correcting."
     ]
 
 
