@@ -170,7 +170,6 @@ OVERLAPS = (
         from_totals=lambda t: t.per_token("squared_excess"),
         bound=-1.0,
         giants="token",
-        law=lambda s: largest_growth(s, "token") - 1.0,
     ),
     Metric(
         name="chi2_seq",
