@@ -66,8 +66,10 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
 
 def _not_of_these_tokens(signs: Signs) -> Suspicion | None:
     """Detect a trainer column that scores other tokens in nearly every row."""
-    rows = signs.case.tokens.per_row > 0
-    if not rows.any() or np.mean(_below_a_uniform_guess(signs)[rows]) < NEARLY_ALL_ROWS:
+    if len(signs.case.tokens) == 0:
+        return None
+    deficits = _deficits(signs)[signs.case.tokens.per_row > 0]
+    if not deficits.sum() > 0.0 or np.mean(deficits > 0.0) < NEARLY_ALL_ROWS:
         return None
     trainer, tokens = str(signs.case.trainer), signs.case.tokens
     mean, uniform = float(tokens.trainer.mean()), _uniform(signs)
@@ -96,6 +98,12 @@ def _uniform(signs: Signs) -> float:
     return -float(np.log(float(signs.case.tokens.token_id.max()) + 1.0))
 
 
+def _deficits(signs: Signs) -> NDArray[np.float64]:
+    """Return by how many nats a uniform guess scores each row's tokens better than the trainer."""
+    tokens = signs.case.tokens
+    return tokens.per_row * _uniform(signs) - tokens.row_sums(tokens.trainer)
+
+
 def _below_a_uniform_guess(signs: Signs) -> NDArray[np.bool_]:
     """Detect rows [rows] whose tokens the trainer surely scores worse than a uniform guess would.
 
@@ -104,9 +112,8 @@ def _below_a_uniform_guess(signs: Signs) -> NDArray[np.bool_]:
     exp(-c). Rows are counted where that has a chance of .01 in the whole table. Weights that lag or
     are quantised never come near this; other tokens or another context do.
     """
-    tokens = signs.case.tokens
-    deficit = tokens.per_row * _uniform(signs) - tokens.row_sums(tokens.trainer)
-    return np.asarray(deficit > np.log(len(tokens.per_row) / BY_CHANCE), np.bool_)
+    deficits = _deficits(signs)
+    return np.asarray(deficits > np.log(len(deficits) / BY_CHANCE), np.bool_)
 
 
 def _not_sampled(signs: Signs) -> tuple[str, list[str]]:
