@@ -255,7 +255,7 @@ def _against(results: DumpResults) -> Section | None:
     blocks: list[Block] = []
     possible = [slug for cause in diagnosis.causes[:1] for slug in cause.also_possible]
     if possible:
-        blocks.append(Words(text="Not told apart from the cause by this evidence:"))
+        blocks.append(Words(text="This evidence fits these causes as well:"))
         blocks.append(Terms(items=[(slug, "") for slug in possible]))
     if diagnosis.ruled_out:
         reasons = Terms(items=[(slug, _by_what(slug, results)) for slug in _ruled(results)])
