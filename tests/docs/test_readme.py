@@ -56,8 +56,9 @@ def test_its_python_runs(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "report.html").exists()
 
 
-def test_the_version_is_that_of_the_changelog():
+def test_one_version_stands_everywhere():
     project = (ROOT / "pyproject.toml").read_text()
     version = re.search(r'^version = "(.+)"$', project, re.MULTILINE)[1]
     sections = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert sections[:2] == ["Unreleased", version]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert [sections[0], re.search(r"^version: (.+)$", citation, re.MULTILINE)[1]] == [version] * 2
