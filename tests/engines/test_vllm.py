@@ -71,7 +71,7 @@ def run(qwen3, table, tmp_path_factory) -> Path:
 def every_path(run, qwen3, adapter) -> Path:
     """The table scored by every other engine path too, and `bf16` twice for the noise floor."""
     policies = {
-        "decode": "vllm:float32,path=decode,entropy=true,top_k=3",
+        "decode": f"vllm:float32,path=decode,entropy=true,top_k=3,{CHUNKED}",
         "bf16": "vllm:bfloat16",
         "head32": "vllm:bfloat16,lm_head=float32",
         "overridden": f"vllm:bfloat16,hf_overrides={OVERRIDES}",

@@ -121,13 +121,15 @@ class VllmEngine:
         scores = [
             np.full((len(ids) - start, width), np.nan, np.float32) for ids, start, _ in requests
         ]
-        seen = 0
+        # A prompt that is computed in two steps is scored at its first token in both, and one that
+        # is preempted at the same token again: the later scores are those of the whole context.
+        decoded = [np.zeros(len(ids) - start, np.bool_) for ids, start, _ in requests]
         for places, values in self.engine.collective_rpc(drain)[0]:
             for (key, position), value in zip(places, values.numpy(), strict=True):
                 scores[key][position] = value
-            seen += len(places)
-        if seen != (wanted := sum(map(len, scores))):
-            raise RuntimeError(f"vLLM decoded {seen} tokens, {wanted} were asked for")
+                decoded[key][position] = True
+        if missing := sum(int((~seen).sum()) for seen in decoded):
+            raise RuntimeError(f"vLLM left {missing} of {sum(map(len, decoded))} tokens out")
         return scores
 
     def provenance(self) -> dict[str, Any]:
