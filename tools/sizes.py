@@ -1,7 +1,7 @@
 """Count files and lines of every package: `python -m tools.sizes` writes the table anew.
 
-The table of ARCHITECTURE.md begins with the heading `| package |`. Columns after the third are
-those of an earlier commit, which stay.
+The table of ARCHITECTURE.md has a row for each package: files and lines of .py at an earlier commit,
+which stay, those of today, and what went or came, in words, which stay too.
 """
 
 from __future__ import annotations
@@ -12,20 +12,22 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "ARCHITECTURE.md"
 ROW = re.compile(
-    r"^\| (`(?P<name>[\w/*.]+)`|all) \| [\d,]+ \| [\d,]+ \|(?P<rest>.*)$", re.MULTILINE
+    r"^\| (`(?P<name>[\w/*.]+)`|all) \|(?P<before> [\d,]+ \| [\d,]+) \| [\d,]+ \| [\d,]+ \|(?P<rest>.*)$",
+    re.MULTILINE,
 )
 
 
 def counted(name: str | None) -> tuple[int, int]:
-    """Return how many files of .py and .toml a package has, and their lines; None is all."""
+    """Return how many Python files a package has, and their lines; None is all of the product."""
     if name is None:
-        paths = [path for top in ("cli", "rcdiag") for path in (ROOT / top).rglob("*")]
+        paths = [path for top in ("cli", "rcdiag") for path in (ROOT / top).rglob("*.py")]
     elif name == "rcdiag/*.py":
-        paths = list((ROOT / "rcdiag").glob("*"))
+        paths = list((ROOT / "rcdiag").glob("*.py"))
+    elif name in ("cli", "tests"):
+        paths = list((ROOT / name).rglob("*.py"))
     else:
-        paths = list((ROOT / ("" if name == "cli" else "rcdiag") / name).rglob("*"))
-    files = [path for path in paths if path.suffix in (".py", ".toml") and path.is_file()]
-    return len(files), sum(len(path.read_text().splitlines()) for path in files)
+        paths = list((ROOT / "rcdiag" / name).rglob("*.py"))
+    return len(paths), sum(len(path.read_text().splitlines()) for path in paths)
 
 
 def written(page: str) -> str:
@@ -33,7 +35,7 @@ def written(page: str) -> str:
 
     def row(match: re.Match[str]) -> str:
         files, lines = counted(match["name"])
-        return f"| {match[1]} | {files:,} | {lines:,} |{match['rest']}"
+        return f"| {match[1]} |{match['before']} | {files:,} | {lines:,} |{match['rest']}"
 
     return ROW.sub(row, page)
 
