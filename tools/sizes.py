@@ -1,7 +1,7 @@
 """Count files and lines of every package: `python -m tools.sizes` writes the table anew.
 
-The table of ARCHITECTURE.md has a row for each package: files and lines of .py at an earlier commit,
-which stay, those of today, and what went or came, in words, which stay too.
+The table of ARCHITECTURE.md has a row for each package: files and lines of .py at an earlier
+commit, which stay, those of today, and what went or came, in words, which stay too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "ARCHITECTURE.md"
 ROW = re.compile(
-    r"^\| (`(?P<name>[\w/*.]+)`|all) \|(?P<before> [\d,]+ \| [\d,]+) \| [\d,]+ \| [\d,]+ \|(?P<rest>.*)$",
+    r"^\| (`(?P<name>[\w/*.]+)`|all) \|(?P<before> [\d,]+ \| [\d,]+) \| [\d,]+ \| [\d,]+ \|"
+    r"(?P<rest>.*)$",
     re.MULTILINE,
 )
 
