@@ -130,7 +130,6 @@ def generation(
     read: Callable[[Settings], Correction],
     metrics: Callable[[Batch, Correction], Metrics],
     update: UpdateRules,
-    quantities: object = None,
     normaliser: Callable[[Batch, Correction], float] = lambda batch, correction: 1.0,
     ignored: Callable[[Config], list[str]] = lambda settings: [],
     traps: Callable[[Config], list[Finding]] = lambda settings: [],
@@ -147,8 +146,7 @@ def generation(
     The last ones add what the tables cannot say: `ignored` and `traps` on settings, `complete` and
     `file_findings` on a configuration file, `loss` on what it says of the policy loss, `facts` of a
     correction that is to be written, and `write` for settings, by their names. `switches` are the
-    other fields of Trainer. `quantities`, which plugins once declared, is not read: what the metrics
-    ask for is found out.
+    other fields of Trainer.
     """
     table, words = read_tables(package)[name], read_generations(package)[name]
     header, columns = table.header, table.header.loss
