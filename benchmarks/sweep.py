@@ -37,8 +37,8 @@ from rcdiag.trainers import find_trainer  # noqa: E402
 from rcdiag.trainers.plan import Plan  # noqa: E402
 from rcdiag.usecases.corrected import (  # noqa: E402
     CorrectionRows,
+    asked_by,
     correction_results,
-    wanted_quantities,
 )
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, settings  # noqa: E402
 from rcdiag.usecases.sweep.run import sweep  # noqa: E402
@@ -109,7 +109,7 @@ def single(correction: Correction, pairs: list[PolicyPair]) -> float:
     """Seconds of one setting by the code for one threshold."""
     start = time.perf_counter()
     plan = Plan(find_trainer("verl-0.9"), {"it": {}}, {"it": correction})
-    wanted = wanted_quantities(plan)
+    wanted = asked_by(plan)
     total = merged(CorrectionRows.of({None: pair}, plan, wanted) for pair in pairs)
     assert total is not None
     correction_results(plan, total.whole)

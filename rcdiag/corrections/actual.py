@@ -14,34 +14,14 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import (
-    Outcome,
-    WeightSums,
-    kept_quantity,
-    log_ratio,
-    outcome,
-    quantities_of,
-)
+from rcdiag.corrections.apply import Outcome, WeightSums, log_ratio, outcome, stays_by_token
+from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction, Rejection
-from rcdiag.corrections.guard import SAFETY_BOUND
-from rcdiag.corrections.quantities import Excess, LogRatio, Quantity, TrueRatio, Unsafe
+from rcdiag.corrections.quantities import excess, true_ratio, unsafe
 from rcdiag.corrections.sequences import Rows
 
 Array = NDArray[np.float64]
 Numbers = dict[str, Any]
-
-
-def needed(correction: Correction) -> list[Quantity]:
-    """Return the quantities of tokens that `honest` reads."""
-    quantities: list[Quantity] = [LogRatio(), TrueRatio(), Unsafe()]
-    kept = kept_quantity(correction.rejections, TrueRatio())
-    quantities += [kept] if kept is not None else []
-    weighting = correction.loss_weighting
-    if weighting is not None and weighting.level == "token" and np.isfinite(weighting.upper):
-        quantities.append(Excess(weighting.upper))
-    if (by_documents := mirrored(correction)) is not None:
-        quantities += quantities_of(by_documents)
-    return quantities
 
 
 def honest(rows: Rows, correction: Correction, applied: Outcome) -> Numbers:
@@ -55,7 +35,7 @@ def honest(rows: Rows, correction: Correction, applied: Outcome) -> Numbers:
         "lost_target_mass_seq": lost_seq,
         "truncation_loss": _truncation_loss(rows, correction),
         "bias_bound": _bias_bound(rows, correction, applied),
-        "unsafe_tokens": _number(rows.columns[Unsafe()].sum.sum() / rows.tokens),
+        "unsafe_tokens": _number(rows.sum(unsafe).sum() / rows.tokens),
         "unsafe_sequences": _number(np.mean(np.abs(log_ratio(rows, "sequence")) >= SAFETY_BOUND)),
         "keep_length_correlation": _correlation(share, rows.lengths.astype(np.float64)),
         "keep_reward_correlation": _correlation(share, rows.reward),
@@ -93,9 +73,8 @@ def _lost_mass(
     rows: Rows, correction: Correction, applied: Outcome
 ) -> tuple[float | None, float | None]:
     """Return E[ratio 1(rejected)] / E[ratio], by token and by wholly rejected sequence."""
-    true = rows.columns[TrueRatio()].sum
-    by_token = kept_quantity(correction.rejections, TrueRatio())
-    kept = true if by_token is None else rows.columns[by_token].sum
+    true, by_token = rows.sum(true_ratio), stays_by_token(correction.rejections)
+    kept = true if by_token is None else rows.sum(true_ratio.where(by_token))
     kept = np.where(applied.kept > 0, kept, 0.0)
     logs = log_ratio(rows, "sequence")
     # Scaled by the largest, so that no product of ratios overflows.
@@ -114,8 +93,8 @@ def _truncation_loss(rows: Rows, correction: Correction) -> float | None:
     if weighting.level == "segment" or weighting.upper == np.inf:
         return None
     if weighting.level == "token":
-        excess, all_of_it = rows.columns[Excess(weighting.upper)], rows.columns[TrueRatio()]
-        return _number(excess.sum.sum() / all_of_it.sum.sum())
+        beyond = rows.sum(excess(weighting.upper)).sum()
+        return _number(beyond / rows.sum(true_ratio).sum())
     with np.errstate(over="ignore"):
         true = np.exp(log_ratio(rows, weighting.level))
     return _number(np.maximum(true - weighting.upper, 0.0).sum() / true.sum())

@@ -16,17 +16,15 @@ from numpy.typing import NDArray
 from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction, Level, Rejection, Weighting
 from rcdiag.corrections.quantities import (
-    Beyond,
-    K,
-    Kept,
-    LogRatio,
+    LOG_RATIO,
+    RATIO,
     Quantity,
-    Ratio,
-    Within,
     bounded,
+    bounded_ratio,
+    named,
+    stays,
+    within,
 )
-from rcdiag.corrections.reduced import Column
-from rcdiag.corrections.rejections import tokens_kept, within
 from rcdiag.corrections.sequences import Rows
 from rcdiag.corrections.statistics import row_statistic, token_statistic
 
@@ -41,10 +39,10 @@ def log_ratio(rows: Rows, level: Level, over: Over = ()) -> Array:
     It is that of the tokens which the rejections `over` leave; a row that they empty has 0.
     """
     if not over:
-        total = rows.columns[LogRatio()].sum
+        total = rows.sum(LOG_RATIO)
         return total if level == "sequence" else total / (rows.lengths + rows.epsilon)
-    total = rows.columns[Within(over, LogRatio())].sum
-    return total if level == "sequence" else total / np.maximum(rows.columns[Within(over)].sum, 1.0)
+    total = rows.sum(LOG_RATIO.where(stays(over)))
+    return total if level == "sequence" else total / np.maximum(rows.sum(stays(over)), 1.0)
 
 
 def ratio(rows: Rows, level: Level, over: Over = ()) -> Array:
@@ -53,33 +51,39 @@ def ratio(rows: Rows, level: Level, over: Over = ()) -> Array:
     return rows.guard.exp(values).astype(np.float64)
 
 
-def raw_weights(rows: Rows, weighting: Weighting) -> Column:
-    """Return the ratio before anything happens to it outside the bounds."""
+def token_ratio(weighting: Weighting) -> Quantity:
+    """Return the ratio of single tokens, or that of their segment."""
+    return RATIO if weighting.level == "token" else named("segment")
+
+
+def raw_weights(rows: Rows, weighting: Weighting) -> Quantity | Array:
+    """Return the ratio before anything happens to it outside the bounds: of tokens or of rows."""
     if weighting.by_token:
-        return rows.columns[Ratio(level=weighting.level)]
-    return Column.of_sequences(ratio(rows, weighting.level, weighting.over), rows.lengths)
+        return token_ratio(weighting)
+    return ratio(rows, weighting.level, weighting.over)
 
 
-def bounded_quantity(weighting: Weighting) -> Ratio:
+def bounded_weight(weighting: Weighting) -> Quantity:
     """Return the weight of single tokens: the ratio, with its treatment at the bounds."""
-    lower, upper, level = weighting.lower_or_reciprocal, weighting.upper, weighting.level
-    if weighting.outside == "mask":
-        return Ratio(level=level)
-    if weighting.outside == "truncate":
-        return Ratio(upper=upper, outside="truncate", level=level)
-    return Ratio(lower, upper, weighting.outside, weighting.nan_stays, level=level)
+    ratios, outside = token_ratio(weighting), weighting.outside
+    lower = 0.0 if outside == "truncate" else weighting.lower_or_reciprocal
+    if outside == "mask" or (lower == 0.0 and np.isinf(weighting.upper)):
+        return ratios
+    if outside == "clip":
+        return ratios.clip(lower, weighting.upper)
+    return bounded_ratio(ratios, lower, weighting.upper, outside, weighting.nan_stays)
 
 
-def weight_quantity(correction: Correction) -> Quantity:
+def token_weight(correction: Correction) -> Quantity:
     """Return the weight of single tokens that goes into the loss, 0 where it is zeroed.
 
     Where a sequence has one weight it is 1 at each token that keeps this weight.
     """
     assert correction.weighting is not None
     if not correction.weighting.by_token:
-        return Within(correction.zeroing)
-    weights: Quantity = bounded_quantity(correction.weighting)
-    return Within(correction.zeroing, weights) if correction.zeroing else weights
+        return stays(correction.zeroing)
+    weights = bounded_weight(correction.weighting)
+    return weights.where(stays(correction.zeroing)) if correction.zeroing else weights
 
 
 def weights_by_token(correction: Correction) -> bool:
@@ -88,20 +92,20 @@ def weights_by_token(correction: Correction) -> bool:
     return weighting is not None and (weighting.by_token or bool(correction.zeroing))
 
 
-def applied_weights(rows: Rows, weighting: Weighting) -> Column:
-    """Return the weights that go into the loss, before zeroing by others and normalisation."""
-    if weighting.by_token:
-        return rows.columns[bounded_quantity(weighting)]
-    return Column.of_sequences(_sequence_weights(rows, weighting), rows.lengths)
+def applied_weights(rows: Rows, weighting: Weighting) -> Quantity | Array:
+    """Return the weights that go into the loss, before zeroing by others and normalisation.
+
+    They are those of tokens, or of rows, whichever the level says; rows sum up both.
+    """
+    return bounded_weight(weighting) if weighting.by_token else _row_weights(rows, weighting)
 
 
-def clipped_weights(rows: Rows, weighting: Weighting) -> Column:
+def clipped_weights(rows: Rows, weighting: Weighting) -> Quantity | Array:
     """Return the ratio clipped to [lower, upper], which older generations log."""
     lower, upper = weighting.lower_or_reciprocal, weighting.upper
     if weighting.by_token:
-        return rows.columns[Ratio(lower, upper, level=weighting.level)]
-    clipped = np.clip(ratio(rows, weighting.level, weighting.over), lower, upper)
-    return Column.of_sequences(clipped, rows.lengths)
+        return token_ratio(weighting).clip(lower, upper)
+    return np.clip(ratio(rows, weighting.level, weighting.over), lower, upper)
 
 
 def statistic_of_rows(rows: Rows, rejection: Rejection) -> Array:
@@ -109,34 +113,18 @@ def statistic_of_rows(rows: Rows, rejection: Rejection) -> Array:
     name, over = rejection.statistic, rejection.over
     if name in ("sequence", "geometric"):
         return ratio(rows, name, over)  # type: ignore[arg-type]
-    place, _of_tokens = row_statistic(name)
-    column = rows.columns[_of_tokens_left(rejection)]
+    place, of_tokens = row_statistic(name)
+    values = named(of_tokens)
+    if over:  # a token that was dropped before is no extreme, and adds nothing
+        never = {"max": -np.inf, "min": np.inf}.get(place, 0.0)
+        values = values.where(stays(over), never)
     if place in ("max", "min"):
-        return column.max if place == "max" else column.min
+        return rows.max(values) if place == "max" else rows.min(values)
     if place == "sum":
-        return column.sum
+        return rows.sum(values)
     if over:
-        return column.sum / np.maximum(rows.columns[Within(over)].sum, 1.0)
-    return column.sum / (rows.lengths + rows.epsilon)
-
-
-def _of_tokens_left(rejection: Rejection) -> Quantity:
-    """Return what a rejection by sequence sums or takes the extreme of, at the tokens left."""
-    if rejection.of_ratio:
-        return Within(rejection.over, LogRatio()) if rejection.over else LogRatio()
-    place, name = row_statistic(rejection.statistic)
-    if not rejection.over:
-        return K(name)
-    never_the_extreme = {"max": -np.inf, "min": np.inf}
-    return Within(rejection.over, K(name), never_the_extreme.get(place, 0.0))
-
-
-def _read_by_rows(rejection: Rejection) -> list[Quantity]:
-    """Return the quantities of tokens that the statistic of a rejection by sequence reads."""
-    if rejection.of_tokens:
-        return []
-    counts = [Within(rejection.over)] if rejection.over else []
-    return [_of_tokens_left(rejection), *counts]
+        return rows.sum(values) / np.maximum(rows.sum(stays(over)), 1.0)
+    return rows.sum(values) / (rows.lengths + rows.epsilon)
 
 
 def token_bounds(rejection: Rejection) -> tuple[str, float, float]:
@@ -145,41 +133,27 @@ def token_bounds(rejection: Rejection) -> tuple[str, float, float]:
     return token_statistic(rejection.statistic), lower, rejection.upper
 
 
-def kept_quantity(
-    rejections: tuple[Rejection, ...], weights: Quantity | None = None
-) -> Kept | None:
-    """Return `weights` (or 1) of tokens that all rejections by token keep; None without any."""
-    bounds = tuple(token_bounds(rejection) for rejection in rejections if rejection.of_tokens)
-    return Kept(bounds, weights) if bounds else None
+def stays_by_token(rejections: Over) -> Quantity | None:
+    """Return 1 at tokens that all rejections by token keep; None without any of these."""
+    by_token = tuple(rejection for rejection in rejections if rejection.of_tokens)
+    return stays(by_token) if by_token else None
 
 
-def veto_quantity(veto: float) -> Beyond:
+def below_veto(veto: float) -> Quantity:
     """Return 1 at tokens with unclamped ratio below the veto; its log is in float32 (verl)."""
-    return Beyond("log_ratio", float(np.log(np.float32(veto))), below=True)
+    return log_of_veto(veto) > LOG_RATIO
+
+
+def log_of_veto(veto: float) -> float:
+    """Return the smallest log-ratio of a token that takes no sequence out, nats."""
+    return float(np.log(np.float32(veto)))
 
 
 def vetoed_rows(rows: Rows, veto: float | None) -> Flags:
     """Return which sequences have a token whose ratio is below the veto, [sequences]."""
     if veto is None:
         return np.zeros(len(rows), np.bool_)
-    return rows.columns[veto_quantity(veto)].sum > 0
-
-
-def quantities_of(correction: Correction) -> list[Quantity]:
-    """Return the quantities of tokens that `outcome` reads, beyond what every trainer reads."""
-    quantities: list[Quantity | None] = [LogRatio(), kept_quantity(correction.rejections)]
-    weighting = correction.weighting
-    conditions = () if weighting is None else weighting.only_outside
-    for rejection in (*correction.rejections, *correction.zeroing, *conditions):
-        quantities += _read_by_rows(rejection)
-    if correction.veto is not None:
-        quantities.append(veto_quantity(correction.veto))
-    if weighting is not None and weighting.over:
-        quantities += [Within(weighting.over, LogRatio()), Within(weighting.over)]
-    if weighting is not None and weights_by_token(correction):
-        weights = weight_quantity(correction)
-        quantities += [weights, kept_quantity(correction.rejections, weights)]
-    return [quantity for quantity in quantities if quantity is not None]
+    return rows.sum(below_veto(veto)) > 0
 
 
 class Settings(Struct, frozen=True):
@@ -203,7 +177,7 @@ class Settings(Struct, frozen=True):
             correction.weighting for correction in corrections if correction.weighting is not None
         ]
         vetoes = [
-            veto_quantity(correction.veto).bound
+            log_of_veto(correction.veto)
             for correction in corrections
             if correction.veto is not None
         ]
@@ -362,32 +336,30 @@ def _where(stays: Flags, weights: WeightSums) -> WeightSums:
     return WeightSums(np.where(stays, weights.sum, 0.0), np.where(stays, weights.squares, 0.0))
 
 
-class StreamedSums(Struct, frozen=True):
-    """The sums that a pass over the table keeps for one correction."""
+class RowSums(Struct, frozen=True):
+    """The sums that rows have for one correction."""
 
     rows: Rows
     correction: Correction
 
     def kept_tokens(self, settings: Settings) -> Array:
-        by_token = kept_quantity(self.correction.rejections)
-        if by_token is None:
-            return self.rows.lengths[:, None].astype(np.float64)
-        return self.rows.columns[by_token].sum[:, None]
+        kept = stays_by_token(self.correction.rejections)
+        counts = self.rows.lengths if kept is None else self.rows.sum(kept)
+        return counts[:, None].astype(np.float64)
 
     def weights(self, settings: Settings) -> WeightSums:
-        return self._of(weight_quantity(self.correction))
+        return self._of(token_weight(self.correction))
 
     def kept_weights(self, settings: Settings) -> WeightSums:
-        quantity = kept_quantity(self.correction.rejections, weight_quantity(self.correction))
-        assert quantity is not None
-        return self._of(quantity)
+        kept = stays_by_token(self.correction.rejections)
+        assert kept is not None
+        return self._of(token_weight(self.correction).where(kept))
 
     def vetoed(self, settings: Settings) -> Flags:
         return vetoed_rows(self.rows, self.correction.veto)[:, None]
 
     def _of(self, quantity: Quantity) -> WeightSums:
-        column = self.rows.columns[quantity]
-        return WeightSums(column.sum[:, None], column.squares[:, None])
+        return WeightSums(self.rows.sum(quantity)[:, None], self.rows.squares(quantity)[:, None])
 
 
 class Outcome(Struct, frozen=True):
@@ -408,8 +380,8 @@ class Outcome(Struct, frozen=True):
 
 
 def outcome(rows: Rows, correction: Correction) -> Outcome:
-    """Apply one correction; `rows` hold the quantities of `quantities_of`, under its guard."""
-    effect = apply(StreamedSums(rows, correction), Settings.of([correction]))
+    """Apply one correction to rows under its guard."""
+    effect = apply(RowSums(rows, correction), Settings.of([correction]))
     applied = correction.weights_applied
     return Outcome(
         effect.kept[:, 0], _only(effect.weights), _only(effect.kept_weights) if applied else None
@@ -450,8 +422,8 @@ def token_effects(correction: Correction, tokens: Tokens, rows: Rows) -> TokenEf
     if not correction.veto_on_weights:
         of_rows = of_rows & ~vetoed
     kept = np.repeat(of_rows, rows.lengths)
-    if (by_token := kept_quantity(correction.rejections)) is not None:
-        kept &= by_token.of(tokens) > 0
+    if (by_token := stays_by_token(correction.rejections)) is not None:
+        kept &= by_token.of(tokens)
     weights = _token_weights(correction, tokens, rows)
     if weights is not None and correction.veto_on_weights:
         weights = weights * np.repeat(~vetoed, rows.lengths)
@@ -463,12 +435,12 @@ def _token_weights(correction: Correction, tokens: Tokens, rows: Rows) -> Array 
     if weighting is None:
         return None
     if weighting.by_token:
-        return weight_quantity(correction).of(tokens).astype(np.float64, copy=False)
-    weights = np.repeat(_sequence_weights(rows, weighting), rows.lengths)
-    return np.where(tokens_kept(tokens, correction.zeroing), weights, 0.0)
+        return token_weight(correction).of(tokens).astype(np.float64, copy=False)
+    weights = np.repeat(_row_weights(rows, weighting), rows.lengths)
+    return np.where(stays(correction.zeroing).of(tokens), weights, 0.0)
 
 
-def _sequence_weights(rows: Rows, weighting: Weighting) -> Array:
+def _row_weights(rows: Rows, weighting: Weighting) -> Array:
     """Return the weight of each sequence at its level, [sequences]."""
     lower, upper = np.array([weighting.lower_or_reciprocal]), np.array([weighting.upper])
     return _bounded_rows(rows, weighting, lower, upper)[:, 0]

@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import PLACES, Correction, Level, Rejection, Weighting
-from rcdiag.corrections.guard import SAFETY_BOUND
 from rcdiag.corrections.statistics import STATISTICS
 from rcdiag.errors import RcdiagError
 

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.corrections.guard import UNSAID, Guard
+from rcdiag.corrections.arithmetic import UNSAID, Guard
 from rcdiag.corrections.statistics import STATISTICS, Statistic
 
 # A segment is a run of neighbouring sampled tokens: one turn of the policy. Its ratio, like that of

@@ -1,116 +1,178 @@
-"""Corrections read quantities of single tokens: functions of the log-ratio, hashable by value."""
+"""Numbers of single tokens, written down so that a pass over the tokens can compute them later.
+
+Who needs a sum asks the rows of a batch for it where it is used: `rows.sum(RATIO > 2.0)` counts the
+tokens of each sequence whose ratio is above 2 (`rcdiag.corrections.sequences`). A quantity that has
+no name here is a function of the tokens:
+
+    @quantity
+    def distance(tokens: Tokens) -> Array:
+        return np.abs(tokens.raw_log_ratio)
+
+    rows.max(distance)
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.corrections.arithmetic import Array, Tokens
-from rcdiag.corrections.correction import Level, Rejection
-from rcdiag.corrections.exponentials import exp
-from rcdiag.corrections.guard import SAFETY_BOUND, UNSAID, Guard, T
-from rcdiag.corrections.rejections import tokens_kept, within
-from rcdiag.corrections.statistics import statistic
+from rcdiag.corrections.arithmetic import SAFETY_BOUND, Array, T, Tokens, exp
+from rcdiag.corrections.correction import Rejection
+from rcdiag.corrections.statistics import row_statistic, statistic, token_statistic
+from rcdiag.table.segments import segment_max
 
 Outside = Literal["truncate", "clip", "zero", "mask", "floor"]
 
-# `values` keeps every token's value: 8 bytes for each token of the table.
-Reduction = Literal["sum", "squares", "max", "min", "values"]
-SUM: tuple[Reduction, ...] = ("sum",)
+
+class Quantity(Struct, frozen=True):
+    """A number of each token: a function of the tokens and its arguments.
+
+    Two that are written alike are equal, so that a pass computes them once. An argument may be a
+    quantity. Flags are 1 where they hold, and NaN is neither above, nor below, nor within a bound.
+    """
+
+    function: Callable[..., NDArray]
+    arguments: tuple[Any, ...] = ()
+
+    def __call__(self, *arguments: Any) -> Quantity:
+        """Return the quantity of the same function with these arguments."""
+        return Quantity(self.function, arguments)
+
+    def of(self, tokens: Tokens) -> NDArray:
+        """Compute it, [tokens]."""
+        values = (one.of(tokens) if isinstance(one, Quantity) else one for one in self.arguments)
+        return self.function(tokens, *values)
+
+    def __gt__(self, bound: float) -> Quantity:
+        return _above(self, bound)
+
+    def __lt__(self, bound: float) -> Quantity:
+        return _below(self, bound)
+
+    def within(self, lower: float, upper: float) -> Quantity:
+        """Return 1 where it lies within bounds, both included."""
+        return _within(self, lower, upper)
+
+    def clip(self, lower: float = -np.inf, upper: float = np.inf) -> Quantity:
+        """Return it moved into [lower, upper]."""
+        return _clipped(self, lower, upper)
+
+    def where(self, flags: Quantity, elsewhere: float = 0.0) -> Quantity:
+        """Return it where the flags hold, and a constant elsewhere, also in place of a NaN."""
+        return _where(self, flags, elsewhere)
+
+    def __str__(self) -> str:
+        name = self.function.__name__.strip("_")
+        return f"{name}({', '.join(map(str, self.arguments))})" if self.arguments else name
 
 
-class Quantity(Protocol):
-    """A number per token, and the reductions of it that a pass keeps by sequence."""
+def quantity(function: Callable[..., NDArray]) -> Quantity:
+    """Turn a function of the tokens, and of arguments if it has any, into a quantity.
 
-    @property
-    def keeps(self) -> tuple[Reduction, ...]: ...
-
-    def of(self, tokens: Tokens) -> Array: ...
-
-
-class LogRatio(Struct, frozen=True):
-    """The log-ratio, unclamped."""
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        return tokens.log_ratio
+    `excess` is then the quantity of a function without arguments, `excess(2.0)` that of one with.
+    """
+    # Where pickle finds the function: it is sent between processes as a key of what was reduced.
+    function.__qualname__ += ".function"
+    return Quantity(function)
 
 
-class EveryLogProb(Struct, frozen=True):
-    """The log-prob of every token under one policy, for statistics of the whole batch."""
-
-    side: Literal["behavior", "target"]
-
-    keeps: ClassVar[tuple[Reduction, ...]] = ("values",)
-
-    def of(self, tokens: Tokens) -> Array:
-        return tokens.behavior if self.side == "behavior" else tokens.target
+@quantity
+def _above(tokens: Tokens, values: Array, bound: float) -> NDArray[np.bool_]:
+    return values > bound
 
 
-class UnclampedK3(Struct, frozen=True):
-    """ratio - 1 - log_ratio without the clamp, nats; trainers log it as k3_kl."""
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        if tokens.log_ratio.dtype == np.float64:
-            if tokens.clamped is tokens.log_ratio:
-                return tokens.k3
-            return np.expm1(tokens.log_ratio) - tokens.log_ratio
-        return exp(tokens.log_ratio) - tokens.log_ratio - tokens.log_ratio.dtype.type(1.0)
+@quantity
+def _below(tokens: Tokens, values: Array, bound: float) -> NDArray[np.bool_]:
+    return values < bound
 
 
-class SquaredRatio(Struct, frozen=True):
-    """Square of the ratio."""
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        return np.square(tokens.ratio)
+@quantity
+def _within(tokens: Tokens, values: Array, lower: float, upper: float) -> NDArray[np.bool_]:
+    return within(values, lower, upper)
 
 
-class K(Struct, frozen=True):
-    """A statistic such as k1, k2 or k3, kept within [lower, upper] where bounds are given."""
-
-    which: str
-    lower: float = -np.inf
-    upper: float = np.inf
-
-    @property
-    def keeps(self) -> tuple[Reduction, ...]:
-        return ("sum", "max", "min") if self._unbounded else ("sum", "squares")
-
-    @property
-    def _unbounded(self) -> bool:
-        return bool(np.isinf(self.lower) and np.isinf(self.upper))
-
-    def of(self, tokens: Tokens) -> Array:
-        values = statistic(tokens, self.which)
-        if self._unbounded:
-            return values
-        return np.clip(values, self.lower, self.upper)
+@quantity
+def _clipped(tokens: Tokens, values: Array, lower: float, upper: float) -> Array:
+    return np.clip(values, lower, upper)
 
 
-class Ratio(Struct, frozen=True):
-    """The ratio, and what becomes of it outside [lower, upper]; by default nothing."""
+@quantity
+def _where(tokens: Tokens, values: Array, flags: NDArray[np.bool_], elsewhere: float) -> Array:
+    return np.where(flags, values, elsewhere)
 
-    lower: float = 0.0
-    upper: float = np.inf
-    outside: Outside = "clip"
-    nan_stays: bool = False
-    level: Level = "token"  # or segment
 
-    keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "squares", "max", "min")
+@quantity
+def both(tokens: Tokens, one: NDArray[np.bool_], other: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return 1 where two flags hold."""
+    return one & other
 
-    def of(self, tokens: Tokens) -> Array:
-        ratio = tokens.ratio if self.level == "token" else statistic(tokens, "segment")
-        if self.lower == 0.0 and np.isinf(self.upper):
-            return ratio
-        return bounded(ratio, self.lower, self.upper, self.outside, nan_stays=self.nan_stays)
+
+@quantity
+def named(tokens: Tokens, name: str) -> Array:
+    """Return the statistic of tokens with this name, such as `k1` or `segment_prob_change`."""
+    return statistic(tokens, name)
+
+
+LOG_RATIO = named("log_ratio")  # nats, unclamped
+RATIO = named("ratio")  # of the clamped log-ratio
+
+
+@quantity
+def stays(tokens: Tokens, rejections: tuple[Rejection, ...]) -> NDArray[np.bool_]:
+    """Return 1 at tokens that stay under rejections by token, segment or sequence."""
+    return tokens.once(rejections, lambda: tokens_kept(tokens, rejections))
+
+
+@quantity
+def bounded_ratio(
+    tokens: Tokens, ratios: Array, lower: float, upper: float, outside: Outside, nan_stays: bool
+) -> Array:
+    """Return ratios of tokens, and what becomes of them outside [lower, upper]."""
+    return bounded(ratios, lower, upper, outside, nan_stays=nan_stays)
+
+
+@quantity
+def unclamped_k3(tokens: Tokens) -> Array:
+    """Return ratio - 1 - log_ratio without the clamp, nats; trainers log it as k3_kl."""
+    if tokens.log_ratio.dtype == np.float64:
+        if tokens.clamped is tokens.log_ratio:
+            return tokens.k3
+        return np.expm1(tokens.log_ratio) - tokens.log_ratio
+    return exp(tokens.log_ratio) - tokens.log_ratio - tokens.log_ratio.dtype.type(1.0)
+
+
+@quantity
+def bare_log_ratio(tokens: Tokens) -> Array:
+    """Return the log-ratio before any guard, nats."""
+    return tokens.raw_log_ratio
+
+
+@quantity
+def true_ratio(tokens: Tokens) -> Array:
+    """Return the ratio without any clamp, which the honest numbers read."""
+    return tokens.true_ratio
+
+
+@quantity
+def excess(tokens: Tokens, bound: float) -> Array:
+    """Return (ratio - bound)+ without any clamp: the part that truncation takes away."""
+    return np.maximum(tokens.true_ratio - bound, 0.0)
+
+
+@quantity
+def unsafe(tokens: Tokens) -> NDArray[np.bool_]:
+    """Return 1 where the log-ratio is at the safety bound or beyond."""
+    return np.abs(tokens.raw_log_ratio) >= SAFETY_BOUND
+
+
+@quantity
+def log_prob(tokens: Tokens, side: Literal["behavior", "target"]) -> Array:
+    """Return the log-prob of each token under one policy, nats."""
+    return tokens.behavior if side == "behavior" else tokens.target
 
 
 def bounded(
@@ -125,8 +187,7 @@ def bounded(
 
     `truncate` gives min(ratio, upper), `clip` moves the ratio into the bounds, `zero` gives 0
     outside (a NaN too, unless it stays), `mask` leaves the ratio as it is, `floor` gives the lower
-    bound outside. Bounds may be arrays
-    that broadcast: one column for every setting.
+    bound outside. Bounds may be arrays that broadcast: one column for every setting.
     """
     if outside == "truncate":
         return np.minimum(ratio, upper)
@@ -140,112 +201,37 @@ def bounded(
     return np.where(keep, ratio, ratio.dtype.type(0.0) if outside == "zero" else lower)
 
 
-class Beyond(Struct, frozen=True):
-    """1 where a statistic is above (or, with `below`, under) a bound; NaN is not."""
-
-    statistic: str  # a name of `rcdiag.corrections.statistics`
-    bound: float
-    below: bool = False
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        values = statistic(tokens, self.statistic)
-        with np.errstate(invalid="ignore"):
-            return (values < self.bound if self.below else values > self.bound).astype(np.float64)
+def within(values: Array, lower: float | Array, upper: float | Array) -> NDArray[np.bool_]:
+    """Tell where values lie within bounds, both included; NaN is outside."""
+    with np.errstate(invalid="ignore"):
+        return (values >= lower) & (values <= upper)
 
 
-class Kept(Struct, frozen=True):
-    """`quantity` (or 1) where all of the token bounds hold, else 0. A NaN never holds."""
-
-    bounds: tuple[tuple[str, float, float], ...]  # statistic, lower, upper
-    quantity: Quantity | None = None
-
-    @property
-    def keeps(self) -> tuple[Reduction, ...]:
-        return SUM if self.quantity is None else ("sum", "squares")
-
-    def of(self, tokens: Tokens) -> Array:
-        keep = np.ones(len(tokens.log_ratio), np.bool_)
-        for name, lower, upper in self.bounds:
-            keep &= within(statistic(tokens, name), lower, upper)
-        values = 1.0 if self.quantity is None else self.quantity.of(tokens)
-        return np.where(keep, values, 0.0)
+def tokens_kept(tokens: Tokens, rejections: Sequence[Rejection]) -> NDArray[np.bool_]:
+    """Tell which tokens stay under rejections by token, segment or sequence, [tokens]."""
+    keep = np.ones(len(tokens.raw_log_ratio), np.bool_)
+    for rejection in rejections:
+        lower = -np.inf if rejection.lower is None else rejection.lower
+        keep &= within(_tested(tokens, rejection), lower, rejection.upper)
+    return keep
 
 
-class Within(Struct, frozen=True):
-    """`quantity` (or 1) at tokens that rejections of any kind leave, else 0 or `elsewhere`."""
-
-    over: tuple[Rejection, ...]
-    quantity: Quantity | None = None
-    elsewhere: float = 0.0
-
-    keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "squares", "max", "min")
-
-    def of(self, tokens: Tokens) -> Array:
-        values = 1.0 if self.quantity is None else self.quantity.of(tokens)
-        return np.where(tokens_kept(tokens, self.over), values, self.elsewhere)
-
-
-class Guarded(Struct, frozen=True):
-    """A quantity of the tokens under a guard of its own."""
-
-    guard: Guard
-    quantity: Quantity
-
-    @property
-    def keeps(self) -> tuple[Reduction, ...]:
-        return self.quantity.keeps
-
-    def of(self, tokens: Tokens) -> Array:
-        return self.quantity.of(tokens.under(self.guard))
-
-
-class InFloat32(Struct, frozen=True):
-    """A quantity of the tokens in float32, in which trainers compute."""
-
-    quantity: Quantity
-
-    @property
-    def keeps(self) -> tuple[Reduction, ...]:
-        """Of weights nobody reads the largest and the smallest in float32."""
-        own = self.quantity
-        of_weights = isinstance(own.quantity if isinstance(own, Guarded) else own, Ratio)
-        return ("sum", "squares") if of_weights else own.keeps
-
-    def of(self, tokens: Tokens) -> Array:
-        return self.quantity.of(tokens.in_float32)
-
-
-def under(guard: Guard, quantity: Quantity) -> Quantity:
-    """Return a quantity as it is under a guard; the one that is not said needs no wrapping."""
-    return quantity if guard == UNSAID else Guarded(guard, quantity)
-
-
-class TrueRatio(Struct, frozen=True):
-    """The ratio without any clamp, which the honest numbers read."""
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        return tokens.true_ratio
-
-
-class Unsafe(Struct, frozen=True):
-    """1 where the log-ratio is at the safety bound or beyond."""
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        return (np.abs(tokens.raw_log_ratio) >= SAFETY_BOUND).astype(np.float64)
-
-
-class Excess(Struct, frozen=True):
-    """(ratio - bound)+ without any clamp: the part that truncation takes away."""
-
-    bound: float
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        return np.maximum(tokens.true_ratio - self.bound, 0.0)
+def _tested(tokens: Tokens, rejection: Rejection) -> Array:
+    """Return the statistic of a rejection at each token, [tokens]."""
+    if rejection.of_tokens:
+        return statistic(tokens, token_statistic(rejection.statistic))
+    keep, counts = tokens_kept(tokens, rejection.over), tokens.lengths.astype(np.float64)
+    if rejection.over:
+        counts = np.maximum(tokens.row_sum(keep.astype(np.float64)), 1.0)
+    if rejection.of_ratio:
+        sums = tokens.row_sum(np.where(keep, tokens.log_ratio, 0.0))
+        logs = sums if rejection.statistic == "sequence" else sums / counts
+        return tokens.on_tokens(tokens.guard.exp(logs))
+    place, name = row_statistic(rejection.statistic)
+    values = statistic(tokens, name)
+    if place in ("max", "min"):
+        sign = 1.0 if place == "max" else -1.0
+        turned = np.where(keep, sign * values, -np.inf).astype(np.float64, copy=False)
+        return tokens.on_tokens(sign * segment_max(turned, tokens.lengths))
+    sums = tokens.row_sum(np.where(keep, values, 0.0))
+    return tokens.on_tokens(sums if place == "sum" else sums / counts)

@@ -1,72 +1,111 @@
-"""The frame that corrections read: a few numbers per sequence and quantity."""
+"""The frame that corrections are computed on: one row per sequence, columns as they are asked for.
+
+Whoever needs a number of the tokens asks for its reduction where it is used, `rows.sum(RATIO)`.
+The same code runs three times over three kinds of rows, which differ in where columns come from:
+`recording_rows` write down what is asked for; a pass over the tokens reduces that block by block
+(`rows_of`), and the merged rows of all blocks hold it; rows whose tokens are all in memory compute
+what they are asked for on the spot.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.corrections.arithmetic import Tokens
-from rcdiag.corrections.guard import UNSAID, Guard
-from rcdiag.corrections.quantities import (
-    EveryLogProb,
-    Guarded,
-    InFloat32,
-    Quantity,
-)
-from rcdiag.corrections.reduced import Column, taken
+from rcdiag.corrections.arithmetic import UNSAID, Guard, Tokens
+from rcdiag.corrections.quantities import Quantity, log_prob
+from rcdiag.errors import RcdiagError
 from rcdiag.lazy import lazy
-from rcdiag.statistics.merging import merge, merge_by_key
+from rcdiag.statistics.merging import merge
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch
 from rcdiag.table.segments import starts_of
 
+Array = NDArray[np.float64]
+
 EPSILON = 1e-8
+
+# `values` are those of every token, 8 bytes each; a sketch is all values of the batch, for
+# percentiles, and gives way to counts where they are many.
+Reduction = Literal["sum", "squares", "max", "min", "values", "sketch"]
+
+
+class Asked(Struct, frozen=True):
+    """A reduction of a quantity by sequence, as it is asked for."""
+
+    quantity: Quantity
+    reduction: Reduction
+    guard: Guard
+    dtype: type[np.floating]  # arithmetic in which the quantity is computed
+
+    def __str__(self) -> str:
+        return f"the {self.reduction} of {self.quantity} in {self.dtype.__name__}"
 
 
 class Rows(Struct, frozen=True, dict=True):
     """Sequences with at least one unmasked token, and the number of those without."""
 
-    sequences: int
-    # lengths, cluster, reward, and summed log-probs: behavior and target; float64 [sequences].
-    own: Mapping[str, NDArray[np.float64]]
-    columns: Mapping[Quantity, Column]
+    lengths: NDArray[np.int64]  # [sequences] unmasked tokens
+    cluster: NDArray[np.uint64]  # [sequences] those of one prompt share it
+    reward: Array  # [sequences] NaN where it is unknown
+    columns: Mapping[Asked, Any]  # [sequences] of each reduction; [tokens] of `values`
     empty: int
-    ratios: Sketch | None = None  # of tokens, clamped; where percentiles are logged
     dtype: type[np.floating] = np.float64  # arithmetic of the trainer
-    guard: Guard = UNSAID  # of the columns
+    guard: Guard = UNSAID  # under which quantities are asked for
     width: int = 0  # tokens of the longest response, masked ones counted
-    prompt_width: int = 0  # tokens of the longest prompt; 0 where no trainer asks for it
     masked: Rows | None = None  # tokens that the mask leaves out; None where no trainer asks
 
-    @lazy
-    def lengths(self) -> NDArray[np.int64]:
-        """Return the unmasked tokens of each sequence."""
-        return self.own["lengths"].astype(np.int64)
+    def sum(self, of: Quantity | Array) -> Array:
+        """Return the sum over the tokens of each sequence, [sequences].
+
+        An array has one number for each sequence, which all of its tokens share.
+        """
+        return self._asked(of, "sum") if isinstance(of, Quantity) else of * self.lengths
+
+    def squares(self, of: Quantity | Array) -> Array:
+        """Return the sum of squares over the tokens of each sequence, [sequences]."""
+        if isinstance(of, Quantity):
+            return self._asked(of, "squares")
+        return np.square(of) * self.lengths
+
+    def max(self, of: Quantity | Array) -> Array:
+        """Return the largest value among the tokens of each sequence, [sequences]."""
+        return self._asked(of, "max") if isinstance(of, Quantity) else of
+
+    def min(self, of: Quantity | Array) -> Array:
+        """Return the smallest value among the tokens of each sequence, [sequences]."""
+        return self._asked(of, "min") if isinstance(of, Quantity) else of
+
+    def values(self, of: Quantity) -> Array:
+        """Return the value of every token, [tokens]: 8 bytes for each token of a table."""
+        return self._asked(of, "values")
+
+    def sketch(self, of: Quantity) -> Sketch:
+        """Return all values as one distribution, for percentiles."""
+        sketch: Sketch = self._asked(of, "sketch")
+        return sketch
+
+    def _asked(self, quantity: Quantity, reduction: Reduction) -> Any:
+        return self.columns[Asked(quantity, reduction, self.guard, self.dtype)]
 
     @property
-    def cluster(self) -> NDArray[np.uint64]:
-        """Return the cluster of each sequence; those of one prompt share it."""
-        return self.own["cluster"].view(np.uint64)
-
-    @property
-    def reward(self) -> NDArray[np.float64]:
-        """Return the reward of each sequence; NaN where it is unknown."""
-        return self.own["reward"]
-
-    @property
-    def behavior(self) -> NDArray[np.float64]:
+    def behavior(self) -> Array:
         """Return each sequence's summed log-prob under the behavior policy."""
-        return self.own["behavior"]
+        return self._log_prob("behavior")
 
     @property
-    def target(self) -> NDArray[np.float64]:
+    def target(self) -> Array:
         """Return each sequence's summed log-prob under the target policy."""
-        return self.own["target"]
+        return self._log_prob("target")
+
+    def _log_prob(self, side: Literal["behavior", "target"]) -> Array:
+        summed: Array = self.columns[Asked(log_prob(side), "sum", UNSAID, self.dtype)]
+        return summed
 
     @lazy
     def groups(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -80,80 +119,85 @@ class Rows(Struct, frozen=True, dict=True):
         return {}
 
     def under(self, guard: Guard) -> Rows:
-        """Return the rows with the columns that were made under a guard."""
+        """Return the rows as they are asked under a guard."""
         if guard == self.guard:
             return self
-        columns = {
-            quantity.quantity: column
-            for quantity, column in self.columns.items()
-            if isinstance(quantity, Guarded) and quantity.guard == guard
-        }
         masked = None if self.masked is None else self.masked.under(guard)
-        return replace(self, columns=columns, guard=guard, masked=masked)
+        return replace(self, guard=guard, masked=masked)
 
-    def reduced_again(self, quantities: Sequence[Quantity]) -> Rows:
-        """Return the rows with quantities of the whole batch, which no part of it can give."""
+    def in_float32(self) -> Rows:
+        """Return the rows as they are asked for what is computed in float32."""
+        return replace(self, dtype=np.float32)
+
+    def of_whole_batch(self) -> Rows:
+        """Return rows on which a quantity may compare a token with all others of the batch.
+
+        No part of a batch can give such a quantity, so that the log-probs of every token are kept.
+        """
         behavior, target = (
-            self.columns[EveryLogProb(side)].values.astype(self.dtype, copy=False)
+            self.values(log_prob(side)).astype(self.dtype, copy=False)
             for side in ("behavior", "target")
         )
         tokens = Tokens(target - behavior, behavior=behavior, target=target, lengths=self.lengths)
-        starts = starts_of(self.lengths)
-        columns = {
-            quantity: Column.of_tokens(quantity.of(tokens), starts, quantity.keeps)
-            for quantity in quantities
-        }
-        return replace(self, columns=columns)
-
-    def in_float32(self) -> Rows:
-        """Return the rows with the columns that were computed in float32."""
-        columns = {
-            quantity.quantity: column
-            for quantity, column in self.columns.items()
-            if isinstance(quantity, InFloat32)
-        }
-        return replace(self, columns=columns, dtype=np.float32)
+        return replace(self, columns=_Computed(tokens))
 
     def __len__(self) -> int:
-        return self.sequences
+        return len(self.lengths)
+
+    @property
+    def sketches(self) -> dict[Asked, Sketch]:
+        """Return the columns that are distributions of all values."""
+        return {key: one for key, one in self.columns.items() if isinstance(one, Sketch)}
+
+    def with_sketches(self, sketches: Mapping[Asked, Sketch]) -> Rows:
+        """Return the rows with other sketches in place of theirs."""
+        return replace(self, columns=_Reduced({**self.columns, **sketches}))
 
     def take(self, start: int, stop: int, empty: int) -> Rows:
         """Take the sequences `start` to `stop` and so many rows without a token.
 
-        Widths stay those of the whole. Ratios that are kept as counts cannot be taken apart, and
-        are left out.
+        Widths stay those of the whole. What is kept as counts cannot be taken apart.
         """
         rows = slice(start, stop)
         before = int(self.lengths[:start].sum())
         tokens = slice(before, before + int(self.lengths[rows].sum()))
-        ratios = None
-        if self.ratios is not None and self.ratios.raw is not None:
-            ratios = Sketch((np.concatenate(self.ratios.raw)[tokens],))
+
+        def taken(asked: Asked, column: Any) -> Any:
+            if asked.reduction == "sketch":
+                return Sketch((np.concatenate(column.raw)[tokens],))
+            return column[tokens if asked.reduction == "values" else rows]
+
         return replace(
             self,
-            sequences=len(self.lengths[rows]),
-            own={name: column[rows] for name, column in self.own.items()},
-            columns={name: taken(column, rows, tokens) for name, column in self.columns.items()},
+            lengths=self.lengths[rows],
+            cluster=self.cluster[rows],
+            reward=self.reward[rows],
+            columns=_Reduced(
+                {asked: taken(asked, column) for asked, column in self.columns.items()}
+            ),
             empty=empty,
-            ratios=ratios,
         )
 
     @classmethod
     def merged(cls, parts: Sequence[Rows]) -> Rows:
         """Join the sequences of parts, in order."""
         first = parts[0]
-        sketches = [rows.ratios for rows in parts if rows.ratios is not None]
-        return cls(
-            sum(map(len, parts)),
-            {name: np.concatenate([rows.own[name] for rows in parts]) for name in first.own},
-            merge_by_key([rows.columns for rows in parts]),
-            sum(rows.empty for rows in parts),
-            Sketch.merged(sketches) if len(sketches) == len(parts) else None,
-            first.dtype,
-            first.guard,
-            max(rows.width for rows in parts),
-            max(rows.prompt_width for rows in parts),
-            merge([rows.masked for rows in parts]),
+
+        def joined(asked: Asked) -> Any:
+            columns = [rows.columns[asked] for rows in parts]
+            if asked.reduction == "sketch":
+                return Sketch.merged(columns)
+            return np.concatenate(columns)
+
+        return replace(
+            first,
+            lengths=np.concatenate([rows.lengths for rows in parts]),
+            cluster=np.concatenate([rows.cluster for rows in parts]),
+            reward=np.concatenate([rows.reward for rows in parts]),
+            columns=_Reduced({asked: joined(asked) for asked in first.columns}),
+            empty=sum(rows.empty for rows in parts),
+            width=max(rows.width for rows in parts),
+            masked=merge([rows.masked for rows in parts]),
         )
 
     @property
@@ -166,47 +210,158 @@ class Rows(Struct, frozen=True, dict=True):
         return int(self.lengths.sum())
 
 
-def rows_of(
-    pair: PolicyPair,
-    quantities: Sequence[Quantity],
-    empty: int = 0,
-    *,
-    keep_ratios: bool = False,
-    dtype: type[np.floating] = np.float64,
-) -> Rows:
-    """Reduce the tokens of a pair; `empty` of its sequences have none."""
-    with np.errstate(all="ignore"):
-        tokens = Tokens.of(pair, dtype)
-        starts = starts_of(pair.lengths)
-        columns = {
-            quantity: Column.of_tokens(quantity.of(tokens), starts, quantity.keeps)
-            for quantity in quantities
-        }
-        own = {
-            "lengths": pair.lengths.astype(np.float64),
-            "behavior": np.add.reduceat(tokens.behavior.astype(np.float64, copy=False), starts),
-            "target": np.add.reduceat(tokens.target.astype(np.float64, copy=False), starts),
-            "cluster": pair.tokens.cluster.view(np.float64),
-            "reward": pair.tokens.rewards.astype(np.float64, copy=False),
-        }
-        return Rows(
-            len(pair.lengths),
-            own,
-            columns,
-            empty,
-            Sketch((tokens.ratio.astype(np.float64, copy=False),)) if keep_ratios else None,
-            dtype,
-            width=pair.tokens.width,
-            prompt_width=pair.tokens.prompt_width,
-            masked=_masked_rows(pair, quantities, dtype),
+class _Reduced(dict[Asked, Any]):
+    """Columns that a pass over the tokens has made; what it did not make is not there any more."""
+
+    def __missing__(self, asked: Asked) -> Any:
+        raise NotAsked(asked)
+
+
+class NotAsked(RcdiagError):
+    """Code asks after the pass for what it did not ask for when its questions were recorded."""
+
+    def __init__(self, asked: Asked, who: str = "a correction") -> None:
+        self.asked = asked
+        super().__init__(
+            f"{who} asks for {asked}, which the pass over the tokens did not make",
+            hint="ask for it before any branch on numbers of the batch: what a pass makes is found "
+            "out by running the same functions once over a batch of made-up numbers",
         )
 
 
-def _masked_rows(
-    pair: PolicyPair, quantities: Sequence[Quantity], dtype: type[np.floating]
-) -> Rows | None:
-    """Reduce the tokens that the mask leaves out, where they were read."""
-    masked = pair.tokens.masked
-    if masked is None or not len(masked.lengths):
-        return None
-    return rows_of(PolicyPair(masked, pair.behavior, pair.target), quantities, 0, dtype=dtype)
+class _Recording(dict[Asked, Any]):
+    """Columns that are written down when they are asked for; all their numbers are 1."""
+
+    def __missing__(self, asked: Asked) -> Any:
+        count = int(_LENGTHS.sum()) if asked.reduction in ("values", "sketch") else len(_LENGTHS)
+        ones = np.ones(count)
+        self[asked] = Sketch((ones,)) if asked.reduction == "sketch" else ones
+        return self[asked]
+
+
+class _Computed(dict[Asked, Any]):
+    """Columns that are computed when they are asked for, of tokens in memory."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        super().__init__()
+        self._reduction = _Reduction(tokens)
+
+    def __missing__(self, asked: Asked) -> Any:
+        self[asked] = self._reduction.of(asked)
+        return self[asked]
+
+
+class _Reduction:
+    """The tokens of some sequences, which are reduced by sequence."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._starts = starts_of(tokens.lengths)
+        # The quantity that was computed last: its other reductions are often asked for next.
+        self._last: tuple[Any, Any] = (None, None)
+
+    def of(self, asked: Asked) -> Any:
+        """Return a reduction; squares are taken in the arithmetic of the quantity."""
+        values = self._values(asked)
+        if asked.reduction == "squares" and values.dtype != np.bool_:
+            values = np.square(values)
+        wide = values.astype(np.float64, copy=False)
+        if asked.reduction == "values":
+            return wide
+        if asked.reduction == "sketch":
+            return Sketch((wide,))
+        if asked.reduction == "max":
+            return np.maximum.reduceat(wide, self._starts)
+        if asked.reduction == "min":
+            return np.minimum.reduceat(wide, self._starts)
+        return np.add.reduceat(wide, self._starts)
+
+    def _values(self, asked: Asked) -> NDArray:
+        key = asked.quantity, asked.guard, asked.dtype
+        last, values = self._last
+        if last != key:
+            tokens = self._tokens
+            if asked.dtype == np.float32 and tokens.raw_log_ratio.dtype != np.float32:
+                tokens = tokens.in_float32
+            values = asked.quantity.of(tokens.under(asked.guard))
+            self._last = key, values
+        return values
+
+
+class Questions(Struct, frozen=True):
+    """What some code asks of the rows of a batch."""
+
+    of_sampled: tuple[Asked, ...] = ()
+    of_masked: tuple[Asked, ...] = ()  # tokens of responses that the mask leaves out
+
+
+_LENGTHS = np.array([2, 3])
+
+
+def recording_rows(dtype: type[np.floating]) -> Rows:
+    """Return a small batch that writes down what it is asked for; see `questions`.
+
+    It has two sequences, one row without a token and some masked tokens, so that code which looks
+    at how many there are goes on to ask.
+    """
+
+    def batch(empty: int, masked: Rows | None) -> Rows:
+        return Rows(
+            lengths=_LENGTHS,
+            cluster=np.array([0, 0], np.uint64),
+            reward=np.ones(len(_LENGTHS)),
+            columns=_Recording(),
+            empty=empty,
+            dtype=dtype,
+            width=4,
+            masked=masked,
+        )
+
+    return batch(1, batch(0, None))
+
+
+def questions(recording: Rows) -> Questions:
+    """Return what recording rows were asked for, reductions of one quantity beside each other."""
+
+    def ordered(columns: Mapping[Asked, Any]) -> tuple[Asked, ...]:
+        first: dict[Any, int] = {}
+        for one in columns:
+            first.setdefault((one.quantity, one.guard, one.dtype), len(first))
+        return tuple(sorted(columns, key=lambda one: first[one.quantity, one.guard, one.dtype]))
+
+    masked = () if recording.masked is None else ordered(recording.masked.columns)
+    return Questions(ordered(recording.columns), masked)
+
+
+def rows_of(
+    pair: PolicyPair,
+    asked: Questions | None = None,
+    empty: int = 0,
+    *,
+    dtype: type[np.floating] = np.float64,
+) -> Rows:
+    """Return the rows of a pair, `empty` of which have no token.
+
+    They hold what is `asked`, or else compute what they are asked for and hold the tokens for that.
+    """
+    tokens, batch = Tokens.of(pair, dtype), pair.tokens
+    columns: Mapping[Asked, Any] = _Computed(tokens)
+    if asked is not None:
+        with np.errstate(all="ignore"):
+            reduction = _Reduction(tokens)
+            columns = _Reduced({one: reduction.of(one) for one in asked.of_sampled})
+    masked = None
+    if batch.masked is not None and len(batch.masked.lengths):
+        of_masked = PolicyPair(batch.masked, pair.behavior, pair.target)
+        rest = None if asked is None else Questions(asked.of_masked)
+        masked = rows_of(of_masked, rest, dtype=dtype)
+    return Rows(
+        lengths=pair.lengths,
+        cluster=batch.cluster,
+        reward=batch.rewards.astype(np.float64, copy=False),
+        columns=columns,
+        empty=empty,
+        dtype=dtype,
+        width=batch.width,
+        masked=masked,
+    )

@@ -11,8 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec import Struct
 
-from rcdiag.corrections.arithmetic import Array, Tokens
-from rcdiag.corrections.exponentials import exp, log
+from rcdiag.corrections.arithmetic import Array, Tokens, exp, log
 from rcdiag.registry import Registry
 
 

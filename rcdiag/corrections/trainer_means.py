@@ -10,10 +10,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.corrections.reduced import Column
-from rcdiag.corrections.sequences import EPSILON, Rows
+from rcdiag.corrections.quantities import Quantity
+from rcdiag.corrections.sequences import EPSILON, Array, Rows
 
-Array = NDArray[np.float64]
+# A number of each token, or one of each sequence, which all of its tokens share, [sequences].
+OfTokens = Quantity | Array
 P = ParamSpec("P")
 
 
@@ -30,35 +31,35 @@ class Batch(Struct, frozen=True):
         """Return tokens / (N + 1e-8)."""
         return tokens / (self.rows.tokens + self.rows.epsilon)
 
-    def token_mean(self, column: Column) -> float:
+    def token_mean(self, values: OfTokens) -> float:
         """Return sum / (N + 1e-8)."""
-        return float(column.sum.sum() / (self.rows.tokens + self.rows.epsilon))
+        return float(self.rows.sum(values).sum() / (self.rows.tokens + self.rows.epsilon))
 
-    def token_mean_of_squares(self, column: Column) -> float:
-        return float(column.squares.sum() / (self.rows.tokens + self.rows.epsilon))
+    def token_mean_of_squares(self, values: OfTokens) -> float:
+        return float(self.rows.squares(values).sum() / (self.rows.tokens + self.rows.epsilon))
 
-    def token_std(self, column: Column) -> float:
+    def token_std(self, values: OfTokens) -> float:
         """Return sqrt(E[x^2] - E[x]^2), biased, never below 0; 0 for one token."""
         if self.rows.tokens <= 1:
             return 0.0
-        variance = self.token_mean_of_squares(column) - self.token_mean(column) ** 2
+        variance = self.token_mean_of_squares(values) - self.token_mean(values) ** 2
         return float(np.sqrt(np.maximum(variance, 0.0)))
 
-    def row_means(self, column: Column) -> Array:
+    def row_means(self, values: OfTokens) -> Array:
         """Return sum / (T + 1e-8) of every row that has a token."""
-        return column.sum / (self.rows.lengths + self.rows.epsilon)
+        return self.rows.sum(values) / (self.rows.lengths + self.rows.epsilon)
 
     def padded(self, values: Array, fill: float = 0.0) -> Array:
         """Return all B rows; those without a token hold `fill`."""
         return np.concatenate([values, np.full(self.rows.empty, fill)])
 
-    def ess(self, column: Column) -> float:
+    def ess(self, values: OfTokens) -> float:
         """Return 1 / E[(x / (E[x] + 1e-8))^2] over tokens; the epsilon lets it exceed 1.
 
         NaN where all weights are 0: there verl stops with a division by zero.
         """
-        squares = self.token_mean_of_squares(column)
-        scale = self.token_mean(column) + EPSILON
+        squares = self.token_mean_of_squares(values)
+        scale = self.token_mean(values) + EPSILON
         return float(scale**2 / squares) if squares != 0.0 else np.nan
 
 

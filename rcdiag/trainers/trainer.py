@@ -14,7 +14,6 @@ from typing import Any
 from msgspec import Struct, field
 
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.results import Finding
@@ -101,13 +100,9 @@ class Trainer(Struct, frozen=True, kw_only=True):
     ignored: Callable[[Config], list[str]]
     # Traps of its settings that no error shows, as findings.
     traps: Callable[[Config], list[Finding]]
-    # What it logs of the correction.
-    # What `metrics` reads of the tokens besides the ratios and weights of the batch's rows.
-    quantities: Callable[[Correction], list[Quantity]]
+    # What it logs of the correction. What it asks of the tokens is found out by calling it once on
+    # made-up rows, so that no branch on their numbers may come before a question.
     metrics: Callable[[Batch, Correction], Metrics]
-    percentiles: bool = False  # it logs percentiles of token weights
-    reads_prompts: bool = False  # its numbers depend on the width of the padded prompts
-    reads_masked: bool = False  # its numbers count tokens of responses that the mask leaves out
     # What the weights of the loss are divided by; 1 without batch normalisation.
     normaliser: Callable[[Batch, Correction], float]
     update: UpdateRules
@@ -135,7 +130,6 @@ def generation(
     read: Callable[[Settings], Correction],
     metrics: Callable[[Batch, Correction], Metrics],
     update: UpdateRules,
-    quantities: Callable[[Correction], list[Quantity]] = lambda correction: [],
     normaliser: Callable[[Batch, Correction], float] = lambda batch, correction: 1.0,
     ignored: Callable[[Config], list[str]] = lambda settings: [],
     traps: Callable[[Config], list[Finding]] = lambda settings: [],
@@ -187,7 +181,6 @@ def generation(
         read=lambda values: read(Settings(table.settings, values)),
         ignored=lambda settings: [*_ignored(table, settings), *ignored(settings)],
         traps=lambda settings: [*_findings(rules, settings), *traps(settings)],
-        quantities=quantities,
         metrics=metrics,
         normaliser=normaliser,
         update=update,

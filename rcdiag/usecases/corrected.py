@@ -11,12 +11,19 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.corrections.actual import honest, needed
-from rcdiag.corrections.apply import Outcome, outcome, quantities_of
+from rcdiag.corrections.actual import honest
+from rcdiag.corrections.apply import Outcome, outcome
 from rcdiag.corrections.bounds import log_bounds
 from rcdiag.corrections.correction import Correction, in_float32
-from rcdiag.corrections.quantities import EveryLogProb, InFloat32, Quantity, under
-from rcdiag.corrections.sequences import Rows, rows_of
+from rcdiag.corrections.sequences import (
+    Asked,
+    NotAsked,
+    Questions,
+    Rows,
+    questions,
+    recording_rows,
+    rows_of,
+)
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.correction_health import correction_level
 from rcdiag.diagnosis.guides import worst
@@ -24,7 +31,7 @@ from rcdiag.results import CorrectionResult, Finding
 from rcdiag.statistics.accumulator import Step
 from rcdiag.statistics.merging import merge, merge_by_key
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.quantiles import bounded_sketches
+from rcdiag.statistics.quantiles import Sketch, bounded_sketches
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 
@@ -41,16 +48,14 @@ class CorrectionRows(Struct, frozen=True):
         cls,
         steps: Mapping[Step, PolicyPair],
         plan: Plan,
-        quantities: Sequence[Quantity],
+        asked: Questions,
         executor: Executor | None = None,
     ) -> CorrectionRows:
-        """Reduce the pair of every step; `quantities` are the `wanted_quantities` of the plan.
+        """Reduce the pair of every step to what a plan asks: `asked_by` tells what that is.
 
         With an executor the blocks of each pair are walked side by side.
         """
-        reduced = partial(
-            rows_of, quantities=quantities, keep_ratios=_keep_ratios(plan), dtype=plan.dtype
-        )
+        reduced = partial(rows_of, asked=asked, dtype=plan.dtype)
         side_by_side = map if executor is None else executor.map
         blocks = {step: side_by_side(reduced, pair.blocks) for step, pair in steps.items()}
         rows = {
@@ -70,10 +75,16 @@ class CorrectionRows(Struct, frozen=True):
 
 
 def _bounded(steps: Mapping[Step, Rows]) -> Mapping[Step, Rows]:
-    """Bound the rows of all steps: many single ratios give way to counts."""
-    kept = {step: rows.ratios for step, rows in steps.items() if rows.ratios is not None}
-    sketches = dict(zip(kept, bounded_sketches(list(kept.values())), strict=True))
-    return {step: replace(rows, ratios=sketches.get(step)) for step, rows in steps.items()}
+    """Bound the sketches of all steps together: many single values give way to counts."""
+    held = [(step, asked, one) for step in steps for asked, one in steps[step].sketches.items()]
+    if not held:
+        return steps
+    bounded: dict[Step, dict[Asked, Sketch]] = {step: {} for step in steps}
+    for (step, asked, _), sketch in zip(
+        held, bounded_sketches([one for *_, one in held]), strict=True
+    ):
+        bounded[step][asked] = sketch
+    return {step: rows.with_sketches(bounded[step]) for step, rows in steps.items()}
 
 
 def answerable(plan: Plan, dump: Table) -> Plan:
@@ -99,35 +110,11 @@ def answerable(plan: Plan, dump: Table) -> Plan:
     )
 
 
-def wanted_quantities(plan: Plan) -> list[Quantity]:
-    """List what all corrections of a plan together read of the tokens."""
-    quantities: dict[Quantity, None] = {}
-    for name, correction in plan.corrections.items():
-        if correction.needs_whole_batch:
-            quantities |= dict.fromkeys([EveryLogProb("behavior"), EveryLogProb("target")])
-        else:
-            quantities |= dict.fromkeys(_read_by(plan, name, correction))
-    return list(quantities)
-
-
-def _read_by(plan: Plan, name: str, correction: Correction) -> list[Quantity]:
-    """List what one correction, its metrics and its honest numbers read of the tokens."""
-    own = plan.trainer_of(name).quantities(correction)
-    read = dict.fromkeys([*own, *quantities_of(correction), *needed(correction)])
-    quantities = [under(correction.guard, quantity) for quantity in read]
-    if plan.dtype == np.float64 and correction.decides:
-        quantities += [
-            InFloat32(under(correction.guard, quantity))
-            for quantity in dict.fromkeys(quantities_of(in_float32(correction)))
-        ]
-    return quantities
-
-
-def _keep_ratios(plan: Plan) -> bool:
-    """Tell whether the trainer logs percentiles of token weights: then single ratios are kept."""
-    weightings = [correction.weighting for correction in plan.corrections.values()]
-    by_token = any(one is not None and one.level == "token" for one in weightings)
-    return any(trainer.percentiles for trainer in plan.trainers) and by_token
+def asked_by(plan: Plan) -> Questions:
+    """Find out what the results of a plan ask of the tokens, by computing them on made-up rows."""
+    rows = recording_rows(plan.dtype)
+    correction_results(plan, rows)
+    return questions(rows)
 
 
 def correction_results(
@@ -141,11 +128,15 @@ def correction_results(
     if not len(rows):
         return {}
     rows = replace(rows)  # what it computes when asked is not kept with the rows of a step
-    with np.errstate(all="ignore"):
-        return {
-            name: _result(plan, name, correction, rows, k_hats or {}, mismatch)
-            for name, correction in plan.corrections.items()
-        }
+    results = {}
+    for name, correction in plan.corrections.items():
+        try:
+            with np.errstate(all="ignore"):
+                results[name] = _result(plan, name, correction, rows, k_hats or {}, mismatch)
+        except NotAsked as error:
+            who = f"{plan.trainer_of(name).name} with preset {name}"
+            raise NotAsked(error.asked, who) from error
+    return results
 
 
 def _result(
@@ -157,7 +148,7 @@ def _result(
     mismatch: str | None,
 ) -> CorrectionResult:
     if correction.needs_whole_batch:
-        rows = rows.reduced_again(_read_by(plan, name, correction))
+        rows = rows.of_whole_batch()
     whole, trainer = rows, plan.trainer_of(name)
     rows = whole.under(correction.guard)
     left = outcome(rows, correction)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import TokenEffects, token_effects
 from rcdiag.corrections.arithmetic import Tokens
+from rcdiag.corrections.sequences import rows_of
 from rcdiag.results import (
     BinExamples,
     SequenceContext,
@@ -30,7 +31,6 @@ from rcdiag.table.table import Table
 from rcdiag.table.token_batch import sampled_tokens
 from rcdiag.table.trajectories import Trajectories
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.corrected import CorrectionRows, wanted_quantities
 from rcdiag.usecases.shown_tokens import gaps, masked_beside, shown_tokens
 
 # Token ids -> their text, one string each.
@@ -191,8 +191,7 @@ def _effects(
     if plan is None or not len(pair.lengths):
         return {}
     corrections = {name: one for name, one in plan.corrections.items() if not one.needs_whole_batch}
-    rows = CorrectionRows.of({None: pair}, plan, wanted_quantities(plan)).whole
-    tokens = Tokens.of(pair, plan.dtype)
+    rows, tokens = rows_of(pair, dtype=plan.dtype), Tokens.of(pair, plan.dtype)
     with np.errstate(all="ignore"):
         return {
             name: token_effects(one, tokens, rows).at(shown) for name, one in corrections.items()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.corrections.quantities import Quantity
+from rcdiag.corrections.sequences import Questions
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, with_premises, without_numbers
 from rcdiag.errors import RcdiagError, did_you_mean, setting
@@ -44,8 +44,8 @@ from rcdiag.usecases.case_of_table import CaseRows
 from rcdiag.usecases.corrected import (
     CorrectionRows,
     answerable,
+    asked_by,
     correction_results,
-    wanted_quantities,
 )
 from rcdiag.usecases.diagnosed import diagnosis_of_table, recorded_constants, rows_to_judge
 from rcdiag.usecases.passes import Walk, no_tokens, reads_here, states
@@ -203,22 +203,20 @@ class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
     """The pass that measures a pair of policies, and gathers what corrections need of it."""
 
     plan: Plan | None = None
+    asked: Questions = Questions()  # by the plan, of the tokens
     every_row: bool = False  # the state is also of rows that hold a log-prob that is no number
 
     def state_of(self, batches: Iterator[TokenBatch], executor: Executor) -> RowsState | None:
         """Return the state of the batches of one part."""
-        quantities = [] if self.plan is None else wanted_quantities(self.plan)
-        return merged(self._of(batch, quantities, executor) for batch in batches)
+        return merged(self._of(batch, executor) for batch in batches)
 
-    def _of(
-        self, batch: TokenBatch, quantities: Sequence[Quantity], executor: Executor
-    ) -> RowsState:
+    def _of(self, batch: TokenBatch, executor: Executor) -> RowsState:
         """Return the state of one batch."""
         pair = PolicyPair(batch, *self.policies)
         steps = pair.by_step()
         rows = None
         if self.plan is not None:
-            rows = CorrectionRows.of(steps, self.plan, quantities, executor)
+            rows = CorrectionRows.of(steps, self.plan, self.asked, executor)
         clean = pair if self.every_row else pair.take(rows_of_numbers(batch))
         state = None
         if len(clean.lengths):
@@ -238,12 +236,12 @@ def _read(
 
     The rows go into `case` too, where there is one.
     """
-    trainers = [] if plan is None else plan.trainers
+    asked = Questions() if plan is None else asked_by(plan)
     walk = PairWalk(
         policies=(behavior, target),
         plan=plan,
-        prompts=any(trainer.reads_prompts for trainer in trainers),
-        masked=any(trainer.reads_masked for trainer in trainers),
+        asked=asked,
+        masked=bool(asked.of_masked),
         origin=True,
     )
     read = merged(states(dump, walk, runner, case))

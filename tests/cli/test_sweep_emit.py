@@ -81,7 +81,6 @@ def scored(table) -> dict[str, CorrectionResult]:
     """What the corrections of the candidates themselves give, under the candidates' names."""
     any_trainer = replace(
         find_trainer("verl"),
-        quantities=lambda correction: [],
         metrics=lambda batch, correction: {},
     )
     names = sorted({candidate for _, candidate in CASES})

@@ -13,7 +13,7 @@ from rcdiag.statistics.pair import pair_of
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, plan_corrections
-from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
+from rcdiag.usecases.corrected import CorrectionRows, asked_by, correction_results
 from tests.builders import summed
 
 
@@ -88,7 +88,7 @@ def presets_of(trainer: str) -> Plan:
 
 def correction_rows(plan: Plan, batch: Padded, cuts: int = 1) -> CorrectionRows:
     """What corrections need of a batch: the sum over so many shards of its rows."""
-    expected = wanted_quantities(plan)
+    expected = asked_by(plan)
     pairs = [
         pair_of(trajectories_of(batch.rows(part)), "rollout", "old")
         for part in np.array_split(np.arange(len(batch)), cuts)

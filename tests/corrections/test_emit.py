@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from rcdiag.corrections.bounds import equivalent
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.quantities import K, LogRatio, Ratio
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers import TRAINERS, find_trainer
 from rcdiag.trainers.emit import emit, expresses, writers
@@ -38,7 +37,6 @@ GEO = Rejection("geometric", 1.001, 0.997)
 # Corrections without a trainer's reading and without its metrics.
 ANY = replace(
     find_trainer("verl"),
-    quantities=lambda correction: [LogRatio(), Ratio(), K("k1"), K("k2"), K("k3")],
     metrics=lambda batch, correction: {},
 )
 

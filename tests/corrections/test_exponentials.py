@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rcdiag.corrections.exponentials import exp, log
+from rcdiag.corrections.arithmetic import exp, log
 
 DRAW = np.random.default_rng(0)
 LOG_PROBS = (-(10.0 ** DRAW.uniform(-6, 1.2, 100_000))).astype(np.float32)

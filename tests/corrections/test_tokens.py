@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.corrections.apply import TokenEffects, outcome, quantities_of, token_effects
+from rcdiag.corrections.apply import TokenEffects, outcome, token_effects
 from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.quantities import K, LogRatio, Quantity
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.statistics.pair import pair_of
 from rcdiag.table.segments import segment_sum
@@ -78,7 +77,7 @@ def test_tokens_add_up_to_the_rows_of_any_correction(trainer, data, batch):
     correction = data.draw(corrections_of(trainer))
     pair = pair_of(trajectories_of(batch), "rollout", "old")
     with np.errstate(all="ignore"):
-        rows = rows_of(pair, [LogRatio(), *statistics(correction)], 0)
+        rows = rows_of(pair)
         result = token_effects(correction, tokens_of(batch), rows)
         expected = outcome(rows, correction)
     lengths = lengths_of(batch)
@@ -89,11 +88,6 @@ def test_tokens_add_up_to_the_rows_of_any_correction(trainer, data, batch):
     np.testing.assert_allclose(of_rows, expected.weights.sum, rtol=1e-12)
     in_loss = segment_sum(np.where(result.kept, result.weights, 0.0), lengths)
     np.testing.assert_allclose(in_loss, expected.kept_weights.sum, rtol=1e-12)
-
-
-def statistics(correction: Correction) -> list[Quantity]:
-    """What `outcome` and the bounds by sequence read."""
-    return [*quantities_of(correction), K("k1"), K("k2"), K("k3")]
 
 
 @pytest.mark.parametrize("trainer", ["verl-0.7.0", "verl-0.9"])
@@ -178,7 +172,7 @@ def test_bypass_clip_has_no_weights_and_bypass_gradient_has():
 def test_weights_stop_growing_at_a_log_ratio_of_20():
     weighting = Weighting("token", 1e30)
     batch = padded([[1000.0, -1000.0]])
-    rows = rows_of(pair_of(trajectories_of(batch), "rollout", "old"), [LogRatio()], 0)
+    rows = rows_of(pair_of(trajectories_of(batch), "rollout", "old"))
     result = token_effects(Correction(weighting), tokens_of(batch), rows)
     assert result.weights == pytest.approx(np.exp([20.0, -20.0]))
 
@@ -189,7 +183,7 @@ def test_a_nan_is_never_kept_by_a_bound():
     by_token = Correction(rejections=(Rejection("token", 2.0, 0.5),))
     pair = pair_of(trajectories_of(batch), "rollout", "old")
     with np.errstate(all="ignore"):
-        rows = rows_of(pair, [LogRatio(), *quantities_of(by_token)], 0)
+        rows = rows_of(pair)
         assert token_effects(by_token, tokens_of(batch), rows).kept.tolist() == [False, True, True]
         by_row = Correction(rejections=(Rejection("geometric", 2.0, 0.5),))
         assert token_effects(by_row, tokens_of(batch), rows).kept.tolist() == [False, False, True]

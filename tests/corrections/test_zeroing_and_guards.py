@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rcdiag.corrections.apply import outcome, quantities_of, token_effects
-from rcdiag.corrections.arithmetic import Tokens
+from rcdiag.corrections.apply import outcome, token_effects
+from rcdiag.corrections.arithmetic import Guard, Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.guard import Guard
-from rcdiag.corrections.quantities import under
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.token_batch import TokenBatch
@@ -42,9 +40,8 @@ def pair(rollout: Any = ROLLOUT, old: Any = OLD) -> PolicyPair:
 
 def applied(correction: Correction, of: PolicyPair) -> tuple[np.ndarray, np.ndarray, Any]:
     """Return weights and mask by token, and the sums that a pass keeps of them."""
-    needed = [under(correction.guard, one) for one in quantities_of(correction)]
     with np.errstate(all="ignore"):
-        rows = rows_of(of, list(dict.fromkeys(needed)), 0).under(correction.guard)
+        rows = rows_of(of).under(correction.guard)
         effects = token_effects(correction, Tokens.of(of), rows)
         return effects.weights, effects.kept, outcome(rows, correction)
 

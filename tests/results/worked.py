@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import plan_corrections
-from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
+from rcdiag.usecases.corrected import CorrectionRows, asked_by, correction_results
 from rcdiag.usecases.replay.after_step import after_step
 from rcdiag.usecases.replay.gradients import (
     Products,
@@ -43,7 +43,7 @@ def correction() -> dict[str, Any]:
     settings = {"rollout_is": "sequence", "rollout_is_threshold": 2.0, "rollout_rs": "token_k1"}
     settings |= {"rollout_rs_threshold": "0.6_1.6"}
     plan = plan_corrections(TRAINERS["verl-0.9"], {"it": settings})
-    rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
+    rows = CorrectionRows.of({None: toy_pair()}, plan, asked_by(plan)).whole
     result = correction_results(plan, rows)["it"]
     return named(result) | result.actual
 

@@ -23,7 +23,7 @@ from rcdiag.statistics.profiles import finished
 from rcdiag.statistics.quantiles import COARSE_BINS, Ordered, Sketch, coarse_counts
 from rcdiag.statistics.token_ids import worst_ids
 from rcdiag.table.token_batch import TokenBatch
-from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
+from rcdiag.usecases.corrected import CorrectionRows, asked_by, correction_results
 from tests.builders import make_pair
 from tests.corrections.builders import presets_of
 from tests.statistics.comparisons import assert_near, assert_same_values
@@ -83,7 +83,7 @@ def test_corrections_are_the_same_in_one_block_and_in_many(columns, size):
         pair = make_pair(**columns)
         with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as executor:
             patch.setattr(pair_module, "BLOCK", tokens)
-            reduced = CorrectionRows.of(pair.by_step(), plan, wanted_quantities(plan), executor)
+            reduced = CorrectionRows.of(pair.by_step(), plan, asked_by(plan), executor)
         results.append(correction_results(plan, reduced.whole))
     one, many = results
     assert_near(many, one, "corrections")

@@ -23,7 +23,7 @@ from rcdiag.statistics.pareto import UpperTail, k_hat
 from rcdiag.statistics.suite import SuiteState
 from rcdiag.statistics.totals import token_sums
 from rcdiag.usecases.compare.pairs import Comparison
-from rcdiag.usecases.corrected import CorrectionRows, wanted_quantities
+from rcdiag.usecases.corrected import CorrectionRows, asked_by
 from tests.builders import make_pair, make_state, metrics_of, mismatch, summed, values_of
 from tests.corrections.builders import presets_of
 from tests.statistics.comparisons import assert_same_values
@@ -108,7 +108,7 @@ def parts_of(pair: PolicyPair, executor: Executor) -> dict[str, Any]:
     return {
         "PairState": PairState.of(pair, executor),
         "Comparison": Comparison.of(pair.tokens, ("rollout", "old"), "rollout", executor),
-        "CorrectionRows": CorrectionRows.of(steps, plan, wanted_quantities(plan)),
+        "CorrectionRows": CorrectionRows.of(steps, plan, asked_by(plan)),
         "NonFinite": NonFinite.of(pair.tokens),
         "ClusterSums": cluster_sums(pair.tokens.cluster, token_sums(pair)),
     }

@@ -19,7 +19,7 @@ from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, plan_corrections
 from rcdiag.trainers.settings_document import Document
-from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
+from rcdiag.usecases.corrected import CorrectionRows, asked_by, correction_results
 from rcdiag.usecases.replay.preset import loss_of_preset
 from tests.trainers.checkout_batches import BATCHES, CURRENT, Batch
 from tests.trainers.differences import differing
@@ -65,7 +65,7 @@ def trajectories_of(batch: Batch) -> Trajectories:
 
 def result_of(plan: Plan, batch: Batch) -> CorrectionResult:
     pair = pair_of(trajectories_of(batch), "rollout", "old")
-    rows = CorrectionRows.of(pair.by_step(), plan, wanted_quantities(plan))
+    rows = CorrectionRows.of(pair.by_step(), plan, asked_by(plan))
     return correction_results(plan, rows.whole)["it"]
 
 

@@ -14,7 +14,7 @@ from rcdiag.trainers import TRAINERS, families, find_trainer, spoken_name
 from rcdiag.trainers.emit import on_sweep_page, writer_names, writers
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.trainers.toml_words import read_terms
-from rcdiag.usecases.corrected import CorrectionRows, wanted_quantities
+from rcdiag.usecases.corrected import CorrectionRows, asked_by
 from tests.two_rows import toy_pair
 
 PACKAGES = sorted({trainer.package for trainer in TRAINERS.values()})
@@ -73,7 +73,7 @@ def test_weights_are_divided_by_what_the_trainer_logs(name: str) -> None:
     trainer = TRAINERS[name]
     plan = plan_corrections(trainer, {"it": NORMALISED[trainer.family]})
     (correction,) = plan.corrections.values()
-    rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
+    rows = CorrectionRows.of({None: toy_pair()}, plan, asked_by(plan)).whole
     batch = Batch(rows)
     logged = trainer.metrics(batch, correction)[FACTOR[trainer.family]]
     if name == "slime":
@@ -87,7 +87,7 @@ def test_without_normalisation_the_divisor_is_one(name: str) -> None:
     trainer = TRAINERS[name]
     off = {"tis_batch_normalize": False} if name == "slime" else {}
     plan = plan_corrections(trainer, {"it": off})
-    rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
+    rows = CorrectionRows.of({None: toy_pair()}, plan, asked_by(plan)).whole
     assert trainer.normaliser(Batch(rows), plan.corrections["it"]) == 1.0
 
 

@@ -12,7 +12,7 @@ from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.token_batch import sampled_tokens
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import plan_corrections
-from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
+from rcdiag.usecases.corrected import CorrectionRows, asked_by, correction_results
 from tests.builders import summed
 from tests.trainers.answers import FOLDER, Corrected, read_answers
 from tests.trainers.batches import BATCHES
@@ -25,8 +25,8 @@ def result_of(trainer: str, case: Corrected, cuts: int) -> CorrectionResult:
     """The correction of a stored case, its rows read in so many shards."""
     plan = plan_corrections(TRAINERS[trainer], {"it": case.settings}, case.arithmetic)
     batch = BATCHES[case.batch]
-    wanted = wanted_quantities(plan)
-    masked = TRAINERS[trainer].reads_masked
+    wanted = asked_by(plan)
+    masked = bool(wanted.of_masked)
     shards = []
     for part in np.array_split(np.arange(len(batch.mask)), cuts):
         rows = batch.trajectories(slice(part[0], part[-1] + 1))

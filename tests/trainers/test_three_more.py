@@ -246,7 +246,7 @@ def test_weights_that_the_loss_makes(preset: str, expected: list[float]) -> None
     pair = replace(pair, tokens=replace(pair.tokens, advantage=np.array([1.0, -1.0])))
     trainer = TRAINERS["skyrl-0.4"]
     correction = trainer.read({**trainer.settings, **trainer.presets[preset]})
-    rows = rows_of(pair, [], 1).under(correction.guard)
+    rows = rows_of(pair, empty=1).under(correction.guard)
     effects = token_effects(correction, Tokens.of(pair), rows)
     assert correction.weights_in_loss
     assert effects.weights == pytest.approx(np.asarray(expected))

@@ -13,7 +13,7 @@ from rcdiag.losses.evaluate import LossResult
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.trainers.verl.correction import OPTIONS
-from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
+from rcdiag.usecases.corrected import CorrectionRows, asked_by, correction_results
 from tests.losses.rules import default_settings, evaluate
 from tests.two_rows import BEHAVIOR as ROLLOUT
 from tests.two_rows import LOG_RATIOS as BY_ROW
@@ -70,7 +70,7 @@ def logged(trainer: str) -> dict[str, float]:
     """All that a trainer logs on the toy, each key under the first settings that log it."""
     configs = {str(number): config for number, config in enumerate(_settings(trainer))}
     plan = plan_corrections(TRAINERS[trainer], configs)
-    rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
+    rows = CorrectionRows.of({None: toy_pair()}, plan, asked_by(plan)).whole
     outcome: dict[str, float] = {}
     for name, result in reversed(correction_results(plan, rows).items()):
         assert name in configs

@@ -8,7 +8,7 @@ from typing import Any
 from rcdiag.results import Finding
 from rcdiag.trainers.areal.correction import BLOCK, facts, read
 from rcdiag.trainers.areal.losses import UPDATE
-from rcdiag.trainers.areal.metrics import metrics, quantities
+from rcdiag.trainers.areal.metrics import metrics
 from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.trainer import Config, Refused, generation
 
@@ -88,7 +88,6 @@ GENERATIONS = (
         read=read,
         complete=complete,
         facts=facts,
-        quantities=quantities,
         metrics=metrics,
         update=UPDATE,
     ),

@@ -9,11 +9,9 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from rcdiag.corrections.arithmetic import Array, Tokens
+from rcdiag.corrections.arithmetic import Array, Guard, Tokens, exp
 from rcdiag.corrections.bounds import Window, log_of, windows_of
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.exponentials import exp
-from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.statistics import STATISTICS, Statistic
 from rcdiag.trainers.settings_table import NotComputed, Refused, Settings
 from rcdiag.trainers.writing import Facts

@@ -6,18 +6,14 @@ areal/utils/functional/functional.py and areal/utils/stats_tracker.py.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import applied_weights, bounded_quantity, raw_weights
+from rcdiag.corrections.apply import applied_weights, bounded_weight, raw_weights
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
-from rcdiag.corrections.quantities import SUM, Quantity, Reduction, Within
-from rcdiag.corrections.reduced import Column
-from rcdiag.corrections.rejections import tokens_kept
+from rcdiag.corrections.quantities import Quantity, both, quantity, stays
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]
@@ -25,52 +21,16 @@ PREFIX = "ppo_actor/update/"
 M2PO = "token_tail_second_moment"
 
 
-class Change(Struct, frozen=True):
-    """The log-ratio as it is logged: no number stays what it is, nats."""
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        return tokens.log_ratio if tokens.guard.before_sums else tokens.raw_log_ratio
+@quantity
+def change(tokens: Tokens) -> Array:
+    """Return the log-ratio as it is logged: no number stays what it is, nats."""
+    return tokens.log_ratio if tokens.guard.before_sums else tokens.raw_log_ratio
 
 
-class One(Struct, frozen=True):
-    """1 at every token."""
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        return np.ones(len(tokens.raw_log_ratio))
-
-
-class Weighed(Struct, frozen=True):
-    """`quantity` at tokens that are kept and whose `weight` is above 0, elsewhere a constant."""
-
-    over: tuple[Rejection, ...]
-    weight: Quantity | None  # None: that of the sequence, which is not looked at
-    quantity: Quantity
-    elsewhere: float = 0.0
-
-    keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "max", "min")
-
-    def of(self, tokens: Tokens) -> Array:
-        counted = tokens_kept(tokens, self.over)
-        if self.weight is not None:
-            counted = counted & (self.weight.of(tokens) > 0)
-        return np.where(counted, self.quantity.of(tokens), self.elsewhere)
-
-
-class Moved(Struct, frozen=True):
-    """1 at tokens that `over` leaves and whose weight the bounds change."""
-
-    over: tuple[Rejection, ...]
-    weight: Quantity
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        moved = self.weight.of(tokens) != tokens.ratio
-        return (moved & tokens_kept(tokens, self.over)).astype(np.float64)
+@quantity
+def moved(tokens: Tokens, weights: Array) -> NDArray[np.bool_]:
+    """Return 1 at tokens whose weight the bounds change."""
+    return weights != tokens.ratio
 
 
 class Numbers(Struct, frozen=True):
@@ -87,27 +47,28 @@ class Numbers(Struct, frozen=True):
     @property
     def valid(self) -> float:
         """Count the tokens that M2PO leaves."""
-        return float(self.batch.rows.columns[Within(self.first)].sum.sum())
+        return float(self.batch.rows.sum(stays(self.first)).sum())
 
     @property
     def kept(self) -> float:
-        return float(self.batch.rows.columns[Within(self.correction.rejections)].sum.sum())
+        return float(self.batch.rows.sum(stays(self.correction.rejections)).sum())
 
-    def column(self, quantity: Quantity, elsewhere: float = 0.0) -> Column:
-        """Return a quantity at the tokens that are counted."""
-        over, weight = self.correction.rejections, _token_weight(self.correction)
-        return self.batch.rows.columns[Weighed(over, weight, quantity, elsewhere)]
+    @property
+    def is_counted(self) -> Quantity:
+        """Return 1 at tokens that are kept and whose own weight is above 0."""
+        kept, weight = stays(self.correction.rejections), _token_weight(self.correction)
+        return kept if weight is None else both(kept, weight > 0)
 
     @property
     def row_weights(self) -> NDArray[np.float64]:
         """Return the weight of each sequence, where its tokens share one, [sequences]."""
         assert self.correction.weighting is not None
-        return applied_weights(self.batch.rows, self.correction.weighting).max
+        return self.batch.rows.max(applied_weights(self.batch.rows, self.correction.weighting))
 
     @property
     def counted(self) -> NDArray[np.float64]:
         """Count the tokens of each sequence that are kept and have a weight above 0."""
-        counts = self.column(One()).sum
+        counts = self.batch.rows.sum(self.is_counted)
         if _token_weight(self.correction) is None:
             counts = np.where(self.row_weights > 0, counts, 0.0)
         return counts
@@ -123,12 +84,15 @@ class Numbers(Struct, frozen=True):
 
     def of_changes(self) -> Metrics:
         """Return mean and extremes of the log-ratios."""
-        return self._of_tokens("behave_approx_kl", Change(), self.counted)
+        return self._of_tokens("behave_approx_kl", change, self.counted)
 
-    def _of_tokens(self, name: str, quantity: Quantity, counts: NDArray) -> Metrics:
-        some = counts > 0
-        total = self.column(quantity).sum[some].sum()
-        least, most = self.column(quantity, np.inf).min, self.column(quantity, -np.inf).max
+    def _of_tokens(self, name: str, values: Quantity, counts: NDArray) -> Metrics:
+        some, rows, flags = counts > 0, self.batch.rows, self.is_counted
+        total = rows.sum(values.where(flags))[some].sum()
+        least, most = (
+            rows.min(values.where(flags, np.inf)),
+            rows.max(values.where(flags, -np.inf)),
+        )
         return _three(name, total, counts.sum(), least[some], most[some])
 
     def filtered(self) -> float:
@@ -139,11 +103,11 @@ class Numbers(Struct, frozen=True):
             return (self.valid - self.kept) / max(self.valid, 1.0)
         weight = _token_weight(self.correction)
         if weight is not None:
-            moved = rows.columns[Moved(self.first, weight)].sum.sum()
+            count = rows.sum(both(moved(weight), stays(self.first))).sum()
         else:
-            changed = self.row_weights != raw_weights(rows, weighting).max
-            moved = rows.columns[Within(self.first)].sum[changed].sum()
-        return float(moved) / max(self.valid, 1.0)
+            changed = self.row_weights != rows.max(raw_weights(rows, weighting))
+            count = rows.sum(stays(self.first))[changed].sum()
+        return float(count) / max(self.valid, 1.0)
 
 
 def _three(name: str, total: float, count: float, least: NDArray, most: NDArray) -> Metrics:
@@ -164,24 +128,7 @@ def _token_weight(correction: Correction) -> Quantity | None:
     weighting = correction.weighting
     if weighting is None or not weighting.by_token:
         return None
-    return bounded_quantity(weighting)
-
-
-def quantities(correction: Correction) -> list[Quantity]:
-    """Return the quantities of tokens that `metrics` reads."""
-    first = _first(correction)
-    needed: list[Quantity] = [Within(first)]
-    if correction.weighting is None:
-        return needed
-    over, weight = correction.rejections, _token_weight(correction)
-    read: list[Quantity] = [Change(), *([] if weight is None else [weight])]
-    needed += [Within(over), Weighed(over, weight, One())]
-    needed += [
-        Weighed(over, weight, quantity, elsewhere)
-        for quantity in read
-        for elsewhere in (0.0, np.inf, -np.inf)
-    ]
-    return [*needed, *([] if weight is None else [Moved(first, weight)])]
+    return bounded_weight(weighting)
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:

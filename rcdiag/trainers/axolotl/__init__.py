@@ -11,7 +11,7 @@ from rcdiag.trainers.axolotl.losses import UPDATE
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.settings_table import read_tables
 from rcdiag.trainers.trainer import Config, generation
-from rcdiag.trainers.trl.metrics import metrics_of_responses, quantities
+from rcdiag.trainers.trl.metrics import metrics_of_responses
 
 __all__ = ["GENERATIONS"]
 
@@ -71,9 +71,7 @@ GENERATIONS = (
         complete=complete,
         file_findings=runs_trl,
         facts=facts,
-        quantities=quantities,
         metrics=metrics_of_responses,
-        reads_masked=True,
         update=UPDATE,
     ),
 )

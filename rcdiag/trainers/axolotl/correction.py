@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from rcdiag.corrections.arithmetic import Guard
 from rcdiag.corrections.correction import Correction, Weighting
-from rcdiag.corrections.guard import Guard
 from rcdiag.results import Finding
 from rcdiag.trainers.settings_table import Config, Settings
 from rcdiag.trainers.trl.correction import off_policy_mask

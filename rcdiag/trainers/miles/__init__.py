@@ -6,7 +6,7 @@ from functools import partial
 
 from rcdiag.results import Finding
 from rcdiag.trainers.miles.losses import UPDATE
-from rcdiag.trainers.miles.metrics import metrics, quantities
+from rcdiag.trainers.miles.metrics import metrics
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.slime import with_opsm
 from rcdiag.trainers.slime.correction import HELPER, Functions, facts
@@ -58,7 +58,6 @@ GENERATIONS = (
         },
         read=FUNCTIONS.read,
         ignored=FUNCTIONS.ignored,
-        quantities=quantities,
         metrics=metrics,
         normaliser=normaliser,
         update=UPDATE,

@@ -7,62 +7,45 @@ corrections.py and math_utils.py.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
-from msgspec import Struct
 
-from rcdiag.corrections.apply import kept_quantity, outcome
+from rcdiag.corrections.apply import outcome, stays_by_token
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import SUM, Quantity, Reduction
+from rcdiag.corrections.quantities import quantity
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.trainers.slime.correction import logged_of
 from rcdiag.trainers.slime.metrics import (
     Mean,
     Metrics,
     helper_metrics,
-    helper_quantities,
     mean_of,
     ratio_metrics,
-    ratio_quantities,
 )
 
 
-class FiniteDistance(Struct, frozen=True):
-    """|old - rollout| log-prob, nats; 0 where that is no finite number."""
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        values = np.abs(tokens.raw_log_ratio)
-        return np.where(np.isfinite(values), values, 0.0)
+@quantity
+def finite_distance(tokens: Tokens) -> Array:
+    """Return |old - rollout| log-prob, nats; 0 where that is no finite number."""
+    values = np.abs(tokens.raw_log_ratio)
+    return np.where(np.isfinite(values), values, 0.0)
 
 
-class LowVarianceKL(Struct, frozen=True):
-    """ratio - log_ratio - 1, nats, at most 10; the log-ratio is 0 for NaN, and within +-20."""
+@quantity
+def low_variance_kl(tokens: Tokens) -> Array:
+    """Return ratio - log_ratio - 1, nats, at most 10.
 
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
+    The log-ratio is 0 for NaN, and within +-20.
+    """
+    raw = tokens.raw_log_ratio
+    held = np.clip(np.where(np.isnan(raw), 0.0, raw), -20.0, 20.0)
+    return np.minimum(np.expm1(held) - held, 10.0)
 
-    def of(self, tokens: Tokens) -> Array:
-        raw = tokens.raw_log_ratio
-        held = np.clip(np.where(np.isnan(raw), 0.0, raw), -20.0, 20.0)
-        return np.minimum(np.expm1(held) - held, 10.0)
 
-
-_OF_POLICIES: dict[str, Quantity] = {
-    "train_rollout_logprob_abs_diff": FiniteDistance(),
-    "train_rollout_kl": LowVarianceKL(),
+_OF_POLICIES = {
+    "train_rollout_logprob_abs_diff": finite_distance,
+    "train_rollout_kl": low_variance_kl,
 }
-
-
-def quantities(correction: Correction) -> list[Quantity]:
-    """Return the quantities of tokens that `metrics` reads."""
-    function, _ = logged_of(correction)
-    needed = [kept_quantity(correction.rejections, one) or one for one in _OF_POLICIES.values()]
-    if function == "helper":
-        return [*needed, *helper_quantities(correction)]
-    return needed if function == "none" else [*needed, *ratio_quantities(correction)]
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
@@ -80,8 +63,9 @@ def _of_policies(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
     if correction.mode == "bypass":
         return dict.fromkeys(_OF_POLICIES, 0.0)
     rows, kept = batch.rows, outcome(batch.rows, correction).kept
+    by_token = stays_by_token(correction.rejections)
     sums = {
-        name: rows.columns[kept_quantity(correction.rejections, one) or one].sum
+        name: rows.sum(one if by_token is None else one.where(by_token))
         for name, one in _OF_POLICIES.items()
     }
     return {

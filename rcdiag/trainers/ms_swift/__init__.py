@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from rcdiag.trainers.loss_choice import LossChoice, value
 from rcdiag.trainers.ms_swift.correction import facts, read
 from rcdiag.trainers.ms_swift.losses import UPDATE
-from rcdiag.trainers.ms_swift.metrics import metrics, quantities
+from rcdiag.trainers.ms_swift.metrics import metrics
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import generation
 
@@ -40,7 +40,6 @@ GENERATIONS = (
         read=read,
         loss=of_null_and_bnpo,
         facts=facts,
-        quantities=quantities,
         metrics=metrics,
         update=UPDATE,
     ),

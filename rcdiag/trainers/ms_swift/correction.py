@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from rcdiag.corrections.arithmetic import Guard
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.guard import Guard
 from rcdiag.trainers.ms_swift.metrics import LOGS
 from rcdiag.trainers.settings_table import Settings
 from rcdiag.trainers.writing import Facts

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from rcdiag.trainers.loss_choice import LossChoice, value
 from rcdiag.trainers.nemo_rl.correction import read
 from rcdiag.trainers.nemo_rl.losses import UPDATE
-from rcdiag.trainers.nemo_rl.metrics import metrics, quantities
+from rcdiag.trainers.nemo_rl.metrics import metrics
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Config, generation
 
@@ -62,7 +62,6 @@ GENERATIONS = (
         presets=_PRESETS,
         read=read,
         loss=by_switches,
-        quantities=quantities,
         metrics=metrics,
         update=UPDATE,
     ),

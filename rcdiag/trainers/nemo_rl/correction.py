@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.corrections.arithmetic import Array, Tokens
+from rcdiag.corrections.arithmetic import Array, Guard, Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.statistics import STATISTICS, Statistic
 from rcdiag.trainers.settings_table import Refused, Settings
 

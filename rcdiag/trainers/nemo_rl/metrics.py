@@ -6,27 +6,14 @@ nemo_rl/algorithms/utils.py (`calculate_kl`, `masked_mean`) and nemo_rl/algorith
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import ratio, weight_quantity
-from rcdiag.corrections.arithmetic import Array, Tokens
-from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.exponentials import exp, log
-from rcdiag.corrections.quantities import (
-    SUM,
-    K,
-    LogRatio,
-    Quantity,
-    Ratio,
-    Reduction,
-    Within,
-    bounded,
-)
-from rcdiag.corrections.rejections import tokens_kept
+from rcdiag.corrections.apply import ratio, token_weight
+from rcdiag.corrections.arithmetic import Array, Tokens, exp, log
+from rcdiag.corrections.correction import Correction, Weighting
+from rcdiag.corrections.quantities import RATIO, Quantity, bounded, named, quantity, stays
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.trainers.nemo_rl.correction import EPSILON
 
@@ -34,17 +21,19 @@ Metrics = dict[str, float]
 PREFIX = "train/"
 
 
-class KL(Struct, frozen=True):
-    """The KL of `reference_policy_kl_type` from the sampler to the trainer, or turned, nats."""
+ERROR = named("error_factor")  # exp(|log_ratio|)
 
-    kind: str  # k1, k2, k3
-    turned: bool = False
 
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
+@quantity
+def gen_kl(tokens: Tokens, kind: str) -> Array:
+    """Return the KL of `reference_policy_kl_type` from the sampler to the trainer, nats."""
+    return _k(kind, tokens.raw_log_ratio)
 
-    def of(self, tokens: Tokens) -> Array:
-        logs = -tokens.raw_log_ratio if self.turned else tokens.raw_log_ratio
-        return _k(self.kind, logs)
+
+@quantity
+def policy_kl(tokens: Tokens, kind: str) -> Array:
+    """Return the same KL from the trainer to the sampler, nats."""
+    return _k(kind, -tokens.raw_log_ratio)
 
 
 def _k(kind: str, logs: Array) -> Array:
@@ -58,40 +47,25 @@ def _k(kind: str, logs: Array) -> Array:
     return exp(logs) - logs.dtype.type(1.0) - logs
 
 
-class JensenShannon(Struct, frozen=True):
-    """Mean of the k3 of both policies to their mixture, nats."""
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        half = tokens.target.dtype.type(0.5)
-        mixture = log(half * exp(tokens.target) + half * exp(tokens.behavior))
-        of_target, of_behavior = tokens.target - mixture, tokens.behavior - mixture
-        return half * _k("k3", of_target) + half * _k("k3", of_behavior)
+@quantity
+def jensen_shannon(tokens: Tokens) -> Array:
+    """Return the mean of the k3 of both policies to their mixture, nats."""
+    half = tokens.target.dtype.type(0.5)
+    mixture = log(half * exp(tokens.target) + half * exp(tokens.behavior))
+    of_target, of_behavior = tokens.target - mixture, tokens.behavior - mixture
+    return half * _k("k3", of_target) + half * _k("k3", of_behavior)
 
 
-class Times(Struct, frozen=True):
-    """A quantity times 1 where a filter leaves the token and 0 elsewhere: NaN stays NaN."""
-
-    over: tuple[Rejection, ...]
-    quantity: Quantity
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        return self.quantity.of(tokens) * tokens_kept(tokens, self.over)
+@quantity
+def times(tokens: Tokens, values: Array, flags: NDArray[np.bool_]) -> Array:
+    """Return values times 1 where a filter leaves the token and 0 elsewhere: NaN stays NaN."""
+    return values * flags
 
 
-class OutOfBounds(Struct, frozen=True):
-    """1 at tokens whose ratio, no number being 0, is outside [lower, upper]."""
-
-    lower: float
-    upper: float
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        return ((tokens.ratio < self.lower) | (tokens.ratio > self.upper)).astype(np.float64)
+@quantity
+def out_of_bounds(tokens: Tokens, lower: float, upper: float) -> Array:
+    """Return 1 at tokens whose ratio, no number being 0, is outside [lower, upper]."""
+    return ((tokens.ratio < lower) | (tokens.ratio > upper)).astype(np.float64)
 
 
 def _by_sequence(correction: Correction) -> bool:
@@ -110,21 +84,7 @@ def _bounds(correction: Correction) -> tuple[float, float] | None:
 
 def _weight(correction: Correction) -> Quantity:
     """Return the weight of tokens; the ratio where the correction is off."""
-    return Ratio() if correction.weighting is None else weight_quantity(correction)
-
-
-def quantities(correction: Correction) -> list[Quantity]:
-    """Return the quantities of tokens that `metrics` reads."""
-    over, kl = correction.rejections, correction.logging[:2]
-    of_tokens: list[Quantity] = [K("error_factor"), KL(kl), KL(kl, turned=True), JensenShannon()]
-    bounds = _bounds(correction)
-    if not _by_sequence(correction):
-        of_tokens.append(_weight(correction))
-        of_tokens += [] if bounds is None else [OutOfBounds(*bounds)]
-    own = [Times(over, quantity) for quantity in of_tokens]
-    if correction.zeroing:
-        own.append(Times(over, Within(correction.zeroing)))
-    return [*own, K("error_factor"), LogRatio(), Within(over)]
+    return RATIO if correction.weighting is None else token_weight(correction)
 
 
 class Kept(Struct, frozen=True):
@@ -137,7 +97,7 @@ class Kept(Struct, frozen=True):
     def errors(self) -> NDArray[np.float64]:
         """Return the mean of exp(|log_ratio|) of each row that has a token, [rows]."""
         rows = self.batch.rows
-        return rows.columns[K("error_factor")].sum / rows.lengths
+        return rows.sum(ERROR) / rows.lengths
 
     @property
     def stays(self) -> NDArray[np.bool_]:
@@ -159,10 +119,13 @@ class Kept(Struct, frozen=True):
         """Add 1e-8 to a count; in float32 that changes a count of 0 alone."""
         return count + self.batch.rows.epsilon or EPSILON
 
-    def mean(self, quantity: Quantity) -> float:
+    def mean(self, of: Quantity) -> float:
         """Return the mean over kept tokens."""
-        column = self.batch.rows.columns[Times(self.correction.rejections, quantity)]
-        return float(column.sum.sum() / self.tokens)
+        return float(self.batch.rows.sum(self.filtered(of)).sum() / self.tokens)
+
+    def filtered(self, of: Quantity) -> Quantity:
+        """Return a quantity of tokens, 0 where the filter drops the row."""
+        return times(of, stays(self.correction.rejections))
 
     def row_mean(self, values: NDArray, of_empty: float) -> float:
         """Return the mean over kept rows; those without a token have `of_empty`."""
@@ -174,10 +137,10 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
     """Return all logged numbers under their keys."""
     kept, kl = Kept(batch, correction), correction.logging[:2]
     logged = {
-        "token_mult_prob_error": kept.mean(K("error_factor")),
-        "gen_kl_error": kept.mean(KL(kl)),
-        "policy_kl_error": kept.mean(KL(kl, turned=True)),
-        "js_divergence_error": kept.mean(JensenShannon()),
+        "token_mult_prob_error": kept.mean(ERROR),
+        "gen_kl_error": kept.mean(gen_kl(kl)),
+        "policy_kl_error": kept.mean(policy_kl(kl)),
+        "js_divergence_error": kept.mean(jensen_shannon),
     }
     logged |= _of_sequence_weights(kept) if _by_sequence(correction) else _of_token_weights(kept)
     return {PREFIX + name: value for name, value in (logged | _errors(kept)).items()}
@@ -188,12 +151,12 @@ def _of_token_weights(kept: Kept) -> Metrics:
     logged = {"sampling_importance_ratio": kept.mean(_weight(correction))}
     bounds = _bounds(correction)
     if correction.zeroing:
-        stays = kept.batch.rows.columns[Times(correction.rejections, Within(correction.zeroing))]
-        outside = (stays.sum == 0).astype(np.float64)
+        left = kept.batch.rows.sum(kept.filtered(stays(correction.zeroing)))
+        outside = (left == 0).astype(np.float64)
         lower, upper = bounds or (0.0, np.inf)
         logged["is_oob_ratio"] = kept.row_mean(outside, float(not lower <= 1.0 <= upper))
     elif bounds is not None:
-        logged["is_oob_ratio"] = kept.mean(OutOfBounds(*bounds))
+        logged["is_oob_ratio"] = kept.mean(out_of_bounds(*bounds))
     return logged
 
 

@@ -8,7 +8,7 @@ from rcdiag.results import Finding
 from rcdiag.trainers.loss_choice import LossChoice, number, value
 from rcdiag.trainers.open_instruct.correction import SWITCHES, facts, read
 from rcdiag.trainers.open_instruct.losses import UPDATE
-from rcdiag.trainers.open_instruct.metrics import metrics, quantities
+from rcdiag.trainers.open_instruct.metrics import metrics
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Config, generation
 
@@ -46,7 +46,6 @@ GENERATIONS = (
         complete=turned_off,
         loss=denominator,
         facts=facts,
-        quantities=quantities,
         metrics=metrics,
         update=UPDATE,
     ),

@@ -7,64 +7,35 @@ e6c3044a, open_instruct/grpo_utils.py (`compute_vllm_local_debug_metrics`,
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
-from msgspec import Struct
+from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import outcome, raw_weights
-from rcdiag.corrections.arithmetic import Array, Tokens
+from rcdiag.corrections.arithmetic import Array, Tokens, exp
 from rcdiag.corrections.correction import Correction, Weighting
-from rcdiag.corrections.exponentials import exp
-from rcdiag.corrections.quantities import SUM, Quantity, Ratio, Reduction, Within, bounded
+from rcdiag.corrections.quantities import RATIO, bounded, quantity, stays
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]
 _RHO = ("drop_frac", "drop_low_frac", "drop_high_frac", "weight", "clipfrac")
 
 
-class LogProbDistance(Struct, frozen=True):
-    """|old - rollout| log-prob, before any clamp, nats."""
-
-    keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "squares", "max")
-
-    def of(self, tokens: Tokens) -> Array:
-        return np.abs(tokens.target - tokens.behavior)
+@quantity
+def log_prob_distance(tokens: Tokens) -> Array:
+    """Return |old - rollout| log-prob, before any clamp, nats."""
+    return np.abs(tokens.target - tokens.behavior)
 
 
-class WeighedDifference(Struct, frozen=True):
-    """exp(rollout) (rollout - old), which open-instruct calls a reverse KL, nats."""
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        return exp(tokens.behavior) * (tokens.behavior - tokens.target)
+@quantity
+def weighed_difference(tokens: Tokens) -> Array:
+    """Return exp(rollout) (rollout - old), which open-instruct calls a reverse KL, nats."""
+    return exp(tokens.behavior) * (tokens.behavior - tokens.target)
 
 
-class Clamped(Struct, frozen=True):
-    """1 where a clamp to [lower, upper] changes the ratio."""
-
-    lower: float
-    upper: float
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        changed = tokens.ratio != bounded(tokens.ratio, self.lower, self.upper, "clip")
-        return changed.astype(np.float64)
-
-
-def _clamped(weighting: Weighting) -> Clamped:
-    return Clamped(weighting.lower_or_reciprocal, weighting.upper)
-
-
-def quantities(correction: Correction) -> list[Quantity]:
-    """Return the quantities of tokens that `metrics` reads."""
-    needed: list[Quantity] = [LogProbDistance(), WeighedDifference()]
-    if correction.weighting is not None:
-        needed += [Ratio(), _clamped(correction.weighting), Within(correction.zeroing)]
-        needed += [Within((test,)) for test in correction.zeroing]
-    return needed
+@quantity
+def differs(tokens: Tokens, values: Array, others: Array) -> NDArray[np.bool_]:
+    """Return 1 where two numbers differ; a NaN does from everything."""
+    return values != others
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
@@ -77,16 +48,15 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 def _distances(batch: Batch) -> Metrics:
     rows, count = batch.rows, batch.rows.tokens
-    distance = rows.columns[LogProbDistance()]
-    mean = distance.sum.sum() / count
-    spread = max(distance.squares.sum() - count * mean**2, 0.0)
+    mean = rows.sum(log_prob_distance).sum() / count
+    spread = max(rows.squares(log_prob_distance).sum() - count * mean**2, 0.0)
     return {
         "debug/vllm_vs_local_logprob_diff_mean": float(mean),
-        "debug/vllm_vs_local_logprob_diff_max": float(distance.max.max()),
+        "debug/vllm_vs_local_logprob_diff_max": float(rows.max(log_prob_distance).max()),
         "debug/vllm_vs_local_logprob_diff_std": (
             float(np.sqrt(spread / (count - 1))) if count > 1 else 0.0
         ),
-        "debug/vllm_local_reverse_kl": float(rows.columns[WeighedDifference()].sum.sum() / count),
+        "debug/vllm_local_reverse_kl": float(rows.sum(weighed_difference).sum() / count),
     }
 
 
@@ -94,20 +64,18 @@ def _rho(batch: Batch, correction: Correction, weighting: Weighting) -> Metrics:
     rows, count = batch.rows, batch.rows.tokens
     weights = outcome(rows, correction).weights
     assert weights is not None
+    low, high = weighting.lower_or_reciprocal, weighting.upper
     if weighting.by_token:
-        clipped = rows.columns[_clamped(weighting)].sum.sum()
+        clipped = rows.sum(differs(RATIO, RATIO.clip(low, high))).sum()
     else:
-        ratios = raw_weights(rows, weighting).max
-        low, high = weighting.lower_or_reciprocal, weighting.upper
+        ratios = rows.max(raw_weights(rows, weighting))
         clipped = rows.lengths[ratios != bounded(ratios, low, high, "clip")].sum()
     dropped = {
-        "low" if test.lower is not None else "high": count - rows.columns[Within((test,))].sum.sum()
+        "low" if test.lower is not None else "high": count - rows.sum(stays((test,))).sum()
         for test in correction.zeroing
     }
     return {
-        "val/rho_drop_frac": float(
-            1.0 - rows.columns[Within(correction.zeroing)].sum.sum() / count
-        ),
+        "val/rho_drop_frac": float(1.0 - rows.sum(stays(correction.zeroing)).sum() / count),
         "val/rho_drop_low_frac": float(dropped.get("low", 0.0) / count),
         "val/rho_drop_high_frac": float(dropped.get("high", 0.0) / count),
         "val/rho_weight": float(weights.sum.sum() / count),

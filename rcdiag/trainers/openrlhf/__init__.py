@@ -10,7 +10,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.trainers.loss_choice import LossChoice, number, value
 from rcdiag.trainers.openrlhf.correction import by_gate, by_type, facts, traps
 from rcdiag.trainers.openrlhf.losses import UPDATE
-from rcdiag.trainers.openrlhf.metrics import metrics_of_gates, metrics_of_types, quantities
+from rcdiag.trainers.openrlhf.metrics import metrics_of_gates, metrics_of_types
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import generation
 
@@ -40,7 +40,6 @@ _BOTH: dict[str, Any] = {
     "traps": traps,
     "facts": facts,
     "loss": clip_range,
-    "quantities": quantities,
     "update": UPDATE,
 }
 GENERATIONS = (

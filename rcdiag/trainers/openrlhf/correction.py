@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from rcdiag.corrections.arithmetic import Guard
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.guard import Guard
 from rcdiag.results import Finding
 from rcdiag.trainers.settings_table import Config, Refused, Settings
 from rcdiag.trainers.settings_text import ABOVE_ALL, rounded

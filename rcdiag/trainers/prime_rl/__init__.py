@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rcdiag.trainers.prime_rl.correction import facts, read
 from rcdiag.trainers.prime_rl.losses import UPDATE
-from rcdiag.trainers.prime_rl.metrics import metrics, quantities
+from rcdiag.trainers.prime_rl.metrics import metrics
 from rcdiag.trainers.trainer import generation
 
 __all__ = ["GENERATIONS"]
@@ -19,7 +19,6 @@ GENERATIONS = (
         read=read,
         rejects_by=("token_rise", "token_fall", "token_tv"),
         facts=facts,
-        quantities=quantities,
         metrics=metrics,
         update=UPDATE,
     ),

@@ -6,56 +6,24 @@ and `_safe_mean`), train.py, and `Tensors` in src/prime_rl/trainer/utils.py.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.corrections.arithmetic import Array, Tokens
+from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction, Rejection
-from rcdiag.corrections.quantities import SUM, Quantity, Reduction, UnclampedK3, Within
-from rcdiag.corrections.rejections import tokens_kept
+from rcdiag.corrections.quantities import quantity, stays, tokens_kept, unclamped_k3
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]
 
 
-class MismatchKL(Struct, frozen=True):
-    """ratio - log_ratio - 1 of every token, nats, each of which is kept: a median needs them."""
-
-    keeps: ClassVar[tuple[Reduction, ...]] = ("values",)
-
-    def of(self, tokens: Tokens) -> Array:
-        return UnclampedK3().of(tokens)
-
-
-class Dropped(Struct, frozen=True):
-    """`quantity` (or 1) at tokens that leave the policy term, of one sign of advantage if given."""
-
-    rejections: tuple[Rejection, ...]
-    sign: int = 0
-    quantity: Quantity | None = None
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        dropped = ~tokens_kept(tokens, self.rejections)
-        if self.sign:
-            dropped = dropped & (np.sign(tokens.advantage) == self.sign)
-        values = 1.0 if self.quantity is None else self.quantity.of(tokens)
-        return np.where(dropped, values, 0.0)
-
-
-def quantities(correction: Correction) -> list[Quantity]:
-    """Return the quantities of tokens that `metrics` reads."""
-    dropped = correction.rejections
-    of_kl: list[Quantity] = [
-        MismatchKL(),
-        Within(dropped, UnclampedK3()),
-        Dropped(dropped, quantity=UnclampedK3()),
-    ]
-    return [*of_kl, Dropped(dropped), *(Dropped(dropped, sign) for sign in _signs(correction))]
+@quantity
+def is_masked(
+    tokens: Tokens, rejections: tuple[Rejection, ...], sign: int = 0
+) -> NDArray[np.bool_]:
+    """Return 1 at tokens that leave the policy term, of one sign of the advantage if given."""
+    dropped = ~tokens_kept(tokens, rejections)
+    return dropped & (np.sign(tokens.advantage) == sign) if sign else dropped
 
 
 def _signs(correction: Correction) -> tuple[int, ...]:
@@ -66,20 +34,20 @@ def _signs(correction: Correction) -> tuple[int, ...]:
 def metrics(batch: Batch, correction: Correction) -> Metrics:
     """Return all logged numbers: a row without a token has 0 in means over sequences."""
     rows, rejections = batch.rows, correction.rejections
-    dropped = rows.columns[Dropped(rejections)].sum
-    kl_dropped = rows.columns[Dropped(rejections, quantity=UnclampedK3())].sum
-    kl_kept = rows.columns[Within(rejections, UnclampedK3())].sum
+    dropped = rows.sum(is_masked(rejections))
+    kl_dropped = rows.sum(unclamped_k3.where(is_masked(rejections)))
+    kl_kept = rows.sum(unclamped_k3.where(stays(rejections)))
     of_rows = {
         "masked_mismatch_kl": _mean(kl_dropped, dropped),
         "unmasked_mismatch_kl": _mean(kl_kept, rows.lengths - dropped),
         "is_masked": dropped / rows.lengths,
     }
     for sign in _signs(correction):
-        of_sign = rows.columns[Dropped(rejections, sign)].sum
+        of_sign = rows.sum(is_masked(rejections, sign))
         side, name = ("high", "positive") if sign > 0 else ("low", "negative")
         of_rows[f"is_masked_{side}"] = of_sign / rows.lengths
         of_rows[f"masked_advantage_{name}"] = _mean(of_sign, dropped)
-    logged = statistics("mismatch_kl/all", rows.columns[MismatchKL()].values)
+    logged = statistics("mismatch_kl/all", rows.values(unclamped_k3))  # a median needs all
     for name, values in of_rows.items():
         logged |= statistics(name, batch.padded(values))
     return logged

@@ -17,7 +17,7 @@ from rcdiag.trainers.roll.correction import (
     write_filters,
 )
 from rcdiag.trainers.roll.losses import UPDATE
-from rcdiag.trainers.roll.metrics import metrics, quantities
+from rcdiag.trainers.roll.metrics import metrics
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Config, generation
 
@@ -79,7 +79,6 @@ GENERATIONS = (
         loss=ppo,
         facts=facts,
         write={"filters": write_filters},
-        quantities=quantities,
         metrics=metrics,
         update=UPDATE,
     ),

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from rcdiag.corrections.arithmetic import Guard
 from rcdiag.corrections.bounds import LEVELS as RATIOS
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.guard import Guard
 from rcdiag.errors import did_you_mean
 from rcdiag.results import Finding
 from rcdiag.trainers.roll.metrics import FILTERS

@@ -16,34 +16,18 @@ from rcdiag.corrections.apply import (
     ratio,
     raw_weights,
     statistic_of_rows,
-    token_bounds,
+    token_ratio,
 )
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.quantities import Beyond, K, Kept, LogRatio, Quantity, Ratio
-from rcdiag.corrections.rejections import within
-from rcdiag.corrections.trainer_means import EPSILON, Batch
+from rcdiag.corrections.quantities import RATIO, named, stays, within
+from rcdiag.corrections.sequences import EPSILON
+from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]
 Array = NDArray[np.float64]
 
 
 FILTERS = "filters"  # a list of filters is logged even if none of them is on
-_RATIOS: dict[str, Quantity] = {"token": Ratio(), "segment": Ratio(level="segment")}
-_DIFFERENCES: dict[str, Quantity] = {"token": K("prob_change"), "segment": K("segment_prob_change")}
-
-
-def quantities(correction: Correction) -> list[Quantity]:
-    """Return the quantities of tokens that `metrics` reads."""
-    needed = [LogRatio(), *_RATIOS.values(), *_DIFFERENCES.values()]
-    needed += [Kept((token_bounds(test),)) for test in correction.rejections if test.of_tokens]
-    weighting = correction.weighting
-    if weighting is not None and weighting.by_token:
-        needed.append(_beyond(weighting))
-    return needed
-
-
-def _beyond(weighting: Weighting) -> Quantity:
-    return Beyond("ratio" if weighting.level == "token" else "segment", weighting.upper)
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
@@ -62,16 +46,16 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 def _levels(batch: Batch) -> Metrics:
     rows = batch.rows
-    changes = rows.columns[K("prob_change")].sum
+    changes = rows.sum(named("prob_change"))
     of_rows = {
-        "ratio_token": rows.columns[_RATIOS["token"]].sum,
+        "ratio_token": rows.sum(RATIO),
         "ratio_geometric": ratio(rows, "geometric") * rows.lengths,
         "ratio_sequence": ratio(rows, "sequence") * rows.lengths,
-        "ratio_segment": rows.columns[_RATIOS["segment"]].sum,
+        "ratio_segment": rows.sum(named("segment")),
         "diff_token": changes,
         "diff_geometric": changes / (rows.lengths + rows.epsilon) * rows.lengths,
         "diff_sequence": changes * rows.lengths,
-        "diff_segment": rows.columns[_DIFFERENCES["segment"]].sum,
+        "diff_segment": rows.sum(named("segment_prob_change")),
     }
     divisors = rows.lengths + rows.epsilon
     return {
@@ -85,9 +69,9 @@ def _levels(batch: Batch) -> Metrics:
 def _clipped(batch: Batch, weighting: Weighting) -> float:
     """Return grid places with a weight above the bound, over the response tokens."""
     if weighting.by_token:
-        count = float(batch.rows.columns[_beyond(weighting)].sum.sum())
+        count = float(batch.rows.sum(token_ratio(weighting) > weighting.upper).sum())
         return _over_tokens(batch, count + _elsewhere(batch) * (weighting.upper < 1.0))
-    beyond = raw_weights(batch.rows, weighting).max > weighting.upper
+    beyond = batch.rows.max(raw_weights(batch.rows, weighting)) > weighting.upper
     return _over_tokens(batch, _whole_rows(batch, beyond, weighting.upper < 1.0))
 
 
@@ -97,7 +81,7 @@ def _passed(batch: Batch, test: Rejection) -> float:
     nothing = 0.0 if test.statistic.endswith("prob_change") else 1.0  # where the mask is 0
     passes = bool(lower <= nothing <= test.upper)
     if test.of_tokens:
-        count = float(batch.rows.columns[Kept((token_bounds(test),))].sum.sum())
+        count = float(batch.rows.sum(stays((test,))).sum())
         return _over_tokens(batch, count + _elsewhere(batch) * passes)
     kept = within(statistic_of_rows(batch.rows, test), lower, test.upper)
     return _over_tokens(batch, _whole_rows(batch, kept, passes))

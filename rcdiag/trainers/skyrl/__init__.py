@@ -11,7 +11,7 @@ from rcdiag.trainers.loss_choice import LossChoice, number, value
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.skyrl.correction import facts, file_findings, ignored, read
 from rcdiag.trainers.skyrl.losses import UPDATE
-from rcdiag.trainers.skyrl.metrics import metrics, quantities
+from rcdiag.trainers.skyrl.metrics import metrics
 from rcdiag.trainers.trainer import Config, generation
 
 __all__ = ["GENERATIONS"]
@@ -74,7 +74,6 @@ GENERATIONS = (
         file_findings=file_findings,
         loss=clip_range,
         facts=facts,
-        quantities=quantities,
         metrics=metrics,
         update=UPDATE,
     ),

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from rcdiag.corrections.arithmetic import Array, Tokens
+from rcdiag.corrections.arithmetic import Array, Guard, Tokens, exp, log
 from rcdiag.corrections.bounds import window_of
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.exponentials import exp, log
-from rcdiag.corrections.guard import Guard
 from rcdiag.corrections.statistics import STATISTICS, Statistic
 from rcdiag.results import Finding
 from rcdiag.trainers.settings_table import Config, Refused, Settings

@@ -6,8 +6,6 @@ skyrl/train/trainer.py for the distances.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -15,28 +13,17 @@ from numpy.typing import NDArray
 from rcdiag.corrections.apply import ratio, statistic_of_rows
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
-from rcdiag.corrections.quantities import (
-    Beyond,
-    K,
-    LogRatio,
-    Quantity,
-    Ratio,
-    Reduction,
-    Within,
-)
+from rcdiag.corrections.quantities import RATIO, quantity, stays
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]
 CORRECTION, DISTANCE = "policy/loss_metrics/", "policy/rollout_train_logprobs_abs_diff_"
 
 
-class Distance(Struct, frozen=True):
-    """The absolute log-ratio, nats."""
-
-    keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "squares", "max", "min")
-
-    def of(self, tokens: Tokens) -> Array:
-        return np.abs(tokens.log_ratio)
+@quantity
+def distance(tokens: Tokens) -> Array:
+    """Return the absolute log-ratio, nats."""
+    return np.abs(tokens.log_ratio)
 
 
 class Steps(Struct, frozen=True):
@@ -66,19 +53,6 @@ def _logs_weights(correction: Correction) -> bool:
     return correction.weighting is not None and not correction.weights_in_loss
 
 
-def quantities(correction: Correction) -> list[Quantity]:
-    """Return the quantities of tokens that `metrics` reads."""
-    steps = Steps.of(correction)
-    left = [Within(steps.outlier), Within(steps.before_weights)]
-    needed: list[Quantity] = [Distance(), Ratio(), K("ratio"), *left]
-    weighting = correction.weighting
-    if weighting is not None and _logs_weights(correction) and weighting.level == "token":
-        needed.append(Within(steps.before_weights, Beyond("ratio", weighting.upper)))
-    if steps.sequence is not None:
-        needed += [Within(steps.sequence.over, LogRatio()), Within(steps.sequence.over)]
-    return needed
-
-
 def metrics(batch: Batch, correction: Correction) -> Metrics:
     """Return all logged numbers under their keys."""
     logged = _distances(batch)
@@ -91,31 +65,31 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 
 def _distances(batch: Batch) -> Metrics:
-    column, count = batch.rows.columns[Distance()], batch.rows.tokens
+    rows, count = batch.rows, batch.rows.tokens
     if not count:
         return {}
-    mean = column.sum.sum() / count
-    squares = column.squares.sum() - count * mean**2
+    mean = rows.sum(distance).sum() / count
+    squares = rows.squares(distance).sum() - count * mean**2
     spread = np.sqrt(max(squares, 0.0) / (count - 1)) if count > 1 else np.nan
     return {
         f"{DISTANCE}mean": float(mean),
         f"{DISTANCE}std": float(spread),
-        f"{DISTANCE}max": float(column.max.max()),
-        f"{DISTANCE}min": float(column.min.min()),
+        f"{DISTANCE}max": float(rows.max(distance).max()),
+        f"{DISTANCE}min": float(rows.min(distance).min()),
     }
 
 
 def _ratios(batch: Batch) -> Metrics:
     """Return moments of the ratio; but for the mean they are over the padded grid, mask as 0."""
-    rows, column = batch.rows, batch.rows.columns[Ratio()]
+    rows = batch.rows
     places = batch.all_rows * rows.width
-    total = column.sum.sum()
-    squares = column.squares.sum() - total**2 / places
-    least = float(column.min.min())
+    total = rows.sum(RATIO).sum()
+    squares = rows.squares(RATIO).sum() - total**2 / places
+    least = float(rows.min(RATIO).min())
     return {
         "is_ratio_mean": float(total / max(rows.tokens, 1)),
         "is_ratio_std": float(np.sqrt(squares / (places - 1))) if places > 1 else np.nan,
-        "is_ratio_max": float(column.max.max()),
+        "is_ratio_max": float(rows.max(RATIO).max()),
         "is_ratio_min": least if places == rows.tokens else min(least, 0.0),
     }
 
@@ -128,13 +102,12 @@ def _share(batch: Batch, flags: NDArray, of_empty: bool = False) -> float:
 def _outliers(batch: Batch, steps: Steps) -> Metrics:
     if not steps.outlier:
         return {}
-    column = batch.rows.columns[K("ratio")]
     above, below = np.zeros(len(batch.rows), np.bool_), np.zeros(len(batch.rows), np.bool_)
     for rejection in steps.outlier:
         if rejection.lower is None:
-            above = column.max > rejection.upper
+            above = batch.rows.max(RATIO) > rejection.upper
         else:
-            below = column.min < rejection.lower
+            below = batch.rows.min(RATIO) < rejection.lower
     return {
         "outlier_seq_masked_ratio": _share(batch, above | below),
         "outlier_seq_over_high_ratio": _share(batch, above),
@@ -145,8 +118,8 @@ def _outliers(batch: Batch, steps: Steps) -> Metrics:
 def _tokens(batch: Batch, steps: Steps) -> Metrics:
     if not steps.token:
         return {}
-    before = batch.rows.columns[Within(steps.outlier)].sum.sum()
-    after = batch.rows.columns[Within(steps.before_weights)].sum.sum()
+    before = batch.rows.sum(stays(steps.outlier)).sum()
+    after = batch.rows.sum(stays(steps.before_weights)).sum()
     return {"token_mask_ratio": float((before - after) / max(before, 1.0))}
 
 
@@ -155,9 +128,9 @@ def _weights(batch: Batch, correction: Correction, steps: Steps) -> Metrics:
     if weighting is None or not _logs_weights(correction):
         return {}
     if weighting.level == "token":
-        above = Within(steps.before_weights, Beyond("ratio", weighting.upper))
-        counted = batch.rows.columns[Within(steps.before_weights)].sum.sum()
-        share = batch.rows.columns[above].sum.sum() / max(counted, 1.0)
+        counted = stays(steps.before_weights)
+        above = batch.rows.sum((weighting.upper < RATIO).where(counted)).sum()
+        share = above / max(batch.rows.sum(counted).sum(), 1.0)
         return {"tis_token_clip_high_ratio": float(share)}
     capped = ratio(batch.rows, weighting.level, weighting.over) > weighting.upper
     return {"tis_seq_clip_high_ratio": _share(batch, capped, weighting.upper < 1.0)}

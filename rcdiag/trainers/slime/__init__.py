@@ -9,7 +9,7 @@ from rcdiag.trainers.loss_choice import LossChoice, number, value
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.slime.correction import FLAGS, HELPER, Functions, facts, is_run
 from rcdiag.trainers.slime.losses import UPDATE
-from rcdiag.trainers.slime.metrics import metrics, normaliser, quantities
+from rcdiag.trainers.slime.metrics import metrics, normaliser
 from rcdiag.trainers.trainer import Config, generation
 
 __all__ = ["GENERATIONS"]
@@ -63,7 +63,6 @@ GENERATIONS = (
         },
         read=FUNCTIONS.read,
         ignored=FUNCTIONS.ignored,
-        quantities=quantities,
         metrics=metrics,
         normaliser=normaliser,
         update=UPDATE,

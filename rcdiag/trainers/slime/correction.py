@@ -16,8 +16,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rcdiag.corrections.arithmetic import Guard
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.guard import Guard
 from rcdiag.results import Finding
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.settings_table import Config, Refused, Settings, read_tables

@@ -10,36 +10,23 @@ slime/backends/megatron_utils/loss.py (`vanilla_tis_function`, `icepop_function`
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import (
     applied_weights,
+    below_veto,
     log_ratio,
     raw_weights,
-    veto_quantity,
     vetoed_rows,
 )
-from rcdiag.corrections.arithmetic import Array, Tokens
+from rcdiag.corrections.arithmetic import SAFETY_BOUND, Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
-from rcdiag.corrections.guard import SAFETY_BOUND
-from rcdiag.corrections.quantities import (
-    SUM,
-    Beyond,
-    K,
-    Kept,
-    LogRatio,
-    Quantity,
-    Ratio,
-    Reduction,
-    SquaredRatio,
-    UnclampedK3,
-)
-from rcdiag.corrections.reduced import Column
-from rcdiag.corrections.trainer_means import EPSILON, Batch
+from rcdiag.corrections.quantities import LOG_RATIO, RATIO, named, quantity, unclamped_k3
+from rcdiag.corrections.sequences import EPSILON
+from rcdiag.corrections.trainer_means import Batch, OfTokens
 from rcdiag.trainers.slime.correction import logged_of
 
 Metrics = dict[str, float]
@@ -52,25 +39,6 @@ def _rejection(correction: Correction) -> Rejection | None:
     own = correction.weighting.outside == "mask"
     rejections = correction.rejections[1:] if own else correction.rejections
     return rejections[0] if rejections else None
-
-
-def helper_quantities(correction: Correction) -> list[Quantity]:
-    """Return the quantities of tokens that `helper_metrics` reads."""
-    needed: list[Quantity] = [LogRatio(), UnclampedK3(), SquaredRatio()]
-    if correction.weighting is None:
-        return needed
-    weighting = correction.weighting
-    sides: list[tuple[str, float, float]] = [
-        (weighting.level, weighting.lower_or_reciprocal, weighting.upper)
-    ]
-    if (rejection := _rejection(correction)) is not None:
-        sides.append((rejection.statistic, rejection.lower or 0.0, rejection.upper))
-    for level, lower, upper in sides:
-        if level == "token":
-            needed += [Ratio(), Beyond("ratio", upper), Beyond("ratio", lower, below=True)]
-    if correction.veto is not None:
-        needed.append(veto_quantity(correction.veto))
-    return needed
 
 
 def mean_of_rows(batch: Batch, values: NDArray) -> float:
@@ -94,26 +62,26 @@ def helper_metrics(batch: Batch, correction: Correction, mean: Mean = mean_of_ro
     return {f"mis_{name}": value for name, value in logged.items()}
 
 
-def _row_means(batch: Batch, column: Column) -> NDArray[np.float64]:
-    return column.sum / batch.rows.lengths
+def _row_means(batch: Batch, values: OfTokens) -> NDArray[np.float64]:
+    return batch.rows.sum(values) / batch.rows.lengths
 
 
 def _off_policy(batch: Batch, mean: Mean) -> Metrics:
     rows = batch.rows
     training, rollout = rows.target / rows.lengths, rows.behavior / rows.lengths
     difference = rollout - training
-    sums = np.clip(rows.columns[LogRatio()].sum, -SAFETY_BOUND, SAFETY_BOUND)
+    sums = np.clip(rows.sum(LOG_RATIO), -SAFETY_BOUND, SAFETY_BOUND)
     of_rows = {
         "training_log_ppl": -training,
         "training_ppl": np.exp(-training),
         "rollout_log_ppl": -rollout,
         "rollout_ppl": np.exp(-rollout),
-        "kl": -_row_means(batch, rows.columns[LogRatio()]),
-        "k3_kl": _row_means(batch, rows.columns[UnclampedK3()]),
+        "kl": -_row_means(batch, LOG_RATIO),
+        "k3_kl": _row_means(batch, unclamped_k3),
         "log_ppl_diff": difference,
         "log_ppl_abs_diff": np.abs(difference),
         "ppl_ratio": np.exp(difference),
-        "chi2_token": _row_means(batch, rows.columns[SquaredRatio()]) - 1.0,
+        "chi2_token": rows.squares(RATIO) / rows.lengths - 1.0,
         "chi2_seq": np.exp(2.0 * sums) - 1.0,
     }
     return {name: mean(batch, values) for name, values in of_rows.items()}
@@ -144,8 +112,8 @@ def _beyond(
     """Return means over sequences of the shares below and above the bounds."""
     rows = batch.rows
     if level == "token":
-        below = _row_means(batch, rows.columns[Beyond("ratio", lower, below=True)])
-        above = _row_means(batch, rows.columns[Beyond("ratio", upper)])
+        below = _row_means(batch, lower > RATIO)
+        above = _row_means(batch, upper < RATIO)
     else:
         clamped = np.clip(log_ratio(rows, level), -SAFETY_BOUND, SAFETY_BOUND)
         below = (np.exp(clamped) < lower).astype(np.float64)
@@ -160,8 +128,8 @@ def _rejected(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
     low, high = _beyond(batch, rejection.statistic, rejection.lower or 0.0, rejection.upper, mean)
     logged = {"rs_mask_fraction_low": low, "rs_mask_fraction_high": high}
     if correction.veto is not None:
-        below = batch.rows.columns[veto_quantity(correction.veto)]
-        logged["rs_catastrophic_token_fraction"] = mean(batch, _row_means(batch, below))
+        below = _row_means(batch, below_veto(correction.veto))
+        logged["rs_catastrophic_token_fraction"] = mean(batch, below)
         vetoed = vetoed_rows(batch.rows, correction.veto)
         logged["rs_catastrophic_seq_fraction"] = mean(batch, vetoed)
     return logged
@@ -174,7 +142,7 @@ def normaliser(batch: Batch, correction: Correction) -> float:
         return 1.0
     applied = applied_weights(batch.rows, weighting)
     if weighting.level == "token":
-        mean = float(applied.sum.sum() / batch.rows.tokens)
+        mean = float(batch.rows.sum(applied).sum() / batch.rows.tokens)
     else:
         mean = mean_of_rows(batch, _row_means(batch, applied))
     return mean if mean > EPSILON else 1.0
@@ -192,18 +160,15 @@ def _final(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
         logged["batch_norm_factor"] = mean(batch, np.full(len(batch.rows), factor))
     return logged | {
         "is_ratio_mean_final": mean(batch, means / factor),
-        "is_ratio_min_final": mean(batch, applied.min / factor),
-        "is_ratio_max_final": mean(batch, applied.max / factor),
+        "is_ratio_min_final": mean(batch, batch.rows.min(applied) / factor),
+        "is_ratio_max_final": mean(batch, batch.rows.max(applied) / factor),
     }
 
 
-class Distance(Struct, frozen=True):
-    """|old - rollout| log-prob of a token, nats."""
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        return np.abs(tokens.raw_log_ratio)
+@quantity
+def distance(tokens: Tokens) -> Array:
+    """Return |old - rollout| log-prob of a token, nats."""
+    return np.abs(tokens.raw_log_ratio)
 
 
 def mean_of_tokens(batch: Batch, values: NDArray) -> float:
@@ -216,36 +181,17 @@ def mean_of(per_token: bool) -> Mean:
     return mean_of_tokens if per_token else mean_of_rows
 
 
-def ratio_quantities(correction: Correction) -> list[Quantity]:
-    """Return the quantities of tokens that `ratio_metrics` reads."""
-    return [Ratio(), K("distance"), _within(correction)]
-
-
 def ratio_metrics(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
     """Return what the clamp and IcePop log of the ratios that they bound."""
-    rows = batch.rows
-    of_rows = {
-        "tis": rows.columns[Ratio()].sum / rows.lengths,
-        "tis_abs": rows.columns[K("distance")].sum / rows.lengths,
-        "tis_clipfrac": 1.0 - rows.columns[_within(correction)].sum / rows.lengths,
-    }
-    return {name: mean(batch, values) for name, values in of_rows.items()}
-
-
-def _within(correction: Correction) -> Kept:
-    """Return 1 at tokens whose ratio the bounds leave as it is."""
     weighting = correction.weighting
     assert weighting is not None
-    return Kept((("ratio", weighting.lower_or_reciprocal, weighting.upper),))
-
-
-def quantities(correction: Correction) -> list[Quantity]:
-    """Return the quantities of tokens that `metrics` reads."""
-    function, _ = logged_of(correction)
-    if function == "helper":
-        return helper_quantities(correction)
-    ratios = [] if function == "none" else ratio_quantities(correction)
-    return [Distance(), *ratios]
+    unbounded = RATIO.within(weighting.lower_or_reciprocal, weighting.upper)
+    of_rows = {
+        "tis": _row_means(batch, RATIO),
+        "tis_abs": _row_means(batch, named("distance")),
+        "tis_clipfrac": 1.0 - _row_means(batch, unbounded),
+    }
+    return {name: mean(batch, values) for name, values in of_rows.items()}
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
@@ -255,6 +201,6 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
     if function == "helper":
         return helper_metrics(batch, correction, mean)
     # With --use-rollout-logprobs slime compares the current policy, which is the old one at first.
-    distance = mean(batch, batch.rows.columns[Distance()].sum / batch.rows.lengths)
+    distances = mean(batch, _row_means(batch, distance))
     ratios = {} if function == "none" else ratio_metrics(batch, correction, mean)
-    return {DISTANCE: distance, **ratios}
+    return {DISTANCE: distances, **ratios}

@@ -7,7 +7,7 @@ from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Config, generation
 from rcdiag.trainers.trl.correction import ignored, read
 from rcdiag.trainers.trl.losses import UPDATE
-from rcdiag.trainers.trl.metrics import metrics, quantities
+from rcdiag.trainers.trl.metrics import metrics
 
 __all__ = ["GENERATIONS"]
 
@@ -58,7 +58,6 @@ GENERATIONS = (
         read=read,
         ignored=ignored,
         complete=complete,
-        quantities=quantities,
         metrics=metrics,
         update=UPDATE,
     ),

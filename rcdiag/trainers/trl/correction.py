@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from rcdiag.corrections.arithmetic import Guard
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.guard import Guard
 from rcdiag.trainers.settings_table import Config, Refused, Settings
 
 # Log-ratios are not clamped; where the sampler has no log-prob (NaN) the ratio is 1.

@@ -5,43 +5,30 @@ Source: trl 1.16.0, trl/trainer/grpo_trainer.py, `_generate_and_score_completion
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
-from msgspec import Struct
+from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import applied_weights
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Weighting
-from rcdiag.corrections.quantities import SUM, Quantity, Reduction, bounded
+from rcdiag.corrections.quantities import bounded, quantity
 from rcdiag.corrections.sequences import Rows
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]
 
 
-class Distance(Struct, frozen=True):
-    """|log_ratio| in nats, 0 where the sampler has no log-prob (NaN)."""
-
-    keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "max")
-
-    def of(self, tokens: Tokens) -> Array:
-        distance = np.abs(tokens.raw_log_ratio)
-        return np.where(np.isnan(distance), distance.dtype.type(0.0), distance)
+@quantity
+def distance(tokens: Tokens) -> Array:
+    """Return |log_ratio| in nats, 0 where the sampler has no log-prob (NaN)."""
+    values = np.abs(tokens.raw_log_ratio)
+    return np.where(np.isnan(values), values.dtype.type(0.0), values)
 
 
-class Unknown(Struct, frozen=True):
-    """1 where the sampler has no log-prob (NaN)."""
-
-    keeps: ClassVar[tuple[Reduction, ...]] = SUM
-
-    def of(self, tokens: Tokens) -> Array:
-        return np.isnan(tokens.raw_log_ratio).astype(np.float64)
-
-
-def quantities(correction: Correction) -> list[Quantity]:
-    """Return the quantities of tokens that `metrics` reads."""
-    return [] if correction.weighting is None else [Distance(), Unknown()]
+@quantity
+def unknown(tokens: Tokens) -> NDArray[np.bool_]:
+    """Return 1 where the sampler has no log-prob (NaN)."""
+    return np.isnan(tokens.raw_log_ratio)
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
@@ -61,18 +48,16 @@ def metrics_of_responses(batch: Batch, correction: Correction) -> Metrics:
 
 def _logged(batch: Batch, weighting: Weighting, parts: list[Rows]) -> Metrics:
     """Return distances and weights; the first of the parts are the sampled tokens."""
-    distances = [rows.columns[Distance()] for rows in parts]
-    unknown = sum(rows.columns[Unknown()].sum.sum() for rows in parts)
-    known = sum(rows.tokens for rows in parts) - unknown
-    distance = sum(column.sum.sum() for column in distances)
+    known = sum(rows.tokens - rows.sum(unknown).sum() for rows in parts)
+    total = sum(rows.sum(distance).sum() for rows in parts)
     masked = sum(rows.tokens for rows in parts[1:])
     of_distance, of_ratio = (
         f"sampling/{name}" for name in ("sampling_logp_difference", "importance_sampling_ratio")
     )
     least, mean, largest = _ratios(batch, weighting, masked)
     return {
-        f"{of_distance}/mean": float(distance / known) if known else 0.0,
-        f"{of_distance}/max": float(max(column.max.max() for column in distances)),
+        f"{of_distance}/mean": float(total / known) if known else 0.0,
+        f"{of_distance}/max": float(max(rows.max(distance).max() for rows in parts)),
         f"{of_ratio}/min": least,
         f"{of_ratio}/mean": mean,
         f"{of_ratio}/max": largest,
@@ -84,13 +69,15 @@ def _ratios(batch: Batch, weighting: Weighting, masked: int) -> tuple[float, flo
 
     A token that the mask leaves out and a row without a token have ratio 1.
     """
-    column, one = applied_weights(batch.rows, weighting), weight_of_one(weighting)
+    rows, one = batch.rows, weight_of_one(weighting)
+    weights = applied_weights(rows, weighting)
     if not weighting.by_token:
-        weights = batch.padded(column.min, fill=one)
-        return float(weights.min()), float(weights.mean()), float(weights.max())
+        padded = batch.padded(rows.min(weights), fill=one)
+        return float(padded.min()), float(padded.mean()), float(padded.max())
     others = [one] * min(masked, 1)
-    total, count = column.sum.sum() + one * masked, batch.rows.tokens + masked
-    least, largest = min([column.min.min(), *others]), max([column.max.max(), *others])
+    total, count = rows.sum(weights).sum() + one * masked, rows.tokens + masked
+    least = min([rows.min(weights).min(), *others])
+    largest = max([rows.max(weights).max(), *others])
     return float(least), float(total / count), float(largest)
 
 

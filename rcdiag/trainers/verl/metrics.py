@@ -13,37 +13,26 @@ import numpy as np
 
 from rcdiag.corrections.apply import (
     applied_weights,
+    below_veto,
     clipped_weights,
     log_ratio,
     outcome,
     ratio,
     raw_weights,
     statistic_of_rows,
-    veto_quantity,
     vetoed_rows,
 )
+from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.guard import SAFETY_BOUND
-from rcdiag.corrections.quantities import (
-    Beyond,
-    K,
-    Kept,
-    LogRatio,
-    Quantity,
-    Ratio,
-    SquaredRatio,
-    UnclampedK3,
-)
-from rcdiag.corrections.reduced import Column
-from rcdiag.corrections.rejections import within
-from rcdiag.corrections.trainer_means import EPSILON, Batch, once_a_batch, share, std
+from rcdiag.corrections.quantities import LOG_RATIO, RATIO, named, unclamped_k3, within
+from rcdiag.corrections.sequences import EPSILON
+from rcdiag.corrections.trainer_means import Batch, OfTokens, once_a_batch, share, std
 from rcdiag.statistics.quantiles import Ordered
 
 Metrics = dict[str, float]
 Statistics = Literal["raw", "applied"]
 
 PERCENTILES = (25, 50, 75, 95, 99)
-ALWAYS: tuple[Quantity, ...] = (LogRatio(), UnclampedK3(), SquaredRatio())
 
 
 @once_a_batch
@@ -53,13 +42,13 @@ def off_policy(batch: Batch) -> Metrics:
     training = batch.padded(rows.target / (rows.lengths + rows.epsilon))
     rollout = batch.padded(rows.behavior / (rows.lengths + rows.epsilon))
     difference = rollout - training
-    sums = batch.padded(rows.columns[LogRatio()].sum)
+    sums = batch.padded(rows.sum(LOG_RATIO))
     squared = np.exp(2.0 * np.clip(sums, -SAFETY_BOUND, SAFETY_BOUND))
     return {
         "training_ppl": float(np.exp(-training).mean()),
         "training_log_ppl": float((-training).mean()),
-        "kl": -batch.token_mean(rows.columns[LogRatio()]),
-        "k3_kl": batch.token_mean(rows.columns[UnclampedK3()]),
+        "kl": -batch.token_mean(LOG_RATIO),
+        "k3_kl": batch.token_mean(unclamped_k3),
         "rollout_ppl": float(np.exp(-rollout).mean()),
         "rollout_log_ppl": float((-rollout).mean()),
         "log_ppl_diff": float(difference.mean()),
@@ -67,18 +56,9 @@ def off_policy(batch: Batch) -> Metrics:
         "log_ppl_diff_max": float(difference.max()),
         "log_ppl_diff_min": float(difference.min()),
         "ppl_ratio": float(np.exp(difference).mean()),
-        "chi2_token": batch.token_mean(rows.columns[SquaredRatio()]) - 1.0,
+        "chi2_token": batch.token_mean_of_squares(RATIO) - 1.0,
         "chi2_seq": float(squared.mean()) - 1.0,
     }
-
-
-def weight_quantities(weighting: Weighting, of: Statistics) -> list[Quantity]:
-    """Return the quantities of tokens that `weight_metrics` reads."""
-    if weighting.level != "token":
-        return []
-    lower, upper = weighting.lower_or_reciprocal, weighting.upper
-    needed: list[Quantity] = [Ratio(), Beyond("ratio", upper), Beyond("ratio", lower, below=True)]
-    return needed if of == "applied" else [*needed, Ratio(lower, upper)]
 
 
 @once_a_batch
@@ -110,15 +90,16 @@ def weight_metrics(
     return {f"{prefix}_{name}": value for name, value in metrics.items()}
 
 
-def _bounds(batch: Batch, weighting: Weighting, used: Column, geometric_fractions: str) -> Metrics:
+def _bounds(
+    batch: Batch, weighting: Weighting, used: OfTokens, geometric_fractions: str
+) -> Metrics:
     lower, upper = weighting.lower_or_reciprocal, weighting.upper
     if weighting.level == "token":
-        columns = batch.rows.columns
         return {
-            "max": float(used.max.max()),
-            "min": float(used.min.min()),
-            "ratio_fraction_high": batch.token_mean(columns[Beyond("ratio", upper)]),
-            "ratio_fraction_low": batch.token_mean(columns[Beyond("ratio", lower, below=True)]),
+            "max": float(batch.rows.max(used).max()),
+            "min": float(batch.rows.min(used).min()),
+            "ratio_fraction_high": batch.token_mean(upper < RATIO),
+            "ratio_fraction_low": batch.token_mean(lower > RATIO),
         }
     logs = log_ratio(batch.rows, weighting.level)
     padded = batch.padded(logs)
@@ -143,7 +124,7 @@ def _bounds(batch: Batch, weighting: Weighting, used: Column, geometric_fraction
     }
 
 
-def _of_rows(batch: Batch, weighting: Weighting, used: Column, compared: Column) -> Metrics:
+def _of_rows(batch: Batch, weighting: Weighting, used: OfTokens, compared: OfTokens) -> Metrics:
     means = batch.padded(batch.row_means(used))
     against = batch.padded(batch.row_means(compared))
     return {
@@ -157,19 +138,6 @@ def _of_rows(batch: Batch, weighting: Weighting, used: Column, compared: Column)
     }
 
 
-def k_quantities(rejection: Rejection) -> list[Quantity]:
-    """Return the quantities of tokens that `k_metrics` reads."""
-    k = rejection.statistic[-2:]
-    needed: list[Quantity] = [K(k)]
-    if rejection.of_tokens:
-        lower = 0.0 if rejection.lower is None else rejection.lower
-        needed += [K(k, lower, rejection.upper), Beyond(k, rejection.upper)]
-        needed += [Kept(((k, -np.inf if rejection.lower is None else lower, rejection.upper),))]
-        if rejection.lower is not None:
-            needed.append(Beyond(k, rejection.lower, below=True))
-    return needed
-
-
 @once_a_batch
 def k_metrics(batch: Batch, rejection: Rejection) -> Metrics:
     """Return statistics of one k1, k2 or k3 rejection (`rollout_rs_{option}_*`, from 0.7.1 on)."""
@@ -179,22 +147,19 @@ def k_metrics(batch: Batch, rejection: Rejection) -> Metrics:
 
 
 def _token_k_metrics(batch: Batch, rejection: Rejection) -> Metrics:
-    columns, k = batch.rows.columns, rejection.statistic[-2:]
-    column = columns[K(k)]
+    rows, k = batch.rows, named(rejection.statistic[-2:])
     lower = 0.0 if rejection.lower is None else rejection.lower
-    kept = columns[k_quantities(rejection)[3]].sum
-    low = 0.0
-    if rejection.lower is not None:
-        low = batch.token_mean(columns[Beyond(k, rejection.lower, below=True)])
+    low = 0.0 if rejection.lower is None else batch.token_mean(k < rejection.lower)
+    no_less = -np.inf if rejection.lower is None else rejection.lower
     return {
-        "mean": batch.token_mean(column),
-        "max": float(column.max.max()),
-        "min": float(column.min.min()),
-        "fraction_high": batch.token_mean(columns[Beyond(k, rejection.upper)]),
+        "mean": batch.token_mean(k),
+        "max": float(rows.max(k).max()),
+        "min": float(rows.min(k).min()),
+        "fraction_high": batch.token_mean(k > rejection.upper),
         "fraction_low": low,
-        "std": batch.token_std(columns[K(k, lower, rejection.upper)]),
-        **_of_valid_rows(batch.row_means(column), rejection),
-        **_masked(batch, kept),
+        "std": batch.token_std(k.clip(lower, rejection.upper)),
+        **_of_valid_rows(batch.row_means(k), rejection),
+        **_masked(batch, rows.sum(k.within(no_less, rejection.upper))),
     }
 
 
@@ -206,12 +171,12 @@ def _sequence_k_metrics(batch: Batch, rejection: Rejection) -> Metrics:
     low = 0.0 if rejection.lower is None else share(values < lower)
     clipped = np.clip(values, lower, rejection.upper)
     return {
-        "mean": batch.token_mean(Column.of_sequences(values, lengths)),
+        "mean": batch.token_mean(values),
         "max": float(values.max()),
         "min": float(values.min()),
         "fraction_high": share(values > rejection.upper),
         "fraction_low": low,
-        "std": batch.token_std(Column.of_sequences(clipped, lengths)),
+        "std": batch.token_std(clipped),
         **_of_valid_rows(values, rejection),
         **_masked(batch, np.where(keep, lengths, 0.0)),
     }
@@ -272,25 +237,11 @@ def normaliser(batch: Batch, correction: Correction, *, valid_rows: bool = True)
 def out_of_bounds(batch: Batch, weighting: Weighting) -> float:
     """Return the share of tokens that IcePop zeroes, `rollout_is_oob_ratio`."""
     if weighting.level == "token":
-        columns = batch.rows.columns
-        beyond = (
-            Beyond("ratio", weighting.upper),
-            Beyond("ratio", weighting.lower_or_reciprocal, below=True),
-        )
-        return sum(batch.token_mean(columns[quantity]) for quantity in beyond)
-    raw = raw_weights(batch.rows, weighting).max
+        above = batch.token_mean(weighting.upper < RATIO)
+        return above + batch.token_mean(weighting.lower_or_reciprocal > RATIO)
+    raw = ratio(batch.rows, weighting.level)
     outside = (raw < weighting.lower_or_reciprocal) | (raw > weighting.upper)
-    return batch.token_mean(Column.of_sequences(outside.astype(float), batch.rows.lengths))
-
-
-def quantities(correction: Correction, *, of: Statistics) -> list[Quantity]:
-    """Return the quantities of tokens that `metrics` reads."""
-    needed = list(ALWAYS)
-    if correction.weighting is not None:
-        needed += weight_quantities(correction.weighting, of)
-    for rejection in correction.rejections:
-        needed += k_quantities(rejection)
-    return needed
+    return batch.token_mean(outside.astype(np.float64))
 
 
 def metrics(
@@ -316,17 +267,6 @@ def metrics(
 
 def _as_weighting(rejection: Rejection) -> Weighting:
     return Weighting(rejection.statistic, rejection.upper, rejection.lower)  # type: ignore[arg-type]
-
-
-def ratio_quantities(correction: Correction) -> list[Quantity]:
-    """Return the quantities of tokens that `ratio_metrics` reads."""
-    needed = list(ALWAYS)
-    for weighting in (correction.weighting, *map(_as_weighting, correction.rejections)):
-        if weighting is not None:
-            needed += weight_quantities(weighting, "raw")
-    if correction.veto is not None:
-        needed.append(veto_quantity(correction.veto))
-    return needed
 
 
 def ratio_metrics(batch: Batch, correction: Correction, *, normalize_valid: bool) -> Metrics:
@@ -359,31 +299,12 @@ def _ratio_rejection_metrics(batch: Batch, rejection: Rejection) -> Metrics:
 def _veto_metrics(batch: Batch, correction: Correction) -> Metrics:
     vetoed, below = 0.0, 0.0
     if correction.veto is not None:
-        quantity = veto_quantity(correction.veto)
         vetoed = float(vetoed_rows(batch.rows, correction.veto).sum() / batch.all_rows)
-        below = batch.token_mean(batch.rows.columns[quantity])
+        below = batch.token_mean(below_veto(correction.veto))
     return {
         "rollout_is_veto_fraction": vetoed,
         "rollout_is_catastrophic_token_fraction": below,
     }
-
-
-def weights_quantities(correction: Correction) -> list[Quantity]:
-    """Return the quantities of tokens that `weights_metrics` reads."""
-    needed = list(ALWAYS)
-    if correction.weighting is None:
-        return needed
-    weighting = correction.weighting
-    needed += weight_quantities(weighting, "raw")
-    if correction.veto is not None:
-        needed.append(veto_quantity(correction.veto))
-    if weighting.level == "token" and weighting.outside != "truncate":
-        needed.append(_kept_quantity(weighting))
-    return needed
-
-
-def _kept_quantity(weighting: Weighting) -> Kept:
-    return Kept((("ratio", weighting.lower_or_reciprocal, weighting.upper),))
 
 
 def weights_metrics(batch: Batch, correction: Correction, *, percentiles: bool) -> Metrics:
@@ -409,13 +330,12 @@ def _percentiles(batch: Batch, weighting: Weighting) -> Metrics:
     """Return percentiles of raw token weights; linear between neighbours, as torch.quantile."""
     rows = batch.rows
     if weighting.level == "token":
-        assert rows.ratios is not None
-        ordered = Ordered.of(rows.ratios)
+        ordered = Ordered.of(rows.sketch(RATIO))
     else:
         raw = ratio(rows, weighting.level)
         order = np.argsort(raw)
         ordered = Ordered(raw[order], np.cumsum(rows.lengths[order]))
-    if np.isnan(raw_weights(rows, weighting).sum.sum()):
+    if np.isnan(rows.sum(raw_weights(rows, weighting)).sum()):
         return {f"rollout_is_p{percent}": np.nan for percent in PERCENTILES}
     return {f"rollout_is_p{percent}": ordered.quantile(percent / 100.0) for percent in PERCENTILES}
 
@@ -425,7 +345,7 @@ def _masked_by_weights(batch: Batch, weighting: Weighting) -> Metrics:
     rows, lower, upper = batch.rows, weighting.lower_or_reciprocal, weighting.upper
     outside_padding = 0.0 if lower <= 1.0 <= upper else 1.0
     if weighting.level == "token":
-        kept = rows.columns[_kept_quantity(weighting)].sum
+        kept = rows.sum(RATIO.within(lower, upper))
         touched = batch.padded((kept < rows.lengths).astype(np.float64))
     else:
         keep = within(ratio(rows, weighting.level), lower, upper)

@@ -24,7 +24,7 @@ from rcdiag.table.segments import segment_sum
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.corrected import CorrectionRows, wanted_quantities
+from rcdiag.usecases.corrected import CorrectionRows, asked_by
 from rcdiag.usecases.passes import token_batches
 
 Numbers = Mapping[str, float]
@@ -99,12 +99,11 @@ def read_again(
     kept: list[CorrectionRows] = []
     states: list[States] = []
     numbers: dict[Step, list[NDArray[np.int64]]] = {}
-    quantities = {name: wanted_quantities(plan) for name, plan in plans.items()}
+    asked = {name: asked_by(plan) for name, plan in plans.items()}
     first = next(iter(plans), None)
     rejects = first is not None and preset is not None and _rejects(plans[first], preset)
-    prompts = any(plan.trainer.reads_prompts for plan in plans.values())
     with ThreadPoolExecutor(os.cpu_count()) as executor:
-        for batch in token_batches(dump, (behavior, target), executor, prompts=prompts):
+        for batch in token_batches(dump, (behavior, target), executor):
             pairs = PolicyPair(batch, behavior, target).by_step()
             wanted = {step: pair for step, pair in pairs.items() if step in steps}
             if not wanted:
@@ -112,7 +111,7 @@ def read_again(
             for step, pair in wanted.items():
                 numbers.setdefault(step, []).append(pair.tokens.row)
             for name, plan in plans.items():
-                rows[name].append(CorrectionRows.of(wanted, plan, quantities[name]))
+                rows[name].append(CorrectionRows.of(wanted, plan, asked[name]))
             if rejects:
                 assert first is not None
                 assert preset is not None
@@ -120,7 +119,7 @@ def read_again(
                     step: after_rejection(pair, plans[first], preset)
                     for step, pair in wanted.items()
                 }
-                kept.append(CorrectionRows.of(left, plans[first], quantities[first]))
+                kept.append(CorrectionRows.of(left, plans[first], asked[first]))
             if metrics:
                 states.append(_states(wanted))
     return Reading(
@@ -164,9 +163,8 @@ def _in_float32(batch: TokenBatch) -> TokenBatch:
 def after_rejection(pair: PolicyPair, plan: Plan, preset: str) -> PolicyPair:
     """Return the tokens that stay in the loss mask; rows of which none stays have no token."""
     correction = plan.corrections[preset]
-    quantities = wanted_quantities(replace(plan, corrections={preset: correction}))
     with np.errstate(all="ignore"):
-        rows = rows_of(pair, quantities, 0, dtype=plan.dtype)
+        rows = rows_of(pair, dtype=plan.dtype)
         kept = token_effects(correction, Tokens.of(pair, plan.dtype), rows).kept
     return PolicyPair(_of_tokens(pair.tokens, kept), pair.behavior, pair.target)
 

@@ -197,7 +197,7 @@ def _micro_batches(evidence: Evidence) -> Iterator[Reason]:
     sizes: dict[int, dict[tuple[Step, str], float]] = {}
     for step in evidence.steps:
         rows = evidence.batch(step)
-        if rows is None or (rows.ratios is not None and rows.ratios.raw is None):
+        if rows is None or any(sketch.raw is None for sketch in rows.sketches.values()):
             continue
         count = len(rows) + rows.empty
         places = evidence.reading.places(step, rows)

@@ -9,11 +9,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import TokenEffects, quantities_of, token_effects
+from rcdiag.corrections.apply import TokenEffects, token_effects
 from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import under
-from rcdiag.corrections.rejections import tokens_kept
+from rcdiag.corrections.quantities import tokens_kept
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.errors import RcdiagError, setting
@@ -77,18 +76,9 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
     own_loss = (bypass and correction.loss != "") or correction.weights_in_loss
     loss = trainer.update.loss_of_type(correction.loss) if own_loss else update.loss
     _check_level(name, correction, trainer.update.loss(loss))
-    quantities = [
-        under(correction.guard, quantity)
-        for quantity in [*trainer.quantities(correction), *quantities_of(correction)]
-    ]
     with np.errstate(all="ignore"):
         pair = batch.pair("rollout", "current" if bypass else "old")
-        rows = rows_of(
-            pair,
-            list(dict.fromkeys(quantities)),
-            batch.empty,
-            keep_ratios=trainer.percentiles,
-        ).under(correction.guard)
+        rows = rows_of(pair, empty=batch.empty).under(correction.guard)
         tokens = Tokens.of(pair)
         effects = token_effects(correction, tokens, rows)
         first = [one for one in correction.rejections if one.leaves_denominators]

@@ -11,7 +11,7 @@ less a baseline stands in for them; without rewards every sequence has the advan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -22,15 +22,14 @@ from numpy.typing import NDArray
 from rcdiag.corrections.apply import (
     log_ratio,
     outcome,
-    quantities_of,
     ratio,
     token_effects,
-    weight_quantity,
+    token_weight,
     weights_by_token,
 )
 from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import K, LogRatio, Quantity
+from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
@@ -180,7 +179,7 @@ def candidate_gradients(
     owner = pair.tokens.owner
     cells = at[owner] * DIMENSIONS + bucket
     slope = sign * pair.values.target_miss
-    tokens, rows = Tokens.of(pair), rows_of(pair, _quantities(candidates.values()), 0)
+    tokens, rows = Tokens.of(pair), rows_of(pair)
     true, of_rows = np.exp(log_ratio(rows, "sequence")), ratio(rows, "sequence")
     lengths = pair.lengths.astype(np.float64)
 
@@ -212,7 +211,7 @@ def candidate_gradients(
         if not weights_by_token(correction):  # a sequence has one weight
             kept = left.kept if left.kept_weights is None else left.kept_weights.sum
             return ones, kept / lengths
-        quantity = weight_quantity(correction)
+        quantity = token_weight(correction)
         if quantity not in by_weight:
             by_weight[quantity] = quantity.of(tokens).astype(np.float64, copy=False)
         return by_weight[quantity], (left.kept > 0).astype(np.float64)
@@ -236,13 +235,6 @@ def centred(gradient: Array, scores: Array) -> Array:
     """
     of_all = scores.sum(axis=0)
     return gradient[:, :-1] - gradient[:, -1:] * (of_all[:-1] / of_all[-1])
-
-
-def _quantities(corrections: Iterable[Correction]) -> list[Quantity]:
-    quantities: dict[Quantity, None] = dict.fromkeys([LogRatio(), K("k2"), K("k3")])
-    for correction in corrections:
-        quantities |= dict.fromkeys(quantities_of(_of_sequences(correction)))
-    return list(quantities)
 
 
 def _of_sequences(correction: Correction) -> Correction:

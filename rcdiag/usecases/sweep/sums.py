@@ -14,8 +14,8 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import Effect, apply, log_ratio
-from rcdiag.corrections.guard import SAFETY_BOUND
-from rcdiag.corrections.quantities import TrueRatio, Unsafe
+from rcdiag.corrections.arithmetic import SAFETY_BOUND
+from rcdiag.corrections.quantities import true_ratio, unsafe
 from rcdiag.usecases.sweep.by_cluster import Array, Index, Places, SumsByCluster
 from rcdiag.usecases.sweep.layout import UNKNOWN, Layout, SequenceBins
 from rcdiag.usecases.sweep.thresholds import Chunk
@@ -111,10 +111,10 @@ def base_sums(chunk: Chunk, parts: Frame) -> Sums:
     columns = {
         "tokens": rows.lengths.astype(np.float64),
         "sequences": np.ones(len(rows)),
-        "true": rows.columns[TrueRatio()].sum,
+        "true": rows.sum(true_ratio),
         "mass": parts.mass,
         "seq_true": parts.true,
-        "unsafe": rows.columns[Unsafe()].sum,
+        "unsafe": rows.sum(unsafe),
         "unsafe_seq": (np.abs(log_ratio(rows, "sequence")) >= SAFETY_BOUND).astype(np.float64),
         "above_clamp": (chunk.above_clamp > 0).astype(np.float64),
         "length_squared": np.square(rows.lengths.astype(np.float64)),

@@ -12,9 +12,8 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import Settings, WeightSums, log_ratio, token_bounds
-from rcdiag.corrections.arithmetic import Tokens
-from rcdiag.corrections.guard import SAFETY_BOUND
-from rcdiag.corrections.quantities import K, LogRatio, Quantity, Ratio, TrueRatio, Unsafe
+from rcdiag.corrections.arithmetic import SAFETY_BOUND, Tokens
+from rcdiag.corrections.quantities import LOG_RATIO, RATIO, named, true_ratio
 from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.statistics import statistic
 from rcdiag.statistics.pair import PolicyPair
@@ -122,17 +121,6 @@ def excess_above(counts: Array, over: Array, edges: Array) -> Array:
     return np.cumsum(steps[:, ::-1], axis=1)[:, ::-1]
 
 
-QUANTITIES: tuple[Quantity, ...] = (
-    LogRatio(),
-    TrueRatio(),
-    Unsafe(),
-    Ratio(),
-    K("k1"),
-    K("k2"),
-    K("k3"),
-)
-
-
 class Chunk(Struct):
     """Consecutive sequences of a pair."""
 
@@ -147,8 +135,8 @@ class Chunk(Struct):
     @property
     def above_clamp(self) -> NDArray[np.bool_]:
         """Sequences with a token, or a product of ratios, above the trainer's clamp."""
-        of_tokens = self.rows.columns[K("k1")].min <= -SAFETY_BOUND
-        return of_tokens | (self.rows.columns[LogRatio()].sum >= SAFETY_BOUND)
+        of_tokens = self.rows.min(named("k1")) <= -SAFETY_BOUND
+        return of_tokens | (self.rows.sum(LOG_RATIO) >= SAFETY_BOUND)
 
     @property
     def owner(self) -> NDArray[np.int64]:
@@ -227,7 +215,7 @@ class Chunk(Struct):
     def kept_true_ratios(self, settings: Settings) -> Array:
         """Sum of the true ratios of the tokens that rejection by token keeps."""
         if not settings.rejects_tokens:
-            return self.rows.columns[TrueRatio()].sum[:, None]
+            return self.rows.sum(true_ratio)[:, None]
         return self.inside(*_token_window(settings), "true")
 
     def truncated_mass(self, settings: Settings) -> Array | None:
@@ -248,8 +236,7 @@ class Chunk(Struct):
         if settings.truncates:
             return self._truncated(settings.weight_upper)
         if settings.weighting.outside == "mask":
-            raw = self.rows.columns[Ratio()]
-            return WeightSums(raw.sum[:, None], raw.squares[:, None])
+            return WeightSums(self.rows.sum(RATIO)[:, None], self.rows.squares(RATIO)[:, None])
         assert settings.weighting.outside == "zero"
         window = Window.of(settings.weight_lower, settings.weight_upper)
         return self._inside("ratio", window)
@@ -273,7 +260,7 @@ class Chunk(Struct):
         edges, index = np.unique(bounds, return_inverse=True)
         window = Window.of(np.full(len(edges), -np.inf), edges)
         counts = above(self.counts(edges))
-        nan = np.where(np.isnan(self.rows.columns[Ratio()].sum), np.nan, 0.0)[:, None]
+        nan = np.where(np.isnan(self.rows.sum(RATIO)), np.nan, 0.0)[:, None]
         below = self._inside("ratio", window)
         sums = below.sum + edges * counts + nan
         squares = below.squares + np.square(edges) * counts + nan
@@ -303,9 +290,9 @@ def chunks(pair: PolicyPair, advantage: Array, size: int) -> Iterator[Chunk]:
         ratios = part.log_ratio
         tokens = Tokens(ratios)
         yield Chunk(
-            rows_of(part, QUANTITIES, 0),
+            rows_of(part),
             tokens,
-            TrueRatio().of(tokens).astype(np.float64, copy=False),
+            true_ratio.of(tokens).astype(np.float64, copy=False),
             -segment_max(np.where(np.isnan(ratios), -np.inf, -ratios), part.lengths),
             advantage[of_part],
         )

@@ -15,7 +15,7 @@ from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
+from rcdiag.usecases.corrected import CorrectionRows, asked_by, correction_results
 from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds
 from rcdiag.usecases.sweep.state import SweepPlan, SweepState
@@ -60,11 +60,10 @@ def single(correction: Correction, pair: PolicyPair) -> CorrectionResult:
     verl = find_trainer("verl-0.9")
     trainer = replace(
         verl,
-        quantities=lambda any_one: verl.quantities(replace(any_one, rejections=())),
         metrics=lambda batch, any_one: verl.metrics(batch, replace(any_one, rejections=())),
     )
     plan = Plan(trainer, {"it": {}}, {"it": correction})
-    rows = CorrectionRows.of({None: pair}, plan, wanted_quantities(plan))
+    rows = CorrectionRows.of({None: pair}, plan, asked_by(plan))
     return correction_results(plan, rows.whole)["it"]
 
 
