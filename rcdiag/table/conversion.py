@@ -17,8 +17,7 @@ from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
-from rcdiag.table.arrow import as_numpy, lengths_of
-from rcdiag.table.as_arrow import ragged
+from rcdiag.table.arrow import as_numpy, lengths_of, ragged
 from rcdiag.table.batches import Origin, with_urls
 from rcdiag.table.checked import check_values, checked_lengths, typed
 from rcdiag.table.grouping import Grouping

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import given
-from rcdiag.table.arrow import as_numpy, lengths_of
-from rcdiag.table.as_arrow import from_numpy
+from rcdiag.table.arrow import as_numpy, from_numpy, lengths_of
 from rcdiag.table.readers.reader import Rows
 
 

@@ -19,7 +19,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.arrow import lengths_of
+from rcdiag.table.arrow import column_on_cpu, lengths_of
 from rcdiag.table.padding import (
     ATTENTION,
     COMPLETION,
@@ -34,7 +34,6 @@ from rcdiag.table.padding import (
     one_of,
 )
 from rcdiag.table.schema import METADATA_KEY, metadata_of
-from rcdiag.table.tensors import column_on_cpu
 from rcdiag.table.writer import write_tables
 
 # Rows of a table in memory that are written at a time.

@@ -19,7 +19,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import ragged
+from rcdiag.table.arrow import ragged
 from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS, names_for
 from rcdiag.table.schema import column_setting
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, nearest
-from rcdiag.table.arrow import as_numpy, lengths_of
+from rcdiag.table.arrow import as_numpy, column_on_cpu, lengths_of
 from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS, known_names
 from rcdiag.table.padding import Cut
 from rcdiag.table.recorder_padding import (
@@ -41,7 +41,6 @@ from rcdiag.table.schema import (
     column_spec,
     with_versions_as_numbers,
 )
-from rcdiag.table.tensors import column_on_cpu
 from rcdiag.table.token_columns import is_rows, token_column
 
 # A name that is this like one of rcdiag's is a slip of the pen, and no column of the user's own.

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rcdiag.table.arrow import as_numpy, lengths_of
-from rcdiag.table.as_arrow import ragged
+from rcdiag.table.arrow import as_numpy, lengths_of, ragged
 from rcdiag.table.decode import MOST_TOKEN_IDS
 from rcdiag.table.padding import Cut
 from rcdiag.table.recorder_padding import (
@@ -204,11 +203,8 @@ def _nested(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> pa.Lis
         raise wrong(name, None, f"it holds {flat.dtype}", "numbers of experts are whole")
     if flat.size and (flat.min() < 0 or flat.max() > np.iinfo(np.uint16).max):
         raise wrong(name, None, f"from {flat.min()} to {flat.max()}", "experts count from 0")
-    inner = ragged(
-        flat.astype(np.uint16).ravel(), np.full(len(flat), flat.shape[1], dtype=np.int64)
-    )
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), inner)
+    by_token = ragged(flat.astype(np.uint16).ravel(), np.full(len(flat), flat.shape[1]))
+    return ragged(by_token, lengths)
 
 
 def _check_lengths(name: str, column: pa.ListArray, lengths: NDArray[np.int64]) -> None:

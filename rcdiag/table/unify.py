@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from rcdiag.table.arrow import lengths_of
-from rcdiag.table.as_arrow import ragged
+from rcdiag.table.arrow import lengths_of, ragged
 from rcdiag.table.schema import ENTROPY, KEY, NUMBER, TOKEN_FLOATS, column_spec, is_list
 
 # Columns that have one type in every table, whatever a file has.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rcdiag.table.as_arrow import BITS, FLOATS, IDS, experts, from_python, lists
+from rcdiag.table.arrow import BITS, FLOATS, IDS, experts, from_python, lists
 from rcdiag.table.readers.reader import Dump, Rows
 from rcdiag.table.schema import ENTROPY, LOG_PROBS, ROUTED_EXPERTS
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import BITS, from_numpy, ragged
+from rcdiag.table.arrow import BITS, from_numpy, ragged
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers.reader import Rows
 from rcdiag.table.readers.safe import Jagged, Tensor

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import from_numpy, from_python
+from rcdiag.table.arrow import from_numpy, from_python
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import experts as experts_of_tokens
-from rcdiag.table.as_arrow import from_numpy, from_python, ragged
+from rcdiag.table.arrow import experts as experts_of_tokens
+from rcdiag.table.arrow import from_numpy, from_python, ragged
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where, cut_rows
