@@ -46,9 +46,8 @@ VARIANTS = {
 
 def rows(model: str, vocabulary: int):
     """Shipped rows as trajectories; for the random model other ids with the same lengths."""
-    from rcdiag.table.decode import decode
     from rcdiag.table.opening import open_table
-    from rcdiag.table.stream import read_chunks, whole
+    from rcdiag.table.stream import decode, read_chunks, whole
     from rcdiag.table.trajectories import Ragged, Trajectories
 
     dump = open_table(ROOT / "sample_data" / "rollouts.parquet")

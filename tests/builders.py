@@ -17,8 +17,8 @@ from rcdiag.statistics.merging import merge
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.statistics.suite import Suite, SuiteState
-from rcdiag.table.batches import Batch
 from rcdiag.table.opening import open_table
+from rcdiag.table.table import Batch
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 Lists = Sequence[Sequence[float]]

@@ -9,7 +9,7 @@ from typing import Any
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import DiagnoseResult
-from rcdiag.table.columns import known_steps
+from rcdiag.table.survey import known_steps
 from rcdiag.usecases.case_of_table import pair_of_table
 from rcdiag.usecases.checkpoints import Model, folders_of, tried_checkpoints
 from rcdiag.usecases.diagnose import diagnose as run

@@ -24,12 +24,11 @@ from rcdiag.engines.scored_by import RATES, facts_of, rate_of, unlike
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import not_writable
-from rcdiag.table.decode import columns_needed
 from rcdiag.table.opening import open_table
 from rcdiag.table.parts import about_part, read_part, score_columns
-from rcdiag.table.stream import RowRange, joined, read_chunks
+from rcdiag.table.stream import columns_needed, joined, read_chunks
 from rcdiag.table.survey import Survey, survey
-from rcdiag.table.table import Table
+from rcdiag.table.table import RowRange, Table
 from rcdiag.table.trajectories import POLICY_NAME
 from rcdiag.table.writer import TableWriter
 

@@ -26,9 +26,9 @@ from rcdiag.engines.scored_by import SECONDS, TOKENS
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.extras import saying_what_to_install
-from rcdiag.table.batches import Batch, TableFile
-from rcdiag.table.decode import decode
 from rcdiag.table.parts import score_table, write_part
+from rcdiag.table.stream import decode
+from rcdiag.table.table import Batch, TableFile
 from rcdiag.table.trajectories import Scores, Trajectories
 
 SCORES = ("log_probs", "entropy", "top_ids", "top_log_probs")

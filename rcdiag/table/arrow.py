@@ -1,15 +1,31 @@
-"""Columns of Arrow as numpy arrays: their values, and the lengths and values of their lists.
+"""Columns of Arrow become numpy arrays, and arrays, tensors, lists and texts become columns.
 
-Arrow's own functions import pandas where it is installed (`to_numpy`), or `pyarrow.compute`, which
-takes longer than to score a small table. Here both are loaded only for columns that need them.
+Arrow's own `array` and `to_numpy` import pandas where it is installed, and `pyarrow.compute` takes
+longer to import than a small table to score. Here both are loaded only for columns that need them:
+booleans with nulls, several types in one column, objects.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+
+# Element types of the token columns of a converted table.
+IDS, FLOATS, BITS = np.int32, np.float32, np.uint8
+# Offsets of Arrow's lists and texts are 32-bit numbers.
+LARGEST_OFFSET = 2**31 - 1
+# Half precision becomes float32: numpy knows no bfloat16, and few readers know float16.
+HALF = ("float16", "bfloat16")
+
+
+# Arrow -> numpy
 
 
 def as_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray:
@@ -46,16 +62,16 @@ def _bits(column: pa.Array, buffer: pa.Buffer | None) -> NDArray[np.bool_]:
 
 def lengths_of(column: pa.Array | pa.ChunkedArray, *, of_null: int = 0) -> NDArray[np.int64]:
     """Return the number of values of each row, [rows]; `of_null` where the row is null."""
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    return np.concatenate([np.empty(0, np.int64), *(_of_chunk(one, of_null) for one in chunks)])
+    lengths = [np.empty(0, np.int64)]
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        if _has_offsets(chunk):
+            lengths.append(np.diff(as_numpy(chunk.offsets)).astype(np.int64, copy=False))
+        else:
+            import pyarrow.compute as pc
 
-
-def _of_chunk(column: pa.Array, of_null: int) -> NDArray[np.int64]:
-    if _has_offsets(column):
-        return np.diff(as_numpy(column.offsets)).astype(np.int64, copy=False)
-    import pyarrow.compute as pc
-
-    return as_numpy(pc.fill_null(pc.list_value_length(column), of_null)).astype(np.int64)
+            counts = pc.fill_null(pc.list_value_length(chunk), of_null)
+            lengths.append(as_numpy(counts).astype(np.int64))
+    return np.concatenate(lengths)
 
 
 def values_of(column: pa.Array) -> pa.Array:
@@ -69,3 +85,135 @@ def values_of(column: pa.Array) -> pa.Array:
 
 def _has_offsets(column: pa.Array) -> bool:
     return (pt.is_list(column.type) or pt.is_large_list(column.type)) and not column.null_count
+
+
+# numpy and Python -> Arrow
+
+
+def from_numpy(values: NDArray[Any]) -> pa.Array:
+    """Return numbers, [rows], as a column that shares their memory where it is contiguous."""
+    if values.ndim != 1 or values.dtype.kind not in "iuf" or not values.dtype.isnative:
+        return pa.array(values)
+    numbers = pa.py_buffer(np.ascontiguousarray(values))
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, numbers], null_count=0)
+
+
+def from_python(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array:
+    """Return values of rows as a column of a type, by default of their own; None is null."""
+    types = set(map(type, values)) - {type(None)}
+    known = np.array([value is not None for value in values], np.bool_)
+    bitmap = None if known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
+    if types == {str} and kind in (None, pa.string()):
+        texts = [b"" if value is None else value.encode() for value in values]
+        ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        if ends[-1] <= LARGEST_OFFSET:
+            buffers = [bitmap, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(texts))]
+            return pa.Array.from_buffers(pa.string(), len(values), buffers)
+    for number, own in ((float, pa.float64()), (int, pa.int64())):
+        if types == {number} and kind in (None, own):
+            plain = [0 if value is None else value for value in values]
+            try:
+                numbers = pa.py_buffer(np.array(plain, number))
+            except OverflowError:  # a whole number beyond int64
+                break
+            return pa.Array.from_buffers(own, len(values), [bitmap, numbers])
+    return pa.array(values, kind)
+
+
+def lists(rows: Sequence[Any], kind: type) -> pa.ListArray:
+    """Return a list column of one sequence of numbers for each row; None makes a null."""
+    known = [row for row in rows if row is not None]
+    plain = all(
+        isinstance(row, np.ndarray) and row.ndim == 1 and row.dtype == kind for row in known
+    )
+    if not known or not plain or sum(map(len, known)) > LARGEST_OFFSET:
+        return pa.array(rows, pa.list_(pa.from_numpy_dtype(np.dtype(kind))))
+    lengths = np.array([0 if row is None else len(row) for row in rows])
+    absent = np.array([row is None for row in rows])
+    bits = pa.py_buffer(np.packbits(absent, bitorder="little"))
+    null = pa.Array.from_buffers(pa.bool_(), len(rows), [None, bits]) if absent.any() else None
+    return ragged(np.concatenate(known), lengths, null)
+
+
+def ragged(
+    values: NDArray[Any] | pa.Array, lengths: NDArray[np.integer], null: pa.Array | None = None
+) -> pa.ListArray:
+    """Return a list column, [rows], of flat values, [tokens], cut into rows of these lengths.
+
+    Values may be a column themselves, such as the list of experts of each token. Rows are null
+    where `null` holds.
+    """
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1:
+            raise ValueError(f"{values.ndim} dimensions where a token has one value")
+        values = from_numpy(values)
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
+    if offsets[-1] != len(values):
+        raise ValueError(f"{len(values)} values for lengths that add up to {offsets[-1]}")
+    return pa.ListArray.from_arrays(from_numpy(offsets), values, mask=null)
+
+
+def experts(values: NDArray[Any], lengths: NDArray[np.integer]) -> pa.ListArray:
+    """Return a column of the experts of each token, layer by layer, in rows of these lengths.
+
+    `values` are [tokens, layers, experts]. A token whose experts are all 0, which no router of two
+    or more chooses, was not recorded: it has an empty list.
+    """
+    if values.ndim != 3 or values.dtype.kind not in "iu":
+        raise ValueError(f"experts of tokens as {values.dtype} of {values.ndim} dimensions")
+    flat = values.reshape(len(values), -1)
+    recorded = flat.any(1) if values.shape[2] > 1 else np.ones(len(flat), bool)
+    sizes = np.where(recorded, flat.shape[1], 0)
+    return ragged(ragged(flat[recorded].ravel().astype(np.uint16), sizes), lengths)
+
+
+# Tensors and arrays of other libraries -> numpy
+
+
+def column_on_cpu(value: Any, where: str) -> Any:
+    """Return a column as `on_cpu` does; one whose values cannot be had is refused as `where`."""
+    try:
+        return on_cpu(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # a meta tensor's error is the last
+        reason = (str(error) or repr(error)).splitlines()[0]
+        raise RcdiagError(
+            f"{where}: its values cannot be read ({reason})",
+            hint="give dense tensors that hold values (`.to_dense()`, not of device `meta`), "
+            "arrays, or lists",
+        ) from error
+
+
+def on_cpu(value: Any) -> Any:
+    """Return tensors and arrays as numpy arrays, and lists with such rows in them.
+
+    Half precision becomes float32. The result may share memory with `value`.
+    """
+    if hasattr(value, "detach"):  # torch, which is not imported here
+        if getattr(value, "is_nested", False):
+            return [on_cpu(row) for row in value.unbind()]
+        tensor = value.detach().cpu()
+        if tensor.is_floating_point() and tensor.element_size() < 4:
+            tensor = tensor.float()
+        return tensor.numpy()
+    if isinstance(value, np.ndarray):
+        if value.dtype == object:
+            return on_cpu(list(value))
+        return value.astype(np.float32) if value.dtype.name in HALF else value
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        has_arrays = any(hasattr(row, "__array__") for row in value)
+        return _of_one_type([on_cpu(row) for row in value]) if has_arrays else list(value)
+    if hasattr(value, "__array__") and not isinstance(value, np.generic):
+        return on_cpu(np.asarray(value))
+    return value
+
+
+def _of_one_type(rows: list[Any]) -> list[Any]:
+    """Return arrays of floats, or of whole numbers, in the one type that holds all their values."""
+    kinds = {row.dtype for row in rows if isinstance(row, np.ndarray) and row.dtype.kind in "iuf"}
+    if len(kinds) < 2 or len({kind.kind == "f" for kind in kinds}) > 1:
+        return rows
+    common = np.result_type(*kinds)
+    if common.kind == "f" and not any(kind.kind == "f" for kind in kinds):
+        return rows  # int64 and uint64 have none
+    return [row.astype(common) if isinstance(row, np.ndarray) else row for row in rows]

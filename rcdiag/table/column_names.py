@@ -97,7 +97,9 @@ def known_form(name: str) -> str:
     """
     if _is_known(name):
         return name
-    parts = [_in_snake_case(part) for part in SEPARATORS.split(name)]
+    # As words in lower case with underscores: `oldLogProbs` as `old_log_probs`.
+    words = [WORDS.sub("_", part.replace("IDs", "Ids")) for part in SEPARATORS.split(name)]
+    parts = [re.sub(r"[\s-]+", "_", part).lower() for part in words]
     while len(parts) > 1 and parts[0] in CONTAINERS:
         parts.pop(0)
     return next((form for form in ("_".join(parts), parts[-1]) if _is_known(form)), name)
@@ -111,9 +113,3 @@ def _is_known(form: str) -> bool:
 def _all_names() -> frozenset[str]:
     """Return every name of another program that stands for some column."""
     return frozenset(known.name for names in known_names().values() for known in names)
-
-
-def _in_snake_case(part: str) -> str:
-    """Return a name as words in lower case with underscores: `oldLogProbs` as `old_log_probs`."""
-    words = WORDS.sub("_", part.replace("IDs", "Ids"))
-    return re.sub(r"[\s-]+", "_", words).lower()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,18 +18,15 @@ from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
-from rcdiag.table.arrow import as_numpy, lengths_of
-from rcdiag.table.as_arrow import ragged
-from rcdiag.table.batches import Origin, with_urls
-from rcdiag.table.checked import check_values, checked_lengths, typed
+from rcdiag.table.arrow import as_numpy, lengths_of, ragged
 from rcdiag.table.grouping import Grouping
-from rcdiag.table.placeholders import FEWEST_TOKENS, FLOOR, EqualityWatch, LogProbWatch
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.sources import SourceFile
-from rcdiag.table.writer import GrowingWriter
+from rcdiag.table.table import Conversion, Origin, with_urls
+from rcdiag.table.writer import TableWriter
 
 # Takes the file that is read now, its number from 1, the number of files, rows and tokens so far.
-Heard = Callable[[str, int, int, int, int], None]
+OnProgress = Callable[[str, int, int, int, int], None]
 
 # Columns that all rows have or none, and what to do where some have them.
 _APART = "leave these records out of the dump, or convert them apart"
@@ -40,14 +38,80 @@ NEVER_NULL = {
 }
 
 
-class Conversion(Struct, frozen=True):
-    """What became of a dump."""
+# Column -> what its values are called, the largest of them (None: any), and what they mean.
+_IDS = ("token id", None, "token ids are 0 or more; padding does not belong into the table")
+VALUES: dict[str, tuple[str, int | None, str]] = {
+    "response_ids": _IDS,
+    "prompt_ids": _IDS,
+    "response_mask": (
+        "the value",
+        1,
+        "a mask is 1 for tokens that the policy sampled and 0 for all others",
+    ),
+}
 
-    origin: Origin
-    metadata: dict[str, Any]
-    policies_of: dict[Path, set[str]]  # file -> the policies whose log-probs its rows have
-    rows: int = 0
+# Constants that trainers fill a log-prob column with where they have none; a column that holds one
+# of them at every sampled token was never measured.
+PLACEHOLDERS = (0.0, 1.0, -1.0)
+# What vLLM and SkyRL write for a log-prob that JSON or the trainer cannot hold, -inf above all:
+# vllm/entrypoints/openai/chat_completion/serving.py, skyrl/train/dataset/preprocess.py.
+FLOOR = -9999.0
+# A file of fewer sampled tokens may hold one number alone: 0.0 at tokens that are certain.
+FEWEST_TOKENS = 100
+
+
+@dataclass
+class LogProbWatch:
+    """What is learned of a column of log-probs while its rows stream by."""
+
+    tokens: int = 0  # sampled tokens that have a value, NaN too
+    floored: int = 0  # those that were FLOOR
+    rows_floored: int = 0  # rows that hold one of those
+    constant: float | None = None  # the value that all of them have, as long as they do
+    varies: bool = False
+
+    def add(self, values: NDArray[np.floating], sampled: NDArray[np.bool_]) -> None:
+        """Take in the values at some tokens, and which of those were sampled, both [tokens]."""
+        self.tokens += int(np.count_nonzero(sampled))
+        if self.varies or not self.tokens:
+            return
+        own = values[sampled]
+        if self.constant is None:
+            self.constant = float(own[0])
+        self.varies = not bool((own == self.constant).all())
+
+    def floor(self, floored: NDArray[np.bool_], lengths: NDArray[np.integer]) -> None:
+        """Count sampled tokens that hold FLOOR, [tokens], of rows of these lengths, [rows]."""
+        owner = np.repeat(np.arange(len(lengths)), lengths)
+        self.floored += int(floored.sum())
+        self.rows_floored += len(np.unique(owner[floored]))
+
+    @property
+    def placeholder(self) -> str:
+        """Return in words the constant that stands for no log-prob; empty where there is none."""
+        if self.tokens and self.floored == self.tokens:
+            return f"{FLOOR:g}"
+        constant = None if self.varies else self.constant
+        return f"{constant:g}" if constant in PLACEHOLDERS and self.tokens else ""
+
+
+@dataclass
+class EqualityWatch:
+    """Whether two policies' log-probs are equal bit for bit on every sampled token."""
+
     tokens: int = 0
+    equal: bool = True
+
+    def add(
+        self,
+        one: NDArray[np.floating],
+        other: NDArray[np.floating],
+        sampled: NDArray[np.bool_],
+    ) -> None:
+        """Take in both columns' values at the same tokens, and which were sampled, all [tokens]."""
+        self.tokens += int(np.count_nonzero(sampled))
+        if self.equal:
+            self.equal = bool(np.array_equal(one[sampled], other[sampled]))
 
 
 class _Pass(Struct):
@@ -127,21 +191,14 @@ class _Pass(Struct):
                 table = table.set_column(index, name, ragged(numbers, own_lengths, null))
             if not column.null_count:
                 complete[policy] = numbers
-        self._compare(complete, sampled)
+        for policy in complete:
+            if "rollout" in complete and policy != "rollout":
+                pair = self.equals.setdefault(("rollout", policy), EqualityWatch())
+                pair.add(complete["rollout"], complete[policy], sampled)
         return table
 
-    def _compare(
-        self, values: Mapping[str, NDArray[np.floating]], sampled: NDArray[np.bool_]
-    ) -> None:
-        if "rollout" not in values:
-            return
-        for policy in values:
-            if policy != "rollout":
-                pair = self.equals.setdefault(("rollout", policy), EqualityWatch())
-                pair.add(values["rollout"], values[policy], sampled)
-
     def _count_lacking(self, table: pa.Table, rows: Rows) -> None:
-        """Count the rows without what tells rows apart, and keep the place of the first."""
+        """Count the rows without a step, prompt, group or id, and keep the place of the first."""
         for name in NEVER_NULL:
             present = table[name].is_valid() if name in table.column_names else None
             without = table.num_rows if present is None else table[name].null_count
@@ -151,7 +208,7 @@ class _Pass(Struct):
                 self.lacking[name] = where, before + without
 
     def _check_lacking(self) -> None:
-        """Refuse a dump of which some rows lack what the others have and every row must have."""
+        """Refuse a dump in which some rows lack a step, prompt, group or id that others have."""
         total = self.origin.num_rows
         for name in NEVER_NULL:
             where, without = self.lacking.get(name, ("", 0))
@@ -162,18 +219,8 @@ class _Pass(Struct):
                     hint=NEVER_NULL[name],
                 )
 
-    def _check_placeholders(self, dropped: Mapping[str, str]) -> None:
-        """Refuse a dump of which one file has a placeholder where others have log-probs."""
-        for (file, name), watch in self.watches_of_files.items():
-            if watch.placeholder and watch.tokens >= FEWEST_TOKENS and name not in dropped:
-                raise RcdiagError(
-                    f"{file}: every sampled token has {watch.placeholder} in `{name}`, a "
-                    "placeholder; other files of the dump have log-probs there",
-                    hint="leave this file out, or convert it apart",
-                )
-
     def finished(self, reader: Reader, files: Sequence[SourceFile]) -> dict[str, str]:
-        """Note what the whole dump tells; returns the columns to drop with the reason."""
+        """Check and note what only the whole dump shows; returns columns to drop, each with why."""
         rows = self.origin.num_rows
         self.grouping.check(files[0].name)
         self._check_lacking()
@@ -196,7 +243,13 @@ class _Pass(Struct):
                     "stands for a log-prob that the writer could not express, as -inf",
                     watch.rows_floored,
                 )
-        self._check_placeholders(dropped)
+        for (file, name), watch in self.watches_of_files.items():
+            if watch.placeholder and watch.tokens >= FEWEST_TOKENS and name not in dropped:
+                raise RcdiagError(
+                    f"{file}: every sampled token has {watch.placeholder} in `{name}`, a "
+                    "placeholder; other files of the dump have log-probs there",
+                    hint="leave this file out, or convert it apart",
+                )
         for (one, other), pair in self.equals.items():
             names = f"{one}_log_probs", f"{other}_log_probs"
             if pair.equal and pair.tokens and not dropped.keys() & set(names):
@@ -217,7 +270,7 @@ def convert_files(
     given: Mapping[str, Any],
     renames: Mapping[str, str],
     tokenizer: str | None = None,
-    heard: Heard | None = None,
+    on_progress: OnProgress | None = None,
     metadata: Mapping[str, Any] | None = None,
     left: Sequence[str] = (),
 ) -> Conversion:
@@ -245,7 +298,7 @@ def convert_files(
     grouping = Grouping(given.get("group_size"), reader.grouped_by_order)
     work = _Pass(dump.notes, given, renames, grouping, origin)
     try:
-        return _converted(reader, dump, files, target, work, heard, metadata or {})
+        return _converted(reader, dump, files, target, work, on_progress, metadata or {})
     except RcdiagError as error:
         raise with_urls(error, files) from error
 
@@ -256,13 +309,13 @@ def _converted(
     files: Sequence[SourceFile],
     target: Path,
     work: _Pass,
-    heard: Heard | None,
+    on_progress: OnProgress | None,
     known: Mapping[str, Any],
 ) -> Conversion:
     assert reader.read is not None
     places = {file.path: number for number, file in enumerate(files, 1)}
     names = {file.path: file.name for file in files}
-    with GrowingWriter(target) as writer:
+    with TableWriter(target) as writer:
         for rows in reader.read(dump):
             table = work.table(rows)
             if table.num_rows == 0:
@@ -270,10 +323,10 @@ def _converted(
             writer.write(table)
             having = columns.policies_in(table.column_names)
             work.policies_of.setdefault(rows.file, set()).update(having)
-            if heard is not None:
+            if on_progress is not None:
                 place = places.get(rows.file, 0)
                 name = names.get(rows.file, str(rows.file))
-                heard(name, place, len(files), work.origin.num_rows, work.tokens)
+                on_progress(name, place, len(files), work.origin.num_rows, work.tokens)
         if work.origin.num_rows == 0:
             raise RcdiagError(
                 f"{files[0].name}: the table has zero rows", hint="was the dump finished?"
@@ -348,3 +401,92 @@ def _sampled(table: pa.Table, tokens: int) -> NDArray[np.bool_]:
         out[present] = as_numpy(mask.flatten()).astype(np.bool_)
         return out
     return as_numpy(mask.flatten()).astype(np.bool_)
+
+
+# Rows of a reader are checked, and get the types of the table
+
+
+def typed(table: pa.Table, rows: Rows) -> pa.Table:
+    """Return rows with the types of the table."""
+    if "response_ids" not in table.column_names:
+        raise RcdiagError(
+            f"{rows.file}: no column `response_ids`; there are {', '.join(table.column_names)}",
+            hint=columns.column_setting({"response_ids": "NAME"}),
+        )
+    table = columns.with_steps_as_numbers(table, rows.where)
+    known = [field for field in table.schema if not pt.is_null(field.type)]
+    columns.check_types(pa.schema(known), str(rows.file))
+    schema = pa.schema([(f.name, columns.table_type(f.name, f.type)) for f in table.schema])
+    try:
+        return table.cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _bad_cast(table, schema, rows, error) from error
+
+
+def _bad_cast(table: pa.Table, schema: pa.Schema, rows: Rows, error: Exception) -> RcdiagError:
+    """Return the error for a value that its column's type cannot hold, with its row."""
+    for wanted in schema:
+        column = table[wanted.name]
+        for row in range(table.num_rows):
+            try:
+                column.take([row]).cast(wanted.type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                return RcdiagError(
+                    f"{rows.where(row)}: column `{wanted.name}` does not fit {wanted.type} "
+                    f"({str(error).splitlines()[0]})",
+                    hint="is it another column? See --column",
+                )
+    return RcdiagError(f"{rows.file}: {str(error).splitlines()[0]}")
+
+
+def checked_lengths(table: pa.Table, rows: Rows) -> NDArray[np.int64]:
+    """Return the length of every response; a token column of another length is refused."""
+    ids = table["response_ids"]
+    if ids.null_count:
+        row = int(np.argmax(as_numpy(ids.is_null())))
+        raise RcdiagError(
+            f"{rows.where(row)}: no response tokens (null)",
+            hint="an empty response is an empty list; drop rows that were never sampled",
+        )
+    lengths = lengths_of(ids)
+    for name in table.column_names:
+        column = table[name]
+        spec = columns.column_spec(name)
+        by_token = spec in (columns.TOKEN_FLOATS, columns.EXPERTS)
+        if not (by_token or name in ("response_mask", "policy_version")):
+            continue
+        if not columns.is_list(column.type):  # null in all rows, or a version of each row
+            continue
+        own = lengths_of(column, of_null=-1)
+        differ = (own != lengths) & (own >= 0)
+        if differ.any():
+            row = int(np.argmax(differ))
+            raise RcdiagError(
+                f"{rows.where(row)}: {lengths[row]} response tokens, but {own[row]} values of "
+                f"`{name}`",
+                hint="the file is damaged, or of a version of its writer that rcdiag does not know",
+            )
+    return lengths
+
+
+def check_values(table: pa.Table, rows: Rows) -> None:
+    """Refuse token ids below 0, and masks of other values than 0 and 1."""
+    import pyarrow.compute as pc
+
+    for name, (what, most, hint) in VALUES.items():
+        if name not in table.column_names or pt.is_null(table[name].type):
+            continue
+        column = table[name].combine_chunks()
+        flat = column.flatten()
+        low, high = pc.min_max(flat).values()
+        fine = low.as_py() is None or (low.as_py() >= 0 and (most is None or high.as_py() <= most))
+        if fine and not flat.null_count:
+            continue
+        values = as_numpy(flat.cast(pa.int64()).fill_null(-1))
+        bad = values < 0 if most is None else (values < 0) | (values > most)
+        at = int(np.argmax(bad))
+        owner = np.repeat(np.arange(len(column)), lengths_of(column))
+        raise RcdiagError(
+            f"{rows.where(int(owner[at]))}: column `{name}` holds {what} {flat[at].as_py()}",
+            hint=hint,
+        )

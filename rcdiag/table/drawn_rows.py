@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.table import schema as columns
 from rcdiag.table.arrow import as_numpy
-from rcdiag.table.batches import TableFile
-from rcdiag.table.decode import hashed
 from rcdiag.table.scratch import Scratch
-from rcdiag.table.table import Table
+from rcdiag.table.stream import hashed
+from rcdiag.table.table import Table, TableFile
 from rcdiag.table.writer import TableWriter
 
 Numbers = NDArray[np.int64]

@@ -118,27 +118,23 @@ def filled(table: pa.Table, given: Mapping[str, Any], numbers: NDArray[np.intege
 
     `numbers` are those of the rows in the whole table, [rows], which tell their groups.
     """
+    import pyarrow.compute as pc
+
     for name, value in given.items():
         column = column_of(name)
         if column in table.column_names:
             index = table.column_names.index(column)
-            if name != GROUP_SIZE:
-                table = table.set_column(index, column, _where_unknown(table[column], value))
+            # The rows whose own value is unknown: null, or NaN.
+            own = table[column]
+            lacking = own.is_null(nan_is_null=pt.is_floating(own.type))
+            if name != GROUP_SIZE and pc.any(lacking).as_py():
+                own = pc.if_else(lacking, pa.scalar(value).cast(own.type), own)
+                table = table.set_column(index, column, own)
         else:
             values = numbers.astype(np.int64) // value if name == GROUP_SIZE else None
             own = pa.repeat(pa.scalar(value, type_of(name, value)), len(numbers))
             table = table.append_column(column, own if values is None else pa.array(values))
     return table
-
-
-def _where_unknown(column: pa.ChunkedArray, value: Any) -> pa.ChunkedArray:
-    """Return a column with a given value in the rows whose own is unknown: null, or NaN."""
-    import pyarrow.compute as pc
-
-    lacking = column.is_null(nan_is_null=pt.is_floating(column.type))
-    if not pc.any(lacking).as_py():
-        return column
-    return pc.if_else(lacking, pa.scalar(value).cast(column.type), column)
 
 
 def contradiction(table: pa.Table, name: str, value: Any) -> int | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +10,10 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import given
-from rcdiag.table.arrow import as_numpy, lengths_of
-from rcdiag.table.as_arrow import from_numpy
+from rcdiag.table.arrow import as_numpy, from_numpy, lengths_of
+from rcdiag.table.hashing import hashed_lists, mixed
 from rcdiag.table.readers.reader import Rows
+from rcdiag.table.trajectories import Ragged
 
 
 class Grouping:
@@ -47,7 +47,7 @@ class Grouping:
         elif "prompt_ids" in table.column_names:
             in_step = " of one step" if "step" in table.column_names else ""
             self.rule = f"group_id: rows{in_step} with equal prompts are a prompt group"
-            numbers = self._number(_hashes(table))
+            numbers = self._number(_hashes(table).tolist())
         else:
             return table
         return table.append_column("group_id", from_numpy(np.asarray(numbers, np.int64)))
@@ -63,7 +63,7 @@ class Grouping:
         if self._size is not None:
             self._number([hash(group) for group in table["group_id"].to_pylist()])
 
-    def _number(self, hashes: Sequence[int]) -> NDArray[np.int64]:
+    def _number(self, hashes: Iterable[int]) -> NDArray[np.int64]:
         numbers = []
         for value in hashes:
             number = self._numbers.setdefault(value, len(self._counts))
@@ -83,21 +83,16 @@ class Grouping:
             given.check_group_sizes(np.array(self._counts), self._size, source)
 
 
-def _hashes(table: pa.Table) -> list[int]:
-    """Return a hash of the prompt, and of the step where rows have one, of every row."""
+def _hashes(table: pa.Table) -> NDArray[np.uint64]:
+    """Return a hash of the prompt, and of the step where rows have one, of every row, [rows]."""
     prompts = table["prompt_ids"].combine_chunks()
-    tokens = as_numpy(prompts.flatten())
-    size = tokens.itemsize
-    ends = size * np.cumsum(lengths_of(prompts))
-    content = tokens.tobytes()
-    cuts = itertools.pairwise([0, *ends.tolist()])
-    keys: list[bytes | None] = [content[start:end] for start, end in cuts]
-    if prompts.null_count:  # no prompt is another thing than an empty one
-        keys = [
-            key if known else None
-            for key, known in zip(keys, prompts.is_valid().to_pylist(), strict=True)
-        ]
+    offsets = np.concatenate([[0], np.cumsum(lengths_of(prompts))])
+    hashes = hashed_lists(Ragged(as_numpy(prompts.flatten()), offsets))
+    # No prompt is another thing than an empty one, and no step another than step 0.
+    hashes[as_numpy(prompts.is_null())] ^= np.uint64(1)
     if "step" not in table.column_names:
-        return [hash(key) for key in keys]
-    steps = table["step"].to_pylist()
-    return [hash(key) for key in zip(steps, keys, strict=True)]
+        return hashes
+    steps = table["step"].combine_chunks()
+    known = as_numpy(steps.is_valid())
+    numbers = as_numpy(steps.fill_null(0)).astype(np.uint64)
+    return mixed(hashes ^ np.where(known, mixed(numbers), np.uint64(1)))

@@ -19,7 +19,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.arrow import lengths_of
+from rcdiag.table.arrow import column_on_cpu, lengths_of
 from rcdiag.table.padding import (
     ATTENTION,
     COMPLETION,
@@ -34,7 +34,6 @@ from rcdiag.table.padding import (
     one_of,
 )
 from rcdiag.table.schema import METADATA_KEY, metadata_of
-from rcdiag.table.tensors import column_on_cpu
 from rcdiag.table.writer import write_tables
 
 # Rows of a table in memory that are written at a time.
@@ -90,7 +89,13 @@ def _are_rows(rows: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
 def write_rows(rows: Any, name: str, target: Path) -> None:
     """Write a table that lies in memory to a parquet file; `name` is what errors call it."""
     if type(rows).__module__.startswith("polars") and hasattr(rows, "sink_parquet"):
-        _sink(rows, name, target)
+        try:  # polars computes a lazy frame into the file, in a stream
+            rows.sink_parquet(target, compression="lz4")
+        except Exception as error:  # whatever the user's own query raises
+            raise RcdiagError(
+                f"{name}: polars cannot compute it ({_in_short(error)})",
+                hint="collect the frame, and give what comes out",
+            ) from error
         return
     try:
         tables = (pa.Table.from_batches([batch]) for batch in _batches(rows, name))
@@ -100,17 +105,6 @@ def write_rows(rows: Any, name: str, target: Path) -> None:
         raise RcdiagError(
             f"{name}: it cannot be written as parquet ({_in_short(error)})",
             hint="columns hold numbers, text, and lists of numbers for each row",
-        ) from error
-
-
-def _sink(rows: Any, name: str, target: Path) -> None:
-    """Let polars compute a lazy frame into the file, in a stream."""
-    try:
-        rows.sink_parquet(target, compression="lz4")
-    except Exception as error:  # whatever the user's own query raises
-        raise RcdiagError(
-            f"{name}: polars cannot compute it ({_in_short(error)})",
-            hint="collect the frame, and give what comes out",
         ) from error
 
 

@@ -22,7 +22,7 @@ from rcdiag.results import JoinReport
 from rcdiag.table.opening import open_table
 from rcdiag.table.schema import FORMAT_VERSION, LOG_PROBS, column_setting, with_metadata
 from rcdiag.table.sources import SourceFile
-from rcdiag.table.stream import UniqueSampleIds
+from rcdiag.table.survey import UniqueSampleIds
 from rcdiag.table.table import Table
 
 NAMED = 10

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,23 +16,19 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
-from rcdiag.table.batches import Origin, TableFile, with_urls
 from rcdiag.table.in_memory import name_in_memory, write_rows
 from rcdiag.table.naming import Naming, naming_of
-from rcdiag.table.observed import all_null
-from rcdiag.table.readers.parquet import (
-    open_parquet,
-)
-from rcdiag.table.readers.reader import AsParquet
+from rcdiag.table.readers.parquet import PARQUET, open_parquet
 from rcdiag.table.remote import AnyFile
-from rcdiag.table.rewritten import is_nested, padded_tokens, write_flat, write_unpadded
+from rcdiag.table.rewritten import Copies
+from rcdiag.table.schema import common_schema
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile, SourceFiles, find_files
-from rcdiag.table.table import Table
-from rcdiag.table.unify import common_schema
+from rcdiag.table.survey import all_null
+from rcdiag.table.table import Table, TableFile, with_urls
 
 if TYPE_CHECKING:
-    from rcdiag.table.conversion import Heard
+    from rcdiag.table.conversion import OnProgress
 
 
 def open_table(
@@ -70,27 +66,29 @@ def open_parts(
     needed: Sequence[str] = (),
     given: Mapping[str, Any] | None = None,
     tokenizer: str | None = None,
-    heard: Heard | None = None,
+    on_progress: OnProgress | None = None,
     beside: Path | None = None,
 ) -> Table:
     """Open the files of sources of one format as one table.
 
-    `tokenizer` is a folder whose tokenizer encodes dumps of text; `heard` takes how far a
-    conversion is. What is converted lies in a temporary folder, that of the file `beside` if given.
+    `tokenizer` is a folder whose tokenizer encodes dumps of text; `on_progress` is called with how
+    far a conversion is. What is converted lies in a temporary folder: beside the file `beside`
+    where that is given, else among the system's.
     """
     reader = parts[0].reader
     files = [file for part in parts for file in part.files]
     values = given_values.read_given(given)
     # Copies of remote files stay as long as the table.
     kept = [part.scratch for part in parts if part.scratch is not None]
-    if reader.read is None:
+    if reader.any_names:
         try:
-            copies = _Copies(files, beside, reader.as_parquet, heard)
+            copies = Copies(reader, files, beside, on_progress)
             table = _table(parts[0].source, copies, renames or {}, needed)
         except RcdiagError as error:
             raise with_urls(error, files) from error
-        kept = kept if table.scratch is None else [table.scratch, *kept]
-        return _with_given(_without_absent(replace(table, scratch=_together(kept))), values)
+        scratch = Scratch.together(kept if table.scratch is None else [table.scratch, *kept])
+        table = _without_absent(replace(table, scratch=scratch))
+        return _with_given(table, values)
     from rcdiag.table.conversion import convert_files  # a table in parquet is not converted
 
     missing.check_names(renames or {})
@@ -104,7 +102,7 @@ def open_parts(
             given=values,
             renames={name: own for name, own in (renames or {}).items() if own},
             tokenizer=tokenizer,
-            heard=heard,
+            on_progress=on_progress,
             left=[name for part in parts for name in part.left],
         )
     except BaseException:
@@ -113,7 +111,7 @@ def open_parts(
     schema = columns.versions_are_numbers(open_parquet(target).schema_arrow)
     first = files[0]
     file = TableFile(first.path, made.rows, 0, target, first.url, made.origin)
-    table = Table((file,), schema, {}, _together([scratch, *kept]), conversion=made)
+    table = Table((file,), schema, {}, Scratch.together([scratch, *kept]), conversion=made)
     return _without_absent(table)
 
 
@@ -140,7 +138,7 @@ def open_rows(
     file = SourceFile(path, name)
     write_rows(rows, name, path)
     try:
-        table = _table(name, _Copies([file]), renames or {}, needed)
+        table = _table(name, Copies(PARQUET, [file]), renames or {}, needed)
     except RcdiagError as error:
         raise with_urls(error, [file]) from error
     scratch.others = () if table.scratch is None else (table.scratch,)
@@ -161,15 +159,6 @@ def _without(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
     return pa.schema(fields, metadata=schema.metadata)
 
 
-def _together(folders: Sequence[Scratch]) -> Scratch | None:
-    """Return a folder that keeps others as long as it is there itself."""
-    if not folders:
-        return None
-    first, *others = folders
-    first.others = tuple(others)
-    return first
-
-
 def _with_given(table: Table, given: Mapping[str, Any]) -> Table:
     """Return a table of parquet files with columns that the user gives for all rows.
 
@@ -183,7 +172,7 @@ def _with_given(table: Table, given: Mapping[str, Any]) -> Table:
     for name, value in given.items():
         column = given_values.column_of(name)
         if column in schema.names:
-            _agree(table, name, value)
+            _check_agreement(table, name, value)
         elif name == given_values.GROUP_SIZE:
             given_values.check_divisible(table.num_rows, value, table.name)
             schema = schema.append(pa.field(column, pa.int64()))
@@ -193,8 +182,8 @@ def _with_given(table: Table, given: Mapping[str, Any]) -> Table:
     return replace(table, schema=columns.with_metadata(schema, metadata), given=given)
 
 
-def _agree(table: Table, name: str, value: Any) -> None:
-    """Refuse a value that rows of a table contradict."""
+def _check_agreement(table: Table, name: str, value: Any) -> None:
+    """Refuse a given value that rows of a table contradict."""
     column = given_values.column_of(name)
     if name == given_values.GROUP_SIZE:
         counts: Counter[Any] = Counter()
@@ -205,72 +194,12 @@ def _agree(table: Table, name: str, value: Any) -> None:
     for batch in table.batches([column]):
         row = given_values.contradiction(batch.table, name, value)
         if row is not None:
-            own = batch.table[column][row].as_py()
-            raise given_values.refusal(batch.where(row), name, value, own)
+            raise given_values.refusal(
+                batch.where(row), name, value, batch.table[column][row].as_py()
+            )
 
 
-@dataclass
-class _Copies:
-    """Parquet files that are read in place of those whose rows cannot be read as they lie.
-
-    `as_parquet` writes all files again, such as JSON lines under names of one's own. Nested columns
-    become flat, and a trainer's padded tensors lose their padding. The copies lie in a temporary
-    folder, that of the file `beside` if given.
-    """
-
-    files: Sequence[SourceFile]
-    beside: Path | None = None
-    as_parquet: AsParquet | None = None
-    heard: Heard | None = None
-    scratch: Scratch | None = None
-    rows: int = 0
-    tokens: int = 0
-
-    def of(self, number: int, mapped: Mapping[str, str]) -> tuple[Path | None, Origin | None]:
-        """Return the copy that is read in place of a file, and where its rows stood, if any."""
-        file = self.files[number]
-        written, origin = None, None
-        if self.as_parquet is not None:
-            written = self._path(f"{number:06}.as-it-is.parquet")
-            origin = self._write_as_it_is(self.as_parquet, number, written)
-        schema = open_parquet(written or file.path).schema_arrow
-        if is_nested(schema, mapped):
-            flat = self._path(f"{number:06}.flat.parquet")
-            write_flat(written or file.path, flat)
-            written, schema = flat, open_parquet(flat).schema_arrow
-        tokens = padded_tokens(written or file.path, schema, mapped)
-        if tokens is not None:
-            unpadded = self._path(f"{number:06}.parquet")
-            try:
-                write_unpadded(written or file.path, tokens, unpadded)
-            except RcdiagError as error:
-                copies = [] if written is None else [SourceFile(written, file.name)]
-                raise with_urls(error, copies) from error
-            written = unpadded
-        return written, origin
-
-    def _path(self, name: str) -> Path:
-        self.scratch = self.scratch or Scratch(self.beside)
-        return self.scratch.path / name
-
-    def _write_as_it_is(self, as_parquet: AsParquet, number: int, target: Path) -> Origin:
-        file = self.files[number]
-        before = self.rows, self.tokens
-
-        def count(rows: int, tokens: int) -> None:
-            self.rows, self.tokens = before[0] + rows, before[1] + tokens
-            if self.heard is not None:
-                self.heard(file.name, number + 1, len(self.files), self.rows, self.tokens)
-
-        path = cast(Path, file.path)
-        origin = Origin([file])
-        origin.add(path, "line", as_parquet(path, target, count))
-        return origin
-
-
-def _table(
-    source: str, copies: _Copies, renames: Mapping[str, str], needed: Sequence[str]
-) -> Table:
+def _table(source: str, copies: Copies, renames: Mapping[str, str], needed: Sequence[str]) -> Table:
     """Make one table of parquet files that all have the same columns.
 
     What is read under other names is decided by the first file.

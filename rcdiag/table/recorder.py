@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
 import json
 import os
 import random
@@ -19,14 +21,16 @@ import pyarrow as pa
 
 from rcdiag.errors import RcdiagError
 from rcdiag.files import not_writable
-from rcdiag.table.ledger import Ledger, rows_lost
-from rcdiag.table.recorder_padding import PROMPT
+from rcdiag.table.padding import PROMPT
 from rcdiag.table.recorder_rows import NEVER_NULL, rows_of
-from rcdiag.table.schema import RECORDER, check_metadata
-from rcdiag.table.unify import common_schema, conformed
+from rcdiag.table.schema import RECORDER, check_metadata, common_schema, conformed
 from rcdiag.table.writer import VALUES_PER_ROW_GROUP, TableWriter
 
 NAME = "step-{step:010d}.rank-{rank:05d}.run-{run}.{number:06d}.parquet"
+# A recorder counts its rows in a small file, so that the next one knows what a kill has lost. The
+# file is locked as long as the process of the recorder lives: one that can be locked belongs to a
+# process that ended without closing its recorder, killed or out of memory.
+LEDGER, LEDGERS = ".run-{run}.rows", ".run-*.rows"
 
 
 class Recorder:
@@ -316,6 +320,64 @@ def _as_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
             hint='for example metadata={"policies": {"rollout": {"dtype": "bfloat16"}}}',
         ) from error
     return written
+
+
+class Ledger:
+    """Counts the rows that a recorder took and those that it wrote, so that a kill leaves both."""
+
+    def __init__(self, folder: Path, run: str) -> None:
+        """`run` names the recorder, and is part of the names of its files."""
+        self._path = folder / LEDGER.format(run=run)
+        temporary = self._path.with_suffix(".new")
+        self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks: losses stay unknown
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.count(0, 0)
+            # Under its own name it is locked already, so that no other recorder takes it for dead.
+            os.replace(temporary, self._path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            raise
+
+    def count(self, taken: int, written: int) -> None:
+        """Store how many rows were taken and written until now."""
+        os.pwrite(self._descriptor, f"{taken:>19} {written:>19}\n".encode(), 0)
+
+    def remove(self) -> None:
+        """Remove the file: every row is written."""
+        self._path.unlink(missing_ok=True)
+        self.leave()
+
+    def leave(self) -> None:
+        """Close the file and leave it where it is."""
+        os.close(self._descriptor)
+
+
+def rows_lost(folder: Path) -> int:
+    """Return how many rows recorders of this folder took and, killed, never wrote.
+
+    Their half-written files are removed. A kill between the rename of a part and the count counts
+    the part's rows, though they are there.
+    """
+    return sum(_rows_lost_by(path) for path in folder.glob(LEDGERS))
+
+
+def _rows_lost_by(path: Path) -> int:
+    """Return the rows lost by the recorder of one ledger; 0 where its process lives."""
+    try:
+        with path.open() as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            taken, written = map(int, stream.read().split())
+    except (OSError, ValueError):  # locked, gone, or on a file system without locks
+        return 0
+    run = path.name.removeprefix(".").removesuffix(".rows")
+    for half in path.parent.glob(f".*{run}.*.tmp"):
+        half.unlink(missing_ok=True)
+    if taken == written:
+        path.unlink(missing_ok=True)
+    return taken - written
 
 
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()

@@ -1,4 +1,6 @@
-"""Parquet files whose rows cannot be read as they lie are written again.
+"""Files whose rows cannot be read as they lie are written again as parquet.
+
+JSON lines under names of one's own keep these names, which are looked up afterwards.
 
 Tokens may stand in fields of structs. A field of a struct becomes the column `struct.field`, as it
 does in JSON lines; of a list of structs, such as one of each token, it becomes a list.
@@ -12,9 +14,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -40,15 +43,107 @@ from rcdiag.table.readers.parquet import (
     row_groups_of,
     width_of_first_rows,
 )
+from rcdiag.table.readers.reader import Dump, Reader, Rows
 from rcdiag.table.remote import AnyFile
 from rcdiag.table.schema import is_list, metadata_of
-from rcdiag.table.writer import write_tables
+from rcdiag.table.scratch import Scratch
+from rcdiag.table.sources import SourceFile
+from rcdiag.table.table import Origin, with_urls
+from rcdiag.table.writer import TableWriter, write_tables
+
+if TYPE_CHECKING:
+    from rcdiag.table.conversion import OnProgress
 
 # Structs further inside of each other stay what they are.
 DEEPEST = 4
 
 
-def is_nested(schema: pa.Schema, renames: Mapping[str, str]) -> bool:
+@dataclass
+class Copies:
+    """Parquet files that are read in place of those whose rows cannot be read as they lie.
+
+    They lie in a temporary folder, beside the file `beside` where that is given. `on_progress` is
+    called with how far the writing of them is.
+    """
+
+    reader: Reader
+    files: Sequence[SourceFile]
+    beside: Path | None = None
+    on_progress: OnProgress | None = None
+    scratch: Scratch | None = None
+    rows: int = 0
+    tokens: int = 0
+
+    def of(self, number: int, mapped: Mapping[str, str]) -> tuple[Path | None, Origin | None]:
+        """Return the copy that is read in place of a file, and where its rows stood, if any."""
+        file = self.files[number]
+        written, origin = None, None
+        if self.reader.read is not None:
+            written = self._path(f"{number:06}.as-it-is.parquet")
+            origin = self._write_as_it_is(self.reader.read, number, written)
+        schema = open_parquet(written or file.path).schema_arrow
+        if _is_nested(schema, mapped):
+            flat = self._path(f"{number:06}.flat.parquet")
+            _write_flat(written or file.path, flat)
+            written, schema = flat, open_parquet(flat).schema_arrow
+        tokens = _padded_tokens(written or file.path, schema, mapped)
+        if tokens is not None:
+            unpadded = self._path(f"{number:06}.parquet")
+            try:
+                _write_unpadded(written or file.path, tokens, unpadded)
+            except RcdiagError as error:
+                copies = [] if written is None else [SourceFile(written, file.name)]
+                raise with_urls(error, copies) from error
+            written = unpadded
+        return written, origin
+
+    def _path(self, name: str) -> Path:
+        self.scratch = self.scratch or Scratch(self.beside)
+        return self.scratch.path / name
+
+    def _write_as_it_is(
+        self, read: Callable[[Dump], Iterator[Rows]], number: int, target: Path
+    ) -> Origin:
+        """Write a file of another format as parquet, with its columns under the same names."""
+        file = self.files[number]
+        path = cast(Path, file.path)  # what is no parquet was copied to this machine
+        origin = Origin([file])
+        of_numbers: set[str] = set()
+        with TableWriter(target) as writer:
+            for rows in read(Dump(files=(path,))):
+                table = pa.Table.from_batches([rows.batch])
+                writer.write(table)
+                origin.add(path, rows.record, rows.numbers)
+                lists = [column for column in table.columns if pt.is_list(column.type)]
+                of_numbers |= {
+                    field.name
+                    for field in table.schema
+                    if pt.is_list(field.type) and not pt.is_null(field.type.value_type)
+                }
+                self.rows += table.num_rows
+                # Nothing says yet which list the response is: the longest of each row counts.
+                longest = [np.zeros(table.num_rows, np.int64), *map(lengths_of, lists)]
+                self.tokens += int(np.maximum.reduce(longest).sum())
+                if self.on_progress is not None:
+                    self.on_progress(file.name, number + 1, len(self.files), self.rows, self.tokens)
+            if wrong := writer.mixed & of_numbers:
+                raise RcdiagError(
+                    f"{path}: `{min(wrong)}` is a list of numbers in some {rows.record}s, and none "
+                    "in others",
+                    hint="a column has one type; write the dump again",
+                )
+            reason = "dropped, lines hold types that nothing unites"
+            changes = {f"{name}: {reason}": 0 for name in sorted(writer.mixed)}
+            noted = {"conversion": {"format": self.reader.name, "changes": changes}}
+            if writer.finish(noted, writer.mixed) is None:
+                raise RcdiagError(
+                    f"{path}: the file has no records",
+                    hint="each line is one response as JSON object",
+                )
+        return origin
+
+
+def _is_nested(schema: pa.Schema, renames: Mapping[str, str]) -> bool:
     """Tell whether a struct holds the tokens, or a column that the user named by its path."""
     structs = {field.name for field in schema if pt.is_struct(field.type) or _lists(field.type)}
     if not structs:
@@ -67,7 +162,7 @@ def is_nested(schema: pa.Schema, renames: Mapping[str, str]) -> bool:
     )
 
 
-def write_flat(path: AnyFile, target: Path) -> None:
+def _write_flat(path: AnyFile, target: Path) -> None:
     """Write a file's rows to `target` with the fields of structs as columns."""
     schema = open_parquet(path).schema_arrow
     empty = _flat(schema.empty_table())
@@ -112,7 +207,7 @@ def _by_field(table: pa.Table) -> pa.Table:
     return pa.table(columns)
 
 
-def write_unpadded(path: AnyFile, tokens: str, target: Path) -> None:
+def _write_unpadded(path: AnyFile, tokens: str, target: Path) -> None:
     """Write a file's rows to `target` without padding; `tokens` is its column of responses."""
     schema = open_parquet(path).schema_arrow
     rows = _unpadded_rows(path, schema.names, tokens)
@@ -127,7 +222,7 @@ def write_unpadded(path: AnyFile, tokens: str, target: Path) -> None:
     write_tables(target, itertools.chain([first], rows), noted)
 
 
-def padded_tokens(path: AnyFile, schema: pa.Schema, renames: Mapping[str, str]) -> str | None:
+def _padded_tokens(path: AnyFile, schema: pa.Schema, renames: Mapping[str, str]) -> str | None:
     """Return the column of responses that are padded to one width; None where none can be cut.
 
     `schema` is that of the file. A mask among `renames`, rcdiag's names to those of the file that

@@ -9,6 +9,7 @@ import re
 import shutil
 import tempfile
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 from rcdiag.files import not_writable
@@ -38,6 +39,14 @@ class Scratch:
             except OSError as error:
                 raise not_writable(beside, error) from error
         self._finalizer = weakref.finalize(self, _remove, self.path, lock)
+
+    @staticmethod
+    def together(folders: Sequence[Scratch]) -> Scratch | None:
+        """Return the first of some folders, which keeps the others as long as it is there."""
+        if not folders:
+            return None
+        folders[0].others = tuple(folders[1:])
+        return folders[0]
 
     def remove(self) -> None:
         """Remove the folder at once."""

@@ -67,11 +67,14 @@ def find_files(source: str, format: str | None = None) -> SourceFiles:
             return in_place
         scratch = Scratch()
         readers = _asked(chosen)
+        more = {name for reader in readers for name in reader.beside}
         copies, folder = copy_files(
             source,
-            lambda name: _fits(unpacked_name(name), readers) or _says_more(name, readers),
+            lambda name: _fits(unpacked_name(name), readers) or name.rpartition("/")[2] in more,
             scratch.path,
-            lambda name: [more for each in readers if _fits(name, [each]) for more in each.beside],
+            lambda name: [
+                other for each in readers if _fits(name, [each]) for other in each.beside
+            ],
         )
         urls: dict[AnyFile, str] = {path: url for path, url in copies}
     else:
@@ -113,10 +116,10 @@ def check_remote(sources: Sequence[str], format: str | None = None) -> None:
 
 
 def _asked(chosen: Reader | None) -> list[Reader]:
-    """Return the readers as a file is asked of them: any parquet file is a table at last."""
+    """Return the readers as a file is asked of them: formats under any names come last."""
     if chosen is not None:
         return [chosen]
-    return sorted(READERS.values(), key=lambda reader: reader.read is None)
+    return sorted(READERS.values(), key=lambda reader: reader.any_names)
 
 
 def _named(source: str) -> tuple[list[Path], bool]:
@@ -216,11 +219,14 @@ def _of_folder(
     by_format: dict[str, list[AnyFile]] = {}
     bad: dict[str, list[AnyFile]] = {}  # empty and unreadable files, by the formats of their names
     for path in paths:
-        if not _is_readable(path):
+        try:
+            _check_file(path, "")
+        except RcdiagError:
             for reader in fitting[path]:
                 bad.setdefault(reader.name, []).append(path)
-        elif (known := _reader_of(path)) is not None:
-            by_format.setdefault(known.name, []).append(path)
+        else:
+            if (known := _reader_of(path)) is not None:
+                by_format.setdefault(known.name, []).append(path)
     if len(by_format) > 1:
         raise _mixed(source, {name: files[0] for name, files in by_format.items()})
     for name in by_format or bad:
@@ -264,20 +270,6 @@ def _fits(name: str, readers: Sequence[Reader]) -> bool:
     """Tell whether a file is named as files of one of the formats are."""
     base = name.rpartition("/")[2]
     return any(fnmatch.fnmatch(base, pattern) for reader in readers for pattern in reader.patterns)
-
-
-def _says_more(name: str, readers: Sequence[Reader]) -> bool:
-    """Tell whether a file says more of those of a format beside which it lies."""
-    base = name.rpartition("/")[2]
-    return any(base in reader.beside for reader in readers)
-
-
-def _is_readable(path: AnyFile) -> bool:
-    try:
-        with path.open("rb") as stream:
-            return bool(stream.read(1))
-    except OSError:
-        return False
 
 
 def _check_file(path: AnyFile, url: str) -> None:

@@ -1,4 +1,7 @@
-"""A table is read as a stream of checked trajectories: whole, or in given ranges of rows."""
+"""A table is read as a stream of checked trajectories: whole, or in given ranges of rows.
+
+Batches of Arrow become numpy arrays here, and every error names file, row and column.
+"""
 
 from __future__ import annotations
 
@@ -6,44 +9,28 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.batches import Batch, RowRange
-from rcdiag.table.decode import columns_needed, decode, hashed
-from rcdiag.table.observed import with_log_probs
-from rcdiag.table.table import Table
-from rcdiag.table.trajectories import Trajectories
+from rcdiag.table.arrow import as_numpy
+from rcdiag.table.hashing import hashed_texts, mixed
+from rcdiag.table.schema import is_list
+from rcdiag.table.segments import segment_sum
+from rcdiag.table.table import Batch, RowRange, Table
+from rcdiag.table.trajectories import Ragged, Trajectories
 
-
-class UniqueSampleIds:
-    """Refuses a table that holds a sample twice, which would narrow every interval.
-
-    It collects 8 bytes for each row while the table streams by.
-    """
-
-    def __init__(self) -> None:
-        self._hashes: list[NDArray[np.uint64]] = []
-
-    def add(self, batch: Batch) -> None:
-        """Take in the ids of some rows."""
-        if "sample_id" in batch.table.column_names:
-            self._hashes.append(hashed(batch, "sample_id"))
-
-    def check(self, dump: Table) -> None:
-        """Raise an error that names two rows with one id; `dump` is the table that went by."""
-        if not self._hashes:
-            return
-        hashes = np.concatenate(self._hashes)
-        order = np.argsort(hashes, kind="stable")
-        same = np.flatnonzero(np.diff(hashes[order]) == 0)
-        if len(same):
-            first, second = int(order[same[0]]), int(order[same[0] + 1])
-            raise RcdiagError(
-                f"{dump.where(second)}: column `sample_id` repeats the id of "
-                f"{dump.where(first)} ({len(same)} repeated rows in all)",
-                hint="was the dump appended to twice, or does a glob match a file and its copy?",
-            )
+ROW_COLUMNS = ("response_mask", "temperature", "group_id", "step")
+# No vocabulary is so large; sums by token id are arrays of the largest id.
+MOST_TOKEN_IDS = 1 << 20
+# A row is walked as a whole, at some 250 bytes of memory a token; no engine has such a context.
+MOST_TOKENS_OF_ROW = 1 << 22
+LARGEST = np.iinfo(np.int64).max
+# What profiles and examples want besides.
+DETAIL_COLUMNS = ("reward", "sample_id", "advantage", "advantages")
+# How a row was sampled, which a diagnosis asks for.
+SAMPLING = ("top_p", "top_k", "min_p")
+ORIGIN_COLUMNS = (*SAMPLING, "engine", "finish_reason", "policy_version")
 
 
 def columns_read(
@@ -91,6 +78,15 @@ def trajectories_of(
             yield decode(known, policies, prompts=prompts, details=True, origin=origin)
 
 
+def with_log_probs(batch: Batch, policies: Sequence[str]) -> Batch:
+    """Return the rows of a batch that have log-probs of all policies."""
+    columns = [batch.table[f"{policy}_log_probs"] for policy in policies]
+    if not any(column.null_count for column in columns):
+        return batch
+    known = [as_numpy(column.is_valid()) for column in columns]
+    return batch.take(np.logical_and.reduce(known))
+
+
 def read_arrow(dump: Table, ranges: Sequence[RowRange], names: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the rows of ranges as Arrow tables, which hold no more than these rows."""
     for parts in read_chunks(dump, ranges, names):
@@ -134,3 +130,280 @@ def whole(parts: Sequence[Batch]) -> Batch:
     A range that spans files would misname rows in errors, so check rows before joining them.
     """
     return Batch(joined(parts).combine_chunks(), parts[0].file, parts[0].row_in_file)
+
+
+# Columns of a batch as arrays
+
+
+def columns_needed(
+    names: Sequence[str],
+    policies: Sequence[str],
+    *,
+    prompts: bool = False,
+    details: bool = False,
+    origin: bool = False,
+) -> list[str]:
+    """Return the columns of `names` that `decode` reads, given the same options."""
+    columns = ["response_ids", *ROW_COLUMNS, *(f"{policy}_log_probs" for policy in policies)]
+    if prompts:
+        columns.append("prompt_ids")
+    if details:
+        columns += [*DETAIL_COLUMNS, *(f"{policy}_entropy" for policy in policies)]
+    if origin:
+        columns += ORIGIN_COLUMNS
+    return [name for name in columns if name in names]
+
+
+def decode(
+    batch: Batch,
+    policies: Sequence[str] = (),
+    *,
+    prompts: bool = False,
+    details: bool = False,
+    origin: bool = False,
+) -> Trajectories:
+    """Return the rows of a batch as arrays, with the log-probs of `policies` in float64.
+
+    `details` adds rewards, advantages, ids and the policies' entropies, `origin` how each row was
+    sampled, where the batch has them.
+    """
+    names = batch.table.column_names
+    given = set(names) if details else set()
+    known = set(names) if origin else set()
+    response_ids = token_ids(batch, "response_ids")
+    _not_too_long(batch, response_ids)
+    mask = _mask(batch, response_ids)
+    return Trajectories(
+        first_row=batch.first_row,
+        rows=batch.rows,
+        response_ids=response_ids,
+        mask=mask,
+        prompt_ids=token_ids(batch, "prompt_ids") if prompts else None,
+        log_probs={
+            policy: _by_token(batch, f"{policy}_log_probs", response_ids, mask)
+            for policy in policies
+        },
+        temperature=floats(batch, "temperature") if "temperature" in names else None,
+        group=hashed(batch, "group_id") if "group_id" in names else None,
+        step=(
+            as_numpy(_as_int64(batch, "step", _without_nulls(batch, "step")))
+            if "step" in names
+            else None
+        ),
+        reward=floats(batch, "reward") if "reward" in given else None,
+        advantage=_advantage(batch, response_ids, mask, given),
+        advantages=(
+            _by_token(batch, "advantages", response_ids, mask) if "advantages" in given else None
+        ),
+        entropy={
+            policy: _by_token(batch, f"{policy}_entropy", response_ids, mask)
+            for policy in policies
+            if f"{policy}_entropy" in given
+        },
+        sample_id=(
+            _without_nulls(batch, "sample_id").to_pylist() if "sample_id" in given else None
+        ),
+        sampling={name: floats(batch, name) for name in SAMPLING if name in known},
+        engine=_texts(batch, "engine") if "engine" in known else None,
+        finish_reason=_texts(batch, "finish_reason") if "finish_reason" in known else None,
+        policy_version=_versions(batch, response_ids) if "policy_version" in known else None,
+    )
+
+
+def _not_too_long(batch: Batch, response_ids: Ragged) -> None:
+    """Refuse rows that would take gigabytes each, and name the limit."""
+    long = np.flatnonzero(response_ids.lengths > MOST_TOKENS_OF_ROW)
+    if len(long):
+        row = int(long[0])
+        raise RcdiagError(
+            f"{batch.where(row)}: a response of {int(response_ids.lengths[row]):,} tokens; the "
+            f"limit is {MOST_TOKENS_OF_ROW:,}",
+            hint="is each list the tokens of one response, or are several joined in one row? "
+            "Write a row for each response",
+        )
+
+
+def _texts(batch: Batch, name: str) -> list[str]:
+    """Return a column of keys as text; null becomes empty."""
+    return [str(value) if value is not None else "" for value in _column(batch, name).to_pylist()]
+
+
+def _versions(batch: Batch, response_ids: Ragged) -> NDArray[np.int64] | None:
+    """Return the version of weights of each row, or of each token; -1 where it is unknown."""
+    array = _column(batch, "policy_version")
+    if is_list(array.type):
+        if array.null_count or array.flatten().null_count:
+            return None
+        column = ragged(batch, "policy_version")
+        _same_lengths(batch, "policy_version", column, response_ids)
+        return column.values.astype(np.int64)
+    versions = _as_int64(batch, "policy_version", array)
+    return as_numpy(versions.fill_null(-1) if versions.null_count else versions)
+
+
+def _column(batch: Batch, name: str) -> pa.Array:
+    column = batch.table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _without_nulls(batch: Batch, name: str) -> pa.Array:
+    """Return a column that has a value in every row; null is refused."""
+    array = _column(batch, name)
+    if array.null_count:
+        row = int(np.argmax(as_numpy(array.is_null())))
+        hint = "drop the row, or write a value"
+        if is_list(array.type):
+            hint = "drop the row, or write an empty list if there are no tokens"
+        elif name == "group_id":
+            hint = "give every row the id of its prompt, or leave the column out"
+        raise RcdiagError(f"{batch.where(row)}: column `{name}` is null", hint=hint)
+    return array
+
+
+def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ragged:
+    """Return a list column as flat values and offsets, without copying where Arrow allows it.
+
+    Where `mask` is False a null is taken for NaN; everywhere else it is refused.
+    """
+    array = _without_nulls(batch, name)
+    if not (pt.is_list(array.type) or pt.is_large_list(array.type)):
+        array = array.cast(pa.large_list(array.type.value_type))
+    offsets = as_numpy(array.offsets).astype(np.int64, copy=False)
+    values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
+    null = as_numpy(values.is_null()) if values.null_count else None
+    if null is not None and mask is not None and len(mask) == len(null):
+        null &= mask
+    if null is not None and null.any():
+        at = int(np.argmax(null))
+        row = _row_of(offsets - offsets[0], at)
+        raise RcdiagError(
+            f"{batch.where(row)}: column `{name}` holds a null in its list",
+            hint="masked positions may hold any number (NaN too), but not null",
+        )
+    return Ragged(as_numpy(values), offsets - offsets[0])
+
+
+def _row_of(offsets: NDArray[np.int64], token: int) -> int:
+    return int(np.searchsorted(offsets, token, side="right")) - 1
+
+
+def token_ids(batch: Batch, name: str) -> Ragged:
+    """Return token ids as int32; negative ids and ids that no vocabulary has are refused."""
+    column = ragged(batch, name)
+    values = column.values
+    if len(values):
+        bad = (values < 0) | (values >= MOST_TOKEN_IDS)
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise RcdiagError(
+                f"{batch.where(_row_of(column.offsets, at))}: column `{name}` holds token id "
+                f"{values[at]}",
+                hint=f"token ids are 0 to {MOST_TOKEN_IDS - 1:,}; padding does not belong into the "
+                "table",
+            )
+    return Ragged(values.astype(np.int32, copy=False), column.offsets)
+
+
+def _same_lengths(batch: Batch, name: str, column: Ragged, response_ids: Ragged) -> None:
+    differ = column.lengths != response_ids.lengths
+    if differ.any():
+        row = int(np.argmax(differ))
+        raise RcdiagError(
+            f"{batch.where(row)}: {response_ids.lengths[row]} response tokens, but "
+            f"{column.lengths[row]} values in column `{name}`",
+            hint=_why_lengths_differ(
+                batch, row, int(response_ids.lengths[row] - column.lengths[row])
+            ),
+        )
+
+
+def _why_lengths_differ(batch: Batch, row: int, more: int) -> str:
+    """Say what it may mean that a response has `more` tokens than values in a column."""
+    if more > 0 and "prompt_ids" in batch.table.column_names:
+        prompt = batch.table.column("prompt_ids")[row].as_py()
+        if prompt is not None and len(prompt) == more:
+            return f"`response_ids` hold the prompt too ({more} tokens): write only what follows it"
+    if abs(more) == 1:
+        return "one token apart: the end-of-sequence token was probably dropped on one side"
+    whole = ", `response_ids` may hold the prompt too" if more > 0 else ""
+    return f"every column needs a value for each response token{whole}"
+
+
+def _mask(batch: Batch, response_ids: Ragged) -> NDArray[np.bool_]:
+    if "response_mask" not in batch.table.column_names:
+        return np.ones(len(response_ids.values), dtype=np.bool_)
+    column = ragged(batch, "response_mask")
+    _same_lengths(batch, "response_mask", column, response_ids)
+    values = column.values
+    if values.dtype != np.bool_:
+        bad = (values != 0) & (values != 1)
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise RcdiagError(
+                f"{batch.where(_row_of(column.offsets, at))}: column `response_mask` holds "
+                f"{values[at]}",
+                hint="a mask is 1 for tokens that the policy sampled and 0 for all others",
+            )
+    return values.astype(np.bool_, copy=False)
+
+
+def _by_token(
+    batch: Batch, name: str, response_ids: Ragged, mask: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Return a number for every response token; those at masked tokens are not checked."""
+    column = ragged(batch, name, mask)
+    _same_lengths(batch, name, column, response_ids)
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        return column.values.astype(np.float64)
+
+
+def _advantage(
+    batch: Batch, response_ids: Ragged, mask: NDArray[np.bool_], given: set[str]
+) -> NDArray[np.float64] | None:
+    """Return each row's advantage: `advantage`, else the mean of `advantages` over its tokens.
+
+    Only unmasked tokens count; a row that has none gets NaN.
+    """
+    if "advantage" in given:
+        return floats(batch, "advantage")
+    if "advantages" not in given:
+        return None
+    values = _by_token(batch, "advantages", response_ids, mask)
+    lengths = response_ids.lengths
+    sums = segment_sum(np.where(mask, values, 0.0), lengths)
+    with np.errstate(invalid="ignore"):  # a row without an unmasked token has none
+        return sums / segment_sum(mask.astype(np.int64), lengths)
+
+
+def floats(batch: Batch, name: str) -> NDArray[np.float64]:
+    """Return a column of numbers, one for each row; null, which means unknown, becomes NaN."""
+    array = _column(batch, name)
+    if not (pt.is_floating(array.type) or pt.is_integer(array.type)):
+        array = array.cast(pa.float64(), safe=False)
+    numbers = as_numpy(array)  # which makes NaN of null
+    return numbers.astype(np.float64, copy=False)
+
+
+def _as_int64(batch: Batch, name: str, array: pa.Array) -> pa.Array:
+    """Return whole numbers as int64; larger ones, which uint64 holds, are refused."""
+    if pt.is_int64(array.type):
+        return array
+    if pt.is_uint64(array.type):
+        beyond = as_numpy(array.fill_null(0)) > LARGEST
+        if beyond.any():
+            row = int(np.argmax(beyond))
+            raise RcdiagError(
+                f"{batch.where(row)}: column `{name}` holds {array[row]}, beyond int64",
+                hint="is it another column? See --column",
+            )
+    return array.cast(pa.int64())
+
+
+def hashed(batch: Batch, name: str) -> NDArray[np.uint64]:
+    """Return a column of keys (strings or integers) as 64-bit hashes, which take little memory."""
+    array = _without_nulls(batch, name)
+    if pt.is_integer(array.type):
+        return mixed(as_numpy(array).astype(np.uint64))
+    if not (pt.is_string(array.type) or pt.is_large_string(array.type)):
+        array = array.cast(pa.large_string())
+    return hashed_texts(array)

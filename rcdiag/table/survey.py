@@ -1,19 +1,220 @@
-"""A survey passes over the token ids before an engine starts, and finds sizes and bad rows."""
+"""What is asked of all rows of a table at once, each by one scan of the columns that it needs.
+
+Small columns (steps, rewards, prompt groups, sample ids), rows without recorded log-probs, the
+sizes of a table that a model is to score, and a few whole rows by their numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.batches import Batch
-from rcdiag.table.decode import columns_needed, decode
-from rcdiag.table.stream import RowRange, UniqueSampleIds
-from rcdiag.table.table import Table
+from rcdiag.table.arrow import as_numpy
+from rcdiag.table.readers.footer import RowGroup
+from rcdiag.table.readers.parquet import open_parquet, read_whole, row_groups_of
+from rcdiag.table.stream import columns_needed, decode, floats, hashed, token_ids
+from rcdiag.table.table import Batch, RowRange, Table, TableFile
 from rcdiag.table.trajectories import ModelLimits, Ragged, Trajectories
+
+# Tokens that are counted to find frequent ids.
+TOKENS_COUNTED = 2_000_000
+# Rows that are named for each policy.
+FIRST_ROWS = 10
+
+
+# Columns of all rows, and rows by their numbers
+
+
+def known_steps(dump: Table) -> list[int]:
+    """Return the training steps of a table, ascending; none where it has no column `step`."""
+    if "step" not in dump.schema.names:
+        return []
+    steps: set[int] = set()
+    for batch in dump.batches(["step"]):
+        values = as_numpy(batch.table.column("step").drop_null())
+        steps.update(np.unique(values).tolist())
+    return sorted(steps)
+
+
+def read_rewards(dump: Table) -> tuple[NDArray[np.uint64] | None, NDArray[np.float64]]:
+    """Return every row's prompt group as a hash (None without), and reward (NaN = unknown)."""
+    names = [name for name in ("group_id", "reward") if name in dump.schema.names]
+    if "reward" not in names:
+        return None, np.full(dump.num_rows, np.nan)
+    groups, rewards = [], []
+    for batch in dump.batches(names):
+        rewards.append(floats(batch, "reward"))
+        if "group_id" in names:
+            groups.append(hashed(batch, "group_id"))
+    return np.concatenate(groups) if groups else None, np.concatenate(rewards)
+
+
+def numbered_groups(dump: Table) -> tuple[NDArray[np.uint64], NDArray[np.uint64]] | None:
+    """Return the hashes of all prompt groups, ascending, and the number of each; None without.
+
+    Groups are numbered as they appear: what hangs on a number does not hang on their names.
+    """
+    if "group_id" not in dump.schema.names:
+        return None
+    groups = [hashed(batch, "group_id") for batch in dump.batches(["group_id"])]
+    if not groups:
+        return None
+    keys, first = np.unique(np.concatenate(groups), return_index=True)
+    numbers = np.empty(len(keys), np.uint64)
+    numbers[np.argsort(first)] = np.arange(len(keys), dtype=np.uint64)
+    return keys, numbers
+
+
+def frequent_ids(dump: Table) -> NDArray[np.int32]:
+    """Return the token ids of the first TOKENS_COUNTED response tokens, the most frequent first.
+
+    Equally frequent ids stand in the order in which they appear, so that the order of the result
+    does not depend on how ids are numbered.
+    """
+    read, tokens = [], 0
+    for batch in dump.batches(["response_ids"]):
+        read.append(token_ids(batch, "response_ids").values)
+        tokens += len(read[-1])
+        if tokens >= TOKENS_COUNTED:
+            break
+    return by_frequency(np.concatenate(read)) if read else np.empty(0, np.int32)
+
+
+def by_frequency(ids: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the distinct ids, the most frequent first, then the first to appear."""
+    distinct, first, counts = np.unique(ids, return_index=True, return_counts=True)
+    return distinct[np.lexsort((first, -counts))]
+
+
+def read_rows(dump: Table, numbers: Collection[int]) -> dict[int, dict[str, Any]]:
+    """Return the rows of these numbers (counted over the whole table), with every column.
+
+    The result maps row number -> column -> value, as reward functions take rows.
+    """
+    row_numbers = set(numbers)
+    by_number: dict[int, dict[str, Any]] = {}
+    for batch in dump.batches():
+        first = batch.first_row
+        inside = sorted(n - first for n in row_numbers if first <= n < first + batch.table.num_rows)
+        if inside:
+            rows = batch.table.take(inside).to_pylist()
+            by_number |= {first + n: row for n, row in zip(inside, rows, strict=True)}
+    return by_number
+
+
+class UniqueSampleIds:
+    """Refuses a table that holds a sample twice, which would narrow every interval.
+
+    It collects 8 bytes for each row while the table streams by.
+    """
+
+    def __init__(self) -> None:
+        self._hashes: list[NDArray[np.uint64]] = []
+
+    def add(self, batch: Batch) -> None:
+        """Take in the ids of some rows."""
+        if "sample_id" in batch.table.column_names:
+            self._hashes.append(hashed(batch, "sample_id"))
+
+    def check(self, dump: Table) -> None:
+        """Raise an error that names two rows with one id; `dump` is the table that went by."""
+        if not self._hashes:
+            return
+        hashes = np.concatenate(self._hashes)
+        order = np.argsort(hashes, kind="stable")
+        same = np.flatnonzero(np.diff(hashes[order]) == 0)
+        if len(same):
+            first, second = int(order[same[0]]), int(order[same[0] + 1])
+            raise RcdiagError(
+                f"{dump.where(second)}: column `sample_id` repeats the id of "
+                f"{dump.where(first)} ({len(same)} repeated rows in all)",
+                hint="was the dump appended to twice, or does a glob match a file and its copy?",
+            )
+
+
+# Rows whose log-probs were not recorded
+
+
+class Unobserved(Struct, frozen=True):
+    """The rows of a table that lack the log-probs of at least one of some policies."""
+
+    rows: int = 0
+    by_policy: Mapping[str, int] = field(default_factory=dict)  # those with any such row
+    first_rows: Mapping[str, list[int]] = field(default_factory=dict)  # numbers in the table
+
+
+def unobserved(table: Table, policies: Sequence[str]) -> Unobserved:
+    """Find the rows of a table that lack log-probs of a policy.
+
+    The footers say of most columns that every row has a value; other columns are read.
+    """
+    lacking = {
+        policy: _null_rows(table, f"{policy}_log_probs")
+        for policy in policies
+        if f"{policy}_log_probs" in table.schema.names
+    }
+    lacking = {policy: rows for policy, rows in lacking.items() if len(rows)}
+    if not lacking:
+        return Unobserved()
+    return Unobserved(
+        len(np.unique(np.concatenate(list(lacking.values())))),
+        {policy: len(rows) for policy, rows in lacking.items()},
+        {policy: rows[:FIRST_ROWS].tolist() for policy, rows in lacking.items()},
+    )
+
+
+def all_null(table: Table, column: str) -> bool:
+    """Tell whether no row of a table has a value of a column of lists."""
+    own = table.renames.get(column, column)
+    for file in table.files:
+        if own not in open_parquet(file.parquet).schema_arrow.names:
+            continue
+        for group in row_groups_of(file.parquet):
+            nulls, values = _nulls_and_values(group, own)
+            if nulls is not None and nulls != values:  # the footer says that rows have values
+                return False
+    return len(_null_rows(table, column)) == table.num_rows
+
+
+def _null_rows(table: Table, column: str) -> NDArray[np.int64]:
+    """Return the rows of a table whose value of a column is null, ascending."""
+    own = table.renames.get(column, column)
+    parts = [file.first_row + rows for file in table.files for rows in _null_rows_of(file, own)]
+    return np.concatenate(parts)
+
+
+def _null_rows_of(file: TableFile, column: str) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows of each row group of a file whose value of a column is null."""
+    parquet = open_parquet(file.parquet)
+    if column not in parquet.schema_arrow.names:
+        yield np.arange(file.num_rows)
+        return
+    first = 0
+    for number, group in enumerate(row_groups_of(file.parquet)):
+        if _nulls_and_values(group, column)[0] != 0:  # else the footer says that there are none
+            values = read_whole(file.parquet, [column], number)[column]
+            yield first + np.flatnonzero(as_numpy(values.is_null()))
+        first += group.num_rows
+    yield np.empty(0, np.int64)
+
+
+def _nulls_and_values(group: RowGroup, column: str) -> tuple[int | None, int]:
+    """Return how many entries of a column are null or empty lists, and all of them.
+
+    The first is None where the footer does not say it.
+    """
+    for chunk in group.columns:
+        if chunk.path == column or chunk.path.startswith(f"{column}."):
+            return chunk.null_count, chunk.num_values
+    return None, 0
+
+
+# Sizes, and rows that no model can have read
 
 
 class Survey(Struct, frozen=True, kw_only=True):
@@ -79,18 +280,6 @@ def survey(dump: Table, limits: Sequence[ModelLimits]) -> Survey:
     )
 
 
-def _check_rows(batch: Batch, rows: Trajectories) -> None:
-    assert rows.prompt_ids is not None
-    _check_temperature(batch, rows)
-    empty = (rows.prompt_ids.lengths == 0) & (rows.response_ids.lengths > 0)
-    if empty.any():
-        raise RcdiagError(
-            f"{batch.where(int(np.argmax(empty)))}: column `prompt_ids` is empty; the first "
-            "response token has nothing before it to be scored from",
-            hint="store at least the beginning-of-sequence token as the prompt",
-        )
-
-
 def check_limits(rows: Trajectories, limit: ModelLimits, where: Callable[[int], str]) -> None:
     """Refuse rows that a model cannot have read; `where` names a row of `rows`."""
     assert rows.prompt_ids is not None
@@ -106,16 +295,24 @@ def check_limits(rows: Trajectories, limit: ModelLimits, where: Callable[[int], 
         )
 
 
-def _check_temperature(batch: Batch, rows: Trajectories) -> None:
-    if rows.temperature is None:
-        return
-    bad = (rows.temperature <= 0) | np.isinf(rows.temperature)
-    if bad.any():
-        row = int(np.argmax(bad))
+def _check_rows(batch: Batch, rows: Trajectories) -> None:
+    """Refuse rows that no engine can score: at such a temperature, or without any prompt."""
+    if rows.temperature is not None:
+        bad = (rows.temperature <= 0) | np.isinf(rows.temperature)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise RcdiagError(
+                f"{batch.where(row)}: column `temperature` is {rows.temperature[row]}",
+                hint="logits are divided by it; greedy samples have no sampling temperature: leave "
+                "it null to score them at 1",
+            )
+    assert rows.prompt_ids is not None
+    empty = (rows.prompt_ids.lengths == 0) & (rows.response_ids.lengths > 0)
+    if empty.any():
         raise RcdiagError(
-            f"{batch.where(row)}: column `temperature` is {rows.temperature[row]}",
-            hint="logits are divided by it; greedy samples have no sampling temperature: leave "
-            "it null to score them at 1",
+            f"{batch.where(int(np.argmax(empty)))}: column `prompt_ids` is empty; the first "
+            "response token has nothing before it to be scored from",
+            hint="store at least the beginning-of-sequence token as the prompt",
         )
 
 

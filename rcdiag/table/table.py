@@ -8,18 +8,19 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, without_secrets
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
-from rcdiag.table.batches import Batch, RowRange, TableFile
 from rcdiag.table.naming import Naming
 from rcdiag.table.readers.parquet import (
     open_parquet,
@@ -30,11 +31,142 @@ from rcdiag.table.readers.parquet import (
 from rcdiag.table.remote import TAIL, AnyFile, RemoteFile
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile
-from rcdiag.table.unify import conformed
 
 if TYPE_CHECKING:
     from rcdiag.results import JoinReport
-    from rcdiag.table.conversion import Conversion
+
+
+RowRange = tuple[int, int]  # first row and the row after the last, in the whole table
+
+
+class RowOrigin(Protocol):
+    """Where the rows of a parquet file, which rcdiag made, come from."""
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """Return the files that were given."""
+        ...
+
+    def where(self, row: int) -> str:
+        """Return file and record of a row, as an error names them."""
+        ...
+
+
+class Origin:
+    """Where each row of a converted table stood in the files that were given."""
+
+    def __init__(self, files: Sequence[SourceFile]) -> None:
+        self.files = tuple(files)
+        self._names = {file.path: file.name for file in files}
+        self._blocks: list[tuple[Path, str, NDArray[np.int64]]] = []
+        self._starts: list[int] = []
+        self.num_rows = 0
+
+    def add(self, file: Path, record: str, numbers: NDArray[np.int64]) -> None:
+        """Take in consecutive rows of the table: their file, and the record of each, [rows]."""
+        self._starts.append(self.num_rows)
+        self._blocks.append((file, record, numbers))
+        self.num_rows += len(numbers)
+
+    def where(self, row: int) -> str:
+        """Return file and record of a row, as an error names them."""
+        block = int(np.searchsorted(self._starts, row, side="right")) - 1
+        path, record, numbers = self._blocks[block]
+        name = self._names.get(path, str(path))
+        return f"{name}, {record} {int(numbers[row - self._starts[block]])}"
+
+
+class Conversion(Struct, frozen=True):
+    """What became of a dump."""
+
+    origin: Origin
+    metadata: dict[str, Any]
+    policies_of: dict[Path, set[str]]  # file -> the policies whose log-probs its rows have
+    rows: int = 0
+    tokens: int = 0
+
+
+def with_urls(error: RcdiagError, files: Sequence[SourceFile]) -> RcdiagError:
+    """Return an error with the URLs of files in place of the paths of their copies."""
+    message = error.message
+    for file in files:
+        if file.url:
+            message = message.replace(str(file.path), file.url)
+    return error if message == error.message else RcdiagError(message, error.hint)
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """One file of a table, and where its rows begin in the whole."""
+
+    path: AnyFile  # of several files that are converted to one the first
+    num_rows: int
+    first_row: int
+    converted: Path | None = None  # its rows as parquet, where it is of another format
+    url: str = ""  # what `path` is a copy of
+    # Where rows stood in the files that were given, where those are of another format.
+    origin: RowOrigin | None = field(default=None, compare=False, repr=False)
+    # Where some rows are drawn: their numbers in the whole table that they are drawn from, [rows],
+    # and the number that the file's first row has there.
+    drawn: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+    start: int = 0
+    # Whether columns or types differ from the table's: those that the file lacks are null there.
+    differs: bool = False
+
+    def where(self, row: int) -> str:
+        """Return file and row, as an error names them, of a row counted from this file's first."""
+        in_path = row if self.drawn is None else int(self.drawn[row]) - self.start
+        return f"{self.name}, row {in_path}" if self.origin is None else self.origin.where(in_path)
+
+    @property
+    def name(self) -> str:
+        """Return the file's name as the user knows it."""
+        return without_secrets(self.url) or str(self.path)
+
+    @property
+    def sources(self) -> tuple[SourceFile, ...]:
+        """Return the files that were given for its rows."""
+        return (SourceFile(self.path, self.url),) if self.origin is None else self.origin.files
+
+    @property
+    def parquet(self) -> AnyFile:
+        """Return the parquet file that its rows are read from."""
+        return self.converted or self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one file in their order, with canonical column names."""
+
+    table: pa.Table
+    file: TableFile
+    row_in_file: int  # of the first row that was read
+    # Which of the rows that were read are in the table, from 0, ascending; None: all of them.
+    taken: NDArray[np.int64] | None = None
+
+    @property
+    def first_row(self) -> int:
+        """Return the number of the first row in the whole table."""
+        return self.file.first_row + self.row_in_file
+
+    @property
+    def rows(self) -> NDArray[np.int64] | None:
+        """Return the numbers of the rows in the whole table; None where they follow each other."""
+        return None if self.taken is None else self.first_row + self.taken
+
+    def take(self, keep: NDArray[np.bool_]) -> Batch:
+        """Return the rows where `keep` [rows] holds."""
+        kept = np.flatnonzero(keep)
+        taken = kept if self.taken is None else self.taken[kept]
+        return Batch(self.table.take(kept), self.file, self.row_in_file, taken)
+
+    def slice(self, start: int, stop: int) -> Batch:
+        return Batch(self.table.slice(start, stop - start), self.file, self.row_in_file + start)
+
+    def where(self, row: int) -> str:
+        """Return file and row, as an error names them."""
+        offset = row if self.taken is None else int(self.taken[row])
+        return self.file.where(self.row_in_file + offset)
 
 
 @dataclass(frozen=True, repr=False)
@@ -220,7 +352,7 @@ class Table:
                 if start < stop:
                     numbers = file.first_row + rows[start:stop]
                     part = record.slice(start, stop - start)
-                    yield Batch(self.canonical(part, wanted, numbers), file, int(rows[start]))
+                    yield Batch(self._canonical(part, wanted, numbers), file, int(rows[start]))
 
     def _records(
         self, file: TableFile, names: Sequence[str], groups: Sequence[int] | None
@@ -229,7 +361,10 @@ class Table:
 
         `groups` are the row groups that are read, None for all of them.
         """
-        stored = self.stored(names)
+        # At least one column, for the number of rows; what is given for all rows is in no file.
+        free = {given_values.column_of(name) for name in self.given} - self._in_files
+        stored = [self.renames.get(name, name) for name in names if name not in free]
+        stored = stored or [self._tokens]
         if file.differs:  # it may lack all of them
             own = pa.schema([self._own_schema.field(name) for name in stored])
             stored = list(dict.fromkeys([*stored, self._tokens]))
@@ -243,7 +378,7 @@ class Table:
             rows = np.arange(row, next_row) if numbers is None else numbers[row:next_row]
             row = next_row
             if file.differs:
-                (record,) = conformed(pa.Table.from_batches([record]), own).to_batches()
+                (record,) = columns.conformed(pa.Table.from_batches([record]), own).to_batches()
             yield record, rows
 
     @property
@@ -284,20 +419,16 @@ class Table:
         for record, numbers in self._records(file, names, groups):
             keep = np.isin(numbers, rows)
             if keep.any():
-                table = self.canonical(record, names, file.first_row + numbers)
-                yield Batch(_picked(table, keep), file, 0, numbers[keep])
+                table = self._canonical(record, names, file.first_row + numbers)
+                # Runs of neighbours are copied as a whole.
+                edges = np.flatnonzero(np.diff(keep, prepend=False, append=False))
+                runs = [table.slice(at, end - at) for at, end in edges.reshape(-1, 2).tolist()]
+                yield Batch(pa.concat_tables(runs).combine_chunks(), file, 0, numbers[keep])
 
     @property
     def _tokens(self) -> str:
         """Return the name that the files have for the column of response tokens."""
         return self.renames.get("response_ids", "response_ids")
-
-    def stored(self, names: Sequence[str]) -> list[str]:
-        """Return the columns of the files that hold these columns; at least one, for their rows."""
-        free = {given_values.column_of(name) for name in self.given} - self._in_files
-        return [self.renames.get(name, name) for name in names if name not in free] or [
-            self._tokens
-        ]
 
     @cached_property
     def _in_files(self) -> set[str]:
@@ -307,7 +438,7 @@ class Table:
         own = [name for file in files for name in open_parquet(file.parquet).schema_arrow.names]
         return {back.get(name, name) for name in own}
 
-    def canonical(
+    def _canonical(
         self, record: pa.RecordBatch, names: Sequence[str], numbers: NDArray[np.int64]
     ) -> pa.Table:
         """Return rows of a file with canonical names, and with what is given for all rows.
@@ -326,10 +457,3 @@ class Table:
 def _bounds(file: TableFile) -> NDArray[np.int64]:
     """Return where the row groups of a file begin, and where the last one ends, [groups + 1]."""
     return np.cumsum([0, *(group.num_rows for group in row_groups_of(file.parquet))])
-
-
-def _picked(table: pa.Table, keep: NDArray[np.bool_]) -> pa.Table:
-    """Return the rows where `keep` [rows] holds; runs of neighbours are copied as a whole."""
-    edges = np.flatnonzero(np.diff(keep, prepend=False, append=False))
-    runs = edges.reshape(-1, 2).tolist()
-    return pa.concat_tables(table.slice(first, end - first) for first, end in runs).combine_chunks()

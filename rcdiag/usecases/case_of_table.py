@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from rcdiag.diagnosis.case import Case, RowFacts, joined_cases
 from rcdiag.errors import RcdiagError
 from rcdiag.table.hashing import hashed_lists, mixed
-from rcdiag.table.observed import unobserved
 from rcdiag.table.stream import read_trajectories
+from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.trajectories import Trajectories
 

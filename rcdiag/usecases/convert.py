@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from rcdiag.results import ConvertResult
 from rcdiag.table.conversion import convert_files
-from rcdiag.table.decode import token_ids
 from rcdiag.table.missing import SAYS_LOG_PROBS, meant_columns
 from rcdiag.table.opening import open_table as open_files
 from rcdiag.table.readers.parquet import PARQUET
 from rcdiag.table.readers.reader import Dump, Reader, Rows
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFiles
+from rcdiag.table.stream import token_ids
 from rcdiag.table.table import Table
 from rcdiag.table.writer import TableWriter
 from rcdiag.usecases.progress import Progress
@@ -88,7 +88,7 @@ def _check_parquet(table: Table, kind: Reader, target: Path, progress: Progress)
         target,
         given={},
         renames={},
-        heard=progress.converted,
+        on_progress=progress.converted,
         metadata=table.metadata,
     )
     return made.tokens

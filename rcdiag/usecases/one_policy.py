@@ -15,7 +15,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.results import ScoreResult
 from rcdiag.statistics.extremes import NonFinite, RowCount
 from rcdiag.statistics.merging import merge
-from rcdiag.table.observed import unobserved
+from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET
 from rcdiag.usecases.diagnosed import diagnosis_of_table, rows_to_judge

@@ -15,12 +15,11 @@ from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.runners import Runner
-from rcdiag.table.batches import RowRange
 from rcdiag.table.copies import marks_of, sees, without_what_stays
 from rcdiag.table.free_memory import hand_back_freed_memory
-from rcdiag.table.observed import unobserved
 from rcdiag.table.stream import columns_read, read_arrow, read_trajectories, trajectories_of
-from rcdiag.table.table import Table
+from rcdiag.table.survey import unobserved
+from rcdiag.table.table import RowRange, Table
 from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
 from rcdiag.usecases.case_of_table import CaseRows

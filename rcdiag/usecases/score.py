@@ -35,8 +35,8 @@ from rcdiag.statistics.rounding import Rounding, rounding_of
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.token_ids import worst_ids
 from rcdiag.table.free_memory import check_rows_fit
-from rcdiag.table.observed import unobserved
 from rcdiag.table.schema import LOG_PROBS
+from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
 from rcdiag.trainers.plan import Plan

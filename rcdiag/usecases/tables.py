@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rcdiag.errors import RcdiagError, without_secrets
 from rcdiag.table.column_names import names_for, spelled
-from rcdiag.table.columns import known_steps
 from rcdiag.table.drawn_rows import draw_rows
 from rcdiag.table.in_memory import InMemory, name_in_memory
 from rcdiag.table.naming import POLICIES, Naming
@@ -20,6 +19,7 @@ from rcdiag.table.readers.parquet import open_parquet
 from rcdiag.table.schema import policies_in
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFiles, check_remote, find_files
+from rcdiag.table.survey import known_steps
 from rcdiag.table.table import Table
 from rcdiag.table.trajectories import POLICY_NAME
 from rcdiag.usecases.progress import Progress
@@ -144,11 +144,11 @@ def open_located(
 
     What is converted lies in a temporary folder, that of the file `beside` if given.
     """
-    heard = None if progress is None else progress.converted
+    on_progress = None if progress is None else progress.converted
     encoder = None if tokenizer is None else str(tokenizer)
 
     def opened(some: Sequence[SourceFiles]) -> Table:
-        return open_parts(some, columns, needed, given, encoder, heard, beside)
+        return open_parts(some, columns, needed, given, encoder, on_progress, beside)
 
     tables = [table for kind in _by_format(parts) for table in _by_policies(kind, opened, columns)]
     given_as = tuple(without_secrets(part.source) for part in parts)
@@ -181,7 +181,7 @@ def _by_policies(
     Which policies files of another format than parquet hold shows when they are converted. Files
     under names of one's own are one table, by whose names the policies are known.
     """
-    if len(parts) == 1 or parts[0].reader.as_parquet is not None:
+    if len(parts) == 1 or (parts[0].reader.any_names and parts[0].reader.read is not None):
         return [opened(parts)]
     table = None
     if parts[0].reader.read is None:

@@ -12,9 +12,8 @@ from rcdiag.engines.hf.model import choose_device
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.padded_batches import length_buckets, padded
 from rcdiag.errors import RcdiagError
-from rcdiag.table.decode import decode
 from rcdiag.table.opening import open_table
-from rcdiag.table.stream import read_chunks, whole
+from rcdiag.table.stream import decode, read_chunks, whole
 from rcdiag.table.trajectories import Trajectories
 from tests.engine_models import SIZES, make_model, reference
 

@@ -16,9 +16,8 @@ from rcdiag.learning.gradient import Gradient
 from rcdiag.learning.optimizer import StepReport
 from rcdiag.learning.trainee import Trainee
 from rcdiag.learning.training_settings import OptimizerSettings
-from rcdiag.table.decode import decode
 from rcdiag.table.opening import open_table
-from rcdiag.table.stream import read_chunks, whole
+from rcdiag.table.stream import decode, read_chunks, whole
 from rcdiag.table.trajectories import Trajectories
 from tests import engine_models as engines
 

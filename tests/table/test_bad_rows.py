@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.decode import decode
 from rcdiag.table.opening import open_table
+from rcdiag.table.stream import decode
 from rcdiag.table.survey import survey
 from tests.builders import write_table
 

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.batches import Batch, TableFile
-from rcdiag.table.columns import read_rewards
-from rcdiag.table.decode import columns_needed, decode
 from rcdiag.table.opening import open_table
+from rcdiag.table.stream import columns_needed, decode
+from rcdiag.table.survey import read_rewards
+from rcdiag.table.table import Batch, TableFile
 from rcdiag.table.token_batch import sampled_tokens
 from tests.builders import arrow_table, first_batch, write_table
 

@@ -18,7 +18,7 @@ import pytest
 
 import rcdiag
 from rcdiag import RcdiagError, Recorder
-from rcdiag.table.ledger import PATTERN
+from rcdiag.table.recorder import LEDGERS
 
 LIMIT = 300.0  # seconds until a process has done what takes it one, on any machine
 
@@ -260,7 +260,7 @@ def test_a_killed_process_loses_what_was_pending_and_the_next_one_says_how_much(
         assert other.lost_rows == 0  # its process lives: nothing is lost
     kill(process)
     # What a kill in the middle of a part leaves is no part, and goes with the next recorder.
-    (ledger,) = tmp_path.glob(PATTERN)
+    (ledger,) = tmp_path.glob(LEDGERS)
     run = ledger.name.removeprefix(".").removesuffix(".rows")
     half = tmp_path / f".step-0000000002.rank-00000.{run}.000001.parquet.1.tmp"
     half.write_bytes(b"PAR1")

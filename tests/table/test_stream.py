@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
-from rcdiag.table.stream import RowRange, joined, read_chunks, read_trajectories, whole
-from rcdiag.table.table import Table
+from rcdiag.table.stream import joined, read_chunks, read_trajectories, whole
+from rcdiag.table.table import RowRange, Table
 from tests.builders import write_table
 
 ROWS = 23

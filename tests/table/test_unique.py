@@ -6,7 +6,8 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
-from rcdiag.table.stream import UniqueSampleIds, read_trajectories
+from rcdiag.table.stream import read_trajectories
+from rcdiag.table.survey import UniqueSampleIds
 from tests.builders import write_table
 
 

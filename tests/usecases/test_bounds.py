@@ -45,7 +45,7 @@ def plan() -> Plan:
 
 @pytest.mark.parametrize("command", [score, compare, sweep])
 def test_a_row_beyond_the_limit_is_refused_with_the_limit(tmp_path, monkeypatch, command):
-    monkeypatch.setattr("rcdiag.table.decode.MOST_TOKENS_OF_ROW", 49)
+    monkeypatch.setattr("rcdiag.table.stream.MOST_TOKENS_OF_ROW", 49)
     path = stored(tmp_path, rows=4, length=50)
     with pytest.raises(RcdiagError) as caught:
         command(open_table(path))

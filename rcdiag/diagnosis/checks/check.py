@@ -16,7 +16,7 @@ from rcdiag.results import Finding, MetricValue, by_severity
 from rcdiag.results.diagnosis import NOTHING_WRONG
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.table.naming import Naming
-from rcdiag.table.observed import Unobserved
+from rcdiag.table.survey import Unobserved
 from rcdiag.trainers.plan import Plan
 
 # A command, or the reading of a trainer's settings.

@@ -17,7 +17,6 @@ def _shipped() -> Sequence[Reader]:
     from rcdiag.table.readers.areal import AREAL
     from rcdiag.table.readers.art import ART
     from rcdiag.table.readers.json_lines import JSON_LINES
-    from rcdiag.table.readers.miles import MILES
     from rcdiag.table.readers.ms_swift import MS_SWIFT
     from rcdiag.table.readers.nemo_rl import NEMO_RL
     from rcdiag.table.readers.open_instruct import OPEN_INSTRUCT
@@ -26,7 +25,7 @@ def _shipped() -> Sequence[Reader]:
     from rcdiag.table.readers.roll import ROLL
     from rcdiag.table.readers.sglang import SGLANG
     from rcdiag.table.readers.skyrl import SKYRL
-    from rcdiag.table.readers.slime import SLIME
+    from rcdiag.table.readers.slime import MILES, SLIME
     from rcdiag.table.readers.tinker import TINKER
     from rcdiag.table.readers.trl import TRL
     from rcdiag.table.readers.verl import VERL

@@ -36,7 +36,11 @@ def _art_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
             continue
         if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
             raise RcdiagError(f"{where}: `messages` is no list of messages", hint=DAMAGED)
-        first = next((i for i, message in enumerate(messages) if _is_trained(message)), None)
+        # Older files do not mark the policy's messages that are trained.
+        trained = [
+            one.get("role") == "assistant" and one.get("trainable") is not False for one in messages
+        ]
+        first = trained.index(True) if True in trained else None
         if first is None:
             notes.change(UNTRAINED, 1)
             continue
@@ -48,12 +52,6 @@ def _art_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
         }
         prompt, response = _plain(messages[:first], where), _plain(messages[first:], where)
         yield TextRow(number, prompt, response, columns)
-
-
-def _is_trained(message: dict[str, Any]) -> bool:
-    """Tell whether the policy wrote a message; older files do not mark those that are trained."""
-    trained = message.get("trainable")
-    return message.get("role") == "assistant" and trained is not False
 
 
 def _plain(messages: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from rcdiag.table.as_arrow import BITS, FLOATS, IDS, experts, from_python, lists
+from rcdiag.table.arrow import BITS, FLOATS, IDS, experts, from_python, lists
 from rcdiag.table.readers.reader import Dump, Rows
 from rcdiag.table.schema import ENTROPY, LOG_PROBS, ROUTED_EXPERTS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # A batch ends with the row that brings it to this many tokens, prompts included: a few MB.
 TOKENS_PER_BATCH = 500_000
@@ -70,8 +68,6 @@ def gather(
 
 def batch_of(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     """Return rows as a record batch, with the columns that at least one of them has."""
-    import pyarrow as pa
-
     names = dict.fromkeys(name for row in rows for name in row)
     values = {name: [row.get(name) for row in rows] for name in names}
     columns = {
@@ -83,29 +79,16 @@ def batch_of(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def _column(name: str, values: list[Any]) -> pa.Array:
-    import pyarrow as pa
-
-    if kind := _token_kind(name):
+    of_floats = LOG_PROBS.fullmatch(name) or ENTROPY.fullmatch(name)
+    if kind := FLOATS if of_floats else TOKEN_KINDS.get(name):
         return lists(values, kind)
-    if ROUTED_EXPERTS.fullmatch(name):
-        return _experts(values)
+    if ROUTED_EXPERTS.fullmatch(name):  # [tokens, layers, experts] each; rows without any are null
+        known = [value for value in values if value is not None]
+        column = experts(np.concatenate(known), np.array([len(value) for value in known]))
+        present = [value is not None for value in values]
+        places = np.cumsum(present) - 1
+        rows = [int(at) if there else None for at, there in zip(places, present, strict=True)]
+        return column.take(from_python(rows, pa.int64()))
     if number := NUMBER_KINDS.get(name):
         return from_python(values, pa.from_numpy_dtype(np.dtype(number)))
     return from_python(values)
-
-
-def _experts(values: list[Any]) -> pa.Array:
-    """Return the experts of rows of [tokens, layers, experts]; rows without any have a null."""
-    import pyarrow as pa
-
-    known = [value for value in values if value is not None]
-    column = experts(np.concatenate(known), np.array([len(value) for value in known]))
-    places = np.cumsum([value is not None for value in values]) - 1
-    rows = [None if value is None else int(at) for value, at in zip(values, places, strict=True)]
-    return column.take(from_python(rows, pa.int64()))
-
-
-def _token_kind(name: str) -> type | None:
-    if LOG_PROBS.fullmatch(name) or ENTROPY.fullmatch(name):
-        return FLOATS
-    return TOKEN_KINDS.get(name)

@@ -1,22 +1,19 @@
-"""JSON lines of anybody's own names become a parquet file under the same names."""
+"""JSON lines under names of one's own: every record is a row, every key a column."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+import pyarrow as pa
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.jsonl import records
 from rcdiag.table.readers.peek import Peek
-from rcdiag.table.readers.reader import Reader
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from rcdiag.table.readers.reader import Dump, Reader, Rows
 
 # Values of all columns that are gathered before they become rows of the parquet file.
 VALUES_AT_A_TIME = 1_000_000
@@ -29,50 +26,19 @@ INT64 = range(-(2**63), 2**63)
 Line = tuple[int, dict[str, Any]]
 
 
-def write_json_lines(
-    path: Path, target: Path, heard: Callable[[int, int], None] | None = None
-) -> NDArray[np.int64]:
-    """Write the records of a file as rows of a parquet file; return the line of each, [rows].
+def read_json_lines(dump: Dump) -> Iterator[Rows]:
+    """Yield the records of files as rows under their own names.
 
-    Numbers, texts and lists of numbers keep their names and values. Fields of objects are columns
+    Numbers, texts and lists of numbers keep their values. Fields of objects are columns
     `object.field`. Objects of very many fields, lists of anything else, and what has no one type in
-    a column, are kept as JSON text. `heard` takes rows and tokens so far: the values of the longest
-    list of each record, as nothing says yet which the response is.
+    a column, are kept as JSON text.
     """
-    from rcdiag.table.writer import GrowingWriter
-
-    lines: list[int] = []
-    of_numbers: set[str] = set()
-    tokens = 0
-    with GrowingWriter(target) as writer:
+    for path in dump.files:
         for part in _parts(path):
-            lines.extend(number for number, _ in part)
-            table = _table(part, path)
-            of_numbers |= {name for name in table.column_names if _is_of_numbers(table[name].type)}
-            writer.write(table)
-            if heard is not None:
-                tokens += sum(max(_lengths(record), default=0) for _, record in part)
-                heard(len(lines), tokens)
-        if wrong := writer.mixed & of_numbers:
-            raise RcdiagError(
-                f"{path}: `{min(wrong)}` is a list of numbers in some lines, and none in others",
-                hint=ONE_TYPE,
-            )
-        reason = "dropped, lines hold types that nothing unites"
-        changes = {f"{name}: {reason}": 0 for name in sorted(writer.mixed)}
-        metadata = {"conversion": {"format": "json-lines", "changes": changes}}
-        if writer.finish(metadata, writer.mixed) is None:
-            raise RcdiagError(
-                f"{path}: the file has no records", hint="each line is one response as JSON object"
-            )
-    return np.array(lines)
-
-
-def _is_of_numbers(kind: pa.DataType) -> bool:
-    """Tell whether a column holds lists of numbers."""
-    import pyarrow.types as pt
-
-    return pt.is_list(kind) and not pt.is_null(kind.value_type)
+            names = dict.fromkeys(name for _, record in part for name in record)
+            columns = {name: _column(name, part, path) for name in names}
+            numbers = np.array([number for number, _ in part])
+            yield Rows(pa.RecordBatch.from_pydict(columns), path, numbers, "line")
 
 
 def _parts(path: Path) -> Iterator[list[Line]]:
@@ -141,18 +107,8 @@ class _Objects:
             self._put(made, f"{name}.{field}", inner, where, depth - 1)
 
 
-def _table(part: list[Line], path: Path) -> pa.Table:
-    """Return records as rows; a value that a record lacks is null."""
-    import pyarrow as pa
-
-    names = dict.fromkeys(name for _, record in part for name in record)
-    return pa.table({name: _column(name, part, path) for name in names})
-
-
 def _column(name: str, part: list[Line], path: Path) -> pa.Array:
     """Return one column; a list of numbers in which something else stands is refused."""
-    import pyarrow as pa
-
     values = [record.get(name) for _, record in part]
     if not any(_holds_numbers(value) for value in values):
         return _plain(values)
@@ -207,8 +163,6 @@ def _is_number(value: Any) -> bool:
 
 def _plain(values: list[Any]) -> pa.Array:
     """Return numbers, flags, texts, lists of nothing as they are, anything else as JSON text."""
-    import pyarrow as pa
-
     try:
         nested = any(
             isinstance(value, dict)  # parquet has no object without fields
@@ -253,7 +207,7 @@ JSON_LINES = Reader(
     "and log-probs.",
     patterns=("*.jsonl", "*.ndjson"),
     detect=_is_of_tokens,
-    read=None,
-    as_parquet=write_json_lines,
+    read=read_json_lines,
+    any_names=True,
     grouped_by_order=True,
 )

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import BITS, FLOATS, IDS
+from rcdiag.table.arrow import BITS, FLOATS, IDS
 from rcdiag.table.readers.peek import (
     BYTE_ORDER_MARK,
     LONGEST_RECORD,

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import BITS, from_numpy, ragged
+from rcdiag.table.arrow import BITS, from_numpy, ragged
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers.reader import Rows
 from rcdiag.table.readers.safe import Jagged, Tensor
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from rcdiag.table.segments import starts_of
 
 # Elements of a matrix whose rows are cut at a time.
 ELEMENTS_PER_BATCH = 1 << 20
@@ -48,16 +46,14 @@ def rows_in_parts(
     `facts` have a value for each row of the whole batch. `token_columns` cuts the columns with a
     value for each token out of some rows, and gets how errors name one of those.
     """
-    import pyarrow as pa
-
     for part in batches_of(rows, widths):
-        columns = token_columns(part, partial(_place, path, part))
+
+        def place(row: int, part: RowIndex = part) -> str:
+            return f"{path}, row {int(part[row])}"
+
+        columns = token_columns(part, place)
         columns |= {name: values.take(from_numpy(part)) for name, values in facts.items()}
         yield Rows(pa.RecordBatch.from_pydict(columns), path, part)
-
-
-def _place(path: Path, rows: RowIndex, row: int) -> str:
-    return f"{path}, row {int(rows[row])}"
 
 
 def width_of_experts(experts: Tensor | Jagged | None) -> int:
@@ -156,14 +152,6 @@ def mask_column(
     row. What stands in the first `before` columns is not looked at.
     """
     values = cut_rows(tensor, rows, span, name, where)
-    _check_bits(values, span, name, where)
-    column = ragged(values.astype(BITS), span.lengths)
-    if isinstance(tensor, Tensor):
-        _check_padding(rows_of(tensor, rows)[:, before:], values, span, name, where)
-    return column
-
-
-def _check_bits(values: NDArray[Any], span: Cut, name: str, where: Where) -> None:
     bad = (values != 0) & (values != 1)
     if bad.any():
         token = int(np.argmax(bad))
@@ -172,6 +160,10 @@ def _check_bits(values: NDArray[Any], span: Cut, name: str, where: Where) -> Non
             f"{where(row)}: {name} holds {values[token]}, a mask only 0 and 1",
             hint="is it another column, such as weights of tokens?",
         )
+    column = ragged(values.astype(BITS), span.lengths)
+    if isinstance(tensor, Tensor):
+        _check_padding(rows_of(tensor, rows)[:, before:], values, span, name, where)
+    return column
 
 
 def _check_padding(
@@ -181,17 +173,12 @@ def _check_padding(
     if np.count_nonzero(matrix) == np.count_nonzero(values):
         return
     flagged = np.count_nonzero(matrix, axis=1)
-    inside = np.add.reduceat(np.append(values != 0, False), _firsts(span), dtype=np.int64)
+    inside = np.add.reduceat(np.append(values != 0, False), starts_of(span.lengths), dtype=np.int64)
     row = int(np.argmax(flagged != np.where(span.lengths > 0, inside, 0)))
     raise RcdiagError(
         f"{where(row)}: {name} is not 0 at padding, or at another place outside of the response",
         hint="a mask and its tokens belong together; write the dump again",
     )
-
-
-def _firsts(span: Cut) -> NDArray[np.int64]:
-    """Return where the values of each row begin among those of all rows."""
-    return np.cumsum(span.lengths) - span.lengths
 
 
 def sums(tensor: Tensor | Jagged, rows: RowIndex) -> NDArray[np.float64]:

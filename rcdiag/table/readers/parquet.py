@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.footer import MAGIC, EncryptedError, FooterError, RowGroup, read_footer
-from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Reader
 from rcdiag.table.remote import AnyFile, RemoteFile
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
 # Rows are read in batches of about this many response tokens: a few dozen MB with all columns.
 TOKENS_PER_BATCH = 500_000
@@ -23,24 +20,18 @@ MAX_ROWS_PER_BATCH = 16_384
 # group stand in memory while it is read, and a file may be one row group. Of object storage they
 # are read at once, since every request takes its time.
 READ_AT_ONCE = 1 << 18
-
-
-def _is_parquet(peek: Peek) -> bool:
-    """Recognise parquet by name, so that damage is reported as such, else by first bytes."""
-    return peek.path.suffix == ".parquet" or peek.head.startswith(MAGIC)
-
-
-def _begins_well(path: AnyFile) -> bool:
-    with path.open("rb") as stream:
-        return stream.read(len(MAGIC)) == MAGIC
+# Errors of damaged bytes; a size that is damaged exhausts memory.
+DAMAGE = (FooterError, pa.ArrowException, OSError, MemoryError, UnicodeError, OverflowError)
 
 
 PARQUET = Reader(
     name="parquet",
     says="Parquet files with the columns of the trajectory table.",
     patterns=("*.parquet",),
-    detect=_is_parquet,
+    # By name, so that damage is reported as such, else by first bytes.
+    detect=lambda peek: peek.path.suffix == ".parquet" or peek.head.startswith(MAGIC),
     read=None,
+    any_names=True,
     grouped_by_order=True,
 )
 
@@ -50,11 +41,10 @@ def open_parquet(path: AnyFile) -> pq.ParquetFile:
 
     Pages with a checksum are compared with it when they are read.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
-        if not _begins_well(path):
+        with path.open("rb") as stream:
+            begins_well = stream.read(len(MAGIC)) == MAGIC
+        if not begins_well:
             raise RcdiagError(
                 f"{path}: not a parquet file (it does not begin with PAR1)",
                 hint="write the dump as parquet, for example polars.read_ndjson(...).write_parquet",
@@ -73,7 +63,7 @@ def open_parquet(path: AnyFile) -> pq.ParquetFile:
             f"{path}: an encrypted parquet file ({error})",
             hint="write it again without encryption; rcdiag takes no keys",
         ) from error
-    except _arrow_errors(pa) as error:
+    except DAMAGE as error:
         raise _damaged(path, error) from error
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise RcdiagError(
@@ -81,11 +71,6 @@ def open_parquet(path: AnyFile) -> pq.ParquetFile:
             hint="rename or drop all but one of them",
         )
     return file
-
-
-def _arrow_errors(pa: Any) -> tuple[type[Exception], ...]:
-    """Return the errors of damaged bytes; a size that is damaged exhausts memory."""
-    return (FooterError, pa.ArrowException, OSError, MemoryError, UnicodeError, OverflowError)
 
 
 def read_rows_of(
@@ -99,8 +84,6 @@ def read_rows_of(
     `row_groups` are those that are read; None means all. Damage behind a good footer shows only
     here.
     """
-    import pyarrow as pa
-
     file = open_parquet(path)
     row = 0
     try:
@@ -111,7 +94,7 @@ def read_rows_of(
             row += record.num_rows
         if isinstance(path, RemoteFile):
             path.check_unchanged()
-    except _arrow_errors(pa) as error:
+    except DAMAGE as error:
         raise _damaged(path, error, f", after row {row}") from error
 
 
@@ -121,36 +104,27 @@ def _of_size(records: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.Record
     Arrow cuts a batch where a row group ends if a column is stored as a dictionary. Batches must
     not depend on that, as whoever reads a part of a file reads the same batches.
     """
-    import pyarrow as pa
-
     held: list[pa.RecordBatch] = []
-    for record in records:
-        held.append(record)
-        if sum(one.num_rows for one in held) >= size:
-            yield held[0] if len(held) == 1 else _joined(pa, held)
+    for record in itertools.chain(records, [None]):
+        held += [] if record is None else [record]
+        if held and (record is None or sum(one.num_rows for one in held) >= size):
+            if len(held) > 1:  # dictionaries of a column become one
+                table = pa.Table.from_batches(held).unify_dictionaries().combine_chunks()
+                held = table.to_batches()
+            yield held[0]
             held = []
-    if held:
-        yield held[0] if len(held) == 1 else _joined(pa, held)
-
-
-def _joined(pa: Any, records: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Join records into one; dictionaries of a column become one."""
-    table = pa.Table.from_batches(records).unify_dictionaries().combine_chunks()
-    return table.to_batches()[0]
 
 
 def read_whole(
     path: AnyFile, columns: Sequence[str] | None = None, group: int | None = None
-) -> Any:
+) -> pa.Table:
     """Return a small file, or one row group of a file, as an Arrow table."""
-    import pyarrow as pa
-
     file = open_parquet(path)
     wanted = None if columns is None else list(columns)
     try:
         table = file.read(wanted) if group is None else file.read_row_group(group, wanted)
         table.validate(full=True)
-    except _arrow_errors(pa) as error:
+    except DAMAGE as error:
         raise _damaged(path, error) from error
     return table
 
@@ -186,8 +160,6 @@ def _damaged(path: AnyFile, error: Exception, where: str = "") -> RcdiagError:
 
 def first_rows_of(path: AnyFile, columns: Sequence[str], rows: int) -> pa.Table:
     """Return the first rows of a file, at most `rows`, with some of its columns."""
-    import pyarrow as pa
-
     file = open_parquet(path)
     if not columns:
         return pa.table({})
@@ -201,7 +173,7 @@ def first_rows_of(path: AnyFile, columns: Sequence[str], rows: int) -> pa.Table:
         held = list(itertools.islice(records, 1))
         for record in held:
             record.validate(full=True)
-    except _arrow_errors(pa) as error:
+    except DAMAGE as error:
         raise _damaged(path, error) from error
     schema = pa.schema([file.schema_arrow.field(name) for name in columns])
     return pa.Table.from_batches(held).select(columns) if held else schema.empty_table()

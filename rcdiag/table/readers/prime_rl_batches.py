@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import IDS
+from rcdiag.table.arrow import IDS
 from rcdiag.table.readers.jsonl import Bit, Id, bits, floats
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Notes

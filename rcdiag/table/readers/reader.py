@@ -81,10 +81,6 @@ def natural_order(path: AnyFile) -> tuple[Any, ...]:
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
 
 
-Counted = Callable[[int, int], None]
-AsParquet = Callable[[Path, Path, Counted | None], "NDArray[np.int64]"]
-
-
 class Reader(Struct, frozen=True, kw_only=True):
     """A format that a dump may have on disk."""
 
@@ -92,16 +88,15 @@ class Reader(Struct, frozen=True, kw_only=True):
     says: str
     patterns: tuple[str, ...]  # names of its files in a folder: "*.parquet"
     detect: Callable[[Peek], bool]  # whether a file, which is not empty, is of this format
-    # The rows of all files, a few MB at a time, in bounded memory. None: the file is a parquet
-    # table already, or `as_parquet` makes it one.
+    # The rows of all files, a few MB at a time, in bounded memory. None: files are parquet already.
     read: Callable[[Dump], Iterator[Rows]] | None
     # Names of small files that say more of those beside which they lie: "meta.json".
     beside: tuple[str, ...] = ()
     source: str = ""  # a page or file with which its writer can be checked: a URL
     order: Callable[[Any], Any] = natural_order  # the key by which its files follow each other
-    # For rows under names of one's own: writes a file again as parquet under the same names, says
-    # how many rows and tokens it has, and returns the record that each row was made from, [rows].
-    as_parquet: AsParquet | None = None
+    # Whether columns have any names, which opening a table finds out, as those of parquet files do.
+    # Such a format is asked last whether a file is of it.
+    any_names: bool = False
     # Of all files of a folder, a place that the writer marked as whole and whose file is not there.
     lost: Callable[[Sequence[Path]], Path | None] = lambda files: None
     # For formats without token ids: the option of the trainer that writes token ids and log-probs.

@@ -11,12 +11,13 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import from_numpy, from_python
+from rcdiag.table.arrow import from_numpy, from_python
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where
@@ -32,9 +33,6 @@ from rcdiag.table.readers.safe import (
     load_torch,
     open_content,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MODULE, CLASS = "roll.distributed.scheduler.protocol", "DataProto"
 REMOTE = ("roll.distributed.scheduler.remote_protocol", "RemoteBatch")

@@ -10,7 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import BITS, FLOATS, IDS
+from rcdiag.table.arrow import BITS, FLOATS, IDS
 from rcdiag.table.readers.safe import Tensor
 
 LARGEST_ID = 2**31 - 1

@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import experts as experts_of_tokens
-from rcdiag.table.as_arrow import from_numpy, from_python
+from rcdiag.table.arrow import experts as experts_of_tokens
+from rcdiag.table.arrow import from_numpy, from_python
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where, cut_rows
@@ -35,9 +36,6 @@ from rcdiag.table.readers.safe import (
     open_content,
 )
 from rcdiag.table.readers.safe.views import tensor_of_bytes
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MODULES = ("skyrl.backends.skyrl_train.training_batch", "skyrl_train.training_batch")
 CLASS, REBUILD = "TrainingInputBatch", "_rebuild_tensor_batch"
@@ -216,8 +214,6 @@ def _columns_of_rows(
     notes: Notes,
 ) -> dict[str, pa.Array]:
     """Return the columns that have a value for each row, of all rows."""
-    import pyarrow as pa
-
     made: dict[str, pa.Array] = {}
     groups = _groups(metadata, number, count)
     if groups is not None:

@@ -210,3 +210,12 @@ SLIME = dump_reader(
     of_slime,
     "https://github.com/THUDM/slime/blob/main/slime/observability/train_data_utils.py",
 )
+
+# A fork of slime, which writes a train file for each rank, and a parquet for its dashboard.
+MILES = dump_reader(
+    "miles",
+    "miles' debug dumps (--dump-details): rollout files, train files of all ranks, the "
+    "dashboard's parquet, or a folder of them.",
+    of_miles,
+    "https://github.com/radixark/miles/blob/main/miles/utils/train_dump_utils.py",
+)

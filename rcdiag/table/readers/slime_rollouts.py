@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from msgspec import Struct
 
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
@@ -167,8 +168,6 @@ def dashboard_samples(
 
 
 def _cell(column: Any, row: int) -> Any:
-    import pyarrow as pa
-
     value = column[row]
     if isinstance(value, pa.ListScalar) and value.values is not None:
         return as_numpy(value.values)

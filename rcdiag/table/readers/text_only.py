@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.extras import saying_what_to_install
-from rcdiag.table.as_arrow import IDS
+from rcdiag.table.arrow import IDS
 from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.reader import Dump, Notes, Rows
 from rcdiag.table.schema import REENCODED

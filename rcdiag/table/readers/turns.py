@@ -79,13 +79,8 @@ def trajectories(turns: Iterable[Turn]) -> list[Trajectory]:
     for turn in turns:
         before = [trajectory for trajectory in out if trajectory.goes_on_in(turn)]
         if before:
-            longest = max(before, key=_size)
+            longest = max(before, key=lambda each: 0 if each.tokens is None else len(each.tokens))
             longest.turns.append(turn)
         else:
             out.append(Trajectory([turn]))
     return out
-
-
-def _size(trajectory: Trajectory) -> int:
-    tokens = trajectory.tokens
-    return 0 if tokens is None else len(tokens)

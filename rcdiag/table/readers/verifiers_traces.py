@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import FLOATS, IDS
+from rcdiag.table.arrow import FLOATS, IDS
 from rcdiag.table.readers.jsonl import Bit, Id, Int, bits, check_length
 from rcdiag.table.readers.reader import Notes
 

@@ -30,7 +30,7 @@ from rcdiag.statistics.moments import Moments, k2, mean
 from rcdiag.statistics.rounding import rounding_of
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.weighted import WeightedSuite
-from rcdiag.table.observed import unobserved
+from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
 from rcdiag.usecases.compare.ladder import behind_the_best, is_nearest, ladder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.logs import Log
 from rcdiag.results import LogComparison, LoggedKey, ScoreResult
-from rcdiag.table.columns import known_steps
+from rcdiag.table.survey import known_steps
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.logged.keys import Names

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.results import Factor, PresetReplay, ReplayResult
-from rcdiag.table.observed import unobserved
+from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.usecases.diagnosed import diagnosis_of_table
 from rcdiag.usecases.provenance import provenance

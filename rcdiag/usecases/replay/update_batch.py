@@ -14,9 +14,8 @@ from rcdiag.learning.learner import Parts, Scores
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.rounding import ASSUMED, Rounding, rounding_of
-from rcdiag.table.columns import known_steps
-from rcdiag.table.observed import unobserved
 from rcdiag.table.stream import read_trajectories
+from rcdiag.table.survey import known_steps, unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories

@@ -14,8 +14,7 @@ from rcdiag.learning.memory_estimate import TrainingPlan, check_memory
 from rcdiag.learning.policy import check_free
 from rcdiag.learning.trainee import Trainee
 from rcdiag.results import ReplayResult, ReplayStep
-from rcdiag.table.columns import known_steps, read_rows
-from rcdiag.table.survey import check_limits
+from rcdiag.table.survey import check_limits, known_steps, read_rows
 from rcdiag.table.table import Table
 from rcdiag.usecases.replay.factors import factors
 from rcdiag.usecases.replay.fresh_samples import Decode, Prompts, prompts_of, sampler

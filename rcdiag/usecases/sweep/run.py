@@ -22,8 +22,7 @@ from rcdiag.statistics.merging import merge
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.rounding import rounding_of
 from rcdiag.statistics.suite import Suite
-from rcdiag.table.columns import frequent_ids, numbered_groups, read_rewards
-from rcdiag.table.observed import unobserved
+from rcdiag.table.survey import frequent_ids, numbered_groups, read_rewards, unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
 from rcdiag.trainers import DEFAULT, find_trainer

@@ -18,7 +18,8 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_parts
 from rcdiag.table.padding import PADDED_ROWS
 from rcdiag.table.readers import json_lines
-from rcdiag.table.sources import find_files
+from rcdiag.table.rewritten import Copies
+from rcdiag.table.sources import SourceFile, find_files
 
 OWN = {"response_ids": "output", "rollout_log_probs": "sampler", "old_log_probs": "learner"}
 
@@ -237,9 +238,13 @@ NUMBERS = st.lists(st.none() | st.integers(-(2**53), 2**53) | st.floats(), max_s
 def test_any_values_come_back(tmp_path_factory, rows):
     """Bare NaN and infinities, nulls, and rows that lack a column among them."""
     folder = tmp_path_factory.mktemp("lines")
-    lines = json_lines.write_json_lines(write(folder / "t.jsonl", rows), folder / "t.parquet")
-    assert lines.tolist() == list(range(1, len(rows) + 1))
-    read = pq.read_table(folder / "t.parquet")
+    path = write(folder / "t.jsonl", rows)
+    copies = Copies(json_lines.JSON_LINES, [SourceFile(path)])
+    written, origin = copies.of(0, {})
+    assert [origin.where(row) for row in range(len(rows))] == [
+        f"{path}, line {number}" for number in range(1, len(rows) + 1)
+    ]
+    read = pq.read_table(written)
     for name in read.column_names:
         given_values = [each.get(name) for each in rows]
         values = read[name].to_pylist()

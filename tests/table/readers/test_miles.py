@@ -5,9 +5,8 @@ import polars as pl
 import pytest
 import torch
 
-from rcdiag.table.readers.miles import MILES
 from rcdiag.table.readers.peek import Peek
-from rcdiag.table.readers.slime import SLIME
+from rcdiag.table.readers.slime import MILES, SLIME
 from tests.table.readers.rows_of import drawn_floats, refusal, rows_of
 from tests.table.readers.test_slime import sample, save_rollout
 

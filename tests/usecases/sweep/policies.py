@@ -8,7 +8,7 @@ import numpy as np
 
 from rcdiag.results.sweep import Recommendation
 from rcdiag.statistics.pair import PolicyPair, pair_of
-from rcdiag.table.columns import by_frequency
+from rcdiag.table.survey import by_frequency
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.recommend import Evidence, recommend

@@ -6,14 +6,15 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.as_arrow import experts as experts_of_tokens
-from rcdiag.table.as_arrow import from_numpy, from_python, ragged
+from rcdiag.table.arrow import experts as experts_of_tokens
+from rcdiag.table.arrow import from_numpy, from_python, ragged
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where, cut_rows
@@ -22,9 +23,6 @@ from rcdiag.table.readers.safe import Jagged, Tensor, laid_out
 from rcdiag.table.readers.verl import file_places as layout
 from rcdiag.table.readers.verl.contents import Batch, missing_responses
 from rcdiag.table.schema import TOKEN_FLOATS, column_spec
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # Names of verl's columns of numbers by token, and the table's; the first that a file has counts.
 FLOATS = {
@@ -230,8 +228,6 @@ def _without_padding(batch: Batch, count: int, notes: Notes) -> RowIndex:
 
 def _columns_of_rows(batch: Batch, path: Path, number: int, notes: Notes) -> dict[str, pa.Array]:
     """Return the columns that have a value for each row, of all rows."""
-    import pyarrow as pa
-
     count = len(batch.tensors["responses"])
     made: dict[str, pa.Array] = {}
     if batch.keys:

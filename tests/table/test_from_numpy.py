@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rcdiag.table.as_arrow import from_numpy, from_python, lists
+from rcdiag.table.arrow import from_numpy, from_python, lists
 
 ARRAYS = (
     *(np.arange(20).astype(kind) for kind in ("i1", "u2", "i4", "i8", "u8", "f2", "f4", "f8")),
@@ -87,7 +87,7 @@ def test_lists_of_rows_are_the_columns_that_arrow_makes(rows):
 def test_pandas_stays_where_it_is():
     code = (
         "import sys, numpy as np\n"
-        "from rcdiag.table.as_arrow import from_numpy, from_python, lists\n"
+        "from rcdiag.table.arrow import from_numpy, from_python, lists\n"
         "from_numpy(np.arange(3)), lists([np.arange(3.0), None], np.float64)\n"
         "from_python(['a', None]), from_python([1, None]), from_python([1.5])\n"
         "assert 'pandas' not in sys.modules"
