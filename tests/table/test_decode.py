@@ -8,7 +8,7 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.batches import Batch, TableFile
-from rcdiag.table.columns import read_rewards
+from rcdiag.table.columns import read_groups_and_rewards
 from rcdiag.table.decode import columns_needed, decode
 from rcdiag.table.opening import open_table
 from rcdiag.table.token_batch import sampled_tokens
@@ -191,7 +191,7 @@ def test_advantages_are_read_with_the_details_only(details):
 def test_rewards_and_groups_are_read_before_the_tokens(tmp_path):
     path = write_table(tmp_path / "a.parquet", response_ids=IDS, group_id=["x", "y", "x"],
                        reward=[1.0, None, 0.5])  # fmt: skip
-    group, reward = read_rewards(open_table(path))
+    group, reward = read_groups_and_rewards(open_table(path))
     assert group[0] == group[2] != group[1]
     assert reward[[0, 2]].tolist() == [1.0, 0.5]
     assert np.isnan(reward[1])
