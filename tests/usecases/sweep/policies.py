@@ -69,9 +69,9 @@ def noisy(
     logits = random.normal(0.0, 1.0, (sequences, width, vocabulary))
     shifted = logits + random.normal(0.0, spread, logits.shape)
     logs = [x - np.log(np.exp(x).sum(axis=-1, keepdims=True)) for x in (logits, shifted)]
-    law = np.exp(logs[1] if drawn_from_target else logs[0]).cumsum(axis=-1)
-    law[..., -1] = 1.0
-    ids = (random.random((sequences, width, 1)) > law).sum(axis=-1)
+    distribution = np.exp(logs[1] if drawn_from_target else logs[0]).cumsum(axis=-1)
+    distribution[..., -1] = 1.0
+    ids = (random.random((sequences, width, 1)) > distribution).sum(axis=-1)
     behavior, target = (np.take_along_axis(x, ids[..., None], -1)[..., 0] for x in logs)
     return table(ids, behavior, target, (ids == 3).mean(axis=1))
 
