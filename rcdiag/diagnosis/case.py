@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.statistics.distributions import normal_cdf, student_quantile
+from rcdiag.statistics.intervals import student_quantile
 from rcdiag.table.trajectories import Ragged
 
 Array = NDArray[np.float64]
@@ -282,8 +282,10 @@ class PairTokens(Struct, frozen=True, kw_only=True, dict=True):
         The z of n rows is at most sqrt(n). It is a function of Student's t with n - 1 degrees of
         freedom: z^2 = n t^2 / (n - 1 + t^2).
         """
+        from scipy.special import ndtr
+
         rows = int((self.per_row > 0).sum())
         if rows < 2:
             return z
-        t = float(student_quantile(rows - 1, normal_cdf(-z)))
+        t = float(student_quantile(rows - 1, ndtr(-z)))
         return t * (rows / (rows - 1 + t * t)) ** 0.5

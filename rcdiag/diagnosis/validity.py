@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.estimates import mean_ratio
-from rcdiag.statistics.distributions import student_quantile
+from rcdiag.statistics.intervals import student_quantile
 
 Array = NDArray[np.float64]
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from rcdiag.statistics.distributions import student_quantile
 from rcdiag.statistics.ratios import Array
 
 COVERAGE = 0.95
@@ -24,8 +23,23 @@ NONE: Interval = (None, None)
 Count = NDArray[np.int64] | int
 
 
+def student_quantile(freedom: ArrayLike, tail: float) -> Array:
+    """Return the quantile of Student's t that is exceeded with probability `tail`.
+
+    `freedom` holds degrees of freedom, whole or not, in any shape; the result has that shape, and
+    is NaN where they are below 1.
+
+    >>> round(float(student_quantile(4, 0.025)), 3)
+    2.776
+    """
+    from scipy.special import stdtrit  # here: it takes as long as the rest of `import rcdiag`
+
+    degrees = np.asarray(freedom, dtype=np.float64)
+    return np.where(degrees >= 1.0, -stdtrit(degrees, tail), np.nan)
+
+
 def t_quantile(clusters: int) -> float:
-    """Return how many standard errors a two-sided interval reaches, with so many clusters."""
+    """Return how many standard errors a two-sided 95% interval reaches with `clusters` clusters."""
     return float(student_quantile(clusters - 1, TAIL))
 
 

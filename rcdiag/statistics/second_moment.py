@@ -60,10 +60,10 @@ def is_observable(suite: Suite, level: str) -> bool:
     """Tell whether the ratios of tokens or sequences are enough to show their second moment.
 
     They are not where their tail has none (k-hat), and not where ratios with a log of variance v
-    are fewer than 10 e^{2v}: E[ratio^2] is made of ratios under the law tilted by ratio^2, whose KL
-    from the sampler is 2v for a lognormal ratio, and that takes e^{2v} of them. Sources: Vehtari et
-    al. 2024, JMLR 25(72); Chatterjee & Diaconis 2018, Annals of Applied Probability 28(2),
-    arXiv 1511.01437.
+    are fewer than 10 e^{2v}: E[ratio^2] is made of ratios under the distribution that is tilted by
+    ratio^2. Its KL from the sampler is 2v for a lognormal ratio, and that takes e^{2v} of them.
+    Sources: Vehtari et al. 2024, JMLR 25(72); Chatterjee & Diaconis 2018, Annals of Applied
+    Probability 28(2), arXiv 1511.01437.
     """
     tail, _ = suite.k_hat_seq if level == "seq" else suite.k_hat_token
     if tail >= NO_SECOND_MOMENT and ess(suite.point, level)[0] < HARMLESS_ESS:
@@ -75,7 +75,9 @@ def is_observable(suite: Suite, level: str) -> bool:
 
 
 def largest_growth(suite: Suite, level: str) -> float:
-    """Return how large E[ratio^2] / E[ratio]^2 may be by the lognormal law, e^{v T} over lengths T.
+    """Return how large E[ratio^2] / E[ratio]^2 is at most for lognormal ratios.
+
+    It is the mean of e^{v T} over the lengths T.
 
     v is the upper end of the 95% interval of the variance of log-ratios per token, and what the
     Pareto tail of the tokens' ratios may have beyond the sample (`squares_beyond`). Infinite where
@@ -86,7 +88,7 @@ def largest_growth(suite: Suite, level: str) -> float:
 
 
 def largest_entropy(suite: Suite, level: str) -> float:
-    """Return how large E[ratio log ratio], nats, may be by the lognormal law: v T / 2."""
+    """Return how large E[ratio log ratio], nats, is for lognormal ratios at most: v T / 2."""
     return float(_largest_exponents(suite, level).mean() / 2.0)
 
 

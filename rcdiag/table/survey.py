@@ -41,30 +41,29 @@ def known_steps(dump: Table) -> list[int]:
     return sorted(steps)
 
 
-def read_rewards(dump: Table) -> tuple[NDArray[np.uint64] | None, NDArray[np.float64]]:
+def read_groups_and_rewards(
+    dump: Table,
+) -> tuple[NDArray[np.uint64] | None, NDArray[np.float64]]:
     """Return every row's prompt group as a hash (None without), and reward (NaN = unknown)."""
     names = [name for name in ("group_id", "reward") if name in dump.schema.names]
-    if "reward" not in names:
-        return None, np.full(dump.num_rows, np.nan)
     groups, rewards = [], []
-    for batch in dump.batches(names):
-        rewards.append(floats(batch, "reward"))
+    for batch in dump.batches(names) if names else ():
         if "group_id" in names:
             groups.append(hashed(batch, "group_id"))
-    return np.concatenate(groups) if groups else None, np.concatenate(rewards)
+        if "reward" in names:
+            rewards.append(floats(batch, "reward"))
+    return (
+        np.concatenate(groups) if groups else None,
+        np.concatenate(rewards) if rewards else np.full(dump.num_rows, np.nan),
+    )
 
 
-def numbered_groups(dump: Table) -> tuple[NDArray[np.uint64], NDArray[np.uint64]] | None:
-    """Return the hashes of all prompt groups, ascending, and the number of each; None without.
+def number_groups(groups: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return the different hashes of prompt groups, ascending, and the number of each.
 
-    Groups are numbered as they appear: what hangs on a number does not hang on their names.
+    Groups are numbered as they appear: what depends on a number does not depend on their names.
     """
-    if "group_id" not in dump.schema.names:
-        return None
-    groups = [hashed(batch, "group_id") for batch in dump.batches(["group_id"])]
-    if not groups:
-        return None
-    keys, first = np.unique(np.concatenate(groups), return_index=True)
+    keys, first = np.unique(groups, return_index=True)
     numbers = np.empty(len(keys), np.uint64)
     numbers[np.argsort(first)] = np.arange(len(keys), dtype=np.uint64)
     return keys, numbers

@@ -44,7 +44,7 @@ def test_commands_on_a_table_load_nothing_that_takes_longer_than_their_work(doub
         ("compare", doubtful, "-q"),
         ("diagnose", doubtful, "-q"),
     ]
-    heavy = (*NEVER, "scipy", "pyarrow.compute", "rcdiag.learning", "rcdiag.usecases.sweep")
+    heavy = (*NEVER, "pyarrow.compute", "rcdiag.learning", "rcdiag.usecases.sweep")
     assert loaded_by(measuring, heavy) == "[]\n[]\n[]\n"
     assert loaded_by([("sweep", doubtful, "-q")], (*NEVER, "pyarrow.compute")) == "[]\n"
     # Without a model, whose forward and backward are torch's.

@@ -13,8 +13,8 @@ from rcdiag.corrections.bounds import equivalent
 from rcdiag.glossary import explain
 from rcdiag.results import SweepRow
 from rcdiag.results.doc import documented_fields
-from rcdiag.statistics.forecast.token_law import (
-    TokenLaw,
+from rcdiag.statistics.forecast import (
+    TokenDistribution,
     expected_ess,
     expected_inside,
     expected_variance,
@@ -24,7 +24,7 @@ from rcdiag.usecases.compare.ladder import ladder
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from tests.usecases.compare.tables import known, moments
 
-LAW = TokenLaw(kl_by_mean=0.001, kl_by_variance=0.001, spread=0.0, drift=-1.0)
+LAW = TokenDistribution(kl_by_mean=0.001, kl_by_variance=0.001, spread=0.0, drift=-1.0)
 LENGTH = np.array([1000.0])
 FIRST, SECOND = math.exp(1.5), math.exp(-1.7)  # ratios of the toy's sequences
 WEIGHT = 1.5  # of the first one, truncated; the second is rejected

@@ -22,10 +22,10 @@ from rcdiag.usecases.replay.gradients import (
 )
 from rcdiag.usecases.replay.shares import coefficient_numbers, shares
 from rcdiag.usecases.replay.update_batch import ReplayBatch, Roles, replay_batch
-from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
-from rcdiag.usecases.sweep.estimator_families import FAMILIES
+from rcdiag.usecases.sweep.estimates import sweep_rows
+from rcdiag.usecases.sweep.plan import SweepPlan
 from rcdiag.usecases.sweep.sketched_gradients import Baseline
-from rcdiag.usecases.sweep.state import SweepPlan, SweepState
+from rcdiag.usecases.sweep.sums import SweepState
 from tests.two_rows import BEHAVIOR, LOG_RATIOS, toy_pair
 
 Array = NDArray[np.float64]
@@ -52,10 +52,9 @@ def correction() -> dict[str, Any]:
 def sweep_row() -> Any:
     """The first sequence is kept, the second one rejected."""
     pair = toy_pair()
-    setting = FAMILIES[FAMILY].correction(BOUNDS)
     baseline = Baseline.of(None, pair.tokens.rewards)
-    state = SweepState.of(pair, SweepPlan({FAMILY: [setting]}, baseline=baseline))
-    return sweep_rows(state, FAMILY, [BOUNDS], kept_groups(state))[0]
+    state = SweepState.of(pair, SweepPlan({FAMILY: [BOUNDS]}, baseline=baseline))
+    return sweep_rows(state, FAMILY)[0]
 
 
 def batch(old: Array, rollout: Array) -> ReplayBatch:

@@ -15,7 +15,7 @@ LENGTH = 4
 PARTS = 6
 
 Prefix = tuple[int, ...]
-Policy = dict[Prefix, np.ndarray]  # law of the next token
+Policy = dict[Prefix, np.ndarray]  # distribution of the next token
 
 SEQUENCES: list[Prefix] = list(product(range(VOCABULARY), repeat=LENGTH))
 PREFIXES: list[Prefix] = [
@@ -24,19 +24,30 @@ PREFIXES: list[Prefix] = [
 
 
 def rational_policy(seed: int, *, zeros: bool = False) -> Policy:
-    """Every law in sixths; with `zeros` one token of each law is cut off."""
+    """Every distribution in sixths; with `zeros` one token of each distribution is cut off."""
     random = np.random.default_rng(seed)
-    laws = [law for law in product(range(PARTS + 1), repeat=3) if sum(law) == PARTS]
-    laws = [law for law in laws if sum(part == 0 for part in law) == zeros]
-    return {prefix: np.array(laws[random.integers(len(laws))]) / PARTS for prefix in PREFIXES}
+    distributions = [
+        distribution
+        for distribution in product(range(PARTS + 1), repeat=3)
+        if sum(distribution) == PARTS
+    ]
+    distributions = [
+        distribution
+        for distribution in distributions
+        if sum(part == 0 for part in distribution) == zeros
+    ]
+    return {
+        prefix: np.array(distributions[random.integers(len(distributions))]) / PARTS
+        for prefix in PREFIXES
+    }
 
 
 def near(policy: Policy, spread: float, seed: int) -> Policy:
     """A policy with noise of a spread on its log-probs; tokens of probability 0 get a little."""
     random = np.random.default_rng(seed)
     result = {}
-    for prefix, law in policy.items():
-        weights = np.maximum(law, 0.05) * np.exp(random.normal(0.0, spread, VOCABULARY))
+    for prefix, distribution in policy.items():
+        weights = np.maximum(distribution, 0.05) * np.exp(random.normal(0.0, spread, VOCABULARY))
         result[prefix] = weights / weights.sum()
     return result
 
@@ -53,16 +64,16 @@ class Exact:
     target: Policy
 
     @cached_property
-    def sequence_laws(self) -> tuple[np.ndarray, np.ndarray]:
-        laws = [
+    def sequence_distributions(self) -> tuple[np.ndarray, np.ndarray]:
+        distributions = [
             [prod(token_probs(policy, sequence)) for sequence in SEQUENCES]
             for policy in (self.behavior, self.target)
         ]
-        return np.array(laws[0]), np.array(laws[1])
+        return np.array(distributions[0]), np.array(distributions[1])
 
     @cached_property
     def contexts(self) -> list[tuple[float, np.ndarray, np.ndarray]]:
-        """Of every prefix: its share among the behavior policy's tokens, and both laws."""
+        """Of every prefix: its share among the behavior policy's tokens, and both distributions."""
         return [
             (
                 prod(token_probs(self.behavior, prefix)) / LENGTH,
@@ -73,7 +84,7 @@ class Exact:
         ]
 
     def of_sequences(self) -> dict[str, float]:
-        return divergences(*self.sequence_laws)
+        return divergences(*self.sequence_distributions)
 
     def of_tokens(self) -> dict[str, float]:
         """Mean over contexts, as often as the behavior policy meets them."""
@@ -98,7 +109,7 @@ class Exact:
 
 
 def divergences(p: np.ndarray, q: np.ndarray) -> dict[str, float]:
-    """Of two laws, p that of the sampler, q absolutely continuous or not."""
+    """Of two distributions, p that of the sampler, q absolutely continuous or not."""
     with np.errstate(divide="ignore", invalid="ignore"):
         kl = np.where(p > 0, p * np.log(p / q), 0.0).sum()
         reverse = np.where(q > 0, q * np.log(q / p), 0.0).sum()

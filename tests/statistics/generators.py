@@ -1,4 +1,4 @@
-"""Seven laws of tables, with the truth about each: do intervals hold it as often as they say?
+"""Seven distributions of tables and their truth: do intervals hold it as often as they say?
 
 Sequences have 32 to 96 tokens, groups 8 sequences (but for `unequal`). With s the spread of a
 token's log-ratio x, nats:
@@ -42,10 +42,10 @@ WITH_EFFECTS = ("effects", "both", "giants")
 Array = np.ndarray
 
 
-def _tokens(law: str, spread: float, cut: float) -> tuple[Array, Array]:
+def _tokens(distribution: str, spread: float, cut: float) -> tuple[Array, Array]:
     """Return quantiles of x in the middle of equal shares, and their weights."""
     shares = (np.arange(1_000_000) + 0.5) / 1_000_000
-    if law == "student":
+    if distribution == "student":
         x = np.clip(t.ppf(shares, 3) * spread / np.sqrt(3.0), -cut, cut)
     else:
         x = norm.ppf(shares) * spread - spread**2 / 2.0
@@ -54,9 +54,9 @@ def _tokens(law: str, spread: float, cut: float) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Generator:
-    """A law of tables, and how far log-ratios spread."""
+    """A distribution of tables, and how far log-ratios spread."""
 
-    law: str
+    distribution: str
     spread: float
     cut: float = CUT  # of `student`
 
@@ -64,10 +64,10 @@ class Generator:
         """Draw a table of some groups."""
         random = np.random.default_rng([seed, groups])
         sizes = np.full(groups, SEQUENCES)
-        if self.law in ("unequal", "both"):
+        if self.distribution in ("unequal", "both"):
             sizes = np.round(SEQUENCES * np.exp(random.normal(-0.5, 1.0, groups)))
             sizes = np.clip(sizes, 1, 64).astype(int)
-        if self.law == "giants":
+        if self.distribution == "giants":
             sizes = np.where(np.arange(groups) % 10 == 0, 40, 2)
         group = np.repeat(np.arange(groups), sizes)
         lengths = random.integers(SHORTEST, LONGEST, len(group), endpoint=True)
@@ -77,11 +77,11 @@ class Generator:
 
     def _log_ratio(self, random: np.random.Generator, lengths: Array, group: Array) -> Array:
         spread, tokens = self.spread, int(lengths.sum())
-        if self.law == "student":
+        if self.distribution == "student":
             return np.clip(
                 random.standard_t(3, tokens) * spread / np.sqrt(3.0), -self.cut, self.cut
             )
-        if self.law in WITH_EFFECTS:
+        if self.distribution in WITH_EFFECTS:
             a, c = (cut_normal(random, int(group.max()) + 1)[group] for _ in range(2))
             b, d = (cut_normal(random, len(group)) for _ in range(2))
             own = spread * np.exp(0.3 * a + 0.2 * b)
@@ -89,24 +89,24 @@ class Generator:
             noise = random.standard_normal(tokens) * np.repeat(own, lengths)
             return noise + np.repeat(mean, lengths)
         noise = random.standard_normal(tokens)
-        if self.law == "correlated":
+        if self.distribution == "correlated":
             noise = _autoregressive(noise, lengths)
         return spread * noise - spread**2 / 2.0
 
     @cached_property
     def truth(self) -> dict[str, float]:
         """Return the expectation of metrics by name."""
-        return _of_effects(self.spread) if self.law in WITH_EFFECTS else self._of_tokens()
+        return _of_effects(self.spread) if self.distribution in WITH_EFFECTS else self._of_tokens()
 
     def _of_tokens(self) -> dict[str, float]:
-        x, weights = _tokens(self.law, self.spread, self.cut)
+        x, weights = _tokens(self.distribution, self.spread, self.cut)
 
         def mean(values: Array) -> float:
             return float(values @ weights)
 
         ratio, first, second = np.exp(x), mean(x), mean(x**2)
         sums = LENGTHS * (second - first**2)
-        if self.law == "correlated":
+        if self.distribution == "correlated":
             lags = np.arange(1, LONGEST)
             pairs = np.clip(LENGTHS[:, None] - lags, 0, None) @ COEFFICIENT**lags
             sums = self.spread**2 * (LENGTHS + 2.0 * pairs)
@@ -205,16 +205,16 @@ FAR_APART = {
 RARE = {"student, cut at 3 nats": Generator("student", 0.04, cut=3.0)}
 
 
-def coverage(law: Generator, groups: int, runs: int) -> dict[str, dict[str, float]]:
+def coverage(distribution: Generator, groups: int, runs: int) -> dict[str, dict[str, float]]:
     """Return by metric what share of intervals hold the truth, lie above it, below it, lack an end.
 
     An end that is not given holds whatever is true. A number of which neither is given has the
     level unknown; `given` is the share of the others, and all that is said of intervals is of them.
     """
-    counts = {name: Counter[str]() for name in law.truth}
+    counts = {name: Counter[str]() for name in distribution.truth}
     for seed in range(runs):
-        suite = Suite(SuiteState.of(law.pair(seed, groups)))
-        for name, truth in law.truth.items():
+        suite = Suite(SuiteState.of(distribution.pair(seed, groups)))
+        for name, truth in distribution.truth.items():
             value = judged_metric(METRICS[name], suite)
             low, high = value.low, value.high
             if low is None and high is None:

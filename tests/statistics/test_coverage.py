@@ -124,9 +124,9 @@ def test_the_interval_of_a_quotient_holds_it_where_clusters_are_unequal(groups):
 
 
 # Of 150 tables: the intervals of bootstrapped ratios lay above the truth in 13% to 30%.
-@pytest.mark.parametrize("law", ["gaussian", "student", "unequal"])
-def test_sequence_ess_is_not_above_what_is_true(law):
-    shares = coverage(GENERATORS[law], 15, 150)
+@pytest.mark.parametrize("distribution", ["gaussian", "student", "unequal"])
+def test_sequence_ess_is_not_above_what_is_true(distribution):
+    shares = coverage(GENERATORS[distribution], 15, 150)
     for name in ("ess_seq", "perplexity_ess_seq"):
         if name in shares:
             assert shares[name]["truth_below"] <= 0.08
@@ -136,10 +136,10 @@ def test_sequence_ess_is_not_above_what_is_true(law):
     assert shares["k3_kl"]["holds"] >= 0.90
 
 
-@pytest.mark.parametrize("law", FAR_APART)
-def test_an_ess_that_no_sample_shows_is_not_said(law):
+@pytest.mark.parametrize("distribution", FAR_APART)
+def test_an_ess_that_no_sample_shows_is_not_said(distribution):
     """Dependent tokens and heavy tails: the truth is below 1e-7, the sample says 0.05 to 0.3."""
-    generator = FAR_APART[law]
+    generator = FAR_APART[distribution]
     for seed in range(15):
         suite = Suite(SuiteState.of(generator.pair(seed, 15)))
         value = judged_metric(METRICS["ess_seq"], suite)
@@ -185,9 +185,9 @@ def too_short(shares: dict[str, dict[str, float]]) -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("groups", [8, 15, 40, 150])
-@pytest.mark.parametrize("law", RARE)
-def test_intervals_of_ess_reckon_with_tokens_that_the_table_does_not_have(law, groups):
-    shares = coverage(RARE[law], groups, 500)
+@pytest.mark.parametrize("distribution", RARE)
+def test_intervals_of_ess_reckon_with_tokens_that_the_table_does_not_have(distribution, groups):
+    shares = coverage(RARE[distribution], groups, 500)
     of_ess = {name: share for name, share in shares.items() if name.startswith("ess")}
     assert len(of_ess) == 2
     # 0.62 to 0.88 by the sample's own ratios: their Pareto tail is no tail of log-ratios.
@@ -196,10 +196,10 @@ def test_intervals_of_ess_reckon_with_tokens_that_the_table_does_not_have(law, g
 
 @pytest.mark.slow
 @pytest.mark.parametrize("groups", [8, 15, 40, 150])
-@pytest.mark.parametrize("law", GENERATORS)
-def test_intervals_of_every_law_hold_the_truth_as_often_as_they_say(law, groups):
+@pytest.mark.parametrize("distribution", GENERATORS)
+def test_intervals_of_every_distribution_hold_the_truth_as_often_as_they_say(distribution, groups):
     """`coverage` asserts that a number without an interval has the level unknown."""
-    shares = coverage(GENERATORS[law], groups, 500)
+    shares = coverage(GENERATORS[distribution], groups, 500)
     assert too_short(shares) == {}
     too_long = {
         name: share["holds"]
@@ -207,8 +207,8 @@ def test_intervals_of_every_law_hold_the_truth_as_often_as_they_say(law, groups)
         if share["holds"] > MOST + 2.0 * SAMPLING
         and not name.startswith((*CAUTIOUS, "ratio_outside"))
     }
-    assert law in UNEQUAL or too_long == {}
-    if law == "giants" and groups == 8:  # one of them holds three quarters of the tokens
+    assert distribution in UNEQUAL or too_long == {}
+    if distribution == "giants" and groups == 8:  # one of them holds three quarters of the tokens
         assert {share["given"] for share in shares.values()} == {0.0}
-    elif law not in ("unequal", "both"):
+    elif distribution not in ("unequal", "both"):
         assert {share["given"] for name, share in shares.items() if "chi2" not in name} == {1.0}

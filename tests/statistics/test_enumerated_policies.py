@@ -102,8 +102,8 @@ def test_total_variation_is_exact_where_the_behavior_cuts_tokens_off(spread):
 
 def drawn(policies: Exact, sampler: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Log-probs of both policies on sequences drawn from one of them."""
-    law = policies.sequence_laws[0 if sampler == "behavior" else 1]
-    chosen = np.random.default_rng(seed).choice(len(SEQUENCES), p=law, size=20_000)
+    distribution = policies.sequence_distributions[0 if sampler == "behavior" else 1]
+    chosen = np.random.default_rng(seed).choice(len(SEQUENCES), p=distribution, size=20_000)
     tables = [
         np.log([token_probs(policy, sequence) for sequence in SEQUENCES])
         for policy in (policies.behavior, policies.target)

@@ -1,4 +1,4 @@
-"""Forecasts by length, against closed forms, simulations, and data that break the law."""
+"""Forecasts by length, against closed forms, simulations, and data that break the distribution."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from rcdiag.statistics.forecast import LENGTHS, forecast
-from rcdiag.statistics.forecast.token_law import TokenLaw, expected_ess, expected_inside
+from rcdiag.statistics.forecast import (
+    LENGTHS,
+    TokenDistribution,
+    expected_ess,
+    expected_inside,
+    forecast,
+)
 
 SEQ, GEO = (0.5, 2.0), (0.999, 1.001)
 
@@ -39,10 +44,12 @@ def table(
     return drawn.astype(np.int64), sums, np.arange(count, dtype=np.uint64) // np.uint64(4)
 
 
-def inside(law: TokenLaw, length: float, bounds: tuple[float, float], geometric: bool) -> float:
+def inside(
+    distribution: TokenDistribution, length: float, bounds: tuple[float, float], geometric: bool
+) -> float:
     low, high = (np.array([np.log(bound)]) for bound in bounds)
     scale = length if geometric else 1.0
-    return float(expected_inside(law, np.array([length]), low * scale, high * scale)[0])
+    return float(expected_inside(distribution, np.array([length]), low * scale, high * scale)[0])
 
 
 # Closed forms of normal sums: KL per token, length, ESS, sequence window, geometric windows.
@@ -61,12 +68,14 @@ BY_LENGTH = [
 
 @pytest.mark.parametrize(("kl", "length", "ess", "seq", "narrow", "wide"), BY_LENGTH)
 def test_closed_forms_of_one_kl(kl, length, ess, seq, narrow, wide):
-    law = TokenLaw(kl, kl, 0.0, -1.0)
+    distribution = TokenDistribution(kl, kl, 0.0, -1.0)
     # One or two digits of the ESS are given there, three of the shares.
-    assert expected_ess(law, np.array([length]))[0] == pytest.approx(ess, rel=0.12, abs=1e-8)
-    assert inside(law, length, SEQ, False) == pytest.approx(seq, abs=6e-4)
-    assert inside(law, length, GEO, True) == pytest.approx(narrow, abs=6e-4)
-    assert inside(law, length, (0.99, 1.01), True) == pytest.approx(wide, abs=6e-4)
+    assert expected_ess(distribution, np.array([length]))[0] == pytest.approx(
+        ess, rel=0.12, abs=1e-8
+    )
+    assert inside(distribution, length, SEQ, False) == pytest.approx(seq, abs=6e-4)
+    assert inside(distribution, length, GEO, True) == pytest.approx(narrow, abs=6e-4)
+    assert inside(distribution, length, (0.99, 1.01), True) == pytest.approx(wide, abs=6e-4)
 
 
 # Closed forms of normal sums, tabulated: KL of a sequence, ESS, acceptance of [0.5, 2].
@@ -76,23 +85,27 @@ BY_KL = [(0.045, 0.914, 0.978), (0.125, 0.779, 0.821), (0.5, 0.368, 0.460), (2.0
 @pytest.mark.parametrize(("kl_seq", "ess", "seq"), BY_KL)
 def test_closed_forms_hang_on_the_kl_of_sequences_alone(kl_seq, ess, seq):
     for length in (10.0, 5000.0):
-        law = TokenLaw(0.0, kl_seq / length, 0.0, -1.0)
-        assert expected_ess(law, np.array([length]))[0] == pytest.approx(ess, abs=6e-4)
-        assert inside(law, length, SEQ, False) == pytest.approx(seq, abs=6e-4)
+        distribution = TokenDistribution(0.0, kl_seq / length, 0.0, -1.0)
+        assert expected_ess(distribution, np.array([length]))[0] == pytest.approx(ess, abs=6e-4)
+        assert inside(distribution, length, SEQ, False) == pytest.approx(seq, abs=6e-4)
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.0])
 def test_averages_over_lognormal_kl_are_those_of_draws(spread):
-    law = TokenLaw(1e-3, 1e-3, spread, -1.0)
+    distribution = TokenDistribution(1e-3, 1e-3, spread, -1.0)
     # k in the middle of equal shares, and the closed forms of each.
     normal = ndtri((np.arange(2000) + 0.5) / 2000)
     kl = 1e-3 * np.exp(spread * normal - 0.5 * spread**2)
     for length in (500.0, 16000.0):
         expected = np.exp(-2 * kl * length).mean()
-        assert expected_ess(law, np.array([length]))[0] == pytest.approx(expected, abs=1e-3)
+        assert expected_ess(distribution, np.array([length]))[0] == pytest.approx(
+            expected, abs=1e-3
+        )
         for geometric, bounds in ((True, GEO), (False, SEQ)):
-            item = [inside(TokenLaw(k, k, 0.0, -1.0), length, bounds, geometric) for k in kl]
-            result = inside(law, length, bounds, geometric)
+            item = [
+                inside(TokenDistribution(k, k, 0.0, -1.0), length, bounds, geometric) for k in kl
+            ]
+            result = inside(distribution, length, bounds, geometric)
             assert result == pytest.approx(np.mean(item), abs=4e-3)
 
 
@@ -106,11 +119,11 @@ def test_one_kl_is_found_within_its_error(kl):
     assert result.kl_token == result.kl_token_by_variance
     assert result.heterogeneity < 0.35
     assert "disagree" not in result.about
-    law = TokenLaw(kl, kl, 0.0, -1.0)
+    distribution = TokenDistribution(kl, kl, 0.0, -1.0)
     for point in result.points:
         assert point.ess_seq == pytest.approx(np.exp(-2 * kl * point.response_length), abs=0.04)
         assert point.accepted_seq == pytest.approx(
-            inside(law, point.response_length, SEQ, False), abs=0.03
+            inside(distribution, point.response_length, SEQ, False), abs=0.03
         )
 
 
@@ -136,7 +149,7 @@ def test_unequal_kl_is_found_and_tells_of_eight_times_the_length():
 
 
 @pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.slow), 0.8])
-def test_data_of_the_law_hold(spread):
+def test_data_of_the_distribution_hold(spread):
     verdicts = [forecast(*table(seed, 1200, spread=spread)).holds for seed in range(10)]
     # At 5% for all bins together, 3 of 10 are passed by chance once in 90 times.
     assert verdicts.count(True) >= 8

@@ -1,4 +1,4 @@
-"""Log-ratios N(-s^2 / 2, s^2), the law of small mismatch: every metric has a closed form."""
+"""Log-ratios N(-s^2 / 2, s^2), as of a small mismatch: every metric has a closed form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from scipy.stats import norm
 from rcdiag.statistics.ratios import Ratios, k2, k3
 from tests.builders import make_state, metrics, values_of
 
-TOKENS = 4  # of a sequence; the sums of independent log-ratios are of the same law, with s * 2
+TOKENS = (
+    4  # of a sequence; the sums of independent log-ratios are of the same distribution, with s * 2
+)
 SEQUENCES = 3000
 BATCHES = 25
 
@@ -57,7 +59,7 @@ def of_ratios(s: float) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("s", [0.05, 0.2, 0.5])
-def test_token_ratios_have_the_values_of_the_lognormal_law(s):
+def test_token_ratios_have_the_values_of_the_lognormal_distribution(s):
     for name, expected in of_ratios(s).items():
         assert_near(sampled(s)[name], expected, name, bias=2e-3)
 
@@ -70,7 +72,7 @@ def test_sequence_ratios_have_those_of_the_sum(s):
 
 
 @pytest.mark.parametrize("s", [0.05, 0.2, 0.5])
-def test_log_ratios_have_the_values_of_the_folded_normal_law(s):
+def test_log_ratios_have_the_values_of_the_folded_normal_distribution(s):
     m = s**2 / 2
     mean = s * sqrt(2 / np.pi) * exp(-(m**2) / (2 * s**2)) + m * (1 - 2 * norm.cdf(-m / s))
     result = sampled(s)

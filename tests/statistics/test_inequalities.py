@@ -103,7 +103,7 @@ def test_total_variation_is_half_the_deviation_and_half_the_missing_ratio(batch)
 
 @given(batches())
 def test_divergences_of_ratios_with_mean_one_order_each_other(batch):
-    """Then the sample is a law of its own and its reweighting another, and all theorems hold."""
+    """Then sample and reweighted sample are distributions, and all theorems hold."""
     result = metrics(*shifted(batch, -float(np.log(np.mean(np.exp(log_ratios(batch)))))))
     forward, backward = result["k1_kl"], result["k1_kl_reverse"]
     tv, hellinger2, chi2 = (result[name] for name in ("tv_token", "hellinger2_token", "chi2_token"))

@@ -16,6 +16,7 @@ from rcdiag.statistics.intervals import (
     ratio_interval,
     share_interval,
     standard_error,
+    student_quantile,
     t_quantile,
     too_few,
 )
@@ -225,3 +226,10 @@ def test_a_ratio_error_is_the_jackknifes():
 def test_few_clusters_reach_as_far_as_student_says():
     assert t_quantile(5) == pytest.approx(t.ppf(0.975, 4))
     assert t_quantile(5) > 1.4 * t_quantile(10_000)
+
+
+def test_quantiles_of_students_t_have_the_shape_of_the_degrees_of_freedom():
+    assert student_quantile(4, 0.025) == pytest.approx(2.7764451051977987)
+    assert student_quantile([[4.0, 5.0], [6.0, 7.5]], 0.025).shape == (2, 2)
+    assert student_quantile(np.inf, 0.025) == pytest.approx(1.959963984540054, rel=1e-14)
+    assert np.isnan(student_quantile([0.0, 0.99, np.nan], 0.025)).all()

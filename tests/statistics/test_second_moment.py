@@ -37,7 +37,7 @@ def test_variances_are_those_of_tokens_and_of_sums():
     assert variance(suite.point, "seq")[0] == pytest.approx(squares / lengths.sum())
 
 
-def test_the_law_is_that_of_lognormal_ratios():
+def test_the_distribution_is_that_of_lognormal_ratios():
     """Of equal lengths E[ratio^2] is e^{v T} and E[ratio log ratio] v T / 2."""
     suite = gaussian_suite(0.1, 5000)
     assert 0.0 < np.log(largest_growth(suite, "seq")) - 0.16 < 0.012
@@ -56,7 +56,9 @@ def test_the_law_is_that_of_lognormal_ratios():
         (0.5, 3000, False),  # v = 4: 30,000
     ],
 )
-def test_as_many_sequences_as_the_law_asks_show_the_second_moment(spread, sequences, observable):
+def test_as_many_sequences_as_the_distribution_asks_show_the_second_moment(
+    spread, sequences, observable
+):
     assert is_observable(gaussian_suite(spread, sequences), "seq") == observable
 
 

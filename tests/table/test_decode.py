@@ -9,7 +9,7 @@ import pytest
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
 from rcdiag.table.stream import columns_needed, decode
-from rcdiag.table.survey import read_rewards
+from rcdiag.table.survey import read_groups_and_rewards
 from rcdiag.table.table import Batch, TableFile
 from rcdiag.table.token_batch import sampled_tokens
 from tests.builders import arrow_table, first_batch, write_table
@@ -191,7 +191,7 @@ def test_advantages_are_read_with_the_details_only(details):
 def test_rewards_and_groups_are_read_before_the_tokens(tmp_path):
     path = write_table(tmp_path / "a.parquet", response_ids=IDS, group_id=["x", "y", "x"],
                        reward=[1.0, None, 0.5])  # fmt: skip
-    group, reward = read_rewards(open_table(path))
+    group, reward = read_groups_and_rewards(open_table(path))
     assert group[0] == group[2] != group[1]
     assert reward[[0, 2]].tolist() == [1.0, 0.5]
     assert np.isnan(reward[1])

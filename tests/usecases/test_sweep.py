@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import rcdiag
 from rcdiag.errors import RcdiagError
 from rcdiag.results import SweepResult, from_json, to_json
 from rcdiag.table.opening import open_table
@@ -144,7 +145,7 @@ def test_unknown_trainers_and_policies_are_refused(tmp_path):
     with pytest.raises(RcdiagError):
         sweep(dump, trainer="nobody")
     with pytest.raises(RcdiagError):
-        sweep(dump, behavior="old", target="old")
+        rcdiag.sweep(dump, behavior="old", target="old")
 
 
 def test_names_of_groups_and_numbers_of_tokens_change_nothing(tmp_path):

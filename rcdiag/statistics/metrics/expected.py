@@ -12,7 +12,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from rcdiag.results.guide import Guide
-from rcdiag.statistics.distributions import normal_cdf, normal_quantile
 from rcdiag.statistics.pareto import k_hat_error, tail_size, with_prior
 from rcdiag.statistics.suite import Suite
 
@@ -51,13 +50,15 @@ def expected_k_hat_seq(suite: Suite) -> float | None:
     m(z) = (1 - Phi(z)) / phi(z) is the Mills ratio. z is taken in the middle of the tail that k-hat
     is fitted to; the fit's prior is counted.
     """
+    from scipy.special import ndtr, ndtri
+
     kl = rounding_kl(suite)
     if kl is None:
         return None
     lengths = suite.state.table.lengths.astype(np.float64)
     size = tail_size(len(lengths))
-    z = normal_quantile(1.0 - size / len(lengths) / 2.0)
-    mills = normal_cdf(-z) * np.exp(0.5 * z * z) * np.sqrt(2.0 * np.pi)
+    z = ndtri(1.0 - size / len(lengths) / 2.0)
+    mills = ndtr(-z) * np.exp(0.5 * z * z) * np.sqrt(2.0 * np.pi)
     deviation = np.sqrt(2.0 * kl * lengths.mean())
     return with_prior(float((deviation + z) * mills - 1.0), size)
 

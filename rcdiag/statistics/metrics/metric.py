@@ -95,10 +95,11 @@ class Metric(Struct, frozen=True, kw_only=True):
     interval: str = BY_CLUSTERS
     # The ratios, "token" or "seq", of which a giant that was never drawn would change the number,
     # and the end of the interval on that side. The end is given where the second moment of those
-    # ratios can be observed; `law` says how far it reaches at least.
+    # ratios can be observed; it is at least as far out as `lognormal_end`, that of lognormal ratios
+    # with the variance of these.
     giants: str | None = None
     giants_move: str = "high"
-    law: Callable[[Suite], float] | None = None
+    lognormal_end: Callable[[Suite], float] | None = None
     # The token sum of 1 and 0 of which `from_totals` is the share: its interval is that of a count.
     # A share of 0 has none, as no sample can show what was never drawn.
     counts: str | None = None
@@ -171,16 +172,16 @@ class Metric(Struct, frozen=True, kw_only=True):
     def as_observable(self, suite: Suite, low: float | None, high: float | None) -> Interval:
         """Return an interval without the end that giants which were never drawn would move.
 
-        Where the data can show giants, the end stays, as far out as the law of `law` has it. Where
+        Where the data can show giants, the end stays, as far out as `lognormal_end` at least. Where
         all ratios are equal to rounding there are none.
         """
         if self.giants is None or low is None or high is None or high - low <= 1e-12:
             return low, high
         if not is_observable(suite, self.giants):
             return (low, None) if self.giants_move == "high" else (None, high)
-        if self.law is None:
+        if self.lognormal_end is None:
             return low, high
-        end = float(self.law(suite))
+        end = float(self.lognormal_end(suite))
         if self.giants_move == "low":
             return min(low, end), high
         return low, max(high, end) if np.isfinite(end) else None

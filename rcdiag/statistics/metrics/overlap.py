@@ -75,7 +75,7 @@ OVERLAPS = (
         least=0.0,
         giants="token",
         giants_move="low",
-        law=lambda s: 1.0 / largest_growth(s, "token"),
+        lognormal_end=lambda s: 1.0 / largest_growth(s, "token"),
     ),
     Metric(
         name="ess_seq",
@@ -102,7 +102,7 @@ OVERLAPS = (
         least=0.0,
         giants="seq",
         giants_move="low",
-        law=lambda s: 1.0 / largest_growth(s, "seq"),
+        lognormal_end=lambda s: 1.0 / largest_growth(s, "seq"),
     ),
     Metric(
         name="perplexity_ess_token",
@@ -122,7 +122,7 @@ OVERLAPS = (
         least=0.0,
         giants="token",
         giants_move="low",
-        law=lambda s: np.exp(-largest_entropy(s, "token")),
+        lognormal_end=lambda s: np.exp(-largest_entropy(s, "token")),
     ),
     Metric(
         name="perplexity_ess_seq",
@@ -142,7 +142,7 @@ OVERLAPS = (
         least=0.0,
         giants="seq",
         giants_move="low",
-        law=lambda s: np.exp(-largest_entropy(s, "seq")),
+        lognormal_end=lambda s: np.exp(-largest_entropy(s, "seq")),
     ),
     Metric(
         name="chi2_token",
@@ -194,7 +194,7 @@ OVERLAPS = (
         from_totals=lambda t: t.per_sequence("seq_squared_excess"),
         bound=-1.0,
         giants="seq",
-        law=lambda s: largest_growth(s, "seq") - 1.0,
+        lognormal_end=lambda s: largest_growth(s, "seq") - 1.0,
     ),
     Metric(
         name="chi2_token_self_normalised",
@@ -211,7 +211,7 @@ OVERLAPS = (
         from_totals=lambda t: chi2_self_normalised(t, "token"),
         bound=0.0,
         giants="token",
-        law=lambda s: largest_growth(s, "token") - 1.0,
+        lognormal_end=lambda s: largest_growth(s, "token") - 1.0,
     ),
     Metric(
         name="chi2_seq_self_normalised",
@@ -228,6 +228,6 @@ OVERLAPS = (
         from_totals=lambda t: chi2_self_normalised(t, "seq"),
         bound=0.0,
         giants="seq",
-        law=lambda s: largest_growth(s, "seq") - 1.0,
+        lognormal_end=lambda s: largest_growth(s, "seq") - 1.0,
     ),
 )

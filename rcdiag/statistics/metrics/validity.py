@@ -6,8 +6,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from rcdiag.results.guide import PROPOSAL, Guide
-from rcdiag.statistics.distributions import normal_cdf, student_quantile
-from rcdiag.statistics.intervals import FEW_CLUSTERS, NONE, Interval, standard_error
+from rcdiag.statistics.intervals import (
+    FEW_CLUSTERS,
+    NONE,
+    Interval,
+    standard_error,
+    student_quantile,
+)
 from rcdiag.statistics.metrics.families import VALIDITY
 from rcdiag.statistics.metrics.metric import NO_INTERVAL, RATIOS_OF_EXAMPLE, SYMMETRIC, Metric
 from rcdiag.statistics.ratios import Array
@@ -24,7 +29,8 @@ def mean_ratio(t: Totals, level: str) -> Array:
 def mean_ratio_z(suite: Suite, level: str) -> tuple[float, Interval]:
     """Return (E[ratio] - 1) / its jackknife standard error over clusters.
 
-    Under the law that sampled, E[ratio] = 1 exactly at every prefix, so |z| beyond 4 is no chance.
+    Under the distribution that sampled, E[ratio] = 1 exactly at every prefix, so that |z| beyond 4
+    is no chance.
     """
     if suite.clusters < 2:
         return np.nan, NONE
@@ -35,7 +41,7 @@ def mean_ratio_z(suite: Suite, level: str) -> tuple[float, Interval]:
 def kappa(t: Totals) -> Array:
     """Return the calibration index -2 E[log_ratio] / E[log_ratio^2].
 
-    With V the variance of each side's error about the law that sampled, to second order
+    With V the variance of each side's error about the distribution that sampled, to second order
     (V_target - V_behavior) / (V_target + V_behavior): 1 where the behavior log-probs are exact,
     0 where both sides are equally wrong, -1 where the tokens were drawn from the target.
     """
@@ -76,8 +82,10 @@ def _z_guide(suite: Suite) -> Guide:
 
 
 def _as_rare_as(normal: float, suite: Suite) -> float:
-    """Return the t statistic of so many clusters that is as rare as `normal` deviations."""
-    return float(student_quantile(max(suite.clusters - 1, 1), normal_cdf(-normal)))
+    """Return the t statistic over the clusters that is as rare as `normal` standard deviations."""
+    from scipy.special import ndtr
+
+    return float(student_quantile(max(suite.clusters - 1, 1), ndtr(-normal)))
 
 
 KAPPA_GUIDE = Guide(

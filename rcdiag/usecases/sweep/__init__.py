@@ -1,7 +1,9 @@
 """What every estimator would have done to a table, over its thresholds, in one pass.
 
-`families` says which estimators there are and which settings are tried, `thresholds` the
-tokens between them, `sums` and `state` how what settings leave is added up, `estimates` what is
-read off. The numbers are those of `rcdiag.corrections` for the same correction. `gradients`,
-`scores` and `recommend` choose among `candidates`. To add a family: one entry in FAMILIES.
+`estimator_families` and `candidates` say what is tried; `plan` lays it out for a table. `bins` and
+`token_bins` sort sequences and tokens between thresholds, `sums` adds up by cluster what each
+setting does, and `estimates` reads any setting off these sums. `recommend` chooses among the
+candidates by the errors of their gradients (`sketched_gradients`, `scores`); `configuration` writes
+them for a trainer. The numbers are those of `rcdiag.corrections` for the same correction.
+To add a family: one entry in FAMILIES.
 """

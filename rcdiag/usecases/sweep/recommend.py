@@ -10,10 +10,10 @@ batch, a candidate is taken only if it is better than none at 95%.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.constraints import (
@@ -23,117 +23,247 @@ from rcdiag.diagnosis.constraints import (
     holds,
     refused,
 )
+from rcdiag.formats import number, plural, with_interval
 from rcdiag.results import Diagnosis, MetricValue
-from rcdiag.results.sweep import Candidate, Recommendation
-from rcdiag.usecases.sweep import sentences as reasons
-from rcdiag.usecases.sweep.candidates import CANDIDATES, Setting
-from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
-from rcdiag.usecases.sweep.scores import Scores, gradient_scores, weight_distance
-from rcdiag.usecases.sweep.state import SweepState
+from rcdiag.results.sweep import Candidate, Recommendation, SweepRow
+from rcdiag.statistics.intervals import FEW_CLUSTERS
+from rcdiag.usecases.sweep.candidates import Setting
+from rcdiag.usecases.sweep.scores import Scores, gradient_scores
+from rcdiag.usecases.sweep.sketched_gradients import DIMENSIONS
+from rcdiag.usecases.sweep.sums import SweepState
 
 Values = Mapping[str, MetricValue]
 
 # The weights of sequences differ from 1 by less than this on average: nothing to correct.
 NEGLIGIBLE = 0.01
+# Candidates that a sentence names.
+SHOWN = 5
 
 
 class Evidence(Struct, frozen=True):
     """What the recommendation is made from."""
 
     state: SweepState
+    rows: Mapping[str, Sequence[SweepRow]]  # family -> its rows
     values: Values  # of the mismatch suite
     bad_tokens: int  # unmasked tokens with a log-prob that is no number
-    candidates: Mapping[str, Setting] = field(default_factory=lambda: CANDIDATES)
     diagnosis: Diagnosis | None = None  # of the table; None: nobody judged it
 
     @property
     def sequences(self) -> int:
-        return int(self.state.cluster("", "sequences").sum())
+        return int(self.state.base("sequences").sum())
 
     @property
     def clusters(self) -> int:
         return self.state.num_clusters
 
+    def row(self, candidate: str) -> SweepRow:
+        """Return the row of a candidate's setting."""
+        family, at = self.state.plan.place(candidate)
+        return self.rows[family][at]
+
 
 def recommend(evidence: Evidence) -> Recommendation:
     """Recommend by the gate, the errors, the constraints and the one-standard-error rule."""
-    sentences = [*reasons.table(evidence.sequences, evidence.clusters)]
-    verdict = None if evidence.diagnosis is None else evidence.diagnosis.verdict
-    if evidence.diagnosis is not None and verdict == "broken":  # step 0: the judge of the table
-        sentences.append(reasons.must_be_repaired(evidence.diagnosis))
-        return _without_scores("fix-the-cause", sentences)
-    if evidence.bad_tokens:  # step 0: hygiene
-        sentences.append(reasons.not_numbers(evidence.bad_tokens))
-        return _without_scores("fix-the-cause", sentences)
-    if evidence.clusters < 2:
-        return _without_scores("cannot-distinguish", [*sentences, reasons.ONE_CLUSTER])
-    broken = {name: refused(candidate) for name, candidate in _judged(evidence).items()}
-    away = weight_distance(evidence.state, "none")
-    causes = reasons.gate(evidence.values) if verdict in (None, "inconclusive") else []
-    if causes and away >= NEGLIGIBLE:  # step 0: the behavior policy is not the one that sampled
-        return _unranked(evidence, broken, "fix-the-cause", [*sentences, *causes])
-    doubt = _doubt(evidence)  # step 1
-    scores = gradient_scores(evidence.state, evidence.candidates, referred=doubt is None)  # step 2
-    if scores is None:
-        return _unranked(evidence, broken, "cannot-distinguish", [*sentences, reasons.NO_ADVANTAGE])
-    ranking = _Ranking(evidence, scores, broken, reasons.method(evidence.state, doubt is None))
-    sentences += [reason for reason in (reasons.signal(evidence.state), doubt) if reason]
-    if verdict == "healthy" or away < NEGLIGIBLE:
-        sentences.append(
-            reasons.costs_nothing(away)
-            if verdict == "healthy"
-            else reasons.negligible(away, NEGLIGIBLE)
+    diagnosis, values, state = evidence.diagnosis, evidence.values, evidence.state
+    reasons = []
+    if evidence.clusters < FEW_CLUSTERS:
+        reasons.append(
+            f"{evidence.sequences:,} sequences in {evidence.clusters} clusters are few: the errors "
+            "are rough."
         )
-        return ranking.chosen("no-correction", "none", sentences)
-    sentences += [*reasons.presupposed(evidence.values), *reasons.causes(evidence.values)]
+    if unusable := _unusable(evidence):  # step 0: the judge of the table, and hygiene
+        return _without_scores("fix-the-cause", [*reasons, unusable])
+    if evidence.clusters < 2:
+        reasons.append(
+            "All sequences belong to one prompt group: no difference between candidates has a "
+            "standard error."
+        )
+        return _without_scores("cannot-distinguish", reasons)
+    above_clamp = int(state.base("above_clamp").sum())
+    broken = {
+        name: refused(
+            Judged(evidence.row(name), evidence.sequences, state.tails[name], above_clamp)
+        )
+        for name in state.plan.candidates
+    }
+    distance = evidence.row("none").weight_distance
+    away = np.nan if distance is None else distance
+    verdict = None if diagnosis is None else diagnosis.verdict
+    causes = _not_the_sampler(values) if verdict in (None, "inconclusive") else []
+    if causes and away >= NEGLIGIBLE:  # step 0: the behavior policy is not the one that sampled
+        return _unranked(evidence, broken, "fix-the-cause", [*reasons, *causes])
+    doubt = _doubt(evidence)  # step 1
+    scores = gradient_scores(state, referred=doubt is None)  # step 2
+    if scores is None:
+        reasons.append(
+            "No sequence has a known advantage, or no gradient varies: no error can be estimated."
+        )
+        return _unranked(evidence, broken, "cannot-distinguish", reasons)
+    ranking = _Ranking(
+        evidence.state.plan.candidates, scores, broken, _method(state, doubt is None)
+    )
+    if state.plan.without_signal:
+        reasons.append(
+            "The table has no rewards and no advantages: every sequence counts with the advantage "
+            "1, so that only a shift in how often tokens are used is seen as bias."
+        )
+    reasons += [] if doubt is None else [doubt]
+    if verdict == "healthy":
+        reasons.append(
+            "The mismatch is rounding and costs nothing: weights of whole sequences differ from 1 "
+            f"by {away:.2g} on average."
+        )
+        return ranking.chosen("no-correction", "none", reasons)
+    if away < NEGLIGIBLE:
+        reasons.append(
+            f"The weights of whole sequences differ from 1 by {away:.2g} on average, below "
+            f"{NEGLIGIBLE:g}: there is nothing to correct."
+        )
+        return ranking.chosen("no-correction", "none", reasons)
+    reasons += _premises(values)
     if not ranking.allowed:  # step 3
-        return ranking.undecided([*sentences, reasons.nothing_allowed(broken)], [])
+        reasons.append(
+            f"Every candidate breaks a constraint; without correction: {broken['none'][0]}."
+        )
+        return ranking.undecided(reasons, [])
     if doubt is not None:
-        sentences.append(reasons.costs(ranking.allowed, scores))
-        return ranking.undecided(sentences, ranking.allowed)
+        reasons.append(_costs(ranking.allowed, scores))
+        return ranking.undecided(reasons, ranking.allowed)
     choice = ranking.simplest()  # step 4
     if not scores.resolved and (choice == "none" or not scores.surely_better(choice, "none")):
-        sentences.append(reasons.unresolved(ranking.near, scores))
-        return ranking.undecided(sentences, ranking.near)
-    # Ratios that do not average 1 are not those of the sampler: none can be recommended.
-    if choice != "none" and (above := reasons.mean_above_one(evidence.values)):
-        return _unranked(evidence, broken, "cannot-distinguish", [*sentences, above])
-    sentences.append(reasons.choice(ranking.best, choice, ranking.near, scores))
-    answer = "no-correction" if choice == "none" else "take"
-    return ranking.chosen(answer, choice, sentences)
-
-
-def _judged(evidence: Evidence) -> dict[str, Judged]:
-    state, groups = evidence.state, kept_groups(evidence.state)
-    return {
-        name: Judged(
-            sweep_rows(state, name, [candidate.bounds], groups)[0],
-            evidence.sequences,
-            state.tails[name],
-            int(state.cluster("", "above_clamp").sum()),
+        reasons.append(
+            "The reference is too noisy: without correction bias² may be anything up to "
+            f"{number(scores.most_bias('none'))} times the variance of a batch. More sequences "
+            f"would decide; until then these cannot be distinguished: {_listed(ranking.near)}."
         )
-        for name, candidate in evidence.candidates.items()
-    }
+        return ranking.undecided(reasons, ranking.near)
+    mean = values["ratio_mean_seq"]
+    if choice != "none" and mean.low is not None and mean.low > 1.0:
+        # Such ratios are not those of the sampler: none can be recommended. A mean below 1 does
+        # not refute the premise: rare large ratios are easily missed.
+        reasons.append(
+            f"A correction assumes E[ratio] = 1; over sequences it is {with_interval(mean)}, above "
+            "1: no candidate is scored with these ratios."
+        )
+        return _unranked(evidence, broken, "cannot-distinguish", reasons)
+    reasons.append(ranking.why(choice))
+    return ranking.chosen("no-correction" if choice == "none" else "take", choice, reasons)
+
+
+def _unusable(evidence: Evidence) -> str | None:
+    """Say why no correction is of use before the fault of the table is removed; None if it is."""
+    diagnosis, bad = evidence.diagnosis, evidence.bad_tokens
+    if diagnosis is not None and diagnosis.verdict == "broken":
+        return f"{diagnosis.summary} No weights repair that: nothing is ranked."
+    if bad:
+        return (
+            f"{plural(bad, 'unmasked log-prob')} {'is' if bad == 1 else 'are'} NaN, infinite, "
+            "positive or below -1e12: repair the dump before correcting."
+        )
+    return None
+
+
+def _not_the_sampler(values: Values) -> list[str]:
+    """Say why the recorded behavior policy is not the one that sampled; nothing where it may be."""
+    reasons = []
+    kappa, z = values["kappa"], values["ratio_mean_z"]
+    if kappa.level == "error":
+        reasons.append(
+            f"kappa is {with_interval(kappa)}, not near 1: the behavior log-probs "
+            "are not those of the policy that sampled, so the ratios are noise and correcting with "
+            "them does harm."
+        )
+    if z.level == "error":
+        mean = values["ratio_mean"].value
+        reasons.append(
+            f"E[ratio] is {mean:.5g}, {abs(z.value or 0.0):.1f} standard errors from 1: the tokens "
+            "were not sampled from the recorded behavior policy."
+        )
+    return reasons
 
 
 def _doubt(evidence: Evidence) -> str | None:
     """Say why the ratios of sequences are no reference: too few carry them, or their tail."""
     ess, tail = evidence.values["ess_seq"].value, evidence.values["khat_seq"]
-    left = 0.0 if ess is None or not np.isfinite(ess) else ess * evidence.sequences
-    if not holds(EFFECTIVE_SEQUENCES, left):
-        return reasons.few_effective(left, EFFECTIVE_SEQUENCES.warning)
+    effective = 0.0 if ess is None or not np.isfinite(ess) else ess * evidence.sequences
+    if not holds(EFFECTIVE_SEQUENCES, effective):
+        return (
+            f"Weighted by their untruncated ratios the sequences count as {effective:.1f}; more "
+            f"than {EFFECTIVE_SEQUENCES.warning:.0f} are needed as a reference."
+        )
     # Without a level the tail is of ratios near 1, and moves nothing however heavy.
     if tail.level is not None and tail.value is not None and not holds(HEAVY_TAIL, tail.value):
-        return reasons.heavy_tail(tail.value, HEAVY_TAIL.warning)
+        return (
+            f"k-hat of the ratios of sequences is {tail.value:.2f}, not below "
+            f"{HEAVY_TAIL.warning:g}: their tail is too heavy for a reference."
+        )
     return None
+
+
+def _premises(values: Values) -> list[str]:
+    """Say what is in doubt about the reference, and where a cause is worth finding first."""
+    reasons = []
+    mean, share = values["ratio_mean"], values["top_share"].value
+    if mean.low is not None and mean.high is not None and not mean.low <= 1.0 <= mean.high:
+        reasons.append(
+            f"The reference assumes E[ratio] = 1; over tokens it is {with_interval(mean)}, and the "
+            "interval excludes 1."
+        )
+    if share is not None and share > 0.5:
+        reasons.append(
+            f"The top 0.1% of tokens hold {share:.0%} of the squared log-ratios: look at what they "
+            "have in common first."
+        )
+    return reasons
+
+
+def _method(state: SweepState, referred: bool) -> str:
+    """Say how candidates were scored."""
+    batches, baseline = len(state.steps), state.plan.baseline
+    of = "the table" if batches == 1 else f"one of the {batches} steps"
+    error, bias = "variance", ""
+    if referred:
+        error = "squared bias plus variance"
+        bias = (
+            "; the bias is the distance from the gradient weighted by the untruncated ratios of "
+            "whole sequences, by products of different prompt groups"
+        )
+    signal = "recorded advantages" if baseline is None else f"rewards less {baseline.kind}"
+    if state.plan.without_signal:
+        signal = "the advantage 1"
+    return (
+        f"Variance without correction over {error} of the mean gradient of {of}. Gradients are "
+        f"those of the output bias, (1 - p) by token id in {DIMENSIONS} dimensions less the "
+        f"target's mean, times {signal}{bias}. Weights are scaled to a mean of 1. An "
+        "approximation: no model was run, and a bias that averages out over the contexts of a "
+        "token id is not seen."
+    )
+
+
+def _costs(allowed: Sequence[str], scores: Scores) -> str:
+    """Say what candidates cost where the bias of none is known."""
+    by_noise = sorted(allowed, key=lambda name: scores.noise(name) or 0.0)
+    with_noise = [f"{name} {number(scores.noise(name))}" for name in by_noise]
+    return (
+        "Without a reference the bias of no candidate is known, and no correction may be the worst "
+        "of them: candidates cannot be distinguished. What they cost in variance: "
+        f"{_listed(with_noise)}."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Name some candidates, the first ones where they are many."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 class _Ranking(Struct, frozen=True):
     """The candidates by their scores, those that break a constraint last."""
 
-    evidence: Evidence
+    candidates: Mapping[str, Setting]
     scores: Scores
-    broken: Mapping[str, list[str]]
+    broken: Mapping[str, list[str]]  # candidate -> the constraints that it breaks
     method: str
 
     @property
@@ -153,29 +283,51 @@ class _Ranking(Struct, frozen=True):
 
     def simplest(self) -> str:
         """The simplest within one standard error of the best; of equally simple ones the better."""
-        candidates = self.evidence.candidates
         return min(
-            self.near, key=lambda name: (candidates[name].complexity, -self.scores.place(name))
+            self.near,
+            key=lambda name: (self.candidates[name].complexity, -self.scores.place(name)),
         )
 
-    def undecided(self, sentences: list[str], near: list[str]) -> Recommendation:
-        """Return the candidates without ranks: those of `near` cannot be distinguished."""
-        return self._with("cannot-distinguish", None, sentences, near, ranked=False)
+    def why(self, chosen: str) -> str:
+        """Say why a candidate is the simplest within one standard error of the least error."""
 
-    def chosen(self, answer: str, choice: str, sentences: list[str]) -> Recommendation:
+        def parts(name: str) -> str:
+            most = self.scores.most_bias(name)
+            up_to = "" if most is None else f" (up to {number(most)})"
+            bias, noise = self.scores.bias(name), self.scores.noise(name)
+            return f"bias² {number(bias)}{up_to} + variance {number(noise)}"
+
+        best, near = self.best, self.near
+        title = "No correction" if best == "none" else best
+        lowest = f"{title} has the lowest estimated gradient error, {parts(best)}"
+        if best != chosen:
+            return (
+                f"{lowest}; {'no correction' if chosen == 'none' else chosen} ({parts(chosen)}) "
+                f"is the simplest of {len(near)} that are within one standard error of it."
+            )
+        others = [name for name in near if name != chosen]
+        if others:
+            return f"{lowest}; not distinguishable from it: {_listed(others)}."
+        return f"{lowest}."
+
+    def undecided(self, reasons: list[str], near: list[str]) -> Recommendation:
+        """Return the candidates without ranks: those of `near` cannot be distinguished."""
+        return self._with("cannot-distinguish", None, reasons, near, ranked=False)
+
+    def chosen(self, answer: str, choice: str, reasons: list[str]) -> Recommendation:
         """Return the ranking with what was chosen."""
-        return self._with(answer, choice, sentences, self.near, ranked=True)
+        return self._with(answer, choice, reasons, self.near, ranked=True)
 
     def _with(
         self,
         answer: str,
         choice: str | None,
-        sentences: list[str],
+        reasons: list[str],
         near: list[str],
         *,
         ranked: bool,
     ) -> Recommendation:
-        candidates, allowed = self.evidence.candidates, self.allowed if ranked else []
+        candidates, allowed = self.candidates, self.allowed if ranked else []
         order = sorted(
             candidates, key=lambda name: (bool(self.broken[name]), -self.scores.place(name))
         )
@@ -183,7 +335,7 @@ class _Ranking(Struct, frozen=True):
             answer=answer,
             choice=choice,
             indistinguishable=[name for name in order if name in near],
-            reasons=sentences,
+            reasons=reasons,
             method=self.method,
             candidates=[
                 Candidate(
@@ -204,11 +356,11 @@ class _Ranking(Struct, frozen=True):
 
 
 def _unranked(
-    evidence: Evidence, broken: Mapping[str, list[str]], answer: str, sentences: list[str]
+    evidence: Evidence, broken: Mapping[str, list[str]], answer: str, reasons: list[str]
 ) -> Recommendation:
-    """Return candidates without scores and ranks: by these ratios none can be told from another."""
+    """Return candidates without scores and ranks: these ratios tell none from another."""
     return replace(
-        _without_scores(answer, sentences),
+        _without_scores(answer, reasons),
         candidates=[
             Candidate(
                 name=name,
@@ -219,17 +371,17 @@ def _unranked(
                 rank=None,
                 within_error_of_best=False,
             )
-            for name, setting in evidence.candidates.items()
+            for name, setting in evidence.state.plan.candidates.items()
         ],
     )
 
 
-def _without_scores(answer: str, sentences: list[str]) -> Recommendation:
+def _without_scores(answer: str, reasons: list[str]) -> Recommendation:
     return Recommendation(
         answer=answer,
         choice=None,
         indistinguishable=[],
-        reasons=sentences,
+        reasons=reasons,
         method="no candidate was scored",
         candidates=[],
     )

@@ -5,7 +5,7 @@ One pass over the table; thresholds are declared before it, so shards add up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 
 from msgspec import Struct
@@ -22,7 +22,8 @@ from rcdiag.statistics.merging import merge
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.rounding import rounding_of
 from rcdiag.statistics.suite import Suite
-from rcdiag.table.survey import frequent_ids, numbered_groups, read_rewards, unobserved
+from rcdiag.statistics.totals import SequenceTable
+from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
 from rcdiag.trainers import DEFAULT, find_trainer
@@ -30,20 +31,17 @@ from rcdiag.usecases.case_of_table import CaseRows
 from rcdiag.usecases.diagnosed import diagnosis_of_table, rows_to_judge
 from rcdiag.usecases.passes import Walk, no_tokens, reads_here, states
 from rcdiag.usecases.provenance import provenance
-from rcdiag.usecases.score import check_pair
-from rcdiag.usecases.sweep.candidates import CANDIDATES, Setting, candidates_with
+from rcdiag.usecases.sweep.candidates import candidates_with
 from rcdiag.usecases.sweep.configuration import (
     choice_configurations,
     family_configurations,
     trainer_default,
 )
-from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
-from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds, settings
+from rcdiag.usecases.sweep.estimates import length_quartiles, sweep_rows
+from rcdiag.usecases.sweep.estimator_families import FAMILIES
+from rcdiag.usecases.sweep.plan import SweepPlan, plan_of_table
 from rcdiag.usecases.sweep.recommend import Evidence, recommend
-from rcdiag.usecases.sweep.sketched_gradients import Baseline, Buckets
-from rcdiag.usecases.sweep.state import SweepPlan, SweepState
-
-Grids = dict[str, list[Bounds]]
+from rcdiag.usecases.sweep.sums import SweepState
 
 
 def sweep(
@@ -63,37 +61,31 @@ def sweep(
     `trainer` is whose configuration the reader wants: it is checked here and changes no number.
     `runner` says where the pass over the table is done: here, unless it has other processes.
     """
-    check_pair(dump, behavior, target)
     name = find_trainer(trainer).name
-    candidates = candidates_with(own)
-    grids = {
-        family: settings(about, thresholds, _bounds_of(family, candidates, own))
-        for family, about in FAMILIES.items()
-    }
-    rows = rows_to_judge(dump, (behavior, target)) if reads_here(runner) else None
-    plan = sweep_plan(dump, grids, candidates)
-    state, non_finite = _read(dump, behavior, target, plan, runner, rows)
+    plan = plan_of_table(dump, thresholds, candidates_with(own))
+    case = rows_to_judge(dump, (behavior, target)) if reads_here(runner) else None
+    state, non_finite = _read(dump, SweepWalk(policies=(behavior, target), plan=plan), runner, case)
     whole = state.suite
-    groups = kept_groups(state)
+    rows = {family: sweep_rows(state, family) for family in plan.grids}
     families = {
         family: SweepFamily(
             title=about.title,
             about=about.about,
             scope=about.level,
             axis=about.axis,
-            rows=sweep_rows(state, family, grids[family], groups),
-            configurations=family_configurations(family, grids[family]),
+            rows=rows[family],
+            configurations=family_configurations(family, plan.grids[family]),
         )
         for family, about in FAMILIES.items()
     }
-    bad = sum(non_finite.tokens.values())
-    diagnosis = diagnosis_of_table(dump, rows=rows)
+    diagnosis = diagnosis_of_table(dump, rows=case)
     rounding = rounding_of(dump.metadata.get("policies", {}), behavior, target)
     values = with_premises(judged(Suite(whole, rounding)), diagnosis)
-    advice = recommend(Evidence(state, values, bad, candidates, diagnosis))
+    bad_tokens = sum(non_finite.tokens.values())
+    advice = recommend(Evidence(state, rows, values, bad_tokens, diagnosis))
     advice = replace(
         advice,
-        trainer_default=trainer_default(name, candidates),
+        trainer_default=trainer_default(name, plan.candidates),
         choice_yaml=choice_configurations(advice.choice),
     )
     result = SweepResult(
@@ -102,15 +94,12 @@ def sweep(
         target=target,
         num_sequences=len(whole.table),
         num_tokens=int(whole.table.lengths.sum()),
-        num_groups_with_two=int(groups[""][0]),
+        num_groups_with_two=int(state.groups_with_two("")[0]),
         num_clusters=len(whole.tokens),
         length_quartiles=length_quartiles(state),
         families=families,
         recommendation=advice,
-        forecast=_within_data(
-            forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
-            int(whole.table.lengths.max()),
-        ),
+        forecast=_forecast(whole.table),
         diagnosis=diagnosis,
     )
     given = CheckInput(
@@ -122,52 +111,6 @@ def sweep(
         naming=dump.naming,
     )
     return replace(result, findings=findings(given))
-
-
-def _within_data(forecast: Forecast, longest: int) -> Forecast:
-    """Leave out the lengths beyond the longest response, where the forecast could not be tested."""
-    if forecast.holds is not None:
-        return forecast
-    points = [point for point in forecast.points if point.response_length <= longest]
-    return replace(forecast, points=points)
-
-
-def _bounds_of(family: str, candidates: Mapping[str, Setting], own: Sequence[str]) -> list[Bounds]:
-    """Return the bounds of the user's own candidates of a family."""
-    return [
-        candidates[name].bounds
-        for name in own
-        if name in candidates and candidates[name].family == family
-    ]
-
-
-def sweep_plan(
-    dump: Table, grids: Grids, candidates: Mapping[str, Setting] = CANDIDATES
-) -> SweepPlan:
-    """Plan what is tried on a table: thresholds, candidates and the baseline of its rewards."""
-    plans = {
-        family: [FAMILIES[family].correction(bounds) for bounds in grid]
-        for family, grid in grids.items()
-    }
-    plans |= {name: [candidate.correction] for name, candidate in candidates.items()}
-    places = {
-        name: (candidate.family, grids[candidate.family].index(candidate.bounds))
-        for name, candidate in candidates.items()
-        if candidate.bounds in grids.get(candidate.family, ())
-    }
-    names = dump.schema.names
-    recorded = bool({"advantage", "advantages"} & set(names))
-    return SweepPlan(
-        plans,
-        tuple(candidates),
-        places,
-        grouped="group_id" in names,
-        recorded=recorded,
-        baseline=None if recorded else Baseline.of(*read_rewards(dump)),
-        tokens=dump.response_tokens,
-        buckets=Buckets(frequent_ids(dump)),
-        groups=numbered_groups(dump),
-    )
 
 
 class RowsState(Struct, frozen=True):
@@ -199,22 +142,26 @@ class SweepWalk(Walk[RowsState], frozen=True, kw_only=True):
 
 
 def _read(
-    dump: Table,
-    behavior: str,
-    target: str,
-    plan: SweepPlan,
-    runner: Runner | None,
-    case: CaseRows | None,
+    dump: Table, walk: SweepWalk, runner: Runner | None, case: CaseRows | None
 ) -> tuple[SweepState, NonFinite]:
     """Read the table in one pass; the rows go into `case` too, where there is one."""
     state: SweepState | None = None
     bad: list[NonFinite] = []
-    for part in states(dump, SweepWalk(policies=(behavior, target), plan=plan), runner, case):
+    for part in states(dump, walk, runner, case):
         bad.append(part.non_finite)
         if state is None:
             state = part.state
         elif part.state is not None:
             state.add(part.state)
     if state is None:
-        raise no_tokens(dump, (behavior, target))
+        raise no_tokens(dump, walk.policies)
     return state, merge(bad)
+
+
+def _forecast(table: SequenceTable) -> Forecast:
+    """Forecast by length; where it could not be tested, only up to the longest response."""
+    about = forecast(table.lengths, table.sums["log_ratio"], table.cluster)
+    if about.holds is not None:
+        return about
+    longest = int(table.lengths.max())
+    return replace(about, points=[it for it in about.points if it.response_length <= longest])

@@ -10,8 +10,6 @@ are the noise alone. Choosing by them is rcdiag's proposal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,9 +17,8 @@ from msgspec.structs import replace
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import WORTH
 from rcdiag.statistics.intervals import t_quantile
-from rcdiag.statistics.ratios import Array
-from rcdiag.usecases.sweep.sketched_gradients import REFERENCE, centred
-from rcdiag.usecases.sweep.state import SweepState
+from rcdiag.usecases.sweep.sketched_gradients import REFERENCE, Array, centred
+from rcdiag.usecases.sweep.sums import SweepState
 
 
 class Sizes(Struct, frozen=True):
@@ -187,43 +184,33 @@ class Scores(Struct, frozen=True):
         return self.scale / error if error > 0.0 else 1.0
 
 
-def gradient_scores(state: SweepState, names: Iterable[str], referred: bool) -> Scores | None:
+def gradient_scores(state: SweepState, referred: bool) -> Scores | None:
     """Measure the error of every candidate; None where no advantage is known or none differs.
 
     The reference has the untruncated ratios of whole sequences; without it (`referred` is false)
     there is no bias.
     """
-    sizes = Sizes(state.cluster("", "signals"), len(state.steps))
+    sizes = Sizes(state.base("signals"), len(state.steps))
     if not sizes.pairs > 0.0:
         return None
+    tokens = state.base("tokens").sum()
+    of_target = state[REFERENCE, "scores"][:, 0]
+
+    def scaled(name: str, weights: Array) -> Array:
+        """Return centred gradients with weights scaled to a mean of 1, [clusters, dimensions]."""
+        with np.errstate(divide="ignore", invalid="ignore"):  # all rejected: no gradient
+            return centred(state[name, "gradient"][:, 0], of_target) / (weights.sum() / tokens)
+
     reference = None
     if referred:
-        reference = _gradient(state, REFERENCE, state.cluster(REFERENCE, "weights"))
+        reference = scaled(REFERENCE, state[REFERENCE, "weights"])
     errors = {}
-    for name in names:
-        weighted = state.plan.settings[name].weighting is not None
-        gradient = _gradient(state, name, state.cluster(name, "weights" if weighted else "kept"))
+    for name in state.plan.candidates:
+        family, at = state.plan.place(name)
+        weighted = state.plan.layouts[family].settings.weighting is not None
+        weights = state.of_settings(family, "weights" if weighted else "kept")[:, at]
+        gradient = scaled(name, weights)
         if np.isfinite(gradient).all():
             errors[name] = GradientError.of(sizes, gradient, reference)
     scale = errors["none"].noise if "none" in errors else 0.0
     return Scores(errors, scale, referred) if scale > 0.0 else None
-
-
-def _gradient(state: SweepState, name: str, weights: Array) -> Array:
-    """Return centred gradients with weights scaled to a mean of 1, [clusters, dimensions]."""
-    scale = float(weights.sum() / state.cluster("", "tokens").sum())
-    sums = centred(state.cluster(name, "gradient"), state.cluster(REFERENCE, "scores"))
-    with np.errstate(divide="ignore", invalid="ignore"):  # all rejected: no gradient
-        return sums / scale
-
-
-def weight_distance(state: SweepState, name: str) -> float:
-    """E|ratio - weight| over whole sequences, given E[ratio] = 1; from 0 to 2.
-
-    1 - E[w] + 2 E[(w - ratio)+], w the mean weight of a sequence's tokens, 0 if rejected. Written
-    so that no ratio beyond the bounds comes in: it can be estimated where the tail cannot.
-    """
-    sequences = state.cluster("", "sequences").sum()
-    weights = float(state.cluster(name, "means").sum() / sequences)
-    over = float(state.cluster(name, "over").sum() / sequences)
-    return max(1.0 - weights, 0.0) + 2.0 * over

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import (
-    log_ratio,
     outcome,
     ratio,
     token_effects,
@@ -180,7 +179,7 @@ def candidate_gradients(
     cells = at[owner] * DIMENSIONS + bucket
     slope = sign * pair.values.target_miss
     tokens, rows = Tokens.of(pair), rows_of(pair)
-    true, of_rows = np.exp(log_ratio(rows, "sequence")), ratio(rows, "sequence")
+    of_rows = ratio(rows, "sequence")
     lengths = pair.lengths.astype(np.float64)
 
     def by_cluster(values: Array) -> Array:
@@ -219,10 +218,8 @@ def candidate_gradients(
     tails = {}
     for name, correction in candidates.items():
         weights, factor = weighted(correction)
-        means = segment_sum(weights, pair.lengths) * factor / lengths
         sums[name, "gradient"] = gradient(weights, factor * signal)
-        sums[name, "over"] = by_cluster(np.maximum(means - true, 0.0))
-        absolute = means * size
+        absolute = segment_sum(weights, pair.lengths) * factor / lengths * size
         tails[name] = UpperTail.of(np.log(absolute[absolute > 0.0]))
     return CandidateGradients(used, sums, tails)
 

@@ -1,37 +1,101 @@
-"""What is added up of the effects of settings: by cluster, by length, by prompt group, over all.
+"""What every setting of a sweep does to the sequences of a table, added up in bounded memory.
 
-Sums, a least and a most add up by themselves. Whether a prompt group keeps at least two sequences
-is known from two bits per group and setting.
+There is one array for each family and quantity, [cluster, bin, column], and parts of a table add
+up: any threshold's estimate and its interval over clusters is read off these (`estimates`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import Effect, apply, log_ratio
+from rcdiag.corrections.apply import apply, log_ratio
 from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.quantities import true_ratio, unsafe
-from rcdiag.usecases.sweep.by_cluster import Array, Index, Places, SumsByCluster
-from rcdiag.usecases.sweep.layout import UNKNOWN, Layout, SequenceBins
-from rcdiag.usecases.sweep.thresholds import Chunk
+from rcdiag.statistics.clusters import Keys, added_by_index, summing_matrix
+from rcdiag.statistics.merging import merge, merge_by_key, take_in
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.pareto import UpperTail
+from rcdiag.statistics.suite import BlockSums, SuiteState
+from rcdiag.usecases.sweep.bins import Array, Index, Layout
+from rcdiag.usecases.sweep.plan import SweepPlan
+from rcdiag.usecases.sweep.sketched_gradients import (
+    CandidateGradients,
+    candidate_gradients,
+    recorded_advantage,
+)
+from rcdiag.usecases.sweep.token_bins import Chunk, chunks
 
-Bits = NDArray[np.uint8]
+if TYPE_CHECKING:
+    from scipy.sparse import csc_array
 
-# Groups whose bits are spread out at a time.
-UNPACKED = 1024
+# Arrays of sequences and settings have so many cells at most, 2 MB; two families are at work.
+CELLS = 1 << 18
+# Above so many, clusters are folded: a sweep holds hundreds of numbers per cluster and setting.
+# Intervals stay right, and their width is known to sqrt(1 / 512), or 4%.
+MAX_CLUSTERS = 256
+# Prompt groups whose bits are spread out at a time.
+GROUPS_AT_ONCE = 1024
+
+# Lengths up to these are counted together: each by itself at first, then in steps of 4%.
+LENGTHS = np.unique(
+    np.concatenate([np.arange(1, 33), np.round(2.0 ** np.arange(5, 20, 0.0625))])
+).astype(np.int64)
+
+# Quantities have a row for each cluster, but for these: those by length have one for each of
+# LENGTHS, and those of which no interval is given have one alone.
+BY_LENGTH = ("kept_by_length", "sequences_by_length", "tokens_by_length")
+OVER_ALL = ("squares", "over", "gap", "true", "share", "share_squared", "logged", "logged_squares")
+# Quantities that depend on which sequences keep a token, and on nothing else.
+OF_SEQUENCES = ("alive", "reward", "reward_count", "advantage", "advantage_count")
+
+Quantities = dict[str, Array]  # name -> [sequences, columns], or one column where they agree
+
+
+class Rows:
+    """The row of a table of sums to which each of some sequences is added."""
+
+    def __init__(self, rows: Index, size: int) -> None:
+        self.rows = rows  # [sequences]
+        self.size = size  # rows of the table
+
+    @cached_property
+    def _used(self) -> tuple[Index, csc_array]:
+        """The rows that are added to, and the matrix that adds the sequences of each."""
+        used, at = np.unique(self.rows, return_inverse=True)
+        return used, summing_matrix(at, len(used))
+
+    def add(self, table: Array, values: Array) -> None:
+        """Add `values` [sequences, columns or 1] in place to a table with as many numbers a row."""
+        sums = table.reshape(self.size, -1)
+        if sums.shape[1] == 1:
+            np.add.at(sums[:, 0], self.rows, values[:, 0])
+        else:
+            used, matrix = self._used
+            sums[used] += matrix @ values
+
+    def with_bins(self, bin_of: Index, bins: int) -> Rows:
+        """Return the rows of a table that has `bins` rows for each of these."""
+        return self if bins == 1 else Rows(self.rows * bins + bin_of, self.size * bins)
 
 
 class Groups(Struct, frozen=True):
     """The prompt groups that keep at least one sequence, and at least two: one bit for either."""
 
-    keys: NDArray[np.uint64]  # [groups] ascending
-    one: Bits  # [groups, settings / 8]
-    two: Bits  # [groups, settings / 8]
+    keys: Keys  # [groups] ascending
+    one: NDArray[np.uint8]  # [groups, settings / 8]
+    two: NDArray[np.uint8]  # [groups, settings / 8]
+
+    @classmethod
+    def of(cls, keys: Keys, counts: NDArray) -> Groups:
+        """Make groups from numbers of kept sequences, [groups, settings]."""
+        return cls(keys, np.packbits(counts >= 1, axis=1), np.packbits(counts >= 2, axis=1))
 
     @classmethod
     def merged(cls, parts: Sequence[Groups]) -> Groups:
@@ -48,263 +112,302 @@ class Groups(Struct, frozen=True):
     def kept(self, settings: int) -> NDArray[np.int64]:
         """Count the groups with two kept sequences, [settings]."""
         counts = np.zeros(settings, np.int64)
-        for start in range(0, len(self.keys), UNPACKED):
-            part = self.two[start : start + UNPACKED]
+        for start in range(0, len(self.keys), GROUPS_AT_ONCE):
+            part = self.two[start : start + GROUPS_AT_ONCE]
             counts += np.unpackbits(part, axis=1, count=settings).sum(axis=0, dtype=np.int64)
         return counts
 
 
-def groups_of(keys: NDArray[np.uint64], counts: NDArray) -> Groups:
-    """Make groups from numbers of kept sequences, [groups, settings]."""
-    return Groups(keys, np.packbits(counts >= 1, axis=1), np.packbits(counts >= 2, axis=1))
+class SweepState:
+    """The sums of some rows under every setting of a sweep, and their mismatch suite."""
 
-
-# Lengths up to these are counted together: each by itself at first, then in steps of 4%.
-LENGTHS = np.unique(
-    np.concatenate([np.arange(1, 33), np.round(2.0 ** np.arange(5, 20, 0.0625))])
-).astype(np.int64)
-
-Sums = dict[str, Array]
-
-
-class Frame(Struct, frozen=True):
-    """How the sequences of a chunk are added up."""
-
-    cluster: Places  # the row of their cluster
-    length: Places  # the bin of their length
-    group: Places  # the number of their prompt group in the chunk
-    group_keys: NDArray[np.uint64]  # [groups]
-    signals: dict[str, Array]  # [sequences] rewards, advantages; NaN = unknown
-    mass: Array  # [sequences] ratio of the sequence, times exp(-shift)
-    true: Array  # [sequences] the same as it is
-
-
-def frame(chunk: Chunk, clusters: Places, shift: float, *, recorded: bool) -> Frame:
-    """Lay out how sequences are added up; `recorded` tells whether they may have an advantage."""
-    rows = chunk.rows
-    logs = log_ratio(rows, "sequence")
-    keys, group = np.unique(rows.cluster, return_inverse=True)
-    signals = {"reward": rows.reward}
-    if recorded:
-        signals["advantage"] = chunk.advantage
-    return Frame(
-        clusters,
-        Places(np.searchsorted(LENGTHS, rows.lengths), len(LENGTHS) + 1),
-        Places(group, len(keys)),
-        keys,
-        signals,
-        np.exp(logs - shift),
-        np.exp(logs),
-    )
-
-
-def count_lengths(lengths: NDArray[np.int64]) -> Array:
-    """Count sequences and their tokens by the bins of LENGTHS, [2, LENGTHS + 1]."""
-    bins = np.searchsorted(LENGTHS, lengths)
-    size = len(LENGTHS) + 1
-    return np.stack([np.bincount(bins, None, size), np.bincount(bins, lengths, size)])
-
-
-def base_sums(chunk: Chunk, parts: Frame) -> Sums:
-    """Return what does not depend on the settings, [sequences]."""
-    rows = chunk.rows
-    columns = {
-        "tokens": rows.lengths.astype(np.float64),
-        "sequences": np.ones(len(rows)),
-        "true": rows.sum(true_ratio),
-        "mass": parts.mass,
-        "seq_true": parts.true,
-        "unsafe": rows.sum(unsafe),
-        "unsafe_seq": (np.abs(log_ratio(rows, "sequence")) >= SAFETY_BOUND).astype(np.float64),
-        "above_clamp": (chunk.above_clamp > 0).astype(np.float64),
-        "length_squared": np.square(rows.lengths.astype(np.float64)),
-    }
-    for name, values in parts.signals.items():
-        columns[name] = np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf)
-        columns[f"{name}_count"] = (~np.isnan(values)).astype(np.float64)
-    return columns
-
-
-class FamilySums(Struct):
-    """What the settings of a family do to some sequences, added up over all of them.
-
-    Sums are by bin and column of the family's layout.
-    """
-
-    counts: type[np.number] = np.float64  # in which kept tokens are counted
-    totals: Sums = field(default_factory=dict)  # name -> [bins, columns]
-    lengths: Array | None = None  # [LENGTHS + 1, bins, columns] kept tokens
-    # Share of tokens kept of the sequence where it is least and most, of what the layout leaves of
-    # the settings, [columns]; 1 where no token is rejected by itself.
-    least: Array = field(default_factory=lambda: np.ones(1))
-    most: Array = field(default_factory=lambda: np.zeros(1))
-
-    def add(self, other: FamilySums) -> None:
-        """Add in place."""
-        for name, values in other.totals.items():
-            self.total(name, values.shape)[...] += values
-        if other.lengths is not None:
-            self.of_lengths(other.lengths.shape[1:])[...] += other.lengths
-        self.extremes(other.least, other.most)
-
-    def total(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Return the sums of a quantity [bins, columns] to be added to."""
-        if name not in self.totals:
-            self.totals[name] = np.zeros(shape)
-        return self.totals[name]
-
-    def of_lengths(self, shape: tuple[int, ...]) -> Array:
-        """Return the kept tokens by length, bin and column to be added to."""
-        if self.lengths is None:
-            self.lengths = np.zeros((len(LENGTHS) + 1, *shape), self.counts)
-        return self.lengths
-
-    def extremes(self, least: Array, most: Array) -> None:
-        """Take in the least and the most of further sequences."""
-        self.least = np.minimum(self.least, least)
-        self.most = np.maximum(self.most, most)
-
-
-class FamilyEffect(Struct, frozen=True):
-    """What the settings of a family do to the sequences of a chunk."""
-
-    family: str
-    layout: Layout
-    chunk: Chunk
-    parts: Frame
-    effect: Effect  # of what the layout leaves of the settings
+    def __init__(self, plan: SweepPlan, suite: SuiteState) -> None:
+        self.plan = plan
+        self.suite = suite
+        self.clusters: Keys = np.empty(0, np.uint64)  # [clusters] in order of appearance
+        self.folded = False  # `clusters` are their numbers modulo MAX_CLUSTERS
+        # (family or candidate, quantity) -> sums [rows, bins, columns]; "": of no setting.
+        self.tables: dict[tuple[str, str], Array] = {}
+        # Family -> the least and the most share of its tokens that a sequence keeps, [columns].
+        self.shares: dict[str, tuple[Array, Array]] = {}
+        self.kept_groups: list[dict[str, Groups]] = []  # family -> groups; to be merged
+        # The largest log-ratio of a sequence; "mass" adds up ratios times exp(-it).
+        self.shift = -np.inf
+        self.steps: frozenset[int | None] = frozenset()
+        # Candidate -> logs of weight times |advantage| of sequences.
+        self.tails: dict[str, UpperTail] = {}
 
     @classmethod
-    def of(cls, family: str, layout: Layout, chunk: Chunk, parts: Frame) -> FamilyEffect:
-        """Apply the settings of a family to a chunk."""
-        return cls(family, layout, chunk, parts, apply(chunk, layout.left))
+    def of(cls, pair: PolicyPair, plan: SweepPlan, executor: Executor | None = None) -> SweepState:
+        """Make the state of one batch, not empty; an executor walks its blocks and families."""
+        suite = _suite_of(pair, executor)
+        state = cls(plan, suite())
+        state._add_pair(pair, executor)
+        return state
 
-    def add(self, clusters: SumsByCluster, sums: FamilySums) -> None:
-        """Add the effect to the sums by cluster, and to those of the family."""
-        columns, totals = self._columns()
-        kept, of_lives = self.effect.kept, self._of_lives
-        weighed, unbinned = self.layout.weighed, self.parts.cluster
-        binned = _within(unbinned, self._bins(weighed), weighed)
-        for name, values in columns.items():
-            bins = self.layout.bins_of(name)
-            width = kept.shape[1] if name in of_lives else values.shape[1]
-            table = clusters.table((self.family, name), _shape(bins, width))
-            (unbinned if bins is None else binned).add(_flat(table), values)
-        in_bins = None
-        if weighed is not None:
-            in_bins = Places(self._bins(weighed), weighed.windows.count)
-        for name, values in totals.items():
-            bins = self.layout.bins_of(name)
-            total = sums.total(name, _shape(bins, values.shape[1]))
-            if bins is None or in_bins is None:
-                total[0] += values.sum(axis=0)
-            else:
-                in_bins.add(total, values)
-        bins = self.layout.kept
-        table = sums.of_lengths(_shape(bins, kept.shape[1]))
-        _within(self.parts.length, self._bins(bins), bins).add(_flat(table), kept)
-        if self.layout.left.rejects_tokens:
-            share = self._share
-            sums.extremes(share.min(axis=0), share.max(axis=0))
-        else:
-            sums.extremes(np.ones(1), np.ones(1))
+    def take(self, pair: PolicyPair, executor: Executor | None = None) -> None:
+        """Take in the next batch, which is not empty, without a state of its own."""
+        suite = _suite_of(pair, executor)
+        self._add_pair(pair, executor)
+        self.suite = merge([self.suite, suite()])
 
-    def forget(self) -> None:
-        """Free what no other family reads of the chunk."""
-        for name in ("bins", "lives", "share"):
-            self.chunk.made.pop((self.family, name), None)
+    def add(self, other: SweepState) -> None:
+        """Take in the state of the next rows, in place: with many thresholds a copy is large."""
+        with np.errstate(all="ignore"):
+            factor = self._raise_shift(other.shift)
+            if other.folded:
+                self._fold()
+            rows = self._rows_of(other.clusters)
+            for (family, quantity), sums in other.tables.items():
+                own = self._table(family, quantity, *sums.shape[1:])
+                if _rows_by(quantity) != "cluster":
+                    own += sums
+                else:
+                    scale = factor if quantity == "mass" else 1.0
+                    own[rows] += sums[: len(rows)] * scale
+        for family, (least, most) in other.shares.items():
+            self._add_shares(family, least, most)
+        if other.kept_groups:
+            take_in(self.kept_groups, merge(other.kept_groups))
+        self.steps = self.steps | other.steps
+        self.suite = merge([self.suite, other.suite])
+        self.tails = merge_by_key([self.tails, other.tails])
 
-    def group_counts(self) -> Array:
-        """Count the sequences that every setting keeps of the prompt groups, [groups, settings]."""
-        bins, group = self.layout.kept, self.parts.group
-        counts = np.zeros((group.size, *_shape(bins, self.effect.kept.shape[1])))
-        _within(group, self._bins(bins), bins).add(_flat(counts), self._lives.astype(np.float64))
-        return self.layout.read("alive", counts)
+    def __getitem__(self, name: tuple[str, str]) -> Array:
+        """Return the sums of a family or candidate and a quantity, [rows, bins, columns]."""
+        table = self.tables[name]
+        return table[: self.num_clusters] if _rows_by(name[1]) == "cluster" else table
+
+    def __contains__(self, name: tuple[str, str]) -> bool:
+        return name in self.tables
 
     @property
-    def _lives(self) -> NDArray[np.bool_]:
-        """Which sequences keep a token: [sequences, columns]; one column where all of them do."""
+    def num_clusters(self) -> int:
+        return len(self.clusters)
 
-        def lives() -> NDArray[np.bool_]:
-            every = self.effect.kept > 0
-            return every[:, :1] if every.all() else every
+    def base(self, quantity: str) -> Array:
+        """Return the sums of what no setting changes, [rows]."""
+        return self["", quantity][:, 0, 0]
 
-        return self.chunk.once((self.family, "lives"), lives)
+    def of_settings(self, family: str, quantity: str, *, outside: bool = False) -> Array:
+        """Return the sums of every setting, [rows, settings].
 
-    @property
-    def _share(self) -> Array:
-        """Share of its tokens that every sequence keeps, [sequences, columns]."""
-        return self.chunk.once((self.family, "share"), lambda: self.effect.kept / self._lengths)
-
-    @property
-    def _of_lives(self) -> set[str]:
-        """Quantities that depend on which sequences keep a token, and on nothing else."""
-        return {"alive", *self.parts.signals, *(f"{name}{UNKNOWN}" for name in self.parts.signals)}
-
-    @property
-    def _lengths(self) -> Array:
-        return self.chunk.rows.lengths[:, None].astype(np.float64)
-
-    def _bins(self, bins: SequenceBins | None) -> Index:
-        """Return the bin of every sequence."""
-        if bins is None:
-            return np.zeros(len(self.chunk.rows), np.int64)
-        return self.chunk.once((self.family, "bins"), lambda: bins.bins(self.chunk))
-
-    def _columns(self) -> tuple[Sums, Sums]:
-        """Return what intervals need by cluster, and what is needed over all sequences alone.
-
-        Both are [sequences, columns], or one column where the settings agree.
+        With `outside` they are over the sequences that a setting does not keep.
         """
-        left, parts, chunk = self.layout.left, self.parts, self.chunk
-        lives = self._lives
-        alive = lives.astype(np.float64)
-        columns, totals = {"kept": self.effect.kept, "alive": alive}, {}
-        means = alive
-        if left.rejects_tokens or left.weighting is not None:  # else weights are 1
-            weights = self.effect.loss_weights
-            means = self._share if left.weighting is None else weights.sum / self._lengths
-            columns |= {"means": means, "squared_means": np.square(means)}
-            if left.weighting is not None:
-                columns["weights"] = weights.sum
-                totals["squares"] = weights.squares
-        totals["over"] = np.maximum(means - parts.true[:, None], 0.0)
-        if left.rejects_tokens:
-            # A sequence without a kept token has no kept mass, a NaN ratio or not.
-            mass = chunk.kept_true_ratios(left)
-            columns["kept_mass"] = mass if lives.all() else np.where(lives, mass, 0.0)
-            squares = columns["squared_means"] if left.weighting is None else self._share**2
-            totals |= {"share": self._share, "share_squared": squares}
-        else:
-            columns["mass"] = parts.mass[:, None]
-        if (excess := chunk.truncated_mass(left)) is not None:
-            columns["excess"] = excess
-        if left.weighting is not None and left.weighting.level == "sequence":
-            totals["gap"] = np.abs(parts.true[:, None] - means)
-            totals["true"] = parts.true[:, None]
-        if (logged := self.effect.weights) is not None:  # as trainers log them: before rejection
-            totals |= {"logged": logged.sum, "logged_squares": logged.squares}
-        for name, values in parts.signals.items():
-            finite = ~np.isnan(values)
-            columns[name] = np.where(lives & finite[:, None], values[:, None], 0.0)
-            if not finite.all():
-                columns[f"{name}{UNKNOWN}"] = np.where(finite[:, None], 0.0, alive)
-        return columns, totals
+        return self.plan.layouts[family].read(quantity, self[family, quantity], outside=outside)
+
+    def groups_with_two(self, family: str) -> NDArray[np.int64]:
+        """Count the prompt groups that keep two sequences, [settings]; of "" all that have two."""
+        settings = len(self.plan.grids[family]) if family else 1
+        if not self.kept_groups:
+            return np.zeros(settings, np.int64)
+        self.kept_groups = [merge(self.kept_groups)]
+        groups = self.kept_groups[0]
+        if family in groups:
+            return groups[family].kept(settings)
+        return np.repeat(groups[""].kept(1), settings)
+
+    def _add_pair(self, pair: PolicyPair, executor: Executor | None) -> None:
+        """Take in all of a batch but its suite."""
+        plan, step = self.plan, pair.tokens.step
+        corrections = {name: setting.correction for name, setting in plan.candidates.items()}
+
+        def gradients(block: PolicyPair, of_block: Index) -> CandidateGradients:
+            with np.errstate(all="ignore"):  # which every thread has of its own
+                return candidate_gradients(
+                    block, corrections, plan.baseline, plan.buckets, of_block
+                )
+
+        with np.errstate(all="ignore"):
+            rows = self._rows_of(plan.cluster_numbers(pair.tokens.cluster))
+            blocks = pair.blocks
+            cut = np.split(rows, np.cumsum([len(block.lengths) for block in blocks])[:-1])
+            for block in _side_by_side(executor)(gradients, blocks, cut):
+                for (name, quantity), values in block.sums.items():
+                    self._table(name, quantity, 1, values.shape[1])[block.clusters, 0] += values
+                self.tails = merge_by_key([self.tails, block.tails])
+            self.steps |= frozenset([None] if step is None else np.unique(step).tolist())
+            most = max(layout.columns.count for layout in plan.layouts.values())
+            start = 0
+            for chunk in chunks(pair, recorded_advantage(pair), max(1, CELLS // most)):
+                self._add_chunk(chunk, rows[start : start + len(chunk.rows)], executor)
+                start += len(chunk.rows)
+
+    def _add_chunk(self, chunk: Chunk, clusters: Index, executor: Executor | None) -> None:
+        """Take in some sequences of a batch; `clusters` [sequences] are the rows of theirs."""
+        plan = self.plan
+        self._raise_shift(float(log_ratio(chunk.rows, "sequence").max()))
+        shift = self.shift if np.isfinite(self.shift) else 0.0
+        mass = np.exp(log_ratio(chunk.rows, "sequence") - shift)[:, None]
+        lengths = np.searchsorted(LENGTHS, chunk.rows.lengths)
+        rows = {
+            "cluster": Rows(clusters, MAX_CLUSTERS),
+            "length": Rows(lengths, len(LENGTHS) + 1),
+            "all": Rows(np.zeros_like(clusters), 1),
+        }
+        signals = {"reward": chunk.rows.reward[:, None]}
+        if plan.recorded:
+            signals["advantage"] = chunk.advantage[:, None]
+        for quantity, values in _base_quantities(chunk, mass, signals).items():
+            rows[_rows_by(quantity)].add(self._table("", quantity, 1, 1), values)
+        keys, group = np.unique(chunk.rows.cluster, return_inverse=True)
+        groups = {"": Groups.of(keys, np.bincount(group)[:, None])}
+
+        def add(family: str) -> None:
+            layout, bin_of = plan.layouts[family], chunk.bins(plan.layouts[family])
+            with np.errstate(all="ignore"):
+                quantities = _quantities(chunk, layout, mass, signals)
+                binned = {by: of.with_bins(bin_of, layout.bins) for by, of in rows.items()}
+                kept, alive = quantities["kept"], quantities["alive"]
+                for quantity, values in quantities.items():
+                    width = (kept if quantity in OF_SEQUENCES else values).shape[1]
+                    table = self._table(family, quantity, layout.bins, width)
+                    binned[_rows_by(quantity)].add(table, values)
+                if layout.settings.rejects_tokens:
+                    share = kept / chunk.lengths
+                    self._add_shares(family, share.min(axis=0), share.max(axis=0))
+                if plan.grouped and layout.rejects:
+                    counts = np.zeros((len(keys), layout.bins, kept.shape[1]))
+                    Rows(group * layout.bins + bin_of, len(keys) * layout.bins).add(counts, alive)
+                    groups[family] = Groups.of(keys, layout.read("alive", counts))
+
+        # A family adds to sums of its own: their order is the same in any number of threads.
+        list(_side_by_side(executor)(add, plan.grids))
+        if plan.grouped:
+            take_in(self.kept_groups, groups)
+
+    def _table(self, family: str, quantity: str, bins: int, columns: int) -> Array:
+        """Return the sums of a quantity to be added to, [rows, bins, columns]."""
+        if (family, quantity) not in self.tables:
+            rows = {"cluster": MAX_CLUSTERS, "length": len(LENGTHS) + 1, "all": 1}
+            self.tables[family, quantity] = np.zeros((rows[_rows_by(quantity)], bins, columns))
+        return self.tables[family, quantity]
+
+    def _add_shares(self, family: str, least: Array, most: Array) -> None:
+        """Take in the least and the most share of kept tokens of further sequences."""
+        if family in self.shares:
+            own = self.shares[family]
+            least, most = np.minimum(own[0], least), np.maximum(own[1], most)
+        self.shares[family] = least, most
+
+    def _rows_of(self, clusters: Keys) -> Index:
+        """Return the row of each of some clusters [sequences]; new ones get rows of their own."""
+        keys = clusters % np.uint64(MAX_CLUSTERS) if self.folded else clusters
+        new = np.setdiff1d(keys, self.clusters)
+        if self.num_clusters + len(new) > MAX_CLUSTERS:
+            self._fold()
+            return self._rows_of(clusters)
+        self.clusters = np.concatenate([self.clusters, new])
+        order = np.argsort(self.clusters)
+        return order[np.searchsorted(self.clusters, keys, sorter=order)]
+
+    def _fold(self) -> None:
+        """Add up the sums of all clusters whose numbers are the same modulo MAX_CLUSTERS."""
+        if self.folded:
+            return
+        keys, index = np.unique(self.clusters % np.uint64(MAX_CLUSTERS), return_inverse=True)
+        for (_, quantity), sums in self.tables.items():
+            if _rows_by(quantity) == "cluster":
+                folded = added_by_index(index, sums[: self.num_clusters], len(keys))
+                sums[: len(keys)], sums[len(keys) :] = folded, 0.0
+        self.clusters, self.folded = keys, True
+
+    def _raise_shift(self, largest: float) -> float:
+        """Hold ratios relative to a new largest; return the factor of sums held by `largest`."""
+        old, self.shift = self.shift, float(np.maximum(self.shift, largest))
+        if not np.isfinite(self.shift):  # NaN and infinity stay
+            return 1.0
+        if np.isfinite(old) and self.shift > old:
+            for (_, quantity), sums in self.tables.items():
+                if quantity == "mass":
+                    sums *= float(np.exp(old - self.shift))
+        return float(np.exp(largest - self.shift))
 
 
-def _shape(bins: SequenceBins | None, columns: int) -> tuple[int, int]:
-    """Return the bins and columns of sums."""
-    return (1 if bins is None else bins.windows.count), columns
+def _rows_by(quantity: str) -> str:
+    """Say what the rows of the sums of a quantity are: `cluster`, `length` or `all` in one."""
+    if quantity in BY_LENGTH:
+        return "length"
+    return "all" if quantity in OVER_ALL else "cluster"
 
 
-def _flat(sums: Array) -> Array:
-    """Return the rows and bins of sums as rows, [rows * bins, columns]."""
-    return sums.reshape(-1, sums.shape[-1])
+def _base_quantities(chunk: Chunk, mass: Array, signals: Mapping[str, Array]) -> Quantities:
+    """Return what does not depend on the settings, [sequences, 1]."""
+    rows, lengths = chunk.rows, chunk.lengths
+    logs = log_ratio(rows, "sequence")[:, None]
+    one = np.ones_like(lengths)
+    quantities = {
+        "tokens": lengths,
+        "sequences": one,
+        "length_squared": np.square(lengths),
+        "tokens_by_length": lengths,
+        "sequences_by_length": one,
+        "true_ratios": rows.sum(true_ratio)[:, None],
+        "mass": mass,
+        "seq_true": np.exp(logs),
+        "unsafe": rows.sum(unsafe)[:, None],
+        "unsafe_seq": (np.abs(logs) >= SAFETY_BOUND) * one,
+        "above_clamp": (chunk.above_clamp > 0)[:, None] * one,
+    }
+    for name, values in signals.items():
+        known = ~np.isnan(values)
+        quantities |= {name: np.where(known, values, 0.0), f"{name}_count": known * one}
+    return quantities
 
 
-def _within(places: Places, bin_of: Index, bins: SequenceBins | None) -> Places:
-    """Return the places of sequences among rows and bins."""
-    if bins is None:
-        return places
-    count = bins.windows.count
-    return Places(places.rows * count + bin_of, places.size * count)
+def _quantities(
+    chunk: Chunk, layout: Layout, mass: Array, signals: Mapping[str, Array]
+) -> Quantities:
+    """Return what the settings of a family do to sequences, beyond the windows of its layout."""
+    settings, effect = layout.columns, apply(chunk, layout.columns)
+    by_token, weighting = settings.rejects_tokens, settings.weighting
+    kept, weights = effect.kept, effect.loss_weights
+    lives = kept > 0
+    if lives.all():
+        lives = lives[:, :1]
+    alive = lives.astype(np.float64)
+    true = np.exp(log_ratio(chunk.rows, "sequence"))[:, None]
+    share = kept / chunk.lengths
+    means = alive  # of the weights of a sequence's tokens, 0 for those that are rejected
+    if weighting is not None:
+        means = weights.sum / chunk.lengths
+    elif by_token:
+        means = share
+    quantities = {
+        "kept": kept,
+        "kept_by_length": kept,
+        "alive": alive,
+        "means": means,
+        "squared_means": np.square(means),
+        "over": np.maximum(means - true, 0.0),
+    }
+    if weighting is not None:
+        quantities |= {"weights": weights.sum, "squares": weights.squares}
+        if weighting.level == "sequence":
+            quantities |= {"gap": np.abs(true - means), "true": true}
+    if by_token:
+        # A sequence without a kept token has no kept mass, a NaN ratio or not.
+        kept_mass = np.where(lives, chunk.kept_true_ratios(settings), 0.0)
+        quantities |= {"kept_mass": kept_mass, "share": share, "share_squared": np.square(share)}
+    else:
+        quantities["mass"] = mass
+    if settings.truncates:
+        quantities["excess"] = chunk.truncated_mass(settings)
+    if (logged := effect.weights) is not None:  # as trainers log them: before rejection
+        quantities |= {"logged": logged.sum, "logged_squares": logged.squares}
+    for name, values in signals.items():
+        known = lives & ~np.isnan(values)
+        quantities[name] = np.where(known, values, 0.0)
+        quantities[f"{name}_count"] = known.astype(np.float64)
+    return quantities
+
+
+def _side_by_side(executor: Executor | None) -> Callable[..., Iterator[Any]]:
+    """Return how a function is put to many things: by the executor, or one after the other."""
+    return map if executor is None else executor.map
+
+
+def _suite_of(pair: PolicyPair, executor: Executor | None) -> Callable[[], SuiteState]:
+    """Begin to make the suite of a batch; what is returned waits for it."""
+    blocks = _side_by_side(executor)(BlockSums.of, pair.blocks)
+    return lambda: SuiteState.joined(list(blocks))

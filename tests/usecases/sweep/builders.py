@@ -16,18 +16,15 @@ from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.corrected import CorrectionRows, asked_by, correction_results
-from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
-from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds
-from rcdiag.usecases.sweep.state import SweepPlan, SweepState
+from rcdiag.usecases.sweep.estimates import sweep_rows
+from rcdiag.usecases.sweep.estimator_families import Bounds
+from rcdiag.usecases.sweep.plan import SweepPlan
+from rcdiag.usecases.sweep.sums import SweepState
 from tests.corrections.builders import Padded, trajectories_of
 
 
 def pair_from(batch: Padded) -> PolicyPair:
     return pair_of(trajectories_of(batch), "rollout", "old")
-
-
-def corrections_of(family: str, settings: Sequence[Bounds]) -> list[Correction]:
-    return [FAMILIES[family].correction(bounds) for bounds in settings]
 
 
 def added_up(states: Iterable[SweepState]) -> SweepState:
@@ -42,17 +39,15 @@ def state_of(
     grids: Mapping[str, Sequence[Bounds]],
     pairs: Sequence[PolicyPair],
     executor: Executor | None = None,
-    tokens: int | None = None,
 ) -> SweepState:
-    """The sum of the states of some batches, of a table of at most so many tokens."""
-    corrections = {family: corrections_of(family, grid) for family, grid in grids.items()}
-    plan = SweepPlan(corrections, grouped=True, tokens=tokens)
+    """The sum of the states of some batches."""
+    plan = SweepPlan(grids, grouped=True)
     return added_up(SweepState.of(pair, plan, executor) for pair in pairs)
 
 
 def rows_of_family(family: str, settings: list[Bounds], batch: Padded) -> list[SweepRow]:
     state = state_of({family: settings}, [pair_from(batch)])
-    return sweep_rows(state, family, settings, kept_groups(state))
+    return sweep_rows(state, family)
 
 
 def single(correction: Correction, pair: PolicyPair) -> CorrectionResult:

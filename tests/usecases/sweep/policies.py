@@ -6,14 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rcdiag.results.sweep import Recommendation
+from rcdiag.results.sweep import Recommendation, SweepRow
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.table.survey import by_frequency
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.estimates import sweep_rows
+from rcdiag.usecases.sweep.estimator_families import Bounds
+from rcdiag.usecases.sweep.plan import SweepPlan
 from rcdiag.usecases.sweep.recommend import Evidence, recommend
 from rcdiag.usecases.sweep.sketched_gradients import Baseline, Buckets
-from rcdiag.usecases.sweep.state import SweepPlan, SweepState
+from rcdiag.usecases.sweep.sums import SweepState
 from tests.builders import mismatch
 from tests.usecases.sweep.builders import added_up
 
@@ -66,21 +69,21 @@ def noisy(
     logits = random.normal(0.0, 1.0, (sequences, width, vocabulary))
     shifted = logits + random.normal(0.0, spread, logits.shape)
     logs = [x - np.log(np.exp(x).sum(axis=-1, keepdims=True)) for x in (logits, shifted)]
-    law = np.exp(logs[1] if drawn_from_target else logs[0]).cumsum(axis=-1)
-    law[..., -1] = 1.0
-    ids = (random.random((sequences, width, 1)) > law).sum(axis=-1)
+    distribution = np.exp(logs[1] if drawn_from_target else logs[0]).cumsum(axis=-1)
+    distribution[..., -1] = 1.0
+    ids = (random.random((sequences, width, 1)) > distribution).sum(axis=-1)
     behavior, target = (np.take_along_axis(x, ids[..., None], -1)[..., 0] for x in logs)
     return table(ids, behavior, target, (ids == 3).mean(axis=1))
 
 
 def state_of_candidates(pairs: Sequence[PolicyPair], baseline: Baseline | None) -> SweepState:
     """The sum of the states of some batches, with the candidates alone."""
-    corrections = {name: [item.correction] for name, item in CANDIDATES.items()}
+    grids: dict[str, list[Bounds]] = {}
+    for item in CANDIDATES.values():
+        grids.setdefault(item.family, []).append(item.bounds)
     recorded = any(pair.tokens.advantage is not None for pair in pairs)
     buckets = Buckets(by_frequency(np.concatenate([pair.tokens.token_id for pair in pairs])))
-    plan = SweepPlan(
-        corrections, tuple(CANDIDATES), recorded=recorded, baseline=baseline, buckets=buckets
-    )
+    plan = SweepPlan(grids, CANDIDATES, recorded=recorded, baseline=baseline, buckets=buckets)
     return added_up(SweepState.of(pair, plan) for pair in pairs)
 
 
@@ -89,9 +92,18 @@ def baseline_of(pairs: Sequence[PolicyPair]) -> Baseline | None:
     return Baseline.of(None, np.concatenate(rewards)) if rewards else None
 
 
+def rows_of_all(state: SweepState) -> dict[str, list[SweepRow]]:
+    return {family: sweep_rows(state, family) for family in state.plan.grids}
+
+
+def row_of(state: SweepState, candidate: str) -> SweepRow:
+    family, at = state.plan.place(candidate)
+    return sweep_rows(state, family)[at]
+
+
 def advice_of(state: SweepState, bad_tokens: int = 0) -> Recommendation:
     values = mismatch(state.suite)
-    return recommend(Evidence(state, values, bad_tokens))
+    return recommend(Evidence(state, rows_of_all(state), values, bad_tokens))
 
 
 def advice(*pairs: PolicyPair, bad_tokens: int = 0) -> Recommendation:

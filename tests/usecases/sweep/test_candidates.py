@@ -11,15 +11,14 @@ from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.table.segments import segment_sum
 from rcdiag.usecases.sweep.candidates import CANDIDATES, find_candidate
-from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
 from rcdiag.usecases.sweep.estimator_families import FAMILIES
-from rcdiag.usecases.sweep.scores import weight_distance
+from rcdiag.usecases.sweep.plan import SweepPlan
 from rcdiag.usecases.sweep.sketched_gradients import Baseline, advantages
-from rcdiag.usecases.sweep.state import SweepPlan, SweepState
+from rcdiag.usecases.sweep.sums import SweepState
 from tests.builders import make_pair
 from tests.corrections.batches import batches, seeded
-from tests.usecases.sweep.builders import corrections_of, flat, pair_from
-from tests.usecases.sweep.policies import noisy, state_of_candidates
+from tests.usecases.sweep.builders import flat, pair_from
+from tests.usecases.sweep.policies import noisy, row_of, state_of_candidates
 
 EVERY = pytest.mark.parametrize("name", CANDIDATES)
 
@@ -47,7 +46,8 @@ def test_bounds_have_the_names_of_their_family(name):
 def bound_of(name: str, spread: float) -> tuple[float, np.ndarray, np.ndarray]:
     pair = noisy(0, 4000, spread)
     state = state_of_candidates([pair], None)
-    result = weight_distance(state, name)
+    result = row_of(state, name).weight_distance
+    assert result is not None
     ratio = np.exp(segment_sum(pair.log_ratio, pair.lengths))
     return result, ratio, np.minimum(ratio, 2.0)
 
@@ -92,27 +92,16 @@ def test_without_any_reward_there_is_no_advantage():
 def test_a_candidate_is_read_off_the_sums_of_its_family():
     pair = pair_from(seeded(3))
     candidates = {**CANDIDATES, "token_k3_0.3": find_candidate("token_k3_0.3")}
-    grids = {family: about.grid(20) for family, about in FAMILIES.items()}
+    grids = {"none": [{}], **{name: family.grid(20) for name, family in FAMILIES.items()}}
     grids["token_k3"] = [*grids["token_k3"], {"upper": 0.3}]
-    plans = {name: corrections_of(name, grid) for name, grid in grids.items()}
-    plans |= {name: [one.correction] for name, one in candidates.items()}
-    places = {
-        name: (one.family, grids[one.family].index(one.bounds))
-        for name, one in candidates.items()
-        if one.family in grids
-    }
-    assert set(candidates) - set(places) == {"none"}
-    by_family, alone = (
-        SweepState.of(pair, SweepPlan(plans, tuple(candidates), where, grouped=True))
-        for where in (places, {})
-    )
-    assert not {name for name, _ in by_family.families.items()} & set(places)
+    of_all = SweepState.of(pair, SweepPlan(grids, candidates, grouped=True))
     for name, one in candidates.items():
-        rows = [sweep_rows(it, name, [one.bounds], kept_groups(it))[0] for it in (by_family, alone)]
-        expected = pytest.approx(flat(rows[1]), rel=1e-12, abs=1e-12, nan_ok=True)
-        assert flat(rows[0]) == expected, name
-        weights = "weights" if by_family.plan.settings[name].weighting is not None else "kept"
-        for quantity in ("means", weights, "gradient"):
-            np.testing.assert_allclose(
-                by_family.cluster(name, quantity), alone.cluster(name, quantity), 1e-12, 1e-12
-            )
+        plan = SweepPlan({one.family: [one.bounds]}, {name: one}, grouped=True)
+        alone = SweepState.of(pair, plan)
+        expected = pytest.approx(flat(row_of(alone, name)), rel=1e-12, abs=1e-12, nan_ok=True)
+        assert flat(row_of(of_all, name)) == expected, name
+        family, at = of_all.plan.place(name)
+        weights = "kept" if one.correction.weighting is None else "weights"
+        for quantity in ("means", weights):
+            sums = of_all.of_settings(family, quantity)[:, [at]]
+            np.testing.assert_allclose(sums, alone.of_settings(family, quantity), 1e-12, 1e-12)

@@ -27,22 +27,24 @@ PLAIN = Case(
 @pytest.mark.parametrize("heavy", [False, True])
 def test_noise_is_as_large_as_the_case_wants(heavy):
     world = World(replace(PLAIN, heavy=heavy))
-    law, ratios = world.law_of_behavior, world.log_ratio
-    assert law @ np.exp(ratios) == pytest.approx(1.0)
-    assert np.sqrt(law @ np.square(ratios - law @ ratios)) == pytest.approx(0.05, rel=0.01)
+    distribution, ratios = world.behavior_distribution, world.log_ratio
+    assert distribution @ np.exp(ratios) == pytest.approx(1.0)
+    assert np.sqrt(distribution @ np.square(ratios - distribution @ ratios)) == pytest.approx(
+        0.05, rel=0.01
+    )
 
 
 def test_gradients_of_the_target_have_mean_zero_under_it():
     world = World(PLAIN)
-    assert world.law_of_target @ world.scores == pytest.approx(np.zeros(8), abs=1e-12)
+    assert world.target_distribution @ world.scores == pytest.approx(np.zeros(8), abs=1e-12)
 
 
-def test_untruncated_sequence_weights_turn_one_law_into_the_other():
+def test_untruncated_sequence_weights_turn_one_distribution_into_the_other():
     world, random = World(replace(PLAIN, drift=1.0)), np.random.default_rng(0)
-    counts = random.multinomial(40, world.law_of_behavior, 100_000).astype(np.float64)
+    counts = random.multinomial(40, world.behavior_distribution, 100_000).astype(np.float64)
     weights = weights_of(CANDIDATES["seq_tis_10"].correction, world.log_ratio, counts).factor
-    weighted = (weights[:, None] * counts).mean(axis=0) / 40 - world.law_of_target
-    plain = counts.mean(axis=0) / 40 - world.law_of_target
+    weighted = (weights[:, None] * counts).mean(axis=0) / 40 - world.target_distribution
+    plain = counts.mean(axis=0) / 40 - world.target_distribution
     assert np.abs(weighted).sum() < 0.25 * np.abs(plain).sum()
 
 

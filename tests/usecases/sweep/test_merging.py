@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.usecases.sweep import state
-from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
+from rcdiag.usecases.sweep import sums
+from rcdiag.usecases.sweep.estimates import length_quartiles, sweep_rows
 from rcdiag.usecases.sweep.estimator_families import FAMILIES
-from rcdiag.usecases.sweep.state import SweepState
+from rcdiag.usecases.sweep.sums import SweepState
 from tests.corrections.batches import seeded
 from tests.corrections.builders import Padded, padded
 from tests.usecases.sweep.builders import flat, pair_from, state_of
@@ -23,11 +23,7 @@ GRIDS = {family: about.grid(20)[::7] for family, about in FAMILIES.items()}
 
 def numbers(state: SweepState) -> dict[str, list[float]]:
     """Every number of every row."""
-    groups = kept_groups(state)
-    return {
-        family: [x for row in sweep_rows(state, family, grid, groups) for x in flat(row)]
-        for family, grid in GRIDS.items()
-    }
+    return {family: [x for row in sweep_rows(state, family) for x in flat(row)] for family in GRIDS}
 
 
 def same(one: SweepState, other: SweepState) -> None:
@@ -47,32 +43,12 @@ def test_any_number_of_threads_gives_the_same_to_the_last_bit(threads):
     alone = state_of(GRIDS, pairs)
     with ThreadPoolExecutor(threads) as executor:
         together = state_of(GRIDS, pairs, executor)
-    assert together.clusters.tables.keys() == alone.clusters.tables.keys()
-    for name, sums in alone.clusters.tables.items():
-        assert np.array_equal(together.clusters.tables[name], sums, equal_nan=True), name
-    for family, own in alone.families.items():
-        for name, total in own.totals.items():
-            assert np.array_equal(together.families[family].totals[name], total, equal_nan=True)
-    assert np.array_equal(together.groups.two, alone.groups.two)
-
-
-@pytest.mark.parametrize(("tokens", "bytes_each"), [(2**32 - 1, 4), (2**32, 8), (None, 8)])
-def test_counts_are_kept_in_as_few_bytes_as_hold_every_count_of_the_table(
-    monkeypatch, tokens, bytes_each
-):
-    monkeypatch.setattr(state, "MAX_CLUSTERS", 6)  # folded on the way
-    pairs = shards(seeded(5, rows=24), 3)
-    whole, few = state_of(GRIDS, pairs), state_of(GRIDS, pairs, tokens=tokens)
-    for (family, name), sums in few.clusters.tables.items():
-        counted = name in ("kept", "alive") and family in GRIDS
-        assert sums.itemsize == (bytes_each if counted else 8), name
-    kept = few.families["token_k3"].lengths
-    assert kept is not None
-    assert kept.itemsize == bytes_each
-    assert kept.sum() > 0
-    expected = numbers(whole)
-    for family, result in numbers(few).items():
-        assert np.array_equal(result, expected[family], equal_nan=True), family
+    assert together.tables.keys() == alone.tables.keys()
+    for name, table in alone.tables.items():
+        assert np.array_equal(together.tables[name], table, equal_nan=True), name
+    for family in GRIDS:
+        kept = together.groups_with_two(family)
+        assert np.array_equal(kept, alone.groups_with_two(family)), family
 
 
 @given(seed=st.integers(0, 99), cuts=st.integers(2, 6))
@@ -91,18 +67,14 @@ def test_shards_and_orders_give_the_same(seed, cuts):
 
 def arrays_of(state: SweepState) -> list[np.ndarray]:
     """A copy of every array of sums that a state holds."""
-    sums = [state.clusters[name] for name in state.clusters.tables]
-    for family in state.families.values():
-        assert family.lengths is not None
-        sums += [*family.totals.values(), family.lengths, family.least, family.most]
-    assert state.groups is not None
-    sums += [state.groups.one, state.groups.two, state.lengths]
-    return [item.copy() for item in sums]
+    arrays = [*state.tables.values(), *(array for both in state.shares.values() for array in both)]
+    arrays += [state.groups_with_two(family) for family in GRIDS]
+    return [item.copy() for item in arrays]
 
 
 @pytest.mark.parametrize("most", [4, 256])
 def test_a_state_that_is_taken_in_stays_as_it_was(monkeypatch, most):
-    monkeypatch.setattr(state, "MAX_CLUSTERS", most)
+    monkeypatch.setattr(sums, "MAX_CLUSTERS", most)
     first, second, third = (state_of(GRIDS, [pair]) for pair in shards(seeded(3, rows=24), 3))
     before = [arrays_of(item) for item in (second, third)]
     first.add(second)
@@ -126,12 +98,12 @@ def test_no_number_of_a_shard_stops_the_sum_of_shards():
 def test_small_chunks_give_the_same(monkeypatch):
     batch = seeded(5, rows=24)
     whole = state_of(GRIDS, shards(batch, 1))
-    monkeypatch.setattr(state, "CELLS", 16)
+    monkeypatch.setattr(sums, "CELLS", 16)
     same(state_of(GRIDS, shards(batch, 1)), whole)
 
 
 def test_folded_clusters_are_the_same_whatever_the_order(monkeypatch):
-    monkeypatch.setattr(state, "MAX_CLUSTERS", 4)
+    monkeypatch.setattr(sums, "MAX_CLUSTERS", 4)
     batch = seeded(7, rows=40)
     whole = state_of(GRIDS, shards(batch, 1))
     assert whole.num_clusters == 4
@@ -141,13 +113,10 @@ def test_folded_clusters_are_the_same_whatever_the_order(monkeypatch):
 def test_folding_changes_no_value(monkeypatch):
     batch = seeded(7, rows=40)
     whole = state_of(GRIDS, shards(batch, 3))
-    grid = GRIDS["seq_tis"]
-    expected = sweep_rows(whole, "seq_tis", grid, kept_groups(whole))
-    monkeypatch.setattr(state, "MAX_CLUSTERS", 4)
+    expected = sweep_rows(whole, "seq_tis")
+    monkeypatch.setattr(sums, "MAX_CLUSTERS", 4)
     few = state_of(GRIDS, shards(batch, 3))
-    for row, other in zip(
-        sweep_rows(few, "seq_tis", grid, kept_groups(few)), expected, strict=True
-    ):
+    for row, other in zip(sweep_rows(few, "seq_tis"), expected, strict=True):
         assert row.ess_seq_applied.value == pytest.approx(other.ess_seq_applied.value, rel=1e-12)
         assert row.kept_groups == other.kept_groups
 

@@ -18,6 +18,7 @@ from tests.usecases.sweep.policies import (
     advice_of,
     baseline_of,
     noisy,
+    rows_of_all,
     state_of_candidates,
     table,
     two_choices,
@@ -73,7 +74,7 @@ def test_where_the_recorded_policy_did_not_sample_nothing_is_ranked(rewards):
 def evidence_of(pair: PolicyPair, **values: MetricValue) -> Evidence:
     """The evidence of a pair with some metrics of its mismatch replaced."""
     state = state_of_candidates([pair], baseline_of([pair]))
-    return Evidence(state, {**mismatch(state.suite), **values}, 0)
+    return Evidence(state, rows_of_all(state), {**mismatch(state.suite), **values}, 0)
 
 
 def test_no_correction_is_recommended_where_the_mean_ratio_of_sequences_is_above_one():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rcdiag.statistics.intervals import t_quantile
-from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
+from rcdiag.usecases.sweep.estimates import length_quartiles, sweep_rows
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, settings
 from tests.builders import make_pair
 from tests.corrections.batches import seeded
@@ -53,9 +53,8 @@ def test_groups_that_keep_two_sequences():
     logs = [[0.0], [0.0], [0.0], [9.0], [0.0], [9.0], [9.0], [0.0]]
     batch = padded(logs, group=np.array([1, 1, 2, 2, 3, 4, 4, 5]))
     state = state_of({"seq_rs": WINDOW}, [pair_from(batch.rows(slice(i, i + 1))) for i in range(8)])
-    groups = kept_groups(state)
-    assert groups[""].tolist() == [3]
-    assert groups["seq_rs"].tolist() == [1]
+    assert state.groups_with_two("").tolist() == [3]
+    assert state.groups_with_two("seq_rs").tolist() == [1]
 
 
 def test_shares_by_quartile_of_the_length():
@@ -63,9 +62,9 @@ def test_shares_by_quartile_of_the_length():
     batch = padded(logs)
     state = state_of({"token_rs": WINDOW}, [pair_from(batch)])
     assert length_quartiles(state) == [2.0, 4.0, 6.0]
-    (row,) = sweep_rows(state, "token_rs", WINDOW, kept_groups(state))
+    (row,) = sweep_rows(state, "token_rs")
     assert row.kept_by_length == pytest.approx([1 / 3, 3 / 7, 5 / 11, 7 / 15])
-    assert sum(state.lengths[0]) == 8
+    assert state.base("sequences_by_length").sum() == 8
 
 
 def test_shifts_of_reward_and_advantage():
@@ -73,7 +72,7 @@ def test_shifts_of_reward_and_advantage():
         [[-1.0]] * 5, [[-1.0], [-1.0], [-3.0], [-3.0], [-1.0]], reward=[1, 3, 0, np.nan, np.nan]
     )
     state = state_of({"seq_rs": WINDOW}, [pair])
-    (row,) = sweep_rows(state, "seq_rs", WINDOW, kept_groups(state))
+    (row,) = sweep_rows(state, "seq_rs")
     assert row.reward_shift.value == pytest.approx(2.0 - 4 / 3)
     assert row.advantage_shift.value is None
 

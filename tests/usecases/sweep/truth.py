@@ -83,28 +83,28 @@ class World:
         self.target = self._at(logits, features @ step.T, noise)
         excess = np.eye(WORDS) - np.exp(self.target)[:, None, :]
         scores = (excess[..., None] * features[:, None, None, :]).reshape(KINDS, -1)
-        self.scores = scores / np.sqrt(self.law_of_target @ np.square(scores).sum(axis=1))
+        self.scores = scores / np.sqrt(self.target_distribution @ np.square(scores).sum(axis=1))
         self.rewarding = self._rewarding(step, random)
 
     def _at(self, logits: Array, drift: Array, noise: Array) -> Array:
         """Move the logits until the log-ratio of a token varies as much as the case wants."""
-        law = np.exp(self.behavior)
+        distribution = np.exp(self.behavior)
         parts = [part / self._spread(part) for part in (drift, noise)]
         move = np.sqrt(self.case.drift) * parts[0] + np.sqrt(1.0 - self.case.drift) * parts[1]
         size = self.case.noise
         for _ in range(20):
             target = _log_softmax(logits + size * move)
             ratios = target - self.behavior
-            mean = (law * ratios).sum() / CONTEXTS
-            spread = np.sqrt((law * np.square(ratios - mean)).sum() / CONTEXTS)
+            mean = (distribution * ratios).sum() / CONTEXTS
+            spread = np.sqrt((distribution * np.square(ratios - mean)).sum() / CONTEXTS)
             size *= self.case.noise / spread
         return target
 
     def _spread(self, values: Array) -> float:
         """Standard deviation within contexts of what every word has, under the behavior policy."""
-        law = np.exp(self.behavior)
-        means = (law * values).sum(axis=1, keepdims=True)
-        return float(np.sqrt((law * np.square(values - means)).sum() / CONTEXTS))
+        distribution = np.exp(self.behavior)
+        means = (distribution * values).sum(axis=1, keepdims=True)
+        return float(np.sqrt((distribution * np.square(values - means)).sum() / CONTEXTS))
 
     def _rewarding(self, step: Array, random: np.random.Generator) -> Array:
         """What a token adds to the two sums that the reward goes with, [KINDS, 2].
@@ -118,15 +118,15 @@ class World:
 
     def _unit(self, values: Array) -> Array:
         """Scale values of kinds to a mean square of 1 under the target."""
-        return values / np.sqrt(self.law_of_target @ np.square(values))
+        return values / np.sqrt(self.target_distribution @ np.square(values))
 
     @cached_property
-    def law_of_behavior(self) -> Array:
+    def behavior_distribution(self) -> Array:
         """Probability of each kind of token where the behavior policy samples."""
         return np.exp(self.behavior).ravel() / CONTEXTS
 
     @cached_property
-    def law_of_target(self) -> Array:
+    def target_distribution(self) -> Array:
         """Probability of each kind of token where the target samples."""
         return np.exp(self.target).ravel() / CONTEXTS
 
@@ -288,9 +288,12 @@ def truths(case: Case, sequences: int = 64 * 1024) -> dict[str, Truth]:
     aim: Moments | None = None
     for start in range(0, sequences, AT_A_TIME):
         size = min(AT_A_TIME, sequences - start)
-        for law, names in ((world.law_of_behavior, list(CANDIDATES)), (world.law_of_target, [""])):
+        for distribution, names in (
+            (world.behavior_distribution, list(CANDIDATES)),
+            (world.target_distribution, [""]),
+        ):
             lengths = world.lengths(size, random)
-            counts = random.multinomial(lengths, law).astype(np.float64)
+            counts = random.multinomial(lengths, distribution).astype(np.float64)
             _, advantage = world.advantages(counts @ world.rewarding, lengths, random)
             for name in names:
                 correction = CANDIDATES[name].correction if name else Correction()

@@ -1,0 +1,198 @@
+"""Settings as windows over bins, and the cumulative sums that any setting is read off.
+
+Numbers are sorted into bins between the bounds of all settings, once. The sum over a window of
+bounds is then the sum over a run of bins, so that a thousand settings cost as much as one sort.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from rcdiag.corrections.apply import Settings
+from rcdiag.corrections.correction import Rejection
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+
+class Windows(Struct, frozen=True):
+    """Windows [lower, upper], bounds included, as runs of bins.
+
+    Bin j holds the values v with edges[j - 1] < v <= edges[j]; the last bin holds what is above all
+    edges, and NaN, and no window reaches it. `v >= lower` is `v > the float before lower`.
+    """
+
+    edges: Array  # ascending
+    first: Index  # [windows] first bin of each
+    last: Index  # [windows] last bin of each; before the first where nothing fits
+
+    @classmethod
+    def between(cls, lower: Array, upper: Array) -> Windows:
+        """Lay out the windows [lower, upper], both [windows]."""
+        before = np.nextafter(lower, -np.inf)
+        edges = np.unique(np.concatenate([before[lower > -np.inf], upper]))
+        first = np.where(lower > -np.inf, np.searchsorted(edges, before) + 1, 0)
+        return cls(edges, first, np.searchsorted(edges, upper))
+
+    @property
+    def count(self) -> int:
+        """Return the number of bins."""
+        return len(self.edges) + 1
+
+    def key(self) -> tuple[bytes, bytes, bytes]:
+        """Return what is the same for the same windows alone."""
+        return self.edges.tobytes(), self.first.tobytes(), self.last.tobytes()
+
+    def inside(self, binned: Array) -> Array:
+        """Sum over the bins of each window, [..., windows]; `binned` is [..., bins].
+
+        A difference of two sums from the start would lose the digits of small ratios beside large
+        ones: sums start at the lower bound of each window.
+        """
+        first, last = self.first, self.last
+        if (last == last[0]).all() and (first <= last).all():
+            # Lower bounds alone: one cumulative sum from the top does for all of them.
+            upward = np.cumsum(binned[..., last[0] :: -1], axis=-1)
+            return np.take(upward, last[0] - first, axis=-1)
+        sums = np.zeros((*binned.shape[:-1], len(first)))
+        for start in np.unique(first):
+            at = np.flatnonzero((first == start) & (last >= start))
+            if len(at):
+                upward = np.cumsum(binned[..., start : last[at].max() + 1], axis=-1)
+                sums[..., at] = np.take(upward, last[at] - start, axis=-1)
+        return sums
+
+    def outside(self, binned: Array) -> Array:
+        """Sum over the bins outside each window, [..., windows]; `binned` is [..., bins]."""
+        nothing = np.zeros((*binned.shape[:-1], 1))
+        below = np.concatenate([nothing, np.cumsum(binned, axis=-1)], axis=-1)
+        end = np.maximum(self.last, self.first - 1)  # where nothing fits, all is outside
+        return below[..., self.first] + sums_above(binned)[..., end]
+
+
+def sums_above(binned: Array) -> Array:
+    """Sum over all bins above each edge, [..., edges]; `binned` is [..., edges + 1]."""
+    return np.cumsum(binned[..., :0:-1], axis=-1)[..., ::-1]
+
+
+def excess_above(counts: Array, over: Array, edges: Array) -> Array:
+    """Sum (value - edge)+ for each edge, [rows, edges].
+
+    `over` holds sums of value - the edge below, by bin. X_k = X_{k+1} + over_{k+1} +
+    (edge_{k+1} - edge_k) #(above edge_{k+1}): all terms are positive, so no digits are lost.
+    """
+    steps = over[:, 1:].copy()
+    steps[:, :-1] += np.diff(edges) * sums_above(counts)[:, 1:]
+    return np.cumsum(steps[:, ::-1], axis=1)[:, ::-1]
+
+
+# Weights of sequences that are zeroed outside a window, but stay in the loss.
+OF_WEIGHTS = ("means", "squared_means", "weights", "squares", "gap", "over", "true")
+# Weights as trainers log them: before rejection.
+LOGGED = ("logged", "logged_squares")
+
+
+class Layout(Struct, frozen=True):
+    """The settings of a family: windows over bins of sequences, times columns.
+
+    A family that keeps or weighs whole sequences by a statistic has sums by bin of that statistic.
+    What is left of its settings then, such as upper bounds of weights, makes the columns of the
+    sums, each of which many settings share.
+    """
+
+    settings: Settings
+    columns: Settings  # the different ones that are left; they reject no sequence by a statistic
+    column: Index  # [settings] the column of each
+    # What has the statistic of sequences: "veto" is the smallest log-ratio, "weight" the ratio
+    # that the weight is made of; None: there is a single bin.
+    statistic: Rejection | str | None = None
+    windows: Windows | None = None  # [windows] different ones
+    window: Index | None = None  # [settings] the window of each
+
+    @classmethod
+    def of(cls, settings: Settings) -> Layout:
+        """Lay out the settings of a family."""
+        weighting = settings.weighting
+        if settings.veto is not None:
+            assert not settings.rejections
+            assert not settings.veto_on_weights
+            bounds = settings.veto, np.full(settings.count, np.inf)
+            return cls._by("veto", bounds, settings, replace(settings, veto=None))
+        if settings.rejections and not settings.rejects_tokens:
+            (rejection,) = settings.rejections
+            bounds = settings.reject_lower[0], settings.reject_upper[0]
+            none = np.empty((0, settings.count))
+            left = replace(settings, rejections=(), reject_lower=none, reject_upper=none)
+            return cls._by(rejection, bounds, settings, left)
+        if weighting is not None and weighting.outside == "zero" and not weighting.by_token:
+            assert not weighting.nan_stays
+            assert not weighting.only_outside
+            bounds = settings.weight_lower, settings.weight_upper
+            left = replace(settings, weighting=replace(weighting, outside="mask"))
+            return cls._by("weight", bounds, settings, left)
+        return cls(settings, *_different(settings))
+
+    @classmethod
+    def _by(
+        cls,
+        statistic: Rejection | str,
+        bounds: tuple[Array, Array],
+        settings: Settings,
+        left: Settings,
+    ) -> Layout:
+        different, window = np.unique(np.stack(bounds), axis=1, return_inverse=True)
+        windows = Windows.between(different[0], different[1])
+        return cls(settings, *_different(left), statistic, windows, window.reshape(-1))
+
+    @property
+    def rejects(self) -> bool:
+        """Tell whether sequences or tokens outside the bounds leave the loss."""
+        return bool(self.settings.rejections) or self.settings.veto is not None
+
+    @property
+    def bins(self) -> int:
+        """Return the number of bins of sequences."""
+        return 1 if self.windows is None else self.windows.count
+
+    def read(self, quantity: str, sums: Array, *, outside: bool = False) -> Array:
+        """Read the sums of every setting, [..., settings], off `sums` [..., bins, columns].
+
+        They are over the sequences in the window of each setting, and with `outside` over the
+        others; a quantity that a window changes nothing of is added up over all sequences.
+        """
+        column = self.column if sums.shape[-1] > 1 else np.zeros_like(self.column)
+        if self.windows is None or not self._in_window(quantity):
+            of_columns = np.zeros_like(sums[..., 0, :]) if outside else sums.sum(axis=-2)
+            return np.take(of_columns, column, axis=-1)
+        binned = np.moveaxis(sums, -1, -2)
+        read = self.windows.outside if outside else self.windows.inside
+        return read(binned)[..., column, self.window]
+
+    def _in_window(self, quantity: str) -> bool:
+        """Tell whether a quantity is added up over the sequences of a window alone."""
+        if self.rejects:
+            return quantity not in (*LOGGED, "excess")
+        return quantity in (*OF_WEIGHTS, *LOGGED)
+
+
+def _different(settings: Settings) -> tuple[Settings, Index]:
+    """Return the settings, which have no veto, without repetitions, and the place of each."""
+    weighting = settings.weighting
+    bounds = np.concatenate([settings.reject_lower, settings.reject_upper])
+    if weighting is not None and weighting.outside != "mask":
+        bounds = np.concatenate([settings.weight_lower[None], settings.weight_upper[None], bounds])
+    at, column = np.zeros(1, np.int64), np.zeros(settings.count, np.int64)
+    if len(bounds):
+        _, at, column = np.unique(bounds, axis=1, return_index=True, return_inverse=True)
+    different = replace(
+        settings,
+        count=len(at),
+        weight_lower=settings.weight_lower if weighting is None else settings.weight_lower[at],
+        weight_upper=settings.weight_upper if weighting is None else settings.weight_upper[at],
+        reject_lower=settings.reject_lower[:, at],
+        reject_upper=settings.reject_upper[:, at],
+    )
+    return different, column.reshape(-1)

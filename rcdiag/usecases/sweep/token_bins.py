@@ -1,0 +1,181 @@
+"""Tokens of some sequences, by sequence and bin of their ratio, k2 or k3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field
+from numpy.typing import NDArray
+
+from rcdiag.corrections.apply import (
+    Settings,
+    WeightSums,
+    log_ratio,
+    ratio,
+    statistic_of_rows,
+    token_bounds,
+)
+from rcdiag.corrections.arithmetic import SAFETY_BOUND, Tokens
+from rcdiag.corrections.correction import Rejection
+from rcdiag.corrections.quantities import LOG_RATIO, RATIO, named, true_ratio
+from rcdiag.corrections.sequences import Rows, rows_of
+from rcdiag.corrections.statistics import statistic
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.table.segments import segment_max
+from rcdiag.usecases.sweep.bins import Array, Index, Layout, Windows, excess_above, sums_above
+
+
+class Chunk(Struct):
+    """Consecutive sequences of a pair, and the tables of their tokens that were made so far.
+
+    It gives `corrections.apply` the sums over tokens of any number of settings.
+    """
+
+    rows: Rows
+    tokens: Tokens
+    true: Array  # [tokens] ratios without a clamp
+    lowest: Array  # [sequences] smallest log-ratio, NaN aside
+    advantage: Array  # [sequences] NaN = unknown
+    made: dict[Any, Any] = field(default_factory=dict)
+    locks: dict[Any, Lock] = field(default_factory=dict)
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what is made under a key, which families in several threads share."""
+        with self.locks.setdefault(key, Lock()):
+            if key not in self.made:
+                self.made[key] = make()
+            return self.made[key]
+
+    @property
+    def lengths(self) -> Array:
+        """Return the tokens of each sequence, [sequences, 1]."""
+        return self.rows.lengths[:, None].astype(np.float64)
+
+    @property
+    def above_clamp(self) -> NDArray[np.bool_]:
+        """Tell which sequences have a token, or a product of ratios, above the trainer's clamp."""
+        of_tokens = self.rows.min(named("k1")) <= -SAFETY_BOUND
+        return of_tokens | (self.rows.sum(LOG_RATIO) >= SAFETY_BOUND)
+
+    def bins(self, layout: Layout) -> Index:
+        """Return the bin of every sequence, [sequences]."""
+        if layout.windows is None:
+            return np.zeros(len(self.rows), np.int64)
+        if layout.statistic == "veto":
+            values = self.lowest
+        elif isinstance(layout.statistic, Rejection):
+            values = statistic_of_rows(self.rows, layout.statistic)
+        else:
+            weighting = layout.settings.weighting
+            assert weighting is not None
+            values = ratio(self.rows, weighting.level, weighting.over)
+        return np.searchsorted(layout.windows.edges, values)
+
+    def kept_tokens(self, settings: Settings) -> Array:
+        """Count the tokens that rejection by token keeps, [sequences, settings]."""
+        return self._kept(settings, "count") if settings.rejects_tokens else self.lengths
+
+    def kept_true_ratios(self, settings: Settings) -> Array:
+        """Sum the true ratios of the tokens that rejection by token keeps."""
+        if settings.rejects_tokens:
+            return self._kept(settings, "true")
+        return self.rows.sum(true_ratio)[:, None]
+
+    def truncated_mass(self, settings: Settings) -> Array:
+        """Sum (true ratio - C)+ at the level of the weights, where they are truncated at C."""
+        # Tokens are sorted by their clamped ratios: the same order up to the clamp.
+        assert (settings.weight_upper < np.exp(SAFETY_BOUND)).all()
+        if settings.weighs_tokens:
+            edges, at = np.unique(settings.weight_upper, return_inverse=True)
+            over = self._table("ratio", edges, "over")
+            return excess_above(self._table("ratio", edges, "count"), over, edges)[:, at]
+        true = np.exp(log_ratio(self.rows, "sequence"))[:, None]
+        return np.maximum(true - settings.weight_upper, 0.0)
+
+    def weights(self, settings: Settings) -> WeightSums:
+        """Sum the weights of all tokens by their own ratio."""
+        assert settings.weighting is not None
+        if settings.weighting.outside == "mask":
+            return WeightSums(self.rows.sum(RATIO)[:, None], self.rows.squares(RATIO)[:, None])
+        if settings.weighting.outside == "zero":
+            windows = Windows.between(settings.weight_lower, settings.weight_upper)
+            return WeightSums(*(self._inside("ratio", windows, of) for of in ("ratio", "squares")))
+        # min(ratio, C): tokens up to C, and C for each one above.
+        edges, at = np.unique(settings.weight_upper, return_inverse=True)
+        windows = Windows.between(np.full(len(edges), -np.inf), edges)
+        above = sums_above(self._table("ratio", edges, "count"))
+        nan = np.where(np.isnan(self.rows.sum(RATIO)), np.nan, 0.0)[:, None]
+        sums = self._inside("ratio", windows, "ratio") + edges * above + nan
+        squares = self._inside("ratio", windows, "squares") + np.square(edges) * above + nan
+        return WeightSums(sums[:, at], squares[:, at])
+
+    def kept_weights(self, settings: Settings) -> WeightSums:
+        """Sum the ratios of the tokens that rejection by token keeps; no family truncates these."""
+        assert settings.weighting is not None
+        assert settings.weighting.outside == "mask"
+        return WeightSums(self._kept(settings, "ratio"), self._kept(settings, "squares"))
+
+    def vetoed(self, settings: Settings) -> NDArray[np.bool_]:
+        """Tell which sequences have a token below the veto, [sequences, settings]."""
+        assert settings.veto is not None
+        return self.lowest[:, None] < settings.veto
+
+    def _kept(self, settings: Settings, what: str) -> Array:
+        """Sum over the tokens that the one rejection by token keeps."""
+        (rejection,) = settings.rejections
+        windows = Windows.between(settings.reject_lower[0], settings.reject_upper[0])
+        return self._inside(token_bounds(rejection)[0], windows, what)
+
+    def _inside(self, name: str, windows: Windows, what: str) -> Array:
+        """Sum over the tokens whose statistic is in each window, [sequences, windows]."""
+        return self.once(
+            (name, windows.key(), what),
+            lambda: windows.inside(self._table(name, windows.edges, what)),
+        )
+
+    def _table(self, name: str, edges: Array, what: str) -> Array:
+        """Sum something of each token by sequence and bin of its statistic, [sequences, bins].
+
+        That is the number of tokens (`count`), their clamped or true ratio (`ratio`, `true`), its
+        square, or what the true ratio is above the lower edge of the bin (`over`).
+        """
+        rows, bins, mark = len(self.rows), len(edges) + 1, edges.tobytes()
+        if what == "true" and self.true is self.tokens.ratio:  # nothing was clamped
+            what = "ratio"
+        owner: Index = self.once("owner", lambda: np.repeat(np.arange(rows), self.rows.lengths))
+
+        def make() -> Array:
+            bin_of = self.once(
+                (name, mark), lambda: np.searchsorted(edges, statistic(self.tokens, name))
+            )
+            values: NDArray[np.floating] | None = None
+            if what == "over":
+                values = self.true - np.concatenate([[0.0], edges])[bin_of]
+            elif what == "squares":
+                values = self.once("squares", lambda: np.square(self.tokens.ratio))
+            elif what != "count":
+                values = self.tokens.ratio if what == "ratio" else self.true
+            sums = np.bincount(owner * bins + bin_of, values, rows * bins)
+            return sums.reshape(rows, bins).astype(np.float64, copy=False)
+
+        return self.once((name, mark, what, "table"), make)
+
+
+def chunks(pair: PolicyPair, advantage: Array, size: int) -> Iterator[Chunk]:
+    """Yield a pair in parts of at most `size` sequences."""
+    for start in range(0, len(pair.lengths), size):
+        of_part = np.zeros(len(pair.lengths), np.bool_)
+        of_part[start : start + size] = True
+        part = pair.take(of_part)
+        ratios = part.log_ratio
+        tokens = Tokens(ratios)
+        yield Chunk(
+            rows_of(part),
+            tokens,
+            true_ratio.of(tokens).astype(np.float64, copy=False),
+            -segment_max(np.where(np.isnan(ratios), -np.inf, -ratios), part.lengths),
+            advantage[of_part],
+        )
