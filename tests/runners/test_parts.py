@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rcdiag.table.copies import marks_of, sees, without_what_stays
 
 import rcdiag
 from rcdiag.results import Document
-from rcdiag.table.copies import marks_of, sees, without_what_stays
 from rcdiag.table.stream import read_arrow
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.plans import plan_of

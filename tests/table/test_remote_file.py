@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rcdiag.table.copies import marks_of, sees, without_what_stays
 
 import rcdiag
 from rcdiag.errors import RcdiagError, without_secrets
-from rcdiag.table.copies import marks_of, sees, without_what_stays
 from rcdiag.table.remote import RemoteFile
 from tests.builders import write_table
 

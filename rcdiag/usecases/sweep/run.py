@@ -6,7 +6,6 @@ One pass over the table; thresholds are declared before it, so shards add up.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,9 +26,9 @@ from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
 from rcdiag.trainers import DEFAULT, find_trainer
-from rcdiag.usecases.case_of_table import CaseRows
-from rcdiag.usecases.diagnosed import diagnosis_of_table, rows_to_judge
-from rcdiag.usecases.passes import Walk, no_tokens, reads_here, states
+from rcdiag.usecases.case_of_table import CaseSample
+from rcdiag.usecases.diagnosed import diagnosis_of_table, sample_in_pass
+from rcdiag.usecases.passes import Walk, no_tokens, states
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import CANDIDATES, Setting, candidates_with
@@ -62,7 +61,7 @@ def sweep(
 
     `own` are names of further candidates, such as `seq_tis_3`, which are ranked with the others.
     `trainer` is whose configuration the reader wants: it is checked here and changes no number.
-    `runner` says where the pass over the table is done: here, unless it has other processes.
+    `runner` says where the pass over the table is done: in this process without one.
     """
     check_pair(dump, behavior, target)
     name = find_trainer(trainer).name
@@ -71,9 +70,9 @@ def sweep(
         family: settings(about, thresholds, _bounds_of(family, candidates, own))
         for family, about in FAMILIES.items()
     }
-    rows = rows_to_judge(dump, (behavior, target)) if reads_here(runner) else None
+    sample = sample_in_pass(dump, (behavior, target))
     plan = sweep_plan(dump, grids, candidates)
-    state, non_finite = _read(dump, behavior, target, plan, runner, rows)
+    state, non_finite = _read(dump, behavior, target, plan, runner, sample)
     whole = state.suite
     groups = kept_groups(state)
     families = {
@@ -88,7 +87,7 @@ def sweep(
         for family, about in FAMILIES.items()
     }
     bad = sum(non_finite.tokens.values())
-    diagnosis = diagnosis_of_table(dump, rows=rows)
+    diagnosis = diagnosis_of_table(dump, sample=sample)
     rounding = rounding_of(dump.metadata.get("policies", {}), behavior, target)
     values = with_premises(judged(Suite(whole, rounding)), diagnosis)
     advice = recommend(Evidence(state, values, bad, candidates, diagnosis))
@@ -182,9 +181,9 @@ class SweepWalk(Walk[RowsState], frozen=True, kw_only=True):
     """The pass that tries every setting of a plan on a pair of policies."""
 
     plan: SweepPlan
-    batches_in_part: int = 32  # a state has many thresholds: few of them are made and added
+    tokens_of_part: int = 4_000_000  # a state has many thresholds: few of them are made and added
 
-    def state_of(self, batches: Iterator[TokenBatch], executor: Executor) -> RowsState | None:
+    def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
         """Return the state of the batches of one part."""
         state: SweepState | None = None
         bad: list[NonFinite] = []
@@ -193,9 +192,9 @@ class SweepWalk(Walk[RowsState], frozen=True, kw_only=True):
             if len(batch.lengths):
                 pair = PolicyPair(batch, *self.policies)
                 if state is None:
-                    state = SweepState.of(pair, self.plan, executor)
+                    state = SweepState.of(pair, self.plan)
                 else:
-                    state.take(pair, executor)
+                    state.take(pair)
         return RowsState(merge(bad), state) if bad else None
 
 
@@ -205,12 +204,12 @@ def _read(
     target: str,
     plan: SweepPlan,
     runner: Runner | None,
-    case: CaseRows | None,
+    sample: CaseSample | None,
 ) -> tuple[SweepState, NonFinite]:
-    """Read the table in one pass; the rows go into `case` too, where there is one."""
+    """Read the table in one pass."""
     state: SweepState | None = None
     bad: list[NonFinite] = []
-    for part in states(dump, SweepWalk(policies=(behavior, target), plan=plan), runner, case):
+    for part in states(dump, SweepWalk(policies=(behavior, target), plan=plan), runner, sample):
         bad.append(part.non_finite)
         if state is None:
             state = part.state

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -16,13 +14,12 @@ from rcdiag.statistics.clusters import Keys
 from rcdiag.statistics.merging import merge, merge_by_key, take_in
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
-from rcdiag.statistics.suite import BlockSums, SuiteState
+from rcdiag.statistics.suite import SuiteState
 from rcdiag.usecases.sweep.by_cluster import Array, Index, Places, SumsByCluster
 from rcdiag.usecases.sweep.layout import Layout
 from rcdiag.usecases.sweep.sketched_gradients import (
     Baseline,
     Buckets,
-    CandidateGradients,
     candidate_gradients,
     recorded_advantage,
 )
@@ -162,44 +159,37 @@ class SweepState:
         self.lengths = np.zeros((2, len(LENGTHS) + 1))  # sequences and tokens by length
 
     @classmethod
-    def of(cls, pair: PolicyPair, plan: SweepPlan, executor: Executor | None = None) -> SweepState:
-        """The state of one batch, which is not empty; an executor walks its blocks and families."""
-        suite = _suite_of(pair, executor)
-        state = cls(plan, suite())
-        state._add_pair(pair, executor)
+    def of(cls, pair: PolicyPair, plan: SweepPlan) -> SweepState:
+        """The state of one batch, which is not empty."""
+        state = cls(plan, SuiteState.of(pair))
+        state._add_pair(pair)
         return state
 
-    def take(self, pair: PolicyPair, executor: Executor | None = None) -> None:
+    def take(self, pair: PolicyPair) -> None:
         """Take in the next batch, which is not empty, without a state of its own."""
-        suite = _suite_of(pair, executor)
-        self._add_pair(pair, executor)
-        self.suite = merge([self.suite, suite()])
+        self._add_pair(pair)
+        self.suite = merge([self.suite, SuiteState.of(pair)])
 
-    def _add_pair(self, pair: PolicyPair, executor: Executor | None) -> None:
+    def _add_pair(self, pair: PolicyPair) -> None:
         """Take in all of a batch but its suite."""
         plan, step = self.plan, pair.tokens.step
         with np.errstate(all="ignore"):
             rows = self.clusters.rows(plan.numbers(pair.tokens.cluster))
             corrections = {name: plan.corrections[name][0] for name in plan.candidates}
-
-            def gradients(block: PolicyPair, of_block: Index) -> CandidateGradients:
-                with np.errstate(all="ignore"):
-                    return candidate_gradients(
-                        block, corrections, plan.baseline, plan.buckets, of_block
-                    )
-
-            blocks = pair.blocks
-            ends = np.cumsum([len(block.lengths) for block in blocks])
-            for block in _side_by_side(executor)(gradients, blocks, np.split(rows, ends[:-1])):
-                for name, values in block.sums.items():
-                    self.clusters.table(name, values.shape[1:])[block.clusters] += values
-                self._add_tails(block.tails)
+            ends = np.cumsum([len(block.lengths) for block in pair.blocks])
+            for block, of_block in zip(pair.blocks, np.split(rows, ends[:-1]), strict=True):
+                gradients = candidate_gradients(
+                    block, corrections, plan.baseline, plan.buckets, of_block
+                )
+                for name, values in gradients.sums.items():
+                    self.clusters.table(name, values.shape[1:])[gradients.clusters] += values
+                self._add_tails(gradients.tails)
             self.steps |= frozenset([None] if step is None else np.unique(step).tolist())
             self.lengths = self.lengths + count_lengths(pair.lengths)
             most = max((layout.left.count for layout in plan.layouts.values()), default=1)
             start = 0
             for chunk in chunks(pair, recorded_advantage(pair), max(1, CELLS // most)):
-                self._add_chunk(chunk, rows[start : start + len(chunk.rows)], executor)
+                self._add_chunk(chunk, rows[start : start + len(chunk.rows)])
                 start += len(chunk.rows)
 
     def add(self, other: SweepState) -> None:
@@ -223,7 +213,7 @@ class SweepState:
     def _add_tails(self, tails: Mapping[str, UpperTail]) -> None:
         self.tails = merge_by_key([self.tails, tails])
 
-    def _add_chunk(self, chunk: Chunk, rows: Index, executor: Executor | None) -> None:
+    def _add_chunk(self, chunk: Chunk, rows: Index) -> None:
         """Take in some sequences of a batch; `rows` [sequences] are those of their clusters."""
         plan = self.plan
         self._raise_shift(float(log_ratio(chunk.rows, "sequence").max()))
@@ -239,17 +229,13 @@ class SweepState:
         # Families that reject alike are counted once, by the first of them.
         counting = {plan.rejections[family].start: family for family in reversed(plan.added_up)}
 
-        def add(family: str) -> None:
-            with np.errstate(all="ignore"):  # which every thread has of its own
-                effect = FamilyEffect.of(family, plan.layouts[family], chunk, parts)
-                effect.add(self.clusters, self.families[family])
-                place = plan.rejections[family]
-                if counts is not None and place.start and counting[place.start] == family:
-                    counts[:, place] = effect.group_counts()
-                effect.forget()
-
-        # A family adds to sums of its own: their order is the same in any number of threads.
-        list(_side_by_side(executor)(add, plan.added_up))
+        for family in plan.added_up:
+            effect = FamilyEffect.of(family, plan.layouts[family], chunk, parts)
+            effect.add(self.clusters, self.families[family])
+            place = plan.rejections[family]
+            if counts is not None and place.start and counting[place.start] == family:
+                counts[:, place] = effect.group_counts()
+            effect.forget()
         if counts is not None:
             take_in(self.kept_groups, groups_of(parts.group_keys, counts))
 
@@ -289,17 +275,6 @@ class SweepState:
     def has(self, family: str, name: str) -> bool:
         """Tell whether there are sums of a quantity."""
         return (self.plan.of_sums(family), name) in self.clusters
-
-
-def _side_by_side(executor: Executor | None) -> Callable[..., Iterator[Any]]:
-    """Return how a function is put to many things: by the executor, or one after the other."""
-    return map if executor is None else executor.map
-
-
-def _suite_of(pair: PolicyPair, executor: Executor | None) -> Callable[[], SuiteState]:
-    """Begin to make the suite of a batch; what is returned waits for it."""
-    blocks = _side_by_side(executor)(BlockSums.of, pair.blocks)
-    return lambda: SuiteState.joined(list(blocks))
 
 
 # Where whole sequences weigh 1 or nothing, their mean weight says whether they are kept.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -41,13 +40,12 @@ def added_up(states: Iterable[SweepState]) -> SweepState:
 def state_of(
     grids: Mapping[str, Sequence[Bounds]],
     pairs: Sequence[PolicyPair],
-    executor: Executor | None = None,
     tokens: int | None = None,
 ) -> SweepState:
     """The sum of the states of some batches, of a table of at most so many tokens."""
     corrections = {family: corrections_of(family, grid) for family, grid in grids.items()}
     plan = SweepPlan(corrections, grouped=True, tokens=tokens)
-    return added_up(SweepState.of(pair, plan, executor) for pair in pairs)
+    return added_up(SweepState.of(pair, plan) for pair in pairs)
 
 
 def rows_of_family(family: str, settings: list[Bounds], batch: Padded) -> list[SweepRow]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -39,21 +37,6 @@ def same(one: SweepState, other: SweepState) -> None:
 
 def shards(batch: Padded, cuts: int) -> list[PolicyPair]:
     return [pair_from(batch.rows(part)) for part in np.array_split(np.arange(len(batch)), cuts)]
-
-
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_any_number_of_threads_gives_the_same_to_the_last_bit(threads):
-    pairs = shards(seeded(3, rows=24), 2)
-    alone = state_of(GRIDS, pairs)
-    with ThreadPoolExecutor(threads) as executor:
-        together = state_of(GRIDS, pairs, executor)
-    assert together.clusters.tables.keys() == alone.clusters.tables.keys()
-    for name, sums in alone.clusters.tables.items():
-        assert np.array_equal(together.clusters.tables[name], sums, equal_nan=True), name
-    for family, own in alone.families.items():
-        for name, total in own.totals.items():
-            assert np.array_equal(together.families[family].totals[name], total, equal_nan=True)
-    assert np.array_equal(together.groups.two, alone.groups.two)
 
 
 @pytest.mark.parametrize(("tokens", "bytes_each"), [(2**32 - 1, 4), (2**32, 8), (None, 8)])
