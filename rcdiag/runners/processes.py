@@ -7,7 +7,9 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.errors import RcdiagError, setting
@@ -52,11 +54,13 @@ def map_in_processes(
     executor = ProcessPoolExecutor(
         workers, initializer=_start, initargs=(function, os.getpid()), env=ENVIRONMENT
     )
+    resource_tracker.ensure_running()  # which lets interrupts through when it starts
     finished = False
     due: deque[Future[Made]] = deque()
     try:
         for part in parts:
-            due.append(executor.submit(_call, part))
+            with _interrupts_held():  # the first calls start the workers
+                due.append(executor.submit(_call, part))
             if len(due) >= AHEAD * workers:
                 yield due.popleft().result()
         while due:
@@ -73,11 +77,24 @@ def map_in_processes(
         executor.shutdown(wait=True, kill_workers=not finished)
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold SIGINT back, as processes that start meanwhile do for good.
+
+    A terminal sends Ctrl-C to them too, and one that is still importing would print a traceback;
+    the first process ends them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start(function: Callable[[Any], Any], parent: int) -> None:
-    """Prepare a worker: Ctrl-C is for the first process, without which no worker goes on."""
+    """Prepare a worker, which does not go on without the first process."""
     global _function
     _function = function
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
 import platform
 import socket
 from collections import deque
@@ -39,18 +40,24 @@ def call_with(
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(_call)
     due: deque[Any] = deque()
     for part in parts:
-        due.append(task.remote(_versions_here(), shared, ray.cloudpickle.dumps(part)))
+        sent = ray.cloudpickle.dumps(part)
+        due.append(task.remote(_versions_here(), os.getcwd(), shared, sent))
         if len(due) >= AHEAD * max(cores, 1):
             yield _result(due.popleft())
     while due:
         yield _result(due.popleft())
 
 
-def _call(expected: dict[str, str], function: bytes, part: bytes) -> tuple[str, Any]:
-    """Call a function with a part on a node; its result travels as bytes, which can be changed."""
+def _call(expected: dict[str, str], folder: str, function: bytes, part: bytes) -> tuple[str, Any]:
+    """Call a function with a part on a node; its result travels as bytes, which can be changed.
+
+    `folder` is where the command runs: paths of files may be relative to it.
+    """
     pickle = ray_module().cloudpickle
     try:
         _check_versions(expected)
+        if os.path.isdir(folder):
+            os.chdir(folder)
         return "made", pickle.dumps(pickle.loads(function)(pickle.loads(part)))
     except RcdiagError as error:
         return "error", (error.message, error.hint)

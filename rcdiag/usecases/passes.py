@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import pairwise
@@ -65,13 +65,15 @@ def states(
     runner: Runner | None = None,
     sample: CaseSample | None = None,
     origin: Table | None = None,
-) -> Iterator[S]:
+) -> Generator[S]:
     """Yield the state of every part of a table that holds something, in the order of the rows.
 
     The same table, options and number of workers make the same parts and so the same bits; with
     other numbers of workers sums differ in their last digits, where row groups are cut.
     Beside it the rows for the diagnosis are drawn into `sample`, and the table that the user gave,
     `origin` or `dump`, is fingerprinted.
+
+    Who does not take all states closes the generator, which ends the workers.
 
     Raises:
         RcdiagError: a row that cannot be read, with its file and number; a worker was killed.

@@ -6,6 +6,7 @@ One pass over the table; the states of its parts merge into that of the whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -241,13 +242,15 @@ def _read(
         masked=any(trainer.reads_masked for trainer in trainers),
         origin=True,
     )
-    read = merged(states(dump, walk, runner, sample, origin))
+    with closing(states(dump, walk, runner, sample, origin)) as parts:
+        read = merged(parts)
     if read is None or not read.sizes:
         raise no_tokens(dump, (behavior, target))
     state = read.state
     if state is None:
         again = PairWalk(policies=(behavior, target), every_row=True)
-        every = merged(states(dump, again, runner))
+        with closing(states(dump, again, runner)) as parts:
+            every = merged(parts)
         assert every is not None
         state = every.state
     assert state is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from math import isfinite
 from typing import Any
 
@@ -210,9 +211,11 @@ def _read(
     one broken policy does not hide the others.
     """
     walk = ComparingWalk(policies=policies, sampler=sampler)
-    read = merged(states(dump, walk, runner, sample, origin))
+    with closing(states(dump, walk, runner, sample, origin)) as parts:
+        read = merged(parts)
     if read is not None and read.count.too_few:
-        read = merged(states(dump, replace(walk, every_row=True), runner))
+        with closing(states(dump, replace(walk, every_row=True), runner)) as parts:
+            read = merged(parts)
     if read is None or read.comparison is None:
         raise no_tokens(dump, policies)
     return read.comparison, read.non_finite, read.count

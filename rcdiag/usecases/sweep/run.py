@@ -6,6 +6,7 @@ One pass over the table; thresholds are declared before it, so shards add up.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -209,12 +210,14 @@ def _read(
     """Read the table in one pass."""
     state: SweepState | None = None
     bad: list[NonFinite] = []
-    for part in states(dump, SweepWalk(policies=(behavior, target), plan=plan), runner, sample):
-        bad.append(part.non_finite)
-        if state is None:
-            state = part.state
-        elif part.state is not None:
-            state.add(part.state)
+    walk = SweepWalk(policies=(behavior, target), plan=plan)
+    with closing(states(dump, walk, runner, sample)) as parts:
+        for part in parts:
+            bad.append(part.non_finite)
+            if state is None:
+                state = part.state
+            elif part.state is not None:
+                state.add(part.state)
     if state is None:
         raise no_tokens(dump, (behavior, target))
     return state, merge(bad)
