@@ -76,22 +76,18 @@ for batch in pq.ParquetFile(sys.argv[1]).iter_batches(1_600, columns=COLUMNS):
 numbers = {"k3": k3 / tokens, "ess": total**2 / (tokens * squares)}
 """
 SUITE = """
-import os
-from concurrent.futures import ThreadPoolExecutor
 from cli.freed_memory import keep_freed_memory
 from rcdiag.diagnosis.guides import judged
 from rcdiag.statistics.merging import merge, take_in
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.suite import BlockSums, Suite, SuiteState
+from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.passes import token_batches
 keep_freed_memory()
 states = []
 policies = ("rollout", "old")
-with ThreadPoolExecutor(os.cpu_count()) as executor:
-    for batch in token_batches(open_table(sys.argv[1]), policies, executor):
-        blocks = PolicyPair(batch, *policies).blocks
-        take_in(states, SuiteState.joined(list(executor.map(BlockSums.of, blocks))))
+for batch in token_batches(open_table(sys.argv[1]), policies):
+    take_in(states, SuiteState.of(PolicyPair(batch, *policies)))
 metrics = judged(Suite(merge(states)))
 numbers = {"k3": metrics["k3_kl"].value, "ess": metrics["ess_token"].value}
 """

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -135,17 +135,15 @@ def measured_pass(
 class Counted:
     """A runner that walks the parts here, and takes the processor time and size of their states."""
 
-    elsewhere = True
-
     def __init__(self) -> None:
         self.walk_s = self.send_s = 0.0
         self.state_bytes = 0
 
-    def everywhere(self, function: Callable[[], Any]) -> list[Any]:
-        return [function()]
+    def workers(self, tokens: int) -> int:
+        return 1
 
-    def map(self, function: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
-        from ray import cloudpickle
+    def map(self, function: Callable[[Any], Any], parts: Iterable[Any]) -> Generator[Any]:
+        from loky import cloudpickle
 
         for part in parts:
             start = time.process_time()

@@ -100,6 +100,14 @@ DeviceList = Annotated[
         help="GPUs for engines, 4 or 0,1,2,3: one engine per set; on CPU a share of the cores",
     ),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Processes that read a large table; default all cores that this process may use",
+    ),
+]
 Rate = Annotated[
     float | None,
     typer.Option(

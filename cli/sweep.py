@@ -62,6 +62,7 @@ def sweep(
     emit: Emit = None,
     candidate: CandidateName = None,
     on: options.On = "local",
+    workers: options.Workers = None,
     result: options.ResultAlone = None,
     csv: options.CsvFile = None,
     html: options.HtmlFile = None,
@@ -102,6 +103,7 @@ def sweep(
             rows=rows,
             seed=seed,
             on=on,
+            workers=workers,
             progress=progress,
         )
     finish(

@@ -56,7 +56,7 @@ class Registry(Mapping[str, T], Generic[T]):
         """Register a definition; a name that is taken is refused, never replaced."""
         self._import()
         self._register(definition)
-        _changed()
+        _changed(1)
         return definition
 
     def _import(self) -> None:
@@ -79,7 +79,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def remove(self, name: str) -> None:
         """Take a definition out again."""
         del self._definitions[name]
-        _changed()
+        _changed(-1)
 
     @contextlib.contextmanager
     def with_added(self, definition: T) -> Iterator[T]:
@@ -118,6 +118,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
 
 _revision = 0
+_of_script = 0  # definitions that neither ship nor come from a plugin
 
 
 def revision() -> int:
@@ -129,12 +130,24 @@ def revision() -> int:
     return _revision
 
 
-def _changed() -> None:
-    global _revision
+def _changed(count: int) -> None:
+    global _revision, _of_script
     _revision += 1
+    if not _loading_plugins:
+        _of_script += count
+
+
+def has_definitions_of_script() -> bool:
+    """Tell whether this process has definitions that another one would not find when it starts.
+
+    Installed plugins are found everywhere; what a script or notebook has added is in its process.
+    """
+    load_plugins()
+    return _of_script > 0
 
 
 _loaded = False
+_loading_plugins = False
 _failure: RcdiagError | None = None
 _loading = threading.RLock()  # the thread that loads reads registries too, so it may enter again
 
@@ -144,15 +157,19 @@ def load_plugins() -> None:
 
     Other threads wait until all plugins are there, so that none reads half of the definitions.
     """
-    global _loaded
+    global _loaded, _loading_plugins
     with _loading:
         if _failure is not None:
             raise _failure
         if _loaded:
             return
         _loaded = True  # a plugin reads registries too
-        for entry in importlib.metadata.entry_points(group=GROUP):
-            _load(entry)
+        _loading_plugins = True
+        try:
+            for entry in importlib.metadata.entry_points(group=GROUP):
+                _load(entry)
+        finally:
+            _loading_plugins = False
 
 
 def _load(entry: importlib.metadata.EntryPoint) -> None:

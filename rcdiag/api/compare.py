@@ -44,6 +44,7 @@ def compare(
     seed: int = 0,
     on: str = "local",
     devices: str | int | None = None,
+    workers: int | None = None,
     rate: float | None = None,
     force: bool = False,
     progress: Progress | None = None,
@@ -72,13 +73,16 @@ def compare(
             `ray:ADDRESS`.
         devices: how many GPUs they use, `4`, or which, `"0,1,2,3"`: one engine for each set. On a
             machine without a GPU they are shares of its cores.
+        workers: how many processes share the pass over a large table; all cores by default, those
+            that this process may use. A small table is read in this process, and so is every
+            table with 1.
         rate: tokens that one engine scores in a second, for the time that `dry_run` says. Without
             it that is the rate of finished parts on disk, or of an earlier scoring of the table.
         force: score policies that are recorded already.
         progress: listener for what happens meanwhile.
     """
     progress = progress or SILENT
-    runner = runner_on(on, devices)
+    runner = runner_on(on, devices, workers)
     check_rate(rate)
     texts = policy_texts(policies)
     named = [text.partition("=")[0] for text in texts]

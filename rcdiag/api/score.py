@@ -64,6 +64,7 @@ def score(
     seed: int = 0,
     on: str = "local",
     devices: str | int | None = None,
+    workers: int | None = None,
     rate: float | None = None,
     force: bool = False,
     progress: Progress | None = None,
@@ -113,13 +114,16 @@ def score(
             `ray:ADDRESS`.
         devices: how many GPUs they use, `4`, or which, `"0,1,2,3"`: one engine for each set. On a
             machine without a GPU they are shares of its cores.
+        workers: how many processes share the pass over a large table; all cores by default, those
+            that this process may use. A small table is read in this process, and so is every
+            table with 1.
         rate: tokens that one engine scores in a second, for the time that `dry_run` says. Without
             it that is the rate of finished parts on disk, or of an earlier scoring of the table.
         force: overwrite `output` and recorded columns.
         progress: listener for what happens meanwhile.
     """
     progress = progress or SILENT
-    runner = runner_on(on, devices)
+    runner = runner_on(on, devices, workers)
     check_rate(rate)
     written = None if output is None else Destination.of(output)
     # With policies to score the pair is chosen when the table's own columns are known.

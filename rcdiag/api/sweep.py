@@ -36,6 +36,7 @@ def sweep(
     rows: int | None = None,
     seed: int = 0,
     on: str = "local",
+    workers: int | None = None,
     progress: Progress | None = None,
 ) -> Steps[SweepResult]:
     """Try every estimator over its thresholds in one pass, and recommend one, or none.
@@ -61,9 +62,12 @@ def sweep(
             are drawn, spread over the table.
         seed: seed of the bootstrap intervals, and of the drawing of `rows`.
         on: where parts of the table are read: `local`, or a Ray cluster as `ray` or `ray:ADDRESS`.
+        workers: how many processes share the pass over a large table; all cores by default, those
+            that this process may use. A small table is read in this process, and so is every
+            table with 1.
         progress: listener for what happens meanwhile.
     """
-    runner = runner_on(on, None)
+    runner = runner_on(on, None, workers)
     if not (isinstance(thresholds, int) and 2 <= thresholds <= 100_000):
         raise RcdiagError(
             f"{setting('thresholds', thresholds)}: wanted how many settings of each family to try",

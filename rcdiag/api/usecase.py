@@ -9,7 +9,6 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from rcdiag.errors import without_secrets
 from rcdiag.extras import saying_what_to_install
-from rcdiag.table.free_memory import hand_back_freed_memory
 from rcdiag.table.remote import NotFetchedError, without_fetching
 
 P = ParamSpec("P")
@@ -46,8 +45,6 @@ def usecase(function: Callable[P, Steps[R]]) -> UseCase[P, R]:
             try:
                 next(steps)
             except StopIteration as end:
-                # What it worked on is gone now, and the result is yet to be written or drawn.
-                hand_back_freed_memory()
                 return cast(R, end.value)
         raise AssertionError(f"{function.__name__} says twice what it would run")
 

@@ -16,6 +16,10 @@ __all__ = ["RUNNERS", "Runner", "RunnerKind", "runner_on"]
 RUNNERS: Registry[RunnerKind] = Registry("runner", (LOCAL, RAY))
 
 
-def runner_on(where: str, devices: str | int | None) -> Runner:
-    """Return the runner that a user names, `local`, `ray` or `ray:ADDRESS`, not started yet."""
-    return run_on(RUNNERS, where, None if devices is None else str(devices))
+def runner_on(where: str, devices: str | int | None, workers: int | None = None) -> Runner:
+    """Return the runner that a user names, `local`, `ray` or `ray:ADDRESS`, not started yet.
+
+    `devices` are those that engines may use; `workers` is how many processes share a pass over a
+    table, all cores where it is None.
+    """
+    return run_on(RUNNERS, where, None if devices is None else str(devices), workers)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -45,6 +47,23 @@ class Devices(Struct, frozen=True):
         if gpus and self.count > len(gpus):
             raise RcdiagError(f"{setting('devices', self.count)}: there are {len(gpus)} GPUs here")
         return chosen[: self.count]
+
+
+# Microseconds of processor time that a container may use in a period of so many, or `max`.
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def cores_to_use() -> int:
+    """Return how many cores this process keeps busy: those it may use, within a container's quota.
+
+    A quota of 1.5 cores makes two.
+    """
+    cores = len(cores_here())
+    try:
+        quota, period = CPU_QUOTA.read_text().split()
+        return max(1, min(cores, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no container, or one without a quota: `max`
+        return cores
 
 
 def cores_here() -> list[int]:

@@ -1,8 +1,8 @@
-"""Engines on this machine: one with all that it has, or one for each set of GPUs or cores."""
+"""Engines on the GPUs or cores of one machine, and worker processes for passes over tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,9 @@ from rcdiag.engines import BACKENDS
 from rcdiag.engines.gpus import VISIBLE, gpus_here
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.runners.devices import Devices, cores_here
+from rcdiag.registry import has_definitions_of_script
+from rcdiag.runners.devices import Devices, cores_here, cores_to_use
+from rcdiag.runners.processes import map_in_processes
 from rcdiag.runners.runner import Made, Part, RunnerKind
 
 if TYPE_CHECKING:
@@ -21,11 +23,17 @@ if TYPE_CHECKING:
     from rcdiag.engines.schedule import RunningEngine
 
 
+# Tokens from which on a pass is shared by worker processes. Each takes about a second of a core to
+# start and import, in which one process walks some 4 M tokens.
+WORTH_WORKERS = 6_000_000
+
+
 class LocalRunner(Struct, frozen=True):
     """Processes on this machine; without `devices` one engine sees all of it."""
 
     devices: Devices | None
     gpus: tuple[str, ...]  # that engines may use, in sets; empty: they share the processor
+    cores: int = 1  # worker processes for a pass over a large table
 
     def __enter__(self) -> LocalRunner:
         return self
@@ -38,22 +46,23 @@ class LocalRunner(Struct, frozen=True):
     ) -> None:
         return None
 
-    @property
-    def elsewhere(self) -> bool:
-        """Tell that this process does the work itself."""
-        return False
+    def workers(self, tokens: int) -> int:
+        """Return how many worker processes share a pass over so many tokens; 0 of a small table.
 
-    def place(self) -> str:
-        """Say that this process does the work of a pass."""
-        return f"in this process, on {len(cores_here())} cores"
+        Definitions that a script has added are known in its own process alone, which then does all.
+        """
+        if self.cores < 2 or tokens < WORTH_WORKERS or has_definitions_of_script():
+            return 0
+        return self.cores
 
-    def everywhere(self, function: Callable[[], Made]) -> list[Made]:
-        """Call a function here."""
-        return [function()]
+    def place(self, tokens: int) -> str:
+        """Say how many processes do a pass."""
+        workers = self.workers(tokens)
+        return f"by {workers} worker processes" if workers else "in this process"
 
-    def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Iterator[Made]:
-        """Call a function with every part, one after the other."""
-        return map(function, parts)
+    def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Generator[Made]:
+        """Call a function with every part in worker processes."""
+        return map_in_processes(function, parts, self.cores)
 
     def engines(self, spec: PolicySpec) -> int:
         """Return the number of sets of GPUs, or of shares of the processor."""
@@ -106,24 +115,26 @@ class LocalRunner(Struct, frozen=True):
         return BACKENDS[spec.backend].gpus(spec.options) if self.gpus else 1
 
 
-def _choose(address: str, devices: Devices | None) -> LocalRunner:
+def _choose(address: str, devices: Devices | None, workers: int | None) -> LocalRunner:
     """Check that the machine has the devices that a user allows."""
+    cores = cores_to_use() if workers is None else workers
     if devices is None:
-        return LocalRunner(None, ())
+        return LocalRunner(None, (), cores)
     gpus = gpus_here()
     chosen = devices.of(gpus)
     if gpus:
-        return LocalRunner(devices, chosen)
+        return LocalRunner(devices, chosen, cores)
     if devices.count > len(cores_here()):
         raise RcdiagError(
             f"{setting('devices', devices.count)}: no GPU here, and {len(cores_here())} cores"
         )
-    return LocalRunner(devices, ())
+    return LocalRunner(devices, (), cores)
 
 
 LOCAL = RunnerKind(
     name="local",
     says="This machine. One engine has all of it; with --devices there is one for each set of "
-    "GPUs, or without a GPU for each share of the cores.",
+    "GPUs, or without a GPU for each share of the cores. A large table is read by --workers "
+    "processes.",
     choose=_choose,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from rcdiag.engines import BACKENDS
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.runners.devices import Devices
-from rcdiag.runners.ray_tasks import call_everywhere, call_with, ray_module
+from rcdiag.runners.ray_tasks import call_with, ray_module
 from rcdiag.runners.runner import Made, Part, RunnerKind
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 class RayRunner:
     """A Ray cluster: that of an address, that which runs here, or one started for the run."""
 
-    def __init__(self, address: str, devices: Devices | None) -> None:
+    def __init__(self, address: str, devices: Devices | None, workers: int | None = None) -> None:
         if devices is not None and devices.names:
             raise RcdiagError(
                 f"{setting('devices', ','.join(devices.names))}: Ray chooses the GPUs itself",
                 hint=f"give their number: {setting('devices', devices.count)}",
             )
-        self._address, self._devices = address, devices
+        self._address, self._devices, self._workers = address, devices, workers
         # What nodes say while this process is connected, Ray prints on stdout, which is ours.
         self._stdout = contextlib.redirect_stdout(sys.stderr)
 
@@ -80,22 +80,21 @@ class RayRunner:
     def _has_gpus(self) -> bool:
         return any(node.get("GPU", 0) >= 1 for node in self._nodes)
 
-    @property
-    def elsewhere(self) -> bool:
-        """Tell that tasks on the cluster do the work of `map`."""
-        return True
+    def workers(self, tokens: int) -> int:
+        """Return how many tasks run at a time: the cluster's cores, or as many as a user allows."""
+        return max(1, self._cores if self._workers is None else min(self._cores, self._workers))
 
-    def place(self) -> str:
+    def place(self, tokens: int) -> str:
         """Say how many nodes and cores do the work of a pass."""
-        return f"on a Ray cluster of {self._size_of_cluster}, {self._cores} cores"
+        return f"on {self.workers(tokens)} cores of a Ray cluster of {self._size_of_cluster}"
 
-    def everywhere(self, function: Callable[[], Made]) -> list[Made]:
-        """Call a function once on every node; nodes with other versions of rcdiag are refused."""
-        return call_everywhere(function)
+    def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Generator[Made]:
+        """Call a function with every part, as tasks of the cluster.
 
-    def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Iterator[Made]:
-        """Call a function with every part, on as many cores as the cluster has."""
-        return call_with(function, parts, self._cores)
+        A task whose process died or whose node was lost is done again; nodes with other versions of
+        rcdiag are refused.
+        """
+        return call_with(function, parts, self.workers(0))
 
     def engines(self, spec: PolicySpec) -> int:
         """Return how many engines the cluster holds: by GPUs, or by nodes where it has none."""
@@ -155,7 +154,7 @@ RAY = RunnerKind(
     name="ray",
     says="A Ray cluster: `ray` takes the one that runs here (or starts one), `ray:ADDRESS` "
     "connects to another. Each engine is an actor with its GPUs; nodes need rcdiag and the "
-    "checkpoint, not the table.",
+    "checkpoint. Recorded columns are read by the nodes, from storage that all of them see.",
     choose=RayRunner,
     has_address=True,
 )

@@ -4,114 +4,97 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
 import platform
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Iterable
+from functools import cache
+from typing import Any
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.extras import saying_what_to_install
 from rcdiag.runners.runner import Made, Part
 
-# So often a task is done again whose process died or whose node was lost.
+# So many times a task is done again whose process died or whose node was lost.
 RETRIES = 3
 # Tasks for each core that wait or run: enough that none is idle while results are added up.
 AHEAD = 2
 # Packages that must be the same on all nodes, so that numbers are.
 SAME = ("rcdiag", "numpy", "pyarrow")
 
-T = TypeVar("T")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that decide whether two processes understand each other."""
-    python = ".".join(platform.python_version_tuple()[:2])
-    return {"python": python, **{name: importlib.metadata.version(name) for name in SAME}}
-
-
-def call_everywhere(function: Callable[[], Made]) -> list[Made]:
-    """Call a function once on every node that is alive, and return what it gives there."""
-    ray = ray_module()
-    affinity = importlib.import_module("ray.util.scheduling_strategies")
-    own = versions()
-    waiting = []
-    for node in ray.nodes():
-        if node["Alive"] and node["Resources"].get("CPU", 0) >= 1:
-            there = affinity.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            task = ray.remote(num_cpus=0, scheduling_strategy=there)(_call_alike)
-            waiting.append(task.remote(own, function))
-    made = []
-    for reference in waiting:
-        try:
-            made.append(_result(ray.get(reference)))
-        except (ray.exceptions.RaySystemError, ray.exceptions.TaskUnschedulableError):
-            continue  # the node went while it was asked
-        except ray.exceptions.RayError as error:
-            raise _failed(error) from error
-    return made
-
 
 def call_with(
     function: Callable[[Part], Made], parts: Iterable[Part], cores: int
-) -> Iterator[Made]:
-    """Call a function with every part, a core for each, and yield what it gives in their order.
+) -> Generator[Made]:
+    """Call a function with every part, a core for each, and yield the results in order.
 
     The function travels once to each node. No more than AHEAD parts for each core wait or run, so
     that what travels is bounded in memory.
+
+    Raises:
+        RcdiagError: raised by the function, or for a part that failed 1 + RETRIES times.
     """
     ray = ray_module()
     shared = ray.put(ray.cloudpickle.dumps(function))
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(_call)
     due: deque[Any] = deque()
     for part in parts:
-        due.append(task.remote(shared, ray.cloudpickle.dumps(part)))
+        sent = ray.cloudpickle.dumps(part)
+        due.append(task.remote(_versions_here(), os.getcwd(), shared, sent))
         if len(due) >= AHEAD * max(cores, 1):
-            yield _heard(due.popleft())
+            yield _result(due.popleft())
     while due:
-        yield _heard(due.popleft())
+        yield _result(due.popleft())
 
 
-def _call(function: bytes, part: bytes) -> tuple[str, Any]:
-    """Call a function with a part on a node; its result travels as bytes and can be changed."""
+def _call(expected: dict[str, str], folder: str, function: bytes, part: bytes) -> tuple[str, Any]:
+    """Call a function with a part on a node; its result travels as bytes, which can be changed.
+
+    `folder` is where the command runs: paths of files may be relative to it.
+    """
     pickle = ray_module().cloudpickle
     try:
+        _check_versions(expected)
+        if os.path.isdir(folder):
+            os.chdir(folder)
         return "made", pickle.dumps(pickle.loads(function)(pickle.loads(part)))
     except RcdiagError as error:
         return "error", (error.message, error.hint)
 
 
-def _call_alike(expected: dict[str, str], function: Callable[[], Any]) -> tuple[str, Any]:
-    """Call a function on a node that has the same versions; say what differs otherwise."""
-    own = versions()
+@cache
+def _versions_here() -> dict[str, str]:
+    """Return the versions that decide whether two processes make the same numbers."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"python": python, **{name: importlib.metadata.version(name) for name in SAME}}
+
+
+def _check_versions(expected: dict[str, str]) -> None:
+    """Refuse to compute on a node whose versions differ from those of the command."""
+    own = _versions_here()
     differs = [
         f"{name} {own[name]}, not {expected[name]}"
         for name in expected
         if own[name] != expected[name]
     ]
     if differs:
-        return "error", (
+        raise RcdiagError(
             f"node {socket.gethostname()} of the cluster has {' and '.join(differs)} as here",
-            "install the same on all nodes: numbers must not depend on where they are made",
+            hint="install the same on all nodes: numbers must not depend on where they are made",
         )
-    return "made", function()
 
 
-def _heard(reference: Any) -> Any:
-    """Wait for what a task gives."""
+def _result(reference: Any) -> Any:
+    """Wait for the result of a task, and raise the error that it ended with."""
     ray = ray_module()
     try:
-        sent = ray.get(reference)
+        what, value = ray.get(reference)
     except ray.exceptions.RayError as error:
         raise _failed(error) from error
-    return ray.cloudpickle.loads(_result(sent))
-
-
-def _result(sent: tuple[str, Any]) -> Any:
-    what, value = sent
     if what == "error":
         raise RcdiagError(*value)
-    return value
+    return ray.cloudpickle.loads(value)
 
 
 def _failed(error: Exception) -> RcdiagError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -24,24 +24,19 @@ Made = TypeVar("Made")
 class Runner(AbstractContextManager["Runner"], Protocol):
     """A runner that a user chose; inside `with` it has what it needs, a connection or nothing."""
 
-    @property
-    def elsewhere(self) -> bool:
-        """Tell whether other processes do the work of `map`."""
+    def workers(self, tokens: int) -> int:
+        """Return how many processes share a pass over so many tokens; 0: this one does it alone."""
         ...
 
-    def place(self) -> str:
-        """Say where `map` does its work, for a dry run."""
+    def place(self, tokens: int) -> str:
+        """Say where a pass over so many tokens is done, for a dry run."""
         ...
 
-    def everywhere(self, function: Callable[[], Made]) -> list[Made]:
-        """Call a function once on every machine, and return what it gives there."""
-        ...
+    def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Generator[Made]:
+        """Call a function with every part in the workers, and yield the results in order.
 
-    def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Iterator[Made]:
-        """Call a function with every part, side by side, and yield what it gives in their order.
-
-        Parts are taken when they are due. What a lost process or machine had is done again. What
-        travels are the function, the parts and what it gives, which are rcdiag's own.
+        Function, parts and results are pickled. Parts are taken when they are due. Closing the
+        iterator ends what is still going on.
         """
         ...
 
@@ -67,13 +62,21 @@ class RunnerKind(Struct, frozen=True, kw_only=True):
 
     name: str  # in --on NAME[:ADDRESS]
     says: str
-    # Makes the runner of an address, which is empty where none is given.
-    choose: Callable[[str, Devices | None], Runner]
+    # Makes the runner of an address, which is empty where none is given, with the devices for
+    # engines and the number of workers for passes that a user allows.
+    choose: Callable[[str, Devices | None, int | None], Runner]
     has_address: bool = False
 
 
-def run_on(kinds: Registry[RunnerKind], where: str, devices: str | None) -> Runner:
+def run_on(
+    kinds: Registry[RunnerKind], where: str, devices: str | None, workers: int | None
+) -> Runner:
     """Return the runner of `NAME[:ADDRESS]`."""
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise RcdiagError(
+            f"{setting('workers', workers)}: no number of processes",
+            hint="1 reads the table in this process; without it all cores are used",
+        )
     name, colon, address = where.partition(":")
     kind = kinds.find(name, "--on")
     if colon and not (kind.has_address and address):
@@ -82,4 +85,4 @@ def run_on(kinds: Registry[RunnerKind], where: str, devices: str | None) -> Runn
             f"{'an address after the colon' if kind.has_address else 'no address'}",
             hint=kind.says,
         )
-    return kind.choose(address, None if devices is None else Devices.parse(devices))
+    return kind.choose(address, None if devices is None else Devices.parse(devices), workers)

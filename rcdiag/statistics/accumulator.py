@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 
 import numpy as np
 from msgspec import Struct
@@ -38,18 +37,17 @@ class PairState(Struct, frozen=True):
     lorenz: Lorenz
 
     @classmethod
-    def of(cls, pair: PolicyPair, executor: Executor) -> PairState:
-        """Make the state of one batch, which is not empty; its blocks are walked side by side."""
-        vocabulary = executor.submit(Vocabulary.of, pair)
+    def of(cls, pair: PolicyPair) -> PairState:
+        """Make the state of one batch, which is not empty."""
         groups = binned.clusters_of(pair)
         clusters = binned.cut_like_blocks(pair, groups.index)
-        walked = list(executor.map(_walk, pair.blocks, clusters))
+        walked = [_walk(*block) for block in zip(pair.blocks, clusters, strict=True)]
         bins = binned.joined_bins([block.bins for block in walked], groups)
         log_ratio_sums = [block.suite.table.sums["log_ratio"] for block in walked]
         return cls(
             _by_step(pair, [block.suite for block in walked]),
             Profiles.joined(bins),
-            vocabulary.result(),
+            Vocabulary.of(pair),
             FigureData.joined(pair, [block.counts for block in walked]),
             merge([block.worst_tokens for block in walked]),
             WorstSequences.of(pair, np.concatenate(log_ratio_sums)),

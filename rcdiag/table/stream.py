@@ -33,46 +33,25 @@ SAMPLING = ("top_p", "top_k", "min_p")
 ORIGIN_COLUMNS = (*SAMPLING, "engine", "finish_reason", "policy_version")
 
 
-def columns_read(
-    dump: Table, policies: Sequence[str], *, prompts: bool = False, origin: bool = False
-) -> list[str]:
-    """Return the columns that `read_trajectories` reads of a table."""
-    return columns_needed(dump.schema.names, policies, prompts=prompts, details=True, origin=origin)
-
-
 def read_trajectories(
     dump: Table,
     policies: Sequence[str],
     *,
     prompts: bool = False,
     origin: bool = False,
-    ranges: Sequence[RowRange] | None = None,
+    between: RowRange | None = None,
 ) -> Iterator[Trajectories]:
     """Yield the rows that have recorded log-probs of all `policies`, with them.
 
     Rows where they are null, which `unobserved` counts, are left out. `prompts` adds the prompts,
-    `origin` how each row was sampled. `ranges`, some of `Table.batch_ranges` that follow each
-    other, are the only ones that are read then; they come as the same batches.
+    `origin` how each row was sampled. `between` are the first row that is read and the row after
+    the last.
     """
     dump.require(*(f"{policy}_log_probs" for policy in policies))
-    names = columns_read(dump, policies, prompts=prompts, origin=origin)
-    if ranges is None:
-        batches = dump.batches(names)
-    else:
-        between = (ranges[0][0], ranges[-1][1])
-        batches = map(whole, _cut(dump.batches(names, between), ranges))
-    return trajectories_of(batches, policies, prompts=prompts, origin=origin)
-
-
-def trajectories_of(
-    batches: Iterable[Batch],
-    policies: Sequence[str],
-    *,
-    prompts: bool = False,
-    origin: bool = False,
-) -> Iterator[Trajectories]:
-    """Yield the rows of batches that have log-probs of all `policies`, checked."""
-    for batch in batches:
+    names = columns_needed(
+        dump.schema.names, policies, prompts=prompts, details=True, origin=origin
+    )
+    for batch in dump.batches(names, between):
         known = with_log_probs(batch, policies)
         if known.table.num_rows:
             yield decode(known, policies, prompts=prompts, details=True, origin=origin)
@@ -85,12 +64,6 @@ def with_log_probs(batch: Batch, policies: Sequence[str]) -> Batch:
         return batch
     known = [as_numpy(column.is_valid()) for column in columns]
     return batch.take(np.logical_and.reduce(known))
-
-
-def read_arrow(dump: Table, ranges: Sequence[RowRange], names: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield the rows of ranges as Arrow tables, which hold no more than these rows."""
-    for parts in read_chunks(dump, ranges, names):
-        yield joined(parts).combine_chunks()
 
 
 def read_chunks(

@@ -6,10 +6,10 @@ import hashlib
 import html
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +22,7 @@ from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
 from rcdiag.table.naming import Naming
-from rcdiag.table.readers.parquet import (
-    open_parquet,
-    read_rows_of,
-    row_groups_of,
-    rows_per_batch,
-)
+from rcdiag.table.readers.parquet import open_parquet, read_rows_of, row_groups_of
 from rcdiag.table.remote import TAIL, AnyFile, RemoteFile
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile
@@ -169,6 +164,14 @@ class Batch:
         return self.file.where(self.row_in_file + offset)
 
 
+class RowGroupOfTable(NamedTuple):
+    """A row group of one of the files, which is read as a whole."""
+
+    first: int  # number of its first row in the whole table
+    end: int  # and of the row after its last
+    tokens: int  # of responses; a row counts one at least
+
+
 @dataclass(frozen=True, repr=False)
 class Table:
     """A trajectory table on disk; one row is one sampled response."""
@@ -268,6 +271,13 @@ class Table:
                     digest.update(block)
         return digest.hexdigest()
 
+    def for_workers(self) -> Table:
+        """Return the table as other processes read it.
+
+        It lacks the temporary folder, which ends with this process, and how the table was made.
+        """
+        return replace(self, scratch=None, drawn_from=None, conversion=None, joined=None)
+
     def where(self, row: int) -> str:
         """Return file and row, as an error names them, of a row of the whole table."""
         file = self._file_of(row)
@@ -343,11 +353,14 @@ class Table:
             first, end, groups = 0, file.num_rows, None
             if between is not None:
                 first, end = (min(max(row - file.first_row, 0), end) for row in between)
-                bounds = _bounds(file)
-                groups = np.flatnonzero((bounds[:-1] < end) & (bounds[1:] > first)).tolist()
             if first == end:
                 continue
+            if (first, end) != (0, file.num_rows):
+                bounds = _bounds(file)
+                groups = np.flatnonzero((bounds[:-1] < end) & (bounds[1:] > first)).tolist()
             for record, rows in self._records(file, wanted, groups):
+                if rows[0] >= end:
+                    break
                 start, stop = np.searchsorted(rows, (first, end)).tolist()
                 if start < stop:
                     numbers = file.first_row + rows[start:stop]
@@ -384,29 +397,20 @@ class Table:
     @property
     def response_tokens(self) -> int:
         """Return the response tokens that footers tell; a row counts one at least."""
-        return sum(
-            chunk.num_values
-            for file in self.files
-            for group in row_groups_of(file.parquet)
-            for chunk in group.columns
-            if chunk.column == self._tokens
-        )
+        return sum(group.tokens for group in self.row_groups())
 
-    def batch_ranges(self) -> list[RowRange]:
-        """Return the first row of every batch that `batches` yields, and the row after its last."""
-        ranges = []
+    def row_groups(self) -> list[RowGroupOfTable]:
+        """Return the row groups of all files, in the order of their rows, read off the footers."""
+        groups = []
         for file in self.files:
-            size = rows_per_batch(file.parquet, self._tokens)
-            for first in range(0, file.num_rows, size):
-                end = min(first + size, file.num_rows)
-                ranges.append((file.first_row + first, file.first_row + end))
-        return ranges
-
-    def batches_from(self, ranges: Sequence[RowRange], rows: Sequence[pa.Table]) -> Iterator[Batch]:
-        """Yield rows that were read elsewhere, of some of `batch_ranges`, as batches."""
-        for (first, _), table in zip(ranges, rows, strict=True):
-            file = self._file_of(first)
-            yield Batch(table, file, first - file.first_row)
+            first = file.first_row
+            for group in row_groups_of(file.parquet):
+                tokens = sum(
+                    chunk.num_values for chunk in group.columns if chunk.column == self._tokens
+                )
+                groups.append(RowGroupOfTable(first, first + group.num_rows, tokens))
+                first += group.num_rows
+        return groups
 
     def batches_of(
         self, file: TableFile, rows: NDArray[np.int64], names: Sequence[str]

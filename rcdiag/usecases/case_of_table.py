@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec import structs
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case, RowFacts, joined_cases
@@ -17,10 +18,12 @@ from rcdiag.table.table import Table
 from rcdiag.table.trajectories import Trajectories
 
 SAMPLER, TRAINER = "rollout", "old"
-# A case holds at most about twice so many response tokens, of a larger table blocks of rows.
+# A case holds at most twice so many response tokens, of a larger table blocks of rows.
 TOKENS = 120_000
 # Neighbours stay together: where rows are exchanged, it is with one of them.
 BLOCK = 16
+# Of a large table so many blocks are drawn at least before their tokens are counted.
+MANY_BLOCKS = 64
 
 
 def pair_of_table(
@@ -65,63 +68,110 @@ def read_case(
     a row with more than twice `tokens` tokens the first so many are taken.
     Which blocks are taken depends on their place alone, so that the same table makes the same case.
     """
-    rows = CaseRows(table, sampler, trainer, prompts=prompts, tokens=tokens)
+    sample = CaseSample.of(table, sampler, trainer, prompts=prompts, tokens=tokens)
     read = prompts or "prompt_ids" in table.columns
-    for some in read_trajectories(table, rows.policies, prompts=read, origin=True):
-        rows.add(some)
-    return rows.case()
+    for rows in read_trajectories(table, sample.policies, prompts=read, origin=True):
+        sample.add(rows)
+    return sample.case(table)
 
 
-class CaseRows:
-    """Makes a case of rows while they are read, and holds no more of them than the case does.
+@dataclass
+class CaseSample:
+    """The rows that a case is made of, drawn while a table or a part of it is read.
 
-    Without `prompts` the case holds the lengths of the prompts alone, where they are read.
+    Samples of consecutive parts merge into that of all their rows, which depends on the table
+    alone: a block of rows is in the sample of a share if the hash of its number is below that, and
+    the share is the largest power of 1/2 whose sample has at most `most` tokens.
     """
 
-    def __init__(
-        self,
+    sampler: str
+    trainer: str | None
+    policies: list[str]  # whose log-probs the rows are read with
+    prompts: bool  # keep the prompts too, not only their lengths and hashes
+    most: int  # tokens that are held
+    share: float = 1.0  # of the blocks
+    parts: list[Case] = field(default_factory=list)
+    # Policy -> how many sampled tokens have no number, and the first such row.
+    not_numbers: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
         table: Table,
         sampler: str,
         trainer: str | None,
         *,
         prompts: bool = False,
         tokens: int = TOKENS,
-    ) -> None:
+    ) -> CaseSample:
+        """Begin the sample of a table."""
         lacking = unobserved(table, table.policies).by_policy
         pair = (sampler, trainer)
-        self.policies = [name for name in table.policies if name in pair or name not in lacking]
-        self._table, self._pair, self._prompts, self._most = table, pair, prompts, 2 * tokens
-        self._parts: list[Case] = []
-        self._not_numbers: dict[str, tuple[int, int]] = {}
-        self._share, self._held = 1.0, 0
+        policies = [name for name in table.policies if name in pair or name not in lacking]
+        most, share = 2 * tokens, 1.0
+        # Begin with a share that is surely too large, so that parts hold few rows each.
+        while (
+            table.response_tokens * share > 8 * most
+            and table.num_rows * share > MANY_BLOCKS * BLOCK
+        ):
+            share /= 2
+        return cls(sampler, trainer, policies, prompts, most, share)
+
+    def of_part(self) -> CaseSample:
+        """Begin the sample of a part of the table."""
+        return replace(self, parts=[], not_numbers={})
 
     def add(self, rows: Trajectories) -> None:
         """Take in the next rows of the table, with log-probs of `policies` and their origin."""
-        part = _case(self._table, rows, self.policies, *self._pair, prompts=self._prompts)
-        _count_not_numbers(part, self._not_numbers)
-        self._parts.append(part.take(_in_sample(part.row, self._share)).heads(self._most))
-        self._held += len(self._parts[-1].mask)
-        while self._held > self._most and self._share > 2.0**-30:
-            self._share /= 2
-            self._parts = [one.take(_in_sample(one.row, self._share)) for one in self._parts]
-            self._held = sum(len(one.mask) for one in self._parts)
+        part = _case(rows, self.policies, self.sampler, self.trainer)
+        for policy, values in part.log_probs.items():
+            places = np.flatnonzero(part.mask & ~np.isfinite(values))
+            if len(places):
+                first = int(part.row[part.owner[places[0]]])
+                self._count_not_numbers(policy, len(places), first)
+        part = part.take(_in_sample(part.row, self.share)).heads(self.most)
+        if part.prompt_ids is not None:
+            facts = structs.replace(part.facts, prompt=hashed_lists(part.prompt_ids))
+            kept = part.prompt_ids if self.prompts else None
+            part = structs.replace(part, facts=facts, prompt_ids=kept)
+        self.parts.append(part)
+        self._bound()
 
-    def case(self) -> Case:
+    def merge(self, following: CaseSample) -> None:
+        """Take in the sample of the rows that follow."""
+        for policy, (count, first) in following.not_numbers.items():
+            self._count_not_numbers(policy, count, first)
+        share = min(self.share, following.share)
+        self._draw(share)
+        self.parts += [one.take(_in_sample(one.row, share)) for one in following.parts]
+        self._bound()
+
+    def case(self, table: Table) -> Case:
         """Return the case of all rows so far."""
-        if not self._parts:
-            raise RcdiagError(
-                f"{self._table.name}: no row has log-probs of all policies of the pair"
-            )
-        return replace(joined_cases(self._parts), not_numbers=self._not_numbers)
+        if not self.parts:
+            raise RcdiagError(f"{table.name}: no row has log-probs of all policies of the pair")
+        return structs.replace(
+            joined_cases(self.parts),
+            not_numbers=self.not_numbers,
+            metadata=table.metadata,
+            source=table.on_command_line,
+            rows_in_table=table.num_rows,
+        )
 
+    def _count_not_numbers(self, policy: str, count: int, row: int) -> None:
+        before, first = self.not_numbers.get(policy, (0, row))
+        self.not_numbers[policy] = before + count, first
 
-def _count_not_numbers(part: Case, bad: dict[str, tuple[int, int]]) -> None:
-    """Add the sampled tokens of some rows that have no number to the counts of the table."""
-    for policy, values in part.log_probs.items():
-        places = np.flatnonzero(part.mask & ~np.isfinite(values))
-        if len(places):
-            count, first = bad.get(policy, (0, int(part.row[part.owner[places[0]]])))
-            bad[policy] = count + len(places), first
+    def _draw(self, share: float) -> None:
+        """Hold a share of the blocks, which is no larger than before."""
+        if share < self.share:
+            self.share = share
+            self.parts = [one.take(_in_sample(one.row, share)) for one in self.parts]
+
+    def _bound(self) -> None:
+        """Draw smaller shares until no more than `most` tokens are held."""
+        while sum(len(one.mask) for one in self.parts) > self.most and self.share > 2.0**-30:
+            self._draw(self.share / 2)
 
 
 def _in_sample(row: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
@@ -131,16 +181,8 @@ def _in_sample(row: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
     return mixed((row // BLOCK).astype(np.uint64)) < np.uint64(share * 2.0**64)
 
 
-def _case(
-    table: Table,
-    rows: Trajectories,
-    policies: Sequence[str],
-    sampler: str,
-    trainer: str | None,
-    *,
-    prompts: bool,
-) -> Case:
-    """Make a case of some rows, with the log-probs of some policies."""
+def _case(rows: Trajectories, policies: Sequence[str], sampler: str, trainer: str | None) -> Case:
+    """Make a case of some rows, with the log-probs of some policies and the prompts."""
     version = rows.policy_version
     return Case(
         sampler=sampler,
@@ -151,11 +193,10 @@ def _case(
         mask=rows.mask,
         log_probs={name: rows.log_probs[name] for name in policies},
         entropy={name: rows.entropy[name] for name in policies if name in rows.entropy},
-        prompt_ids=rows.prompt_ids if prompts else None,
+        prompt_ids=rows.prompt_ids,
         facts=RowFacts(
             step=rows.step,
             group=rows.group,
-            prompt=None if rows.prompt_ids is None else hashed_lists(rows.prompt_ids),
             engine=rows.engine,
             finish_reason=rows.finish_reason,
             temperature=rows.temperature,
@@ -168,7 +209,4 @@ def _case(
             policy_version=version,
             version_by_token=version is not None and len(version) != len(rows),
         ),
-        metadata=table.metadata,
-        source=table.on_command_line,
-        rows_in_table=table.num_rows,
     )

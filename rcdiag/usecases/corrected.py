@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
@@ -49,18 +48,15 @@ class CorrectionRows(Struct, frozen=True):
         steps: Mapping[Step, PolicyPair],
         plan: Plan,
         asked: Questions,
-        executor: Executor | None = None,
     ) -> CorrectionRows:
-        """Reduce the pair of every step to what a plan asks: `asked_by` tells what that is.
-
-        With an executor the blocks of each pair are walked side by side.
-        """
+        """Reduce the pair of every step to what a plan asks: `asked_by` tells what that is."""
         reduced = partial(rows_of, asked=asked, dtype=plan.dtype)
-        side_by_side = map if executor is None else executor.map
-        blocks = {step: side_by_side(reduced, pair.blocks) for step, pair in steps.items()}
         rows = {
-            step: replace(merge(list(parts)), empty=steps[step].tokens.empty.get(step, 0))
-            for step, parts in blocks.items()
+            step: replace(
+                merge([reduced(block) for block in pair.blocks]),
+                empty=pair.tokens.empty.get(step, 0),
+            )
+            for step, pair in steps.items()
         }
         return cls(_bounded(rows))
 

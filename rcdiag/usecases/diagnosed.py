@@ -10,28 +10,29 @@ from rcdiag.diagnosis.judge import diagnose
 from rcdiag.results import Diagnosis
 from rcdiag.statistics.extremes import RowCount
 from rcdiag.table.table import Table
-from rcdiag.usecases.case_of_table import CaseRows, pair_of_table, read_case
+from rcdiag.usecases.case_of_table import CaseSample, pair_of_table, read_case
 
 
 def diagnosis_of_table(
-    table: Table, origin: Table | None = None, rows: CaseRows | None = None
+    table: Table, origin: Table | None = None, sample: CaseSample | None = None
 ) -> Diagnosis:
     """Judge sampler and trainer of a table, whatever pair a command compares.
 
     `origin` is the table that the user gave, where `table` is its scored copy: commands to copy
-    name it. `rows` hold the rows of the table, where they were read already.
+    name it. `sample` holds rows of the table, where a pass has drawn them; else it is read.
     """
-    case = read_case(table, *pair_of_table(table)) if rows is None else rows.case()
+    pair = pair_of_table(table)
+    case = read_case(table, *pair) if sample is None else sample.case(table)
     return diagnose(replace(case, source=(origin or table).on_command_line))
 
 
-def rows_to_judge(table: Table, policies: Sequence[str]) -> CaseRows | None:
-    """Return what takes in the rows of a pass over some policies, so that it is the only one.
+def sample_in_pass(table: Table, policies: Sequence[str]) -> CaseSample | None:
+    """Return the sample for the diagnosis that a pass over some policies draws beside its work.
 
-    None where the diagnosis reads other policies too.
+    None where the diagnosis reads other policies, and so the table once more.
     """
-    rows = CaseRows(table, *pair_of_table(table))
-    return rows if set(rows.policies) == set(policies) else None
+    sample = CaseSample.of(table, *pair_of_table(table))
+    return sample if set(sample.policies) == set(policies) else None
 
 
 def recorded_constants(count: RowCount, table: Table) -> set[str]:

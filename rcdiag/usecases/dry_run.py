@@ -67,12 +67,9 @@ def description(
 
 def pass_over(table: Table, runner: Runner | None) -> str:
     """Say what a pass over recorded columns reads, and where it runs."""
-    batches = len(table.batch_ranges())
-    where = "in this process" if runner is None else runner.place()
-    return (
-        f"{table.response_tokens:,} response tokens in {batches:,} "
-        f"{'batch' if batches == 1 else 'batches'}, {where}"
-    )
+    tokens = table.response_tokens
+    where = "in this process" if runner is None else runner.place(tokens)
+    return f"{tokens:,} response tokens, {where}"
 
 
 def _time_of(plan: ScoringPlan, spec: PolicySpec, runner: Runner, rate: float | None) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from msgspec.structs import replace
@@ -18,7 +16,7 @@ from rcdiag.statistics.merging import merge
 from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET
-from rcdiag.usecases.diagnosed import diagnosis_of_table, rows_to_judge
+from rcdiag.usecases.diagnosed import diagnosis_of_table, sample_in_pass
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 
@@ -60,13 +58,12 @@ def score_of_one(
 
     `origin` is the table that the user gave, where `dump` is made of it.
     """
-    rows = rows_to_judge(dump, (policy,))
+    sample = sample_in_pass(dump, (policy,))
     parts: list[tuple[NonFinite, RowCount]] = []
     clusters = np.empty(0, np.uint64)
-    with ThreadPoolExecutor(os.cpu_count()) as executor:
-        for batch in token_batches(dump, (policy,), executor, case=rows):
-            parts.append((NonFinite.of(batch), RowCount.of(batch)))
-            clusters = np.union1d(clusters, batch.cluster)
+    for batch in token_batches(dump, (policy,), sample=sample):
+        parts.append((NonFinite.of(batch), RowCount.of(batch)))
+        clusters = np.union1d(clusters, batch.cluster)
     non_finite, count = map(merge, zip(*parts, strict=True)) if parts else (NonFinite(), RowCount())
     if not count.sequences:
         raise no_tokens(dump, (policy,))
@@ -84,7 +81,7 @@ def score_of_one(
         scoring={policy: about[policy]} if policy in about else {},
         mismatch=values,
         rows_left_out=count.left_out,
-        diagnosis=diagnosis_of_table(dump, origin, rows),
+        diagnosis=diagnosis_of_table(dump, origin, sample),
     )
     given = CheckInput(
         result=result,

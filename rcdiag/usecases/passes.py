@@ -1,34 +1,36 @@
-"""One pass over a table, part by part: on this machine, or by the processes of a runner."""
+"""One pass over a table: its parts are walked in this process, by workers, or on a cluster."""
 
 from __future__ import annotations
 
-import os
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from functools import partial
-from itertools import groupby
-from typing import Any, Generic, TypeVar
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.runners import Runner
-from rcdiag.table.copies import marks_of, sees, without_what_stays
-from rcdiag.table.free_memory import hand_back_freed_memory
-from rcdiag.table.stream import columns_read, read_arrow, read_trajectories, trajectories_of
+from rcdiag.table.stream import read_trajectories
 from rcdiag.table.survey import unobserved
 from rcdiag.table.table import RowRange, Table
 from rcdiag.table.token_batch import TokenBatch, sampled_tokens
-from rcdiag.table.trajectories import Trajectories
-from rcdiag.usecases.case_of_table import CaseRows
+from rcdiag.usecases.case_of_table import CaseSample
 
 # Rows are read as many at a time as hold half a million tokens on average. Where long ones stand
 # together, what is walked at once is cut after so many tokens.
 MOST_TOKENS_OF_BATCH = 1_000_000
+# A part has so many tokens at least where row groups are small, a quarter of a second's work: its
+# state costs the first process a few milliseconds. Of an endless table parts are larger.
+TOKENS_OF_PART = 1_000_000
+MOST_PARTS = 256
+# Each worker gets so many parts at least, where row groups allow it, so that all end together.
+PARTS_OF_WORKER = 4
 
-T = TypeVar("T")
 S = TypeVar("S")
 
 
@@ -39,144 +41,173 @@ class Walk(Struct, Generic[S], frozen=True, kw_only=True):
     prompts: bool = False  # read prompts too, for their width alone, where the table has them
     masked: bool = False  # take the tokens too that the mask leaves out
     origin: bool = False  # read engine and version of the rows
-    # Batches of a part, the least that is done at one place: its state is made of their states in
-    # the same order wherever that is. A power of two, so that sums of parts are those of batches.
-    batches_in_part: int = 8
+    tokens_of_part: int = TOKENS_OF_PART  # the more, the more a state costs to send and to merge
 
-    def state_of(self, batches: Iterator[TokenBatch], executor: Executor) -> S | None:
+    def state_of(self, batches: Iterator[TokenBatch]) -> S | None:
         """Return the state of the batches of one part; None where they hold nothing to count.
 
-        A batch may hold no token at all. Blocks of a batch are walked side by side by the executor.
+        A batch may hold no token at all.
         """
         raise NotImplementedError
 
 
-Part = tuple[RowRange, ...]  # the batches of a part
+class FileMark(NamedTuple):
+    """What tells a file from another one, or from an older copy, under the same path."""
 
-
-class SentPart(Struct, frozen=True):
-    """A part on its way to another process, with its rows where that cannot read the table."""
-
-    ranges: Part
-    rows: tuple[Any, ...] | None = None  # an Arrow table for each range
+    size: int
+    changed: int  # nanoseconds
 
 
 def states(
-    dump: Table, walk: Walk[S], runner: Runner | None = None, case: CaseRows | None = None
-) -> Iterator[S]:
+    dump: Table,
+    walk: Walk[S],
+    runner: Runner | None = None,
+    sample: CaseSample | None = None,
+    origin: Table | None = None,
+) -> Generator[S]:
     """Yield the state of every part of a table that holds something, in the order of the rows.
 
-    The parts, and the order in which their batches add up, are the same wherever they are done.
-    The rows go into `case` too, where there is one and they are read in this process.
+    The same table, options and number of workers make the same parts and so the same bits; with
+    other numbers of workers sums differ in their last digits, where row groups are cut.
+    Beside it the rows for the diagnosis are drawn into `sample`, and the table that the user gave,
+    `origin` or `dump`, is fingerprinted.
+
+    Who does not take all states closes the generator, which ends the workers.
+
+    Raises:
+        RcdiagError: a row that cannot be read, with its file and number; a worker was killed.
     """
-    ranges = dump.batch_ranges()
-    size = walk.batches_in_part
-    parts = [tuple(ranges[first : first + size]) for first in range(0, len(ranges), size)]
-    if runner is None or reads_here(runner):
-        return _here(dump, walk, parts, case)
-    return _elsewhere(dump, walk, parts, runner)
-
-
-def reads_here(runner: Runner | None) -> bool:
-    """Tell whether this process reads the rows of a pass itself."""
-    return runner is None or not runner.elsewhere
-
-
-def _here(dump: Table, walk: Walk[S], parts: Sequence[Part], case: CaseRows | None) -> Iterator[S]:
-    """Make the states of all parts in this process, of one stream of rows."""
-    firsts = [part[0][0] for part in parts]
-    with ThreadPoolExecutor(os.cpu_count()) as executor:
-        rows = _rows(dump, walk.policies, prompts=walk.prompts, origin=walk.origin, case=case)
-        cut = ((int(one.row[0]), batch) for one in rows for batch in _sampled(one, walk))
-        batches = read_ahead(cut, executor)
-        for _, of_part in groupby(batches, lambda batch: bisect_right(firsts, batch[0])):
-            state = walk.state_of((batch for _, batch in of_part), executor)
+    dump.require(*(f"{policy}_log_probs" for policy in walk.policies))
+    workers = 0 if runner is None else runner.workers(dump.response_tokens)
+    parts = parts_of(dump, walk.tokens_of_part, workers)
+    begun = None if sample is None else sample.of_part()
+    # As a daemon, so that Ctrl-C does not wait for it. What it raises, `provenance` raises again.
+    beside = threading.Thread(target=_fingerprint, args=(origin or dump,), daemon=True)
+    beside.start()
+    marks = {file: _mark(file) for file in dump.parquets if isinstance(file, Path)}
+    function: Callable[[RowRange], tuple[S | None, CaseSample | None]]
+    function = partial(_walk_part, dump.for_workers(), marks, walk, begun)
+    if runner is None or not workers:
+        made = (function(part) for part in parts)
+    else:
+        made = runner.map(function, parts)
+    with closing(made):
+        for state, drawn in made:
+            if sample is not None and drawn is not None:
+                sample.merge(drawn)
             if state is not None:
                 yield state
-    hand_back_freed_memory()
+    beside.join()
 
 
-def _elsewhere(dump: Table, walk: Walk[S], parts: Sequence[Part], runner: Runner) -> Iterator[S]:
-    """Make the states of parts in other processes, which read the table if all of them see it."""
-    dump.require(*(f"{policy}_log_probs" for policy in walk.policies))
-    sent = without_what_stays(dump)
-    if all(runner.everywhere(partial(sees, sent, marks_of(dump)))):
-        due: Iterator[SentPart] = (SentPart(part) for part in parts)
-    else:
-        names = columns_read(dump, walk.policies, prompts=_prompts(dump, walk), origin=walk.origin)
-        due = _with_rows(dump, parts, names)
-    made = runner.map(partial(_state_of, sent, walk), due)
-    return (state for state in made if state is not None)
+def parts_of(dump: Table, tokens: int, workers: int) -> list[RowRange]:
+    """Cut a table into parts of about `tokens` tokens or more, where its row groups end.
+
+    A row group is cut only where it is more than the share of a worker: who reads a part of it
+    has to decode what stands before.
+    """
+    groups = dump.row_groups()
+    total = sum(group.tokens for group in groups)
+    least = max(tokens, total // max(MOST_PARTS, PARTS_OF_WORKER * workers))
+    share = max(tokens, total // (PARTS_OF_WORKER * max(workers, 1)))
+    parts: list[RowRange] = []
+    first = held = 0
+    for group in groups:
+        held += group.tokens
+        if held < least:
+            continue
+        pieces = min(max(workers, 1), max(1, held // share), group.end - first)
+        edges = [first + (group.end - first) * piece // pieces for piece in range(pieces + 1)]
+        parts += pairwise(edges)
+        first, held = group.end, 0
+    if groups and first < groups[-1].end:
+        parts.append((first, groups[-1].end))
+    return parts
 
 
-def _with_rows(dump: Table, parts: Sequence[Part], names: Sequence[str]) -> Iterator[SentPart]:
-    """Yield parts with their rows, which are read here when the part is due."""
-    tables = read_arrow(dump, [one for part in parts for one in part], names)
-    for part in parts:
-        yield SentPart(part, tuple(next(tables) for _ in part))
+def _walk_part(
+    dump: Table,
+    marks: dict[Path, FileMark],
+    walk: Walk[S],
+    begun: CaseSample | None,
+    part: RowRange,
+) -> tuple[S | None, CaseSample | None]:
+    """Walk one part, in whatever process this is; return its state and its rows for the diagnosis.
+
+    `marks` are those of the table's files where the pass began.
+    """
+    for file in dump.files:
+        path = file.parquet
+        inside = file.first_row < part[1] and part[0] < file.first_row + file.num_rows
+        if inside and isinstance(path, Path) and path in marks:
+            _check_same(path, marks[path])
+    drawn = None if begun is None else begun.of_part()
+    batches = token_batches(
+        dump,
+        walk.policies,
+        prompts=walk.prompts,
+        masked=walk.masked,
+        origin=walk.origin,
+        sample=drawn,
+        between=part,
+    )
+    return walk.state_of(batches), drawn
 
 
-def _state_of(dump: Table, walk: Walk[S], part: SentPart) -> S | None:
-    """Make the state of one part, in whatever process this runs."""
-    how: Any = {"prompts": _prompts(dump, walk), "origin": walk.origin}
-    if part.rows is None:
-        rows = read_trajectories(dump, walk.policies, ranges=part.ranges, **how)
-    else:
-        rows = trajectories_of(dump.batches_from(part.ranges, part.rows), walk.policies, **how)
-    with ThreadPoolExecutor(2) as executor:
-        batches = read_ahead((batch for one in rows for batch in _sampled(one, walk)), executor)
-        return walk.state_of(batches, executor)
+def _mark(path: Path) -> FileMark:
+    about = path.stat()
+    return FileMark(about.st_size, about.st_mtime_ns)
 
 
-def _prompts(dump: Table, walk: Walk[Any]) -> bool:
-    return walk.prompts and "prompt_ids" in dump.columns
+def _check_same(path: Path, mark: FileMark) -> None:
+    """Refuse to read another file than the one that the command saw under a path."""
+    try:
+        there: FileMark | None = _mark(path)
+    except OSError:
+        there = None
+    if there != mark:
+        what = "is not there" if there is None else "is another file"
+        raise RcdiagError(
+            f"{path}: {what} where a part of the table is read",
+            hint="on a cluster every node reads the table: put it on storage that all of them see, "
+            "as parquet (rcdiag convert) if it is of another format; or leave --on ray away",
+        )
 
 
-def _sampled(rows: Trajectories, walk: Walk[Any]) -> list[TokenBatch]:
-    """Return the tokens of a batch of rows, of far more than its share in several batches."""
-    return sampled_tokens(rows, walk.policies, masked=walk.masked).blocks(MOST_TOKENS_OF_BATCH)
+def _fingerprint(table: Table) -> None:
+    try:
+        _ = table.fingerprint  # kept by the table
+    except (OSError, RcdiagError):
+        return
 
 
 def token_batches(
     dump: Table,
     policies: Sequence[str],
-    executor: Executor,
     *,
     prompts: bool = False,
     masked: bool = False,
     origin: bool = False,
-    case: CaseRows | None = None,
+    sample: CaseSample | None = None,
+    between: RowRange | None = None,
 ) -> Iterator[TokenBatch]:
     """Yield the sampled tokens of all rows, batch by batch; a batch may hold no token at all.
 
     `prompts` reads prompts too, for their width alone, where the table has them; `masked` takes
     the tokens too that the mask leaves out; `origin` reads engine and version of the rows.
-    The rows that are read go into `case` too, where there is one.
+    Rows for the diagnosis are drawn into `sample`, where there is one. `between` are the first row
+    that is read and the row after the last.
     """
-    rows = _rows(dump, policies, prompts=prompts, origin=origin, case=case)
-    walk: Walk[Any] = Walk(policies=policies, masked=masked)
-    return read_ahead((batch for some in rows for batch in _sampled(some, walk)), executor)
-
-
-def _rows(
-    dump: Table, policies: Sequence[str], *, prompts: bool, origin: bool, case: CaseRows | None
-) -> Iterator[Trajectories]:
-    """Yield all rows; those of a case are also put there, with more than the others need."""
-    read = "prompt_ids" in dump.columns and (prompts or case is not None)
-    wide = origin or case is not None
-    for rows in read_trajectories(dump, policies, prompts=read, origin=wide):
-        if case is not None:
-            case.add(rows)
-        yield rows if prompts else replace(rows, prompt_ids=None)
-
-
-def read_ahead(items: Iterator[T], executor: Executor) -> Iterator[T]:
-    """The items in their order, each made while the one before it is used."""
-    end = object()
-    following = executor.submit(next, items, end)
-    while (item := following.result()) is not end:
-        following = executor.submit(next, items, end)
-        yield item  # type: ignore[misc]
+    how: dict[str, Any] = {
+        "prompts": "prompt_ids" in dump.columns and (prompts or sample is not None),
+        "origin": origin or sample is not None,
+        "between": between,
+    }
+    for rows in read_trajectories(dump, policies, **how):
+        if sample is not None:
+            sample.add(rows)
+        needed = rows if prompts else replace(rows, prompt_ids=None)
+        yield from sampled_tokens(needed, policies, masked=masked).blocks(MOST_TOKENS_OF_BATCH)
 
 
 def no_tokens(dump: Table, policies: Sequence[str]) -> RcdiagError:

@@ -37,12 +37,14 @@ Decode = Callable[[Sequence[int]], list[str]]
 PROMPT_KEPT = 100  # tokens
 LETTERS_OF_PROMPT, LETTERS_OF_RESPONSE = 1_000, 2_000
 ALTERNATIVES, TOKENS_WITH_ALTERNATIVES = 5, 10
+# Bytes of rows that are held while it is found out how much of them a page has room for.
+HELD = 64_000_000
 # Columns in which dumps hold text, the first that there is.
 PROMPT_TEXTS = ("prompt", "prompt_text", "input")
 RESPONSE_TEXTS = ("response", "response_text", "completion", "output")
 
 
-class Reader(Struct, frozen=True, kw_only=True):
+class Reader(Struct, kw_only=True):
     """A reader gets whole sequences of a table, with what stands around them and their weights.
 
     `text` allows text: that of the tokenizer `decode_ids`, or else that of the table's columns.
@@ -54,6 +56,23 @@ class Reader(Struct, frozen=True, kw_only=True):
     plan: Plan | None
     decode_ids: Decode | None
     text: bool
+    # Rows that were fetched, with all columns that are read, and their numbers.
+    held: list[Batch] = []
+    held_rows: frozenset[int] = frozenset()
+
+    def fetch(self, rows: Sequence[int]) -> None:
+        """Read rows from the files, so that `read` need not read their row groups again.
+
+        More than HELD bytes of rows are not kept.
+        """
+        numbers = np.array(sorted(set(rows)), dtype=np.int64)
+        held, size = [], 0
+        for batch in self._from_files(numbers):
+            held.append(batch)
+            size += batch.table.nbytes
+            if size > HELD:
+                return
+        self.held, self.held_rows = held, frozenset(numbers.tolist())
 
     def read(self, most: Mapping[int, int]) -> dict[int, SequenceTokens]:
         """Return sequences by their rows; `most` says how many tokens of each row may be shown.
@@ -62,33 +81,36 @@ class Reader(Struct, frozen=True, kw_only=True):
         row without sampled tokens, or without log-probs, is not among them.
         """
         rows = np.array(sorted(most), dtype=np.int64)
-        plain = self.text and self.decode_ids is None
         found: dict[int, SequenceTokens] = {}
-        for batch in _batches(self.table, rows, self.behavior, self.target, plain=plain):
+        for batch in self._held(rows) if self.held_rows >= most.keys() else self._from_files(rows):
             found |= _read(batch, self.behavior, self.target, self.plan, most)
         return {row: _decoded(sequence, self.decode_ids) for row, sequence in found.items()}
+
+    def _held(self, rows: NDArray[np.int64]) -> Iterator[Batch]:
+        for batch in self.held:
+            assert batch.rows is not None
+            keep = np.isin(batch.rows, rows)
+            if keep.any():
+                yield batch.take(keep)
+
+    def _from_files(self, rows: NDArray[np.int64]) -> Iterator[Batch]:
+        """Yield rows, with all that is shown of them, from the row groups that hold them."""
+        table, policies = self.table, (self.behavior, self.target)
+        tops = [name for policy in policies for name in score_columns(policy)[2:]]
+        texts = text_columns(table) if self.text and self.decode_ids is None else []
+        needed = columns_needed(table.schema.names, policies, prompts=True, details=True)
+        names = [*needed, *(name for name in (*tops, *texts) if name in table.schema.names)]
+        for file in table.files:
+            inside = rows[(rows >= file.first_row) & (rows < file.first_row + file.num_rows)]
+            if len(inside):
+                for batch in table.batches_of(file, inside - file.first_row, names):
+                    yield with_log_probs(batch, policies)
 
 
 def text_columns(table: Table) -> list[str]:
     """Return the column with the text of prompts and that with the text of responses, if any."""
     first = [next(filter(table.has_text, names), None) for names in (PROMPT_TEXTS, RESPONSE_TEXTS)]
     return [name for name in first if name is not None]
-
-
-def _batches(
-    table: Table, rows: NDArray[np.int64], behavior: str, target: str, *, plain: bool
-) -> Iterator[Batch]:
-    """Yield the rows, with all that the reader shows of them."""
-    policies = (behavior, target)
-    tops = [name for policy in policies for name in score_columns(policy)[2:]]
-    texts = text_columns(table) if plain else []
-    needed = columns_needed(table.schema.names, policies, prompts=True, details=True)
-    names = [*needed, *(name for name in (*tops, *texts) if name in table.schema.names)]
-    for file in table.files:
-        inside = rows[(rows >= file.first_row) & (rows < file.first_row + file.num_rows)]
-        if len(inside):
-            for batch in table.batches_of(file, inside - file.first_row, names):
-                yield with_log_probs(batch, policies)
 
 
 def _read(

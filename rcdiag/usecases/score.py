@@ -6,7 +6,7 @@ One pass over the table; the states of its parts merge into that of the whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -40,15 +40,15 @@ from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.case_of_table import CaseRows
+from rcdiag.usecases.case_of_table import CaseSample
 from rcdiag.usecases.corrected import (
     CorrectionRows,
     answerable,
     asked_by,
     correction_results,
 )
-from rcdiag.usecases.diagnosed import diagnosis_of_table, recorded_constants, rows_to_judge
-from rcdiag.usecases.passes import Walk, no_tokens, reads_here, states
+from rcdiag.usecases.diagnosed import diagnosis_of_table, recorded_constants, sample_in_pass
+from rcdiag.usecases.passes import Walk, no_tokens, states
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.reading import Decode, Reader, decoded_examples
 from rcdiag.usecases.shown_sequences import rows_named, shown_sequences
@@ -80,7 +80,7 @@ def score(
     `pair_reason` says why it is these two, where the user named none. `log` is the trainer's own,
     which is set beside what the plan computes. `sequences` are numbers of rows that the result is
     to hold whole; with None it holds none for readers, and the table is read once. `runner` says
-    where the pass over the table is done: here, unless it has other processes.
+    where the pass over the table is done: in this process without one.
     `origin` is the table that the user gave, where `dump` is its scored copy. With `decode` the
     result holds the text of the tokens that it names; without it, and with `text`, the worst
     sequences have the text that columns of the table hold.
@@ -89,14 +89,14 @@ def score(
     check_rows_fit(dump)
     asked = rows_named(origin or dump, sequences or ())
     plan = None if plan is None else answerable(plan, dump)
-    rows_read = rows_to_judge(dump, (behavior, target)) if reads_here(runner) else None
-    reading = _read(dump, behavior, target, plan, runner, rows_read)
+    sample = sample_in_pass(dump, (behavior, target))
+    reading = _read(dump, behavior, target, plan, runner, sample, origin)
     state, rows = reading.state, reading.rows
     rounding = rounding_of(dump.metadata.get("policies", {}), behavior, target)
     suite = Suite(merge(list(state.by_step().values())), rounding)
     count = merge(list(reading.sizes.values()))
     lacking = unobserved(dump, (behavior, target))
-    diagnosis = diagnosis_of_table(dump, origin, rows_read)
+    diagnosis = diagnosis_of_table(dump, origin, sample)
     constant = recorded_constants(count, dump)
     values = with_premises(_values(suite, count, constant), diagnosis)
     profiles = {**finished(state.profiles), **state.categories.finished()}
@@ -206,21 +206,21 @@ class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
     asked: Questions = Questions()  # by the plan, of the tokens
     every_row: bool = False  # the state is also of rows that hold a log-prob that is no number
 
-    def state_of(self, batches: Iterator[TokenBatch], executor: Executor) -> RowsState | None:
+    def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
         """Return the state of the batches of one part."""
-        return merged(self._of(batch, executor) for batch in batches)
+        return merged(self._of(batch) for batch in batches)
 
-    def _of(self, batch: TokenBatch, executor: Executor) -> RowsState:
+    def _of(self, batch: TokenBatch) -> RowsState:
         """Return the state of one batch."""
         pair = PolicyPair(batch, *self.policies)
         steps = pair.by_step()
         rows = None
         if self.plan is not None:
-            rows = CorrectionRows.of(steps, self.plan, self.asked, executor)
+            rows = CorrectionRows.of(steps, self.plan, self.asked)
         clean = pair if self.every_row else pair.take(rows_of_numbers(batch))
         state = None
         if len(clean.lengths):
-            state = PairState.of(clean, executor)
+            state = PairState.of(clean)
         return RowsState(NonFinite.of(batch), _row_counts(steps), rows, state)
 
 
@@ -230,12 +230,10 @@ def _read(
     target: str,
     plan: Plan | None,
     runner: Runner | None,
-    case: CaseRows | None,
+    sample: CaseSample | None,
+    origin: Table | None,
 ) -> Reading:
-    """Read the table in one pass, and once more where no row holds numbers alone.
-
-    The rows go into `case` too, where there is one.
-    """
+    """Read the table in one pass, and once more where no row holds numbers alone."""
     asked = Questions() if plan is None else asked_by(plan)
     walk = PairWalk(
         policies=(behavior, target),
@@ -244,13 +242,15 @@ def _read(
         masked=bool(asked.of_masked),
         origin=True,
     )
-    read = merged(states(dump, walk, runner, case))
+    with closing(states(dump, walk, runner, sample, origin)) as parts:
+        read = merged(parts)
     if read is None or not read.sizes:
         raise no_tokens(dump, (behavior, target))
     state = read.state
     if state is None:
         again = PairWalk(policies=(behavior, target), every_row=True)
-        every = merged(states(dump, again, runner))
+        with closing(states(dump, again, runner)) as parts:
+            every = merged(parts)
         assert every is not None
         state = every.state
     assert state is not None

@@ -61,6 +61,11 @@ def shown_sequences(
         named: places of rows that are asked for; they are there whole, up to MOST_TOKENS tokens.
         seed: of the drawing of others.
     """
+    first = {*named, *(sequence.row for sequence in worst)}
+    order = np.random.default_rng(seed).permutation(reader.table.num_rows)
+    others = [row for row in order[: MOST_DRAWN + len(first)].tolist() if row not in first]
+    others = others[:MOST_DRAWN]
+    reader.fetch([*first, *others])
     asked = reader.read(dict.fromkeys(named, MOST_TOKENS))
     for row in named:
         _check(asked.get(row), origin.where(row), origin.number(row))
@@ -77,7 +82,7 @@ def shown_sequences(
             for one in worst
         ],
         named=[asked[row] for row in dict.fromkeys(named) if row not in taken],
-        drawn=list(_drawn(reader, {*taken, *asked}, left, seed)),
+        drawn=list(_drawn(reader, others, left)),
     )
 
 
@@ -168,14 +173,12 @@ def _within(
         tokens = min(math.floor(stored * AIMED * max(most, 0) / needed), stored - 1)
 
 
-def _drawn(reader: Reader, taken: set[int], left: int, seed: int) -> Iterator[SequenceTokens]:
+def _drawn(reader: Reader, rows: Sequence[int], left: int) -> Iterator[SequenceTokens]:
     """Yield sequences drawn at random, whole, as long as they fit into so many bytes."""
-    rows = np.random.default_rng(seed).permutation(reader.table.num_rows)
-    others = [row for row in rows[: MOST_DRAWN + len(taken)].tolist() if row not in taken]
-    if left <= 0 or not others:
+    if left <= 0 or not rows:
         return
-    read = reader.read(dict.fromkeys(others[:MOST_DRAWN], MOST_TOKENS))
-    for row in others[:MOST_DRAWN]:
+    read = reader.read(dict.fromkeys(rows, MOST_TOKENS))
+    for row in rows:
         sequence = read.get(row)
         if sequence is None or not _of_numbers(sequence):
             continue

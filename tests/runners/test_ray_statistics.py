@@ -1,4 +1,4 @@
-"""Statistics of recorded columns on a real Ray cluster of two nodes: equal bits, whatever dies."""
+"""Recorded columns on a real Ray cluster of two nodes: equal numbers, whatever dies."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.runners.conftest import LIMIT, processes, wait_for
+from tests.statistics.comparisons import assert_near
 
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
-# The command line with batches so small that a short table has many parts.
+# The command line with parts so small that a short table has many.
 RCDIAG = [
     *(sys.executable, "-c"),
-    "import cli.main, rcdiag.table.readers.parquet as parquet; parquet.TOKENS_PER_BATCH = 2000; "
+    "import cli.main, rcdiag.usecases.passes as passes; passes.TOKENS_OF_PART = 2000; "
     "cli.main.main()",
 ]
 
@@ -64,14 +65,14 @@ def swept(table) -> dict[str, Any]:
 def test_a_cluster_gives_the_numbers_of_one_machine(cluster, table, command):
     local = document(start([command, str(table), "--json"]))
     run = start([command, str(table), "--json", "--on", f"ray:{cluster.address}"])
-    assert document(run) == local
+    assert_near(document(run), local, command)
 
 
 def test_the_part_of_a_killed_process_is_done_again(cluster, table, swept):
     run = start(["sweep", str(table), "--json", "--on", f"ray:{cluster.address}"])
     for _ in range(2):
         os.kill(wait_for(run, tasks)[0], signal.SIGKILL)
-    assert document(run) == swept
+    assert_near(document(run), swept, "sweep")
 
 
 def test_the_parts_of_a_lost_node_are_done_by_the_other(cluster, table, swept):
@@ -79,7 +80,7 @@ def test_the_parts_of_a_lost_node_are_done_by_the_other(cluster, table, swept):
     wait_for(run, lambda: len(tasks()) == 2)
     cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
     assert run.poll() is None
-    assert document(run) == swept
+    assert_near(document(run), swept, "sweep")
 
 
 def test_an_error_in_a_part_is_said_as_on_one_machine(cluster, tmp_path):

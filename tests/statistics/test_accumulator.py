@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import pytest
 
 from rcdiag.statistics.accumulator import PairState
 from rcdiag.statistics.merging import merge, merged
@@ -16,12 +13,6 @@ from rcdiag.statistics.token_ids import worst_ids
 from tests.builders import make_pair, summed
 from tests.statistics.comparisons import assert_near, assert_same_values
 from tests.statistics.strategies import seeded_batch
-
-
-@pytest.fixture(scope="module")
-def executor() -> Iterator[Executor]:
-    with ThreadPoolExecutor(2) as pool:
-        yield pool
 
 
 def columns_of(rows: int, *, holes_from: int = 0) -> dict[str, list]:
@@ -42,7 +33,7 @@ def columns_of(rows: int, *, holes_from: int = 0) -> dict[str, list]:
     }
 
 
-def states_of(columns: dict[str, list], executor: Executor, *cuts: int) -> list[PairState]:
+def states_of(columns: dict[str, list], *cuts: int) -> list[PairState]:
     """The states of the rows between the cuts."""
     result = []
     rows = len(columns["behavior"])
@@ -50,12 +41,12 @@ def states_of(columns: dict[str, list], executor: Executor, *cuts: int) -> list[
         cut = {name: values[start:end] for name, values in columns.items()}
         cut["entropy"] = {"old": cut["entropy"]}
         pair = make_pair(**cut, first_row=start)
-        result.append(PairState.of(pair, executor))
+        result.append(PairState.of(pair))
     return result
 
 
-def state_of(columns: dict[str, list], executor: Executor, *cuts: int) -> PairState:
-    return summed(states_of(columns, executor, *cuts))
+def state_of(columns: dict[str, list], *cuts: int) -> PairState:
+    return summed(states_of(columns, *cuts))
 
 
 def plain(state: PairState) -> dict[str, Any]:
@@ -77,27 +68,27 @@ def assert_same_state(result: PairState, expected: PairState) -> None:
         assert_same_values(state, states[step])
 
 
-def test_a_state_is_the_same_whatever_the_cut(executor):
+def test_a_state_is_the_same_whatever_the_cut():
     columns = columns_of(80)
-    expected = state_of(columns, executor)
+    expected = state_of(columns)
     assert set(plain(expected)["profiles"]) >= {"position", "turn", "entropy", "reward"}
-    assert_same_state(state_of(columns, executor, 20, 21, 55), expected)
-    assert_same_state(state_of(columns, executor, *range(5, 80, 5)), expected)
+    assert_same_state(state_of(columns, 20, 21, 55), expected)
+    assert_same_state(state_of(columns, *range(5, 80, 5)), expected)
 
 
-def test_a_state_is_the_same_however_its_shards_are_added(executor):
+def test_a_state_is_the_same_however_its_shards_are_added():
     columns = columns_of(80)
-    expected = state_of(columns, executor)
-    first, second, third = states_of(columns, executor, 10, 33)
+    expected = state_of(columns)
+    first, second, third = states_of(columns, 10, 33)
     assert_same_state(merge([first, merge([second, third])]), expected)
     assert_same_state(merge([third, first, second]), expected)
-    total = merged(states_of(columns, executor, *range(5, 80, 5)))
+    total = merged(states_of(columns, *range(5, 80, 5)))
     assert total is not None
     assert_same_state(total, expected)
 
 
-def test_turns_are_counted_in_shards_without_a_hole_too(executor):
+def test_turns_are_counted_in_shards_without_a_hole_too():
     """Rows of one turn lie in the first turn, whether a neighbour in their batch has two or not."""
     columns = columns_of(40, holes_from=20)
-    whole, cut = state_of(columns, executor), state_of(columns, executor, 20)
+    whole, cut = state_of(columns), state_of(columns, 20)
     assert_near(plain(cut)["profiles"]["turn"], plain(whole)["profiles"]["turn"], "turn")

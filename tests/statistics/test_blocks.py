@@ -58,9 +58,9 @@ def rows(draw: st.DrawFn, values: Any = ORDINARY) -> dict[str, list]:
 def with_blocks_of(tokens: int, columns: dict[str, list], *, steps: bool = True) -> PairState:
     """The state of a batch that is cut into blocks of about so many tokens."""
     pair = make_pair(**columns if steps else {**columns, "step": None})
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as executor:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pair_module, "BLOCK", tokens)
-        return PairState.of(pair, executor)
+        return PairState.of(pair)
 
 
 @given(columns=rows(), size=st.integers(1, 20), steps=st.booleans())
@@ -81,9 +81,9 @@ def test_corrections_are_the_same_in_one_block_and_in_many(columns, size):
     results = []
     for tokens in (10**6, size):
         pair = make_pair(**columns)
-        with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as executor:
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pair_module, "BLOCK", tokens)
-            reduced = CorrectionRows.of(pair.by_step(), plan, asked_by(plan), executor)
+            reduced = CorrectionRows.of(pair.by_step(), plan, asked_by(plan))
         results.append(correction_results(plan, reduced.whole))
     one, many = results
     assert_near(many, one, "corrections")

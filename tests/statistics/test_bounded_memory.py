@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
-
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
@@ -21,12 +18,6 @@ from tests.statistics.strategies import seeded_batch
 
 # Clusters in them come out of the numbers' own standard errors.
 OF_CLUSTERS = ("ratio_mean_z", "ratio_mean_seq_z", "kappa_se")
-
-
-@pytest.fixture(scope="module")
-def executor() -> Iterator[Executor]:
-    with ThreadPoolExecutor(2) as pool:
-        yield pool
 
 
 def halves(seed: int, rows: int = 300) -> list[SuiteState]:
@@ -140,7 +131,7 @@ def test_the_sample_of_ranks_is_the_same_whatever_the_cut():
 
 @pytest.mark.parametrize("rows_per_batch", [7, 60, 90, 300])
 def test_what_is_kept_of_each_step_does_not_depend_on_how_the_table_is_cut(
-    executor, monkeypatch, rows_per_batch
+    monkeypatch, rows_per_batch
 ):
     """Values give way to counts in all steps or in none: the last step is small by itself."""
     behavior, target = seeded_batch(5, 300)
@@ -149,12 +140,12 @@ def test_what_is_kept_of_each_step_does_not_depend_on_how_the_table_is_cut(
     for share, counted in ((1.0, False), (0.99, True)):
         held = int(share * len(whole.log_ratio))
         monkeypatch.setattr("rcdiag.statistics.quantiles.VALUES_HELD", held)
-        expected = PairState.of(whole, executor).by_step()
+        expected = PairState.of(whole).by_step()
         states: list[PairState] = []
         for start in range(0, 300, rows_per_batch):
             rows = slice(start, start + rows_per_batch)
             pair = make_pair(behavior[rows], target[rows], step=step[rows], first_row=start)
-            take_in(states, PairState.of(pair, executor))
+            take_in(states, PairState.of(pair))
         total = merge(states)
         for key, state in total.by_step().items():
             assert (state.magnitudes.sketch.raw is None) == counted
@@ -162,7 +153,7 @@ def test_what_is_kept_of_each_step_does_not_depend_on_how_the_table_is_cut(
 
 
 @pytest.mark.parametrize("rows_per_batch", [20, 80])
-def test_a_long_stream_keeps_a_sample_of_ranks_to_speak_of(executor, monkeypatch, rows_per_batch):
+def test_a_long_stream_keeps_a_sample_of_ranks_to_speak_of(monkeypatch, rows_per_batch):
     """However many batches there are, and however many tokens in each."""
     held = 250
     monkeypatch.setattr("rcdiag.statistics.suite.RANKS_HELD", held)
@@ -171,7 +162,7 @@ def test_a_long_stream_keeps_a_sample_of_ranks_to_speak_of(executor, monkeypatch
     for start in range(0, 1600, rows_per_batch):
         rows = slice(start, start + rows_per_batch)
         pair = make_pair(behavior[rows], target[rows], first_row=start)
-        take_in(states, PairState.of(pair, executor))
+        take_in(states, PairState.of(pair))
         total = merge(states)
         assert sum(len(state.ranks) for state in total.suites.values()) <= held
     whole = rank_sample(make_pair(behavior, target))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -101,13 +100,13 @@ def test_a_ratio_of_zero_counts_for_the_tail_the_same_whenever_it_comes(
     assert k_hat(result) == pytest.approx(k_hat(UpperTail.of(np.concatenate(parts))), nan_ok=True)
 
 
-def parts_of(pair: PolicyPair, executor: Executor) -> dict[str, Any]:
+def parts_of(pair: PolicyPair) -> dict[str, Any]:
     """Every kind of state, of one batch."""
     steps = pair.by_step()
     plan = presets_of("verl-0.9")
     return {
-        "PairState": PairState.of(pair, executor),
-        "Comparison": Comparison.of(pair.tokens, ("rollout", "old"), "rollout", executor),
+        "PairState": PairState.of(pair),
+        "Comparison": Comparison.of(pair.tokens, ("rollout", "old"), "rollout"),
         "CorrectionRows": CorrectionRows.of(steps, plan, asked_by(plan)),
         "NonFinite": NonFinite.of(pair.tokens),
         "ClusterSums": cluster_sums(pair.tokens.cluster, token_sums(pair)),
@@ -123,8 +122,7 @@ def test_a_sum_leaves_its_parts_as_they_were(most, monkeypatch):
         make_pair(behavior[part], target[part], cluster[part], first_row=part.start)
         for part in rows
     ]
-    with ThreadPoolExecutor(2) as executor:
-        first, second, third = (parts_of(pair, executor) for pair in pairs)
+    first, second, third = (parts_of(pair) for pair in pairs)
     for name in first:
         states = [item[name] for item in (first, second, third)]
         before = [pickle.dumps(state) for state in states]
@@ -144,8 +142,7 @@ def test_shards_without_a_number_add_up_without_a_warning():
         make_pair([behavior[row]], [target[row]], [7], first_row=row, token_ids=[[1, 2]])
         for row in range(4)
     ]
-    with ThreadPoolExecutor(2) as executor:
-        result = summed(PairState.of(shard, executor) for shard in shards)
+    result = summed(PairState.of(shard) for shard in shards)
     state = result.by_step()[None]
     assert len(state.table) == 4
     assert np.isnan(values_of(state)["k1_kl"])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rcdiag.table.opening import open_table
-from rcdiag.usecases.case_of_table import read_case
-from rcdiag.usecases.diagnosed import rows_to_judge
+from rcdiag.usecases.case_of_table import CaseSample, read_case
+from rcdiag.usecases.diagnosed import sample_in_pass
 from rcdiag.usecases.passes import token_batches
 from tests.builders import ids_like, write_table
 
@@ -36,13 +35,10 @@ def path(tmp_path: Path) -> Path:
 
 def test_rows_of_the_pass_are_those_that_a_second_reading_takes(path):
     table = open_table(path)
-    rows = rows_to_judge(table, PAIR)
-    with ThreadPoolExecutor(2) as executor:
-        count = sum(
-            len(batch.lengths)
-            for batch in token_batches(table, PAIR, executor, prompts=True, case=rows)
-        )
-    case, again = rows.case(), read_case(table, *PAIR)
+    sample = sample_in_pass(table, PAIR)
+    batches = token_batches(table, PAIR, prompts=True, sample=sample)
+    count = sum(len(batch.lengths) for batch in batches)
+    case, again = sample.case(table), read_case(table, *PAIR)
     assert (count, case.prompt_ids, case.source) == (300, None, again.source)
     for name in ("row", "lengths", "token_id", "mask"):
         assert np.array_equal(getattr(case, name), getattr(again, name)), name
@@ -53,7 +49,23 @@ def test_rows_of_the_pass_are_those_that_a_second_reading_takes(path):
 
 
 def test_a_pass_over_other_policies_makes_no_case(path):
-    assert rows_to_judge(open_table(path), ("rollout",)) is None
+    assert sample_in_pass(open_table(path), ("rollout",)) is None
+
+
+@pytest.mark.parametrize("tokens", [30, 300, 3_000])
+def test_samples_of_parts_merge_into_that_of_the_table(path, tokens):
+    table = open_table(path)
+    whole = read_case(table, *PAIR, tokens=tokens)
+    begun = CaseSample.of(table, *PAIR, tokens=tokens)
+    for first, end in ((0, 10), (10, 260), (260, 300)):
+        part = begun.of_part()
+        for _ in token_batches(table, PAIR, sample=part, between=(first, end)):
+            pass
+        begun.merge(part)
+    case = begun.case(table)
+    assert np.array_equal(case.row, whole.row)
+    assert np.array_equal(case.log_probs["old"], whole.log_probs["old"])
+    assert np.array_equal(case.facts.prompt, whole.facts.prompt)
 
 
 def test_of_an_endless_row_the_head_is_judged(path):

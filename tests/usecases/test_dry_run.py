@@ -105,4 +105,4 @@ def test_recorded_columns_are_a_pass_of_tokens(tmp_path, command):
         rollout_log_probs=[[-1.0, -1.0], [-1.0]],
         old_log_probs=[[-1.0, -1.0], [-1.5]],
     )
-    assert "3 response tokens in 1 batch, in this process" in command.dry_run(table)
+    assert "3 response tokens, in this process" in command.dry_run(table)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
 from msgspec import Struct
@@ -53,36 +52,18 @@ class Comparison(Struct, frozen=True):
     moments: Moments
 
     @classmethod
-    def of(
-        cls, batch: TokenBatch, policies: Sequence[str], sampler: str, executor: Executor
-    ) -> Comparison:
-        """Compare all policies on one batch, which is not empty; pairs are computed in parallel.
+    def of(cls, batch: TokenBatch, policies: Sequence[str], sampler: str) -> Comparison:
+        """Compare all policies on one batch, which is not empty.
 
         `sampler` is the policy that sampled the tokens; it need not be among the policies.
         """
-        pairs = {
-            pair: executor.submit(_states, PolicyPair(batch, *pair), policies, sampler)
-            for pair in permutations(policies, 2)
-        }
+        suites, weighted = {}, {}
+        for names in permutations(policies, 2):
+            pair = PolicyPair(batch, *names)
+            suites[names] = SuiteState.of(pair)
+            if pair.behavior != sampler and sampler in policies:
+                weighted[names] = WeightedState.of(pair, sampler, suites[names].table)
         figures = {
-            (one, two): executor.submit(PairData.of, PolicyPair(batch, one, two))
-            for index, one in enumerate(policies)
-            for two in policies[index + 1 :]
+            pair: PairData.of(PolicyPair(batch, *pair)) for pair in combinations(policies, 2)
         }
-        states = {pair: job.result() for pair, job in pairs.items()}
-        return cls(
-            {pair: suite for pair, (suite, _) in states.items()},
-            {pair: weighted for pair, (_, weighted) in states.items() if weighted is not None},
-            {pair: job.result() for pair, job in figures.items()},
-            moments_of(batch),
-        )
-
-
-def _states(
-    pair: PolicyPair, policies: Sequence[str], sampler: str
-) -> tuple[SuiteState, WeightedState | None]:
-    """Return the state of a pair, and the weighted one where another of the policies sampled."""
-    suite = SuiteState.of(pair)
-    if pair.behavior == sampler or sampler not in policies:
-        return suite, None
-    return suite, WeightedState.of(pair, sampler, suite.table)
+        return cls(suites, weighted, figures, moments_of(batch))

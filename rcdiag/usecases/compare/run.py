@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from contextlib import closing
 from math import isfinite
 from typing import Any
 
@@ -33,10 +33,11 @@ from rcdiag.statistics.weighted import WeightedSuite
 from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
+from rcdiag.usecases.case_of_table import CaseSample
 from rcdiag.usecases.compare.ladder import behind_the_best, is_nearest, ladder
 from rcdiag.usecases.compare.pairs import Comparison, Pair
 from rcdiag.usecases.compare.roles import choose, describe, ladder_order, repeat_of, role
-from rcdiag.usecases.diagnosed import diagnosis_of_table, recorded_constants
+from rcdiag.usecases.diagnosed import diagnosis_of_table, recorded_constants, sample_in_pass
 from rcdiag.usecases.one_policy import only_policy
 from rcdiag.usecases.passes import Walk, no_tokens, states
 from rcdiag.usecases.provenance import provenance
@@ -61,7 +62,7 @@ def compare(
     `policies` is their order from the sampler to the trainer; without it all are taken, in the
     order of engine and precision. `origin` is the table that the user gave, where `dump` is made
     of it; `joined` says how, if of several. `runner` says where the pass over the table is done:
-    here, unless it has other processes.
+    in this process without one.
     """
     about = dump.metadata.get("policies", {})
     where = (origin or dump).name
@@ -77,13 +78,16 @@ def compare(
     order = _without_repeats(policies, about) or ladder_order(names, about, behavior, target)
     order = order or names
     repeats = [name for name in names if name not in order]
-    comparison, non_finite, count = _read(dump, (*order, *repeats), behavior, runner)
+    sample = sample_in_pass(dump, (*order, *repeats))
+    comparison, non_finite, count = _read(
+        dump, (*order, *repeats), behavior, runner, sample, origin
+    )
     moments = comparison.moments
     lacking = unobserved(dump, (*order, *repeats))
     broken = recorded_constants(count, dump)
     broken |= set(non_finite.tokens) if count.too_few else set()
     laws, numbers = _judged_pairs(comparison, behavior, broken, about)
-    diagnosis = diagnosis_of_table(dump, origin)
+    diagnosis = diagnosis_of_table(dump, origin, sample)
     values = {pair: with_premises(metrics, diagnosis) for pair, metrics in numbers.items()}
     floor = _floor(moments, about, repeats, values)
     result = CompareResult(
@@ -179,22 +183,27 @@ class ComparingWalk(Walk[RowsState], frozen=True, kw_only=True):
     sampler: str
     every_row: bool = False  # those rows are compared too
 
-    def state_of(self, batches: Iterator[TokenBatch], executor: Executor) -> RowsState | None:
+    def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
         """Return the state of the batches of one part."""
-        return merged(self._of(batch, executor) for batch in batches)
+        return merged(self._of(batch) for batch in batches)
 
-    def _of(self, batch: TokenBatch, executor: Executor) -> RowsState:
+    def _of(self, batch: TokenBatch) -> RowsState:
         """Return the state of one batch."""
         keep = rows_of_numbers(batch)
         clean = batch if self.every_row or keep.all() else batch.take(keep, batch.empty)
         comparison = None
         if len(clean.lengths):
-            comparison = Comparison.of(clean, self.policies, self.sampler, executor)
+            comparison = Comparison.of(clean, self.policies, self.sampler)
         return RowsState(NonFinite.of(batch), RowCount.of(batch), comparison)
 
 
 def _read(
-    dump: Table, policies: Sequence[str], sampler: str, runner: Runner | None
+    dump: Table,
+    policies: Sequence[str],
+    sampler: str,
+    runner: Runner | None,
+    sample: CaseSample | None,
+    origin: Table | None,
 ) -> tuple[Comparison, NonFinite, RowCount]:
     """Read the table in one pass; rows with log-probs that are no numbers are counted.
 
@@ -202,9 +211,11 @@ def _read(
     one broken policy does not hide the others.
     """
     walk = ComparingWalk(policies=policies, sampler=sampler)
-    read = merged(states(dump, walk, runner))
+    with closing(states(dump, walk, runner, sample, origin)) as parts:
+        read = merged(parts)
     if read is not None and read.count.too_few:
-        read = merged(states(dump, replace(walk, every_row=True), runner))
+        with closing(states(dump, replace(walk, every_row=True), runner)) as parts:
+            read = merged(parts)
     if read is None or read.comparison is None:
         raise no_tokens(dump, policies)
     return read.comparison, read.non_finite, read.count

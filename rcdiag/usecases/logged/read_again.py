@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from msgspec import Struct
@@ -102,26 +100,24 @@ def read_again(
     asked = {name: asked_by(plan) for name, plan in plans.items()}
     first = next(iter(plans), None)
     rejects = first is not None and preset is not None and _rejects(plans[first], preset)
-    with ThreadPoolExecutor(os.cpu_count()) as executor:
-        for batch in token_batches(dump, (behavior, target), executor):
-            pairs = PolicyPair(batch, behavior, target).by_step()
-            wanted = {step: pair for step, pair in pairs.items() if step in steps}
-            if not wanted:
-                continue
-            for step, pair in wanted.items():
-                numbers.setdefault(step, []).append(pair.tokens.row)
-            for name, plan in plans.items():
-                rows[name].append(CorrectionRows.of(wanted, plan, asked[name]))
-            if rejects:
-                assert first is not None
-                assert preset is not None
-                left = {
-                    step: after_rejection(pair, plans[first], preset)
-                    for step, pair in wanted.items()
-                }
-                kept.append(CorrectionRows.of(left, plans[first], asked[first]))
-            if metrics:
-                states.append(_states(wanted))
+    for batch in token_batches(dump, (behavior, target)):
+        pairs = PolicyPair(batch, behavior, target).by_step()
+        wanted = {step: pair for step, pair in pairs.items() if step in steps}
+        if not wanted:
+            continue
+        for step, pair in wanted.items():
+            numbers.setdefault(step, []).append(pair.tokens.row)
+        for name, plan in plans.items():
+            rows[name].append(CorrectionRows.of(wanted, plan, asked[name]))
+        if rejects:
+            assert first is not None
+            assert preset is not None
+            left = {
+                step: after_rejection(pair, plans[first], preset) for step, pair in wanted.items()
+            }
+            kept.append(CorrectionRows.of(left, plans[first], asked[first]))
+        if metrics:
+            states.append(_states(wanted))
     return Reading(
         plans,
         {name: merge(parts) for name, parts in rows.items() if parts},

@@ -6,7 +6,7 @@ One pass over the table; thresholds are declared before it, so shards add up.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
+from contextlib import closing
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,9 +27,9 @@ from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
 from rcdiag.trainers import DEFAULT, find_trainer
-from rcdiag.usecases.case_of_table import CaseRows
-from rcdiag.usecases.diagnosed import diagnosis_of_table, rows_to_judge
-from rcdiag.usecases.passes import Walk, no_tokens, reads_here, states
+from rcdiag.usecases.case_of_table import CaseSample
+from rcdiag.usecases.diagnosed import diagnosis_of_table, sample_in_pass
+from rcdiag.usecases.passes import Walk, no_tokens, states
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.sweep.candidates import candidates_with
 from rcdiag.usecases.sweep.configuration import (
@@ -59,12 +59,13 @@ def sweep(
 
     `own` are names of further candidates, such as `seq_tis_3`, which are ranked with the others.
     `trainer` is whose configuration the reader wants: it is checked here and changes no number.
-    `runner` says where the pass over the table is done: here, unless it has other processes.
+    `runner` says where the pass over the table is done: in this process without one.
     """
     name = find_trainer(trainer).name
     plan = plan_of_table(dump, thresholds, candidates_with(own))
-    case = rows_to_judge(dump, (behavior, target)) if reads_here(runner) else None
-    state, non_finite = _read(dump, SweepWalk(policies=(behavior, target), plan=plan), runner, case)
+    sample = sample_in_pass(dump, (behavior, target))
+    walk = SweepWalk(policies=(behavior, target), plan=plan)
+    state, non_finite = _read(dump, walk, runner, sample)
     whole = state.suite
     rows = {family: sweep_rows(state, family) for family in plan.grids}
     families = {
@@ -78,7 +79,7 @@ def sweep(
         )
         for family, about in FAMILIES.items()
     }
-    diagnosis = diagnosis_of_table(dump, rows=case)
+    diagnosis = diagnosis_of_table(dump, sample=sample)
     rounding = rounding_of(dump.metadata.get("policies", {}), behavior, target)
     values = with_premises(judged(Suite(whole, rounding)), diagnosis)
     bad_tokens = sum(non_finite.tokens.values())
@@ -124,9 +125,9 @@ class SweepWalk(Walk[RowsState], frozen=True, kw_only=True):
     """The pass that tries every setting of a plan on a pair of policies."""
 
     plan: SweepPlan
-    batches_in_part: int = 32  # a state has many thresholds: few of them are made and added
+    tokens_of_part: int = 4_000_000  # a state has many thresholds: few of them are made and added
 
-    def state_of(self, batches: Iterator[TokenBatch], executor: Executor) -> RowsState | None:
+    def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
         """Return the state of the batches of one part."""
         state: SweepState | None = None
         bad: list[NonFinite] = []
@@ -135,24 +136,25 @@ class SweepWalk(Walk[RowsState], frozen=True, kw_only=True):
             if len(batch.lengths):
                 pair = PolicyPair(batch, *self.policies)
                 if state is None:
-                    state = SweepState.of(pair, self.plan, executor)
+                    state = SweepState.of(pair, self.plan)
                 else:
-                    state.take(pair, executor)
+                    state.take(pair)
         return RowsState(merge(bad), state) if bad else None
 
 
 def _read(
-    dump: Table, walk: SweepWalk, runner: Runner | None, case: CaseRows | None
+    dump: Table, walk: SweepWalk, runner: Runner | None, sample: CaseSample | None
 ) -> tuple[SweepState, NonFinite]:
-    """Read the table in one pass; the rows go into `case` too, where there is one."""
+    """Read the table in one pass."""
     state: SweepState | None = None
     bad: list[NonFinite] = []
-    for part in states(dump, walk, runner, case):
-        bad.append(part.non_finite)
-        if state is None:
-            state = part.state
-        elif part.state is not None:
-            state.add(part.state)
+    with closing(states(dump, walk, runner, sample)) as parts:
+        for part in parts:
+            bad.append(part.non_finite)
+            if state is None:
+                state = part.state
+            elif part.state is not None:
+                state.add(part.state)
     if state is None:
         raise no_tokens(dump, walk.policies)
     return state, merge(bad)

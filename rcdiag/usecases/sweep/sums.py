@@ -6,10 +6,9 @@ up: any threshold's estimate and its interval over clusters is read off these (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -22,11 +21,10 @@ from rcdiag.statistics.clusters import Keys, added_by_index, summing_matrix
 from rcdiag.statistics.merging import merge, merge_by_key, take_in
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
-from rcdiag.statistics.suite import BlockSums, SuiteState
+from rcdiag.statistics.suite import SuiteState
 from rcdiag.usecases.sweep.bins import Array, Index, Layout
 from rcdiag.usecases.sweep.plan import SweepPlan
 from rcdiag.usecases.sweep.sketched_gradients import (
-    CandidateGradients,
     candidate_gradients,
     recorded_advantage,
 )
@@ -138,18 +136,16 @@ class SweepState:
         self.tails: dict[str, UpperTail] = {}
 
     @classmethod
-    def of(cls, pair: PolicyPair, plan: SweepPlan, executor: Executor | None = None) -> SweepState:
-        """Make the state of one batch, not empty; an executor walks its blocks and families."""
-        suite = _suite_of(pair, executor)
-        state = cls(plan, suite())
-        state._add_pair(pair, executor)
+    def of(cls, pair: PolicyPair, plan: SweepPlan) -> SweepState:
+        """Make the state of one batch, which is not empty."""
+        state = cls(plan, SuiteState.of(pair))
+        state._add_pair(pair)
         return state
 
-    def take(self, pair: PolicyPair, executor: Executor | None = None) -> None:
+    def take(self, pair: PolicyPair) -> None:
         """Take in the next batch, which is not empty, without a state of its own."""
-        suite = _suite_of(pair, executor)
-        self._add_pair(pair, executor)
-        self.suite = merge([self.suite, suite()])
+        self._add_pair(pair)
+        self.suite = merge([self.suite, SuiteState.of(pair)])
 
     def add(self, other: SweepState) -> None:
         """Take in the state of the next rows, in place: with many thresholds a copy is large."""
@@ -207,33 +203,31 @@ class SweepState:
             return groups[family].kept(settings)
         return np.repeat(groups[""].kept(1), settings)
 
-    def _add_pair(self, pair: PolicyPair, executor: Executor | None) -> None:
+    def _add_pair(self, pair: PolicyPair) -> None:
         """Take in all of a batch but its suite."""
         plan, step = self.plan, pair.tokens.step
         corrections = {name: setting.correction for name, setting in plan.candidates.items()}
-
-        def gradients(block: PolicyPair, of_block: Index) -> CandidateGradients:
-            with np.errstate(all="ignore"):  # which every thread has of its own
-                return candidate_gradients(
-                    block, corrections, plan.baseline, plan.buckets, of_block
-                )
 
         with np.errstate(all="ignore"):
             rows = self._rows_of(plan.cluster_numbers(pair.tokens.cluster))
             blocks = pair.blocks
             cut = np.split(rows, np.cumsum([len(block.lengths) for block in blocks])[:-1])
-            for block in _side_by_side(executor)(gradients, blocks, cut):
-                for (name, quantity), values in block.sums.items():
-                    self._table(name, quantity, 1, values.shape[1])[block.clusters, 0] += values
-                self.tails = merge_by_key([self.tails, block.tails])
+            for block, of_block in zip(blocks, cut, strict=True):
+                gradients = candidate_gradients(
+                    block, corrections, plan.baseline, plan.buckets, of_block
+                )
+                for (name, quantity), values in gradients.sums.items():
+                    table = self._table(name, quantity, 1, values.shape[1])
+                    table[gradients.clusters, 0] += values
+                self.tails = merge_by_key([self.tails, gradients.tails])
             self.steps |= frozenset([None] if step is None else np.unique(step).tolist())
             most = max(layout.columns.count for layout in plan.layouts.values())
             start = 0
             for chunk in chunks(pair, recorded_advantage(pair), max(1, CELLS // most)):
-                self._add_chunk(chunk, rows[start : start + len(chunk.rows)], executor)
+                self._add_chunk(chunk, rows[start : start + len(chunk.rows)])
                 start += len(chunk.rows)
 
-    def _add_chunk(self, chunk: Chunk, clusters: Index, executor: Executor | None) -> None:
+    def _add_chunk(self, chunk: Chunk, clusters: Index) -> None:
         """Take in some sequences of a batch; `clusters` [sequences] are the rows of theirs."""
         plan = self.plan
         self._raise_shift(float(log_ratio(chunk.rows, "sequence").max()))
@@ -253,26 +247,22 @@ class SweepState:
         keys, group = np.unique(chunk.rows.cluster, return_inverse=True)
         groups = {"": Groups.of(keys, np.bincount(group)[:, None])}
 
-        def add(family: str) -> None:
-            layout, bin_of = plan.layouts[family], chunk.bins(plan.layouts[family])
-            with np.errstate(all="ignore"):
-                quantities = _quantities(chunk, layout, mass, signals)
-                binned = {by: of.with_bins(bin_of, layout.bins) for by, of in rows.items()}
-                kept, alive = quantities["kept"], quantities["alive"]
-                for quantity, values in quantities.items():
-                    width = (kept if quantity in OF_SEQUENCES else values).shape[1]
-                    table = self._table(family, quantity, layout.bins, width)
-                    binned[_rows_by(quantity)].add(table, values)
-                if layout.settings.rejects_tokens:
-                    share = kept / chunk.lengths
-                    self._add_shares(family, share.min(axis=0), share.max(axis=0))
-                if plan.grouped and layout.rejects:
-                    counts = np.zeros((len(keys), layout.bins, kept.shape[1]))
-                    Rows(group * layout.bins + bin_of, len(keys) * layout.bins).add(counts, alive)
-                    groups[family] = Groups.of(keys, layout.read("alive", counts))
-
-        # A family adds to sums of its own: their order is the same in any number of threads.
-        list(_side_by_side(executor)(add, plan.grids))
+        for family, layout in plan.layouts.items():
+            bin_of = chunk.bins(layout)
+            quantities = _quantities(chunk, layout, mass, signals)
+            binned = {by: of.with_bins(bin_of, layout.bins) for by, of in rows.items()}
+            kept, alive = quantities["kept"], quantities["alive"]
+            for quantity, values in quantities.items():
+                width = (kept if quantity in OF_SEQUENCES else values).shape[1]
+                table = self._table(family, quantity, layout.bins, width)
+                binned[_rows_by(quantity)].add(table, values)
+            if layout.settings.rejects_tokens:
+                share = kept / chunk.lengths
+                self._add_shares(family, share.min(axis=0), share.max(axis=0))
+            if plan.grouped and layout.rejects:
+                counts = np.zeros((len(keys), layout.bins, kept.shape[1]))
+                Rows(group * layout.bins + bin_of, len(keys) * layout.bins).add(counts, alive)
+                groups[family] = Groups.of(keys, layout.read("alive", counts))
         if plan.grouped:
             take_in(self.kept_groups, groups)
 
@@ -400,14 +390,3 @@ def _quantities(
         quantities[name] = np.where(known, values, 0.0)
         quantities[f"{name}_count"] = known.astype(np.float64)
     return quantities
-
-
-def _side_by_side(executor: Executor | None) -> Callable[..., Iterator[Any]]:
-    """Return how a function is put to many things: by the executor, or one after the other."""
-    return map if executor is None else executor.map
-
-
-def _suite_of(pair: PolicyPair, executor: Executor | None) -> Callable[[], SuiteState]:
-    """Begin to make the suite of a batch; what is returned waits for it."""
-    blocks = _side_by_side(executor)(BlockSums.of, pair.blocks)
-    return lambda: SuiteState.joined(list(blocks))

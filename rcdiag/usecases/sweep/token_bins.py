@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -40,14 +39,12 @@ class Chunk(Struct):
     lowest: Array  # [sequences] smallest log-ratio, NaN aside
     advantage: Array  # [sequences] NaN = unknown
     made: dict[Any, Any] = field(default_factory=dict)
-    locks: dict[Any, Lock] = field(default_factory=dict)
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what is made under a key, which families in several threads share."""
-        with self.locks.setdefault(key, Lock()):
-            if key not in self.made:
-                self.made[key] = make()
-            return self.made[key]
+        """Return what is made under a key, which several families share."""
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
 
     @property
     def lengths(self) -> Array:

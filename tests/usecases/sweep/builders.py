@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -38,11 +37,10 @@ def added_up(states: Iterable[SweepState]) -> SweepState:
 def state_of(
     grids: Mapping[str, Sequence[Bounds]],
     pairs: Sequence[PolicyPair],
-    executor: Executor | None = None,
 ) -> SweepState:
     """The sum of the states of some batches."""
     plan = SweepPlan(grids, grouped=True)
-    return added_up(SweepState.of(pair, plan, executor) for pair in pairs)
+    return added_up(SweepState.of(pair, plan) for pair in pairs)
 
 
 def rows_of_family(family: str, settings: list[Bounds], batch: Padded) -> list[SweepRow]:

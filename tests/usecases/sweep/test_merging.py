@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -35,20 +33,6 @@ def same(one: SweepState, other: SweepState) -> None:
 
 def shards(batch: Padded, cuts: int) -> list[PolicyPair]:
     return [pair_from(batch.rows(part)) for part in np.array_split(np.arange(len(batch)), cuts)]
-
-
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_any_number_of_threads_gives_the_same_to_the_last_bit(threads):
-    pairs = shards(seeded(3, rows=24), 2)
-    alone = state_of(GRIDS, pairs)
-    with ThreadPoolExecutor(threads) as executor:
-        together = state_of(GRIDS, pairs, executor)
-    assert together.tables.keys() == alone.tables.keys()
-    for name, table in alone.tables.items():
-        assert np.array_equal(together.tables[name], table, equal_nan=True), name
-    for family in GRIDS:
-        kept = together.groups_with_two(family)
-        assert np.array_equal(kept, alone.groups_with_two(family)), family
 
 
 @given(seed=st.integers(0, 99), cuts=st.integers(2, 6))

@@ -1,0 +1,290 @@
+"""Worker processes that share a pass: equal numbers, errors as of one process, no orphans."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import rcdiag
+from rcdiag.errors import RcdiagError
+from rcdiag.results import Document
+from rcdiag.runners import devices, runner_on
+from rcdiag.runners.processes import map_in_processes
+from rcdiag.statistics.metrics import METRICS
+from rcdiag.usecases import passes
+from rcdiag.usecases.compare.run import compare
+from rcdiag.usecases.plans import plan_of
+from rcdiag.usecases.score import score
+from rcdiag.usecases.sweep.run import sweep
+from tests.runners.conftest import LIMIT, wait_for
+from tests.statistics.comparisons import assert_near
+
+ROOT = Path(__file__).parents[2]
+STALE = ROOT / "sample_data" / "stale.parquet"
+# What makes a short table one that workers share, in many parts.
+SMALL = {
+    "rcdiag.runners.local.WORTH_WORKERS": 0,
+    "rcdiag.usecases.passes.TOKENS_OF_PART": 700,
+}
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    for name, value in SMALL.items():
+        monkeypatch.setattr(name, value)
+    for walk in ("score.PairWalk", "sweep.run.SweepWalk", "compare.run.ComparingWalk"):
+        monkeypatch.setattr(f"rcdiag.usecases.{walk}.tokens_of_part", 700, raising=False)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> rcdiag.Table:
+    """Two files with row groups of odd sizes, and a column of another storage in each group."""
+    folder = tmp_path_factory.mktemp("dump")
+    rows = pq.read_table(STALE)
+    rows = rows.set_column(
+        rows.schema.get_field_index("group_id"),
+        "group_id",
+        pa.array([str(one) for one in rows["group_id"].to_pylist()]).dictionary_encode(),
+    )
+    pq.write_table(rows.slice(0, 100), folder / "0.parquet", row_group_size=33)
+    pq.write_table(rows.slice(100, 77), folder / "1.parquet", row_group_size=8)
+    return rcdiag.open_table(folder)
+
+
+def document(result: Document) -> dict[str, Any]:
+    content = json.loads(result.to_json())
+    del content["provenance"]
+    return content
+
+
+def in_order(value: Any) -> Any:
+    """Return a document whose objects have their keys in the same order."""
+    if isinstance(value, dict):
+        return {key: in_order(value[key]) for key in sorted(value)}
+    return [in_order(one) for one in value] if isinstance(value, list) else value
+
+
+def scored(table: rcdiag.Table, runner: Any = None) -> Document:
+    return score(table, plan=plan_of(trainer="all"), runner=runner)
+
+
+def swept(table: rcdiag.Table, runner: Any = None) -> Document:
+    return sweep(table, thresholds=3, runner=runner)
+
+
+def compared(table: rcdiag.Table, runner: Any = None) -> Document:
+    return compare(table, runner=runner)
+
+
+@pytest.mark.parametrize(
+    ("command", "workers"), [(scored, 1), (scored, 2), (scored, 3), (compared, 2), (swept, 2)]
+)
+def test_any_number_of_workers_gives_the_same_numbers(table, small_parts, command, workers):
+    alone = document(command(table))
+    shared = document(command(table, runner_on("local", None, workers)))
+    assert_near(in_order(shared), in_order(alone), "result")
+
+
+def test_a_small_table_stays_in_this_process(table):
+    runner = runner_on("local", None, 4)
+    assert runner.workers(table.response_tokens) == 0
+    assert runner.place(table.response_tokens) == "in this process"
+    assert runner.workers(1_000_000_000) == 4
+    assert runner.place(1_000_000_000) == "by 4 worker processes"
+    assert runner_on("local", None, 1).workers(1_000_000_000) == 0
+
+
+def test_what_a_script_adds_keeps_the_pass_in_its_process():
+    runner = runner_on("local", None, 4)
+    own = METRICS["k3_kl"].__class__(**{**fields(METRICS["k3_kl"]), "name": "own_k3"})
+    with METRICS.with_added(own):
+        assert runner.workers(1_000_000_000) == 0
+    assert runner.workers(1_000_000_000) == 4
+
+
+def fields(struct: Any) -> dict[str, Any]:
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5])
+def test_other_numbers_of_workers_are_refused(workers):
+    with pytest.raises(RcdiagError, match="workers"):
+        runner_on("local", None, workers)
+
+
+def test_all_cores_are_used_within_the_quota_of_a_container(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3, 4, 5, 6, 7})
+    monkeypatch.setattr(devices, "CPU_QUOTA", tmp_path / "cpu.max")
+    assert devices.cores_to_use() == 8
+    for quota, cores in (("max 100000", 8), ("250000 100000", 3), ("5000 100000", 1)):
+        (tmp_path / "cpu.max").write_text(f"{quota}\n")
+        assert devices.cores_to_use() == cores
+
+
+@pytest.mark.parametrize("workers", [0, 2, 5])
+@pytest.mark.parametrize("tokens", [1, 700, 10**9])
+def test_parts_are_all_rows_in_order_and_end_where_row_groups_do(table, workers, tokens):
+    parts = passes.parts_of(table, tokens, workers)
+    assert (parts[0][0], parts[-1][1]) == (0, table.num_rows)
+    assert [end for _, end in parts[:-1]] == [first for first, _ in parts[1:]]
+    ends = {group.end for group in table.row_groups()}
+    if workers == 0:
+        assert {end for _, end in parts} <= ends
+    if tokens == 1 and workers < 3:  # row groups are many more than workers
+        assert len(parts) >= 8
+
+
+def test_one_large_row_group_is_cut_for_the_workers(tmp_path):
+    pq.write_table(pq.read_table(STALE), tmp_path / "one.parquet")
+    table = rcdiag.open_table(tmp_path / "one.parquet")
+    assert len(passes.parts_of(table, 1000, 0)) == 1
+    assert len(passes.parts_of(table, 1000, 2)) == 2
+    assert len(passes.parts_of(table, 1000, 3)) == 3
+
+
+@pytest.mark.parametrize("first", [0, 1, 5])
+def test_a_part_is_read_alone(table, first):
+    part = (first, first + 90)
+    alone = pa.concat_tables([one.table for one in table.batches(None, part)])
+    whole = pa.concat_tables([one.table for one in table.batches()])
+    assert alone.to_pylist() == whole.slice(first, 90).to_pylist()
+
+
+def test_another_file_under_the_same_path_is_refused(tmp_path):
+    rows = pq.read_table(STALE)
+    path = tmp_path / "table.parquet"
+    pq.write_table(rows, path)
+    table = rcdiag.open_table(path)
+    walk = passes.Walk(policies=("rollout", "old"))
+    marks = {path: passes._mark(path)}
+    pq.write_table(rows.slice(0, 100), path)
+    with pytest.raises(RcdiagError, match="is another file") as refused:
+        passes._walk_part(table, marks, walk, None, (0, 10))
+    assert "every node reads the table" in refused.value.hint
+    path.unlink()
+    with pytest.raises(RcdiagError, match="is not there"):
+        passes._walk_part(table, marks, walk, None, (0, 10))
+
+
+def test_rows_that_cannot_be_read_are_named_alike(tmp_path, small_parts):
+    rows = pq.read_table(STALE).slice(0, 40)
+    lists = rows["old_log_probs"].to_pylist()
+    lists[31] = lists[31][:-1]
+    place = rows.schema.get_field_index("old_log_probs")
+    field = rows.schema.field(place)
+    rows = rows.set_column(place, field, pa.array(lists, field.type))
+    pq.write_table(rows, tmp_path / "short.parquet", row_group_size=10)
+    table = rcdiag.open_table(tmp_path / "short.parquet")
+    said = []
+    for runner in (None, runner_on("local", None, 2)):
+        with pytest.raises(rcdiag.RcdiagError, match=r"row 31.*old_log_probs") as refused:
+            score(table, runner=runner)
+        said.append((str(refused.value), refused.value.hint))
+    assert said[0] == said[1]
+
+
+def kill_at(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def threads_of_blas(number: int) -> str | None:
+    return os.environ.get("OPENBLAS_NUM_THREADS")
+
+
+def wait_long(number: int) -> int:
+    time.sleep(60.0 * number)
+    return os.getpid()
+
+
+def test_a_worker_that_the_system_kills_is_an_error_with_a_way_out():
+    with pytest.raises(RcdiagError, match="worker process was killed") as refused:
+        list(map_in_processes(kill_at, range(8), 2))
+    assert "workers=1" in refused.value.hint or "--workers 1" in refused.value.hint
+
+
+def test_workers_multiply_matrices_on_one_core():
+    assert list(map_in_processes(threads_of_blas, range(2), 2)) == ["1", "1"]
+
+
+def test_workers_end_with_the_iterator():
+    made = map_in_processes(wait_long, [0, 1, 1, 1, 1], 2)
+    worker = next(made)
+    made.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
+def command_of_many_parts(path: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start a command that takes some while, whose processes are a group of their own."""
+    rows = pq.read_table(STALE)
+    pq.write_table(pa.concat_tables([rows] * 20), path, row_group_size=300)
+    patch = "; ".join(
+        f"import {name.rpartition('.')[0]} as module; module.{name.rpartition('.')[2]} = {value}"
+        for name, value in SMALL.items()
+    )
+    command = f"{patch}; import cli.main; cli.main.main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", command, "sweep", str(path), "--workers", "2", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=ROOT,
+    )
+
+
+def group_of(run: subprocess.Popen[str]) -> list[int]:
+    """The workers of a command that have started; other processes of loky are not counted."""
+    listed = subprocess.run(
+        ["pgrep", "-g", str(run.pid), "-f", "loky.backend.popen_loky"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [int(line) for line in listed.stdout.split()]
+
+
+@pytest.mark.parametrize(("interrupt", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_command_that_is_interrupted_or_killed_leaves_no_worker(tmp_path, interrupt, code):
+    run = command_of_many_parts(tmp_path / "table.parquet")
+    wait_for(run, lambda: len(group_of(run)) == 2)
+    if interrupt == signal.SIGINT:
+        os.killpg(run.pid, interrupt)  # as a terminal does
+    else:
+        os.kill(run.pid, interrupt)
+    _, err = run.communicate(timeout=LIMIT)
+    assert run.returncode == code
+    if code == 130:
+        assert err.strip().endswith("interrupted")
+        assert "Traceback" not in err
+    end = time.monotonic() + 30
+    while group_of(run):
+        assert time.monotonic() < end, "workers are left"
+        time.sleep(0.05)
+
+
+def test_a_script_without_a_guard_is_not_run_by_the_workers(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import rcdiag, rcdiag.runners.local as local, rcdiag.usecases.passes as passes\n"
+        "print('started')\n"
+        "local.WORTH_WORKERS, passes.TOKENS_OF_PART = 0, 700\n"
+        f"print(rcdiag.score({str(STALE)!r}, workers=2).num_sequences)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    rows = pq.read_table(STALE, columns=["response_ids"])
+    assert run.stdout.split() == ["started", str(rows.num_rows)]
