@@ -106,7 +106,7 @@ def parse_settings(texts: list[str] | None) -> dict[str, dict[str, Any]]:
     settings: dict[str, dict[str, Any]] = {}
     if not texts:
         return settings
-    from rcdiag.trainers.yaml_text import read_yaml
+    from rcdiag.trainers.config_text import read_yaml
 
     for text in texts:
         place, equals, value = text.partition("=")

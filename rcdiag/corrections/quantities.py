@@ -53,6 +53,12 @@ class Quantity(Struct, frozen=True):
     def __lt__(self, bound: float) -> Quantity:
         return _below(self, bound)
 
+    def __and__(self, other: Quantity) -> Quantity:
+        return _both(self, other)
+
+    def __invert__(self) -> Quantity:
+        return _not(self)
+
     def within(self, lower: float, upper: float) -> Quantity:
         """Return 1 where it lies within bounds, both included."""
         return _within(self, lower, upper)
@@ -106,9 +112,13 @@ def _where(tokens: Tokens, values: Array, flags: NDArray[np.bool_], elsewhere: f
 
 
 @quantity
-def both(tokens: Tokens, one: NDArray[np.bool_], other: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return 1 where two flags hold."""
+def _both(tokens: Tokens, one: NDArray[np.bool_], other: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return one & other
+
+
+@quantity
+def _not(tokens: Tokens, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    return ~flags
 
 
 @quantity

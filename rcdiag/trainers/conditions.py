@@ -1,16 +1,21 @@
-"""Conditions of a trainer's tables, such as `when = { use_tis = true, tis_clip = { above = 1 } }`.
+"""Conditions of a trainer's tables: on settings and facts, and on a whole configuration file.
 
-All of them have to hold. A condition is a value that the name must have, a list of such values, or
-a table of tests: see TESTS.
+`when = { use_tis = true, tis_clip = { above = 1 } }` holds where all of its conditions hold. A
+condition is a value that the name must have, a list of such values, or a table of tests: see TESTS.
+A `ClaimRule` tells which generation of which trainer a configuration file is for.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
 
 from rcdiag.errors import RcdiagError, did_you_mean
+from rcdiag.trainers.settings_document import Document
 
 Conditions = Mapping[str, Any]
 
@@ -58,3 +63,72 @@ def holds(when: Conditions, value_of: Callable[[str], Any]) -> bool:
             if not TESTS[test](value_of(name), argument):
                 return False
     return True
+
+
+class Claim(Struct, frozen=True):
+    """How surely a file is for a generation of a trainer."""
+
+    certainty: float  # from 0 to 1, which is for names that no other trainer has
+    doubt: str = ""  # which other generation could have written the file
+
+
+class ClaimRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A generation claims a file on which all conditions of a rule hold.
+
+    Of several rules the first that holds decides; with certainty 0 it says that the file is another
+    one's. Names are dotted and found at any depth.
+    """
+
+    certainty: float
+    doubt: str = ""
+    sets: tuple[str, ...] = ()  # the file has one of these settings; "*" is any of the trainer's
+    sets_all: tuple[str, ...] = ()
+    sets_none: tuple[str, ...] = ()
+    has: tuple[str, ...] = ()  # the file has one of these keys
+    has_all: tuple[str, ...] = ()
+    has_none: tuple[str, ...] = ()
+    on: tuple[str, ...] = ()  # one of these keys has a value that is not false, null, 0 or empty
+    top: tuple[str, ...] = ()  # all of these keys are at the top of the file
+    values: Mapping[str, tuple[Any, ...]] = {}  # each of these settings has one of some values
+    has_values: Mapping[str, tuple[Any, ...]] = {}  # each of these keys has
+    matches: Mapping[str, str] = {}  # a setting is a text with this regular expression in it
+    format: Literal["", "yaml", "toml", "flags"] = ""
+    mentions: str = ""  # a shell script has this word,
+    more_than: str = ""  # and has it more often than this one
+
+    def holds(self, settings: Mapping[str, Any], document: Document, known: Iterable[str]) -> bool:
+        """Tell whether the rule holds; `settings` are those that the file has."""
+        sets = set(self.sets) if "*" not in self.sets else set(known)
+        mentioned = document.mentions(self.mentions) if self.mentions else 0
+        return (
+            not (sets and not sets & settings.keys())
+            and set(self.sets_all) <= settings.keys()
+            and not set(self.sets_none) & settings.keys()
+            and not (self.has and not document.has(*self.has))
+            and all(document.has(name) for name in self.has_all)
+            and not document.has(*self.has_none)
+            and not (self.on and not any(document.find(name) for name in self.on))
+            and all(name in document.tree for name in self.top)
+            and all(settings.get(name) in values for name, values in self.values.items())
+            and all(document.find(name) in values for name, values in self.has_values.items())
+            and all(
+                isinstance(settings.get(name), str) and re.search(pattern, settings[name])
+                for name, pattern in self.matches.items()
+            )
+            and self.format in ("", document.format)
+            and not (self.mentions and not mentioned)
+            and not (self.more_than and mentioned <= document.mentions(self.more_than))
+        )
+
+
+def claim_by_rules(
+    rules: Iterable[ClaimRule],
+    known: Iterable[str],
+    settings: Mapping[str, Any],
+    document: Document,
+) -> Claim | None:
+    """Return the claim of the first rule that holds; None where the file is not for the trainer."""
+    for rule in rules:
+        if rule.holds(settings, document, known):
+            return Claim(rule.certainty, rule.doubt) if rule.certainty else None
+    return None

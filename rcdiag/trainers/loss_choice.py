@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses import LOSSES
+from rcdiag.trainers.config_text import VARIABLE
 from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.settings_table import Chosen, LossColumns, Names
-from rcdiag.trainers.shell_variables import VARIABLE
 
 
 class LossChoice(Struct, frozen=True, kw_only=True):

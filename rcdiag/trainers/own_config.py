@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from rcdiag.errors import RcdiagError, nearest, setting
 from rcdiag.results import Finding
 from rcdiag.trainers import TRAINERS, families, find_trainer
+from rcdiag.trainers.config_text import VARIABLE
 from rcdiag.trainers.settings_document import MISSING, Document
-from rcdiag.trainers.shell_variables import VARIABLE
 from rcdiag.trainers.trainer import Claim, Config, Trainer
 
 

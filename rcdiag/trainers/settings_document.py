@@ -19,8 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
-from rcdiag.trainers.shell_variables import with_values
-from rcdiag.trainers.yaml_text import DEEPEST, LONGEST, read_yaml
+from rcdiag.trainers.config_text import DEEPEST, LONGEST, read_yaml, with_values
 
 Format = Literal["yaml", "toml", "flags"]
 MOST_BASES = 20  # base files of base files

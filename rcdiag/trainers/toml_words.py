@@ -52,8 +52,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
-from rcdiag.trainers.claims import ClaimRule
-from rcdiag.trainers.conditions import Conditions
+from rcdiag.trainers.conditions import ClaimRule, Conditions
 
 Texts = Mapping[str, str]
 T = TypeVar("T")

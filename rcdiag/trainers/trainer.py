@@ -17,8 +17,7 @@ from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.results import Finding
-from rcdiag.trainers.claims import Claim, claim_by_rules
-from rcdiag.trainers.conditions import holds
+from rcdiag.trainers.conditions import Claim, claim_by_rules, holds
 from rcdiag.trainers.loss_choice import LossChoice, loss_by_columns
 from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.settings_table import (

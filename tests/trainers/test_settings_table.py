@@ -9,8 +9,7 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers import TRAINERS
-from rcdiag.trainers.claims import ClaimRule, claim_by_rules
-from rcdiag.trainers.conditions import TESTS, holds
+from rcdiag.trainers.conditions import TESTS, ClaimRule, claim_by_rules, holds
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.settings_table import Refused, Setting, Settings, read_tables

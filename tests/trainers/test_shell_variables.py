@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rcdiag.errors import RcdiagError
+from rcdiag.trainers.config_text import with_values
 from rcdiag.trainers.own_config import read_trainer_config
 from rcdiag.trainers.settings_document import Document
-from rcdiag.trainers.shell_variables import with_values
 
 SKYRL = r"""set -x
 # Main parameters: don't change these

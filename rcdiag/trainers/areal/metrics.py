@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rcdiag.corrections.apply import applied_weights, bounded_weight, raw_weights
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
-from rcdiag.corrections.quantities import Quantity, both, quantity, stays
+from rcdiag.corrections.quantities import Quantity, quantity, stays
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]
@@ -57,7 +57,7 @@ class Numbers(Struct, frozen=True):
     def is_counted(self) -> Quantity:
         """Return 1 at tokens that are kept and whose own weight is above 0."""
         kept, weight = stays(self.correction.rejections), _token_weight(self.correction)
-        return kept if weight is None else both(kept, weight > 0)
+        return kept if weight is None else kept & (weight > 0)
 
     @property
     def row_weights(self) -> NDArray[np.float64]:
@@ -103,7 +103,7 @@ class Numbers(Struct, frozen=True):
             return (self.valid - self.kept) / max(self.valid, 1.0)
         weight = _token_weight(self.correction)
         if weight is not None:
-            count = rows.sum(both(moved(weight), stays(self.first))).sum()
+            count = rows.sum(moved(weight) & stays(self.first)).sum()
         else:
             changed = self.row_weights != rows.max(raw_weights(rows, weighting))
             count = rows.sum(stays(self.first))[changed].sum()

@@ -11,6 +11,7 @@ from rcdiag.trainers.axolotl.losses import UPDATE
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.settings_table import read_tables
 from rcdiag.trainers.trainer import Config, generation
+from rcdiag.trainers.trl.correction import with_vllm
 from rcdiag.trainers.trl.metrics import metrics_of_responses
 
 __all__ = ["GENERATIONS"]
@@ -24,17 +25,7 @@ def complete(settings: Config, document: Document) -> tuple[Config, list[Finding
         for name, value in settings.items()
         if value is not None or defaults.get(name, ...) is None
     }
-    if "use_vllm" in given or not any(name.startswith("vllm_") for name in given):
-        return given, []
-    finding = Finding(
-        slug="use-vllm-implied",
-        severity="note",
-        message="the file sets a correction of vLLM's log-probs and not trl.use_vllm: it is read "
-        "as use_vllm: true, without which nothing is corrected",
-        fix="set trl.use_vllm: true",
-        evidence={"settings": sorted(given)},
-    )
-    return {**given, "use_vllm": True}, [finding]
+    return with_vllm(given, sorted(given), "trl.use_vllm", "nothing is corrected")
 
 
 def runs_trl(tree: Mapping[str, Any], settings: Config) -> list[Finding]:

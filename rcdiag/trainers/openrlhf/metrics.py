@@ -36,7 +36,7 @@ def metrics_of_gates(batch: Batch, correction: Correction) -> Metrics:
     if gate is None:
         return logged
     rows = batch.rows
-    outside = rows.lengths - rows.sum(stays((gate,)))
+    outside = rows.sum(~stays((gate,)))
     if gate.of_tokens:
         return logged | {"is_filter_ratio": float(outside.sum() / rows.tokens)}
     sequences = batch.padded((outside > 0).astype(np.float64), fill=1.0)

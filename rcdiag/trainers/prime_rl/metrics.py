@@ -10,20 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.arithmetic import Tokens
-from rcdiag.corrections.correction import Correction, Rejection
-from rcdiag.corrections.quantities import quantity, stays, tokens_kept, unclamped_k3
+from rcdiag.corrections.correction import Correction
+from rcdiag.corrections.quantities import quantity, stays, unclamped_k3
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]
 
 
 @quantity
-def is_masked(
-    tokens: Tokens, rejections: tuple[Rejection, ...], sign: int = 0
-) -> NDArray[np.bool_]:
-    """Return 1 at tokens that leave the policy term, of one sign of the advantage if given."""
-    dropped = ~tokens_kept(tokens, rejections)
-    return dropped & (np.sign(tokens.advantage) == sign) if sign else dropped
+def advantage_has(tokens: Tokens, sign: int) -> NDArray[np.bool_]:
+    """Return 1 where the advantage has a sign: 1 or -1."""
+    return np.sign(tokens.advantage) == sign
 
 
 def _signs(correction: Correction) -> tuple[int, ...]:
@@ -33,17 +30,17 @@ def _signs(correction: Correction) -> tuple[int, ...]:
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
     """Return all logged numbers: a row without a token has 0 in means over sequences."""
-    rows, rejections = batch.rows, correction.rejections
-    dropped = rows.sum(is_masked(rejections))
-    kl_dropped = rows.sum(unclamped_k3.where(is_masked(rejections)))
-    kl_kept = rows.sum(unclamped_k3.where(stays(rejections)))
+    rows, is_kept = batch.rows, stays(correction.rejections)
+    dropped = rows.sum(~is_kept)
+    kl_dropped = rows.sum(unclamped_k3.where(~is_kept))
+    kl_kept = rows.sum(unclamped_k3.where(is_kept))
     of_rows = {
         "masked_mismatch_kl": _mean(kl_dropped, dropped),
         "unmasked_mismatch_kl": _mean(kl_kept, rows.lengths - dropped),
         "is_masked": dropped / rows.lengths,
     }
     for sign in _signs(correction):
-        of_sign = rows.sum(is_masked(rejections, sign))
+        of_sign = rows.sum(~is_kept & advantage_has(sign))
         side, name = ("high", "positive") if sign > 0 else ("low", "negative")
         of_rows[f"is_masked_{side}"] = of_sign / rows.lengths
         of_rows[f"masked_advantage_{name}"] = _mean(of_sign, dropped)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rcdiag.results import Finding
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Config, generation
-from rcdiag.trainers.trl.correction import ignored, read
+from rcdiag.trainers.trl.correction import ignored, read, with_vllm
 from rcdiag.trainers.trl.losses import UPDATE
 from rcdiag.trainers.trl.metrics import metrics
 
@@ -14,20 +14,8 @@ __all__ = ["GENERATIONS"]
 
 def complete(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
     """Take settings of vLLM's correction to mean that vLLM samples; note a file of Axolotl's."""
-    findings = []
     of_vllm = [name for name in settings if name.startswith("vllm_")]
-    if of_vllm and "use_vllm" not in settings:
-        settings = {**settings, "use_vllm": True}
-        findings.append(
-            Finding(
-                slug="use-vllm-implied",
-                severity="note",
-                message="the file sets a correction of vLLM's log-probs and not use_vllm: it is "
-                "read as use_vllm: true, without which TRL corrects nothing",
-                fix="set use_vllm: true",
-                evidence={"settings": of_vllm},
-            )
-        )
+    settings, findings = with_vllm(settings, of_vllm, "use_vllm", "TRL corrects nothing")
     block = isinstance(document.find("trl"), dict) or document.find("rl") == "grpo"
     if document.has("base_model") and block:
         findings.append(

@@ -10,6 +10,7 @@ import numpy as np
 
 from rcdiag.corrections.arithmetic import Guard
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.results import Finding
 from rcdiag.trainers.settings_table import Config, Refused, Settings
 
 # Log-ratios are not clamped; where the sampler has no log-prob (NaN) the ratio is 1.
@@ -71,3 +72,24 @@ def ignored(config: Config) -> list[str]:
     if cap is None or upper in (3.0, cap):
         return []
     return ["vllm_importance_sampling_clip_max has no effect: the old cap overwrites it"]
+
+
+def with_vllm(
+    settings: Config, shown: list[str], key: str, otherwise: str
+) -> tuple[Config, list[Finding]]:
+    """Take settings of vLLM's correction to mean that vLLM samples, and say so.
+
+    `key` is where the file would say it, `shown` the settings that the finding names, `otherwise`
+    what the trainer does without vLLM.
+    """
+    if "use_vllm" in settings or not any(name.startswith("vllm_") for name in settings):
+        return settings, []
+    finding = Finding(
+        slug="use-vllm-implied",
+        severity="note",
+        message=f"the file sets a correction of vLLM's log-probs and not {key}: it is read as "
+        f"use_vllm: true, without which {otherwise}",
+        fix=f"set {key}: true",
+        evidence={"settings": shown},
+    )
+    return {**settings, "use_vllm": True}, [finding]

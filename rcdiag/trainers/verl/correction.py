@@ -113,17 +113,23 @@ def _weighting(level: Any, threshold: float | str, *, icepop: bool) -> Weighting
             f"rollout_is_threshold: {threshold!r} is text; this generation knows no IcePop",
             "a number, or verl-0.8.0 and later",
         )
-    lower_text, bar, upper_text = threshold.partition("_")
-    try:
-        upper = float(upper_text if bar else lower_text)
-        lower = float(lower_text) if bar else None
-    except ValueError as error:
-        raise Refused(
-            f"rollout_is_threshold: {threshold!r} is not `upper` or `lower_upper`", '"0.5_5.0"'
-        ) from error
+    lower, upper = _lower_and_upper(
+        threshold,
+        f"rollout_is_threshold: {threshold!r} is not `upper` or `lower_upper`",
+        '"0.5_5.0"',
+    )
     if upper <= 0 or (lower is not None and not 0 < lower <= upper):
         raise Refused(f"rollout_is_threshold: {threshold!r} wants 0 < lower <= upper", '"0.5_5.0"')
     return Weighting(level, upper, lower, "truncate" if lower is None else "zero")
+
+
+def _lower_and_upper(text: str, wrong: str, hint: str) -> tuple[float | None, float]:
+    """Read `upper` or `lower_upper`, such as "0.5_5.0"; on another text verl stops."""
+    lower, bar, upper = text.partition("_")
+    try:
+        return (float(lower), float(upper)) if bar else (None, float(lower))
+    except ValueError as error:
+        raise Refused(wrong, hint) from error
 
 
 def _rejections(settings: Settings, *, ordered: bool) -> tuple[Rejection, ...]:
@@ -163,18 +169,13 @@ def _rejection(option: str, text: str, *, ordered: bool) -> Rejection:
     0.7.1 on they are bounds of 1 / ratio, whatever verl's documents say.
     """
     is_k1 = option.endswith("k1")
-    lower_text, bar, upper_text = text.partition("_")
-    if bar and not is_k1:
+    if "_" in text and not is_k1:
         raise Refused(
             f"rollout_rs_threshold: {text!r} for {option}, which has an upper bound only", '"0.01"'
         )
-    try:
-        upper = float(upper_text if bar else lower_text)
-        lower = float(lower_text) if bar else None
-    except ValueError as error:
-        raise Refused(
-            f"rollout_rs_threshold: {text!r} for {option} is no number", '"0.5_2.0"'
-        ) from error
+    lower, upper = _lower_and_upper(
+        text, f"rollout_rs_threshold: {text!r} for {option} is no number", '"0.5_2.0"'
+    )
     if upper <= 0:
         raise Refused(f"rollout_rs_threshold: {text!r} for {option} is not above 0", '"0.5_2.0"')
     if not is_k1:
