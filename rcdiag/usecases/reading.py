@@ -84,11 +84,8 @@ def _batches(
     texts = text_columns(table) if plain else []
     needed = columns_needed(table.schema.names, policies, prompts=True, details=True)
     names = [*needed, *(name for name in (*tops, *texts) if name in table.schema.names)]
-    for file in table.files:
-        inside = rows[(rows >= file.first_row) & (rows < file.first_row + file.num_rows)]
-        if len(inside):
-            for batch in table.batches_of(file, inside - file.first_row, names):
-                yield with_log_probs(batch, policies)
+    for batch in table.batches(names, rows=rows):
+        yield with_log_probs(batch, policies)
 
 
 def _read(
