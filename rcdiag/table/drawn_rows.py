@@ -48,9 +48,8 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
         inside = numbers[(numbers >= file.first_row) & (numbers < file.first_row + file.num_rows)]
         if len(inside):
             target = scratch.path / f"{len(files):06d}.parquet"
-            rows_of_file = table.batches_of(file, inside - file.first_row, table.schema.names)
             with TableWriter(target, table.schema, columns.metadata_of(table.schema)) as writer:
-                for batch in rows_of_file:
+                for batch in table.batches(rows=inside):
                     writer.write(batch.table)
             first_row = sum(earlier.num_rows for earlier in files)
             drawn = replace(

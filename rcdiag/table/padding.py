@@ -1,12 +1,13 @@
-"""Padding of prompts and responses: how it is recognised, and how matrices are cut before it.
+"""Padding of prompts and responses: how it is recognised, and how matrices are cut.
 
 A mask or lengths say where the tokens of a padded matrix, [rows, width], stand; never a token id,
 because the id that fills up is often a legal token. verl's attention_mask covers prompts, padded on
-their left, and responses, padded on their right; TRL has one mask for each.
+their left, and responses, padded on their right; TRL has one mask for each. `cuts_of` cuts the
+matrices of a file or of a table in memory, `find_cuts` those that are given to `Recorder.add`.
 
-Rows may be padded without a mask too. Lists of one length in all rows that end in one and the same
-token with log-probs of exactly 0 show it. Taken for data such padding adds tokens without a
-mismatch, and halves every mean.
+Rows may be padded without a mask too (`find_padding`). Lists of one length in all rows that end in
+one and the same token with log-probs of exactly 0 show it. Taken for data such padding adds tokens
+without a mismatch, and halves every mean.
 """
 
 from __future__ import annotations

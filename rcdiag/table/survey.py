@@ -95,14 +95,12 @@ def read_rows(dump: Table, numbers: Collection[int]) -> dict[int, dict[str, Any]
 
     The result maps row number -> column -> value, as reward functions take rows.
     """
-    row_numbers = set(numbers)
     by_number: dict[int, dict[str, Any]] = {}
-    for batch in dump.batches():
-        first = batch.first_row
-        inside = sorted(n - first for n in row_numbers if first <= n < first + batch.table.num_rows)
-        if inside:
-            rows = batch.table.take(inside).to_pylist()
-            by_number |= {first + n: row for n, row in zip(inside, rows, strict=True)}
+    for batch in dump.batches(rows=np.unique(np.array(list(numbers), np.int64))):
+        own = (
+            batch.first_row + np.arange(batch.table.num_rows) if batch.rows is None else batch.rows
+        )
+        by_number |= dict(zip(own.tolist(), batch.table.to_pylist(), strict=True))
     return by_number
 
 

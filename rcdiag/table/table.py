@@ -341,38 +341,53 @@ class Table:
         )
 
     def batches(
-        self, names: Sequence[str] | None = None, between: RowRange | None = None
+        self,
+        names: Sequence[str] | None = None,
+        between: RowRange | None = None,
+        rows: NDArray[np.int64] | None = None,
     ) -> Iterator[Batch]:
-        """Yield all rows in order; `names` are canonical, None means every column.
+        """Yield the rows of the table in order, all of them or some.
 
-        `between` takes the rows from one number to the one before another, and reads the row groups
-        of these alone.
+        `names` are canonical, None means every column. `between` takes the rows from one number to
+        the one before another, `rows` those of these numbers, ascending. No row group is read that
+        has none of the rows that are wanted.
         """
         wanted = list(self.schema.names if names is None else names)
         for file in self.files:
-            first, end, groups = 0, file.num_rows, None
+            own = None  # the rows that are wanted, counted from the file's first
             if between is not None:
-                first, end = (min(max(row - file.first_row, 0), end) for row in between)
-            if first == end:
+                first, end = np.clip(np.array(between) - file.first_row, 0, file.num_rows)
+                own = np.arange(first, end)
+            if rows is not None:
+                own = rows[np.searchsorted(rows, file.first_row) :] - file.first_row
+                own = own[: np.searchsorted(own, file.num_rows)]
+            if own is not None and not len(own):
                 continue
-            if (first, end) != (0, file.num_rows):
-                bounds = _bounds(file)
-                groups = np.flatnonzero((bounds[:-1] < end) & (bounds[1:] > first)).tolist()
-            for record, rows in self._records(file, wanted, groups):
-                if rows[0] >= end:
-                    break
-                start, stop = np.searchsorted(rows, (first, end)).tolist()
-                if start < stop:
-                    numbers = file.first_row + rows[start:stop]
-                    part = record.slice(start, stop - start)
-                    yield Batch(self._canonical(part, wanted, numbers), file, int(rows[start]))
+            for record, numbers in self._records(file, wanted, own):
+                if not len(numbers):
+                    continue
+                if own is not None:
+                    inside = own[slice(*np.searchsorted(own, (numbers[0], numbers[-1] + 1)))]
+                    picked = np.searchsorted(numbers, inside)
+                    if not len(picked):
+                        continue
+                    numbers = inside
+                    # Runs of neighbours are taken as a whole; one run is not copied.
+                    runs = np.split(picked, np.flatnonzero(np.diff(picked) > 1) + 1)
+                    parts = [record.slice(run[0], len(run)) for run in runs]
+                    record = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
+                table = self._canonical(record, wanted, file.first_row + numbers)
+                if len(numbers) == numbers[-1] - numbers[0] + 1:
+                    yield Batch(table, file, int(numbers[0]))
+                else:
+                    yield Batch(table, file, 0, numbers)
 
     def _records(
-        self, file: TableFile, names: Sequence[str], groups: Sequence[int] | None
+        self, file: TableFile, names: Sequence[str], rows: NDArray[np.int64] | None
     ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
         """Yield rows of a file, by its own names, with their numbers in it, [rows].
 
-        `groups` are the row groups that are read, None for all of them.
+        Of the row groups those are read that hold one of `rows`, ascending; None: all of them.
         """
         # At least one column, for the number of rows; what is given for all rows is in no file.
         free = {given_values.column_of(name) for name in self.given} - self._in_files
@@ -381,18 +396,19 @@ class Table:
         if file.differs:  # it may lack all of them
             own = pa.schema([self._own_schema.field(name) for name in stored])
             stored = list(dict.fromkeys([*stored, self._tokens]))
-        numbers = None
-        if groups is not None:
-            bounds = _bounds(file)
+        numbers, groups = None, None
+        if rows is not None:
+            bounds = np.cumsum([0, *(group.num_rows for group in row_groups_of(file.parquet))])
+            group_of = np.searchsorted(bounds, rows, side="right") - 1
+            groups = np.unique(group_of).tolist()
             numbers = np.concatenate([np.arange(bounds[one], bounds[one + 1]) for one in groups])
         row = 0
         for record in read_rows_of(file.parquet, stored, self._tokens, groups):
-            next_row = row + record.num_rows
-            rows = np.arange(row, next_row) if numbers is None else numbers[row:next_row]
-            row = next_row
             if file.differs:
                 (record,) = columns.conformed(pa.Table.from_batches([record]), own).to_batches()
-            yield record, rows
+            end = row + record.num_rows
+            yield record, np.arange(row, end) if numbers is None else numbers[row:end]
+            row = end
 
     @property
     def response_tokens(self) -> int:
@@ -411,23 +427,6 @@ class Table:
                 groups.append(RowGroupOfTable(first, first + group.num_rows, tokens))
                 first += group.num_rows
         return groups
-
-    def batches_of(
-        self, file: TableFile, rows: NDArray[np.int64], names: Sequence[str]
-    ) -> Iterator[Batch]:
-        """Yield some rows of a file, reading no row group without one of them.
-
-        `rows` are counted from the file's first row, ascending; `names` are canonical.
-        """
-        groups = np.unique(np.searchsorted(_bounds(file), rows, side="right") - 1).tolist()
-        for record, numbers in self._records(file, names, groups):
-            keep = np.isin(numbers, rows)
-            if keep.any():
-                table = self._canonical(record, names, file.first_row + numbers)
-                # Runs of neighbours are copied as a whole.
-                edges = np.flatnonzero(np.diff(keep, prepend=False, append=False))
-                runs = [table.slice(at, end - at) for at, end in edges.reshape(-1, 2).tolist()]
-                yield Batch(pa.concat_tables(runs).combine_chunks(), file, 0, numbers[keep])
 
     @property
     def _tokens(self) -> str:
@@ -456,8 +455,3 @@ class Table:
             table = given_values.filled(table, self.given, numbers)
         table = columns.with_versions_as_numbers(table.select(names))
         return columns.with_steps_as_numbers(table, lambda row: self.where(int(numbers[row])))
-
-
-def _bounds(file: TableFile) -> NDArray[np.int64]:
-    """Return where the row groups of a file begin, and where the last one ends, [groups + 1]."""
-    return np.cumsum([0, *(group.num_rows for group in row_groups_of(file.parquet))])

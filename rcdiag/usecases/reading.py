@@ -88,8 +88,10 @@ class Reader(Struct, kw_only=True):
 
     def _held(self, rows: NDArray[np.int64]) -> Iterator[Batch]:
         for batch in self.held:
-            assert batch.rows is not None
-            keep = np.isin(batch.rows, rows)
+            first, numbers = batch.first_row, batch.rows
+            if numbers is None:
+                numbers = np.arange(first, first + batch.table.num_rows)
+            keep = np.isin(numbers, rows)
             if keep.any():
                 yield batch.take(keep)
 
@@ -100,11 +102,8 @@ class Reader(Struct, kw_only=True):
         texts = text_columns(table) if self.text and self.decode_ids is None else []
         needed = columns_needed(table.schema.names, policies, prompts=True, details=True)
         names = [*needed, *(name for name in (*tops, *texts) if name in table.schema.names)]
-        for file in table.files:
-            inside = rows[(rows >= file.first_row) & (rows < file.first_row + file.num_rows)]
-            if len(inside):
-                for batch in table.batches_of(file, inside - file.first_row, names):
-                    yield with_log_probs(batch, policies)
+        for batch in table.batches(names, rows=rows):
+            yield with_log_probs(batch, policies)
 
 
 def text_columns(table: Table) -> list[str]:

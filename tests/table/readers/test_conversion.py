@@ -366,7 +366,7 @@ def test_a_large_dump_is_converted_in_bounded_memory(tmp_path):
     from rcdiag.table.sources import find_files
 
     path = write_toy(tmp_path / "a.toyjsonl", [])
-    table = open_parts([find_files(str(path))], heard=heard)
+    table = open_parts([find_files(str(path))], on_progress=heard)
     assert table.num_rows == rows * blocks
     assert table.where(rows * blocks - 1) == f"{path}, line {rows * blocks - 1}"
     assert largest < 120e6  # the whole has 160 MB, a row group 16

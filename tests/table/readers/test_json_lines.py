@@ -150,7 +150,7 @@ def test_how_far_the_reading_is_can_be_heard(tmp_path, monkeypatch):
         write(tmp_path / name, [row(), row(), row()])
     parts = [find_files(str(tmp_path))]
     heard: list[tuple[Any, ...]] = []
-    open_parts(parts, OWN, heard=lambda *told: heard.append(told))
+    open_parts(parts, OWN, on_progress=lambda *told: heard.append(told))
     assert heard == [
         (str(tmp_path / f"{number}.jsonl"), number, 2, rows, 2 * rows)
         for number, rows in ((1, 2), (1, 3), (2, 5), (2, 6))
