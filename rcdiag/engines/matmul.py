@@ -128,7 +128,11 @@ class RoundedProducts(TorchFunctionMode):
     """Inside this context bfloat16 products on the CPU are float32 products, rounded."""
 
     def __torch_function__(
-        self, function: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+        self,
+        function: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         product = _PRODUCTS.get(function)
@@ -137,7 +141,7 @@ class RoundedProducts(TorchFunctionMode):
         return product(*args, **kwargs)
 
 
-def _is_bfloat16(args: tuple) -> bool:
+def _is_bfloat16(args: tuple[Any, ...]) -> bool:
     """Whether a product of these arguments is one of bfloat16, by their dtype or by autocast."""
     tensors = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
     if torch.is_autocast_enabled("cpu"):

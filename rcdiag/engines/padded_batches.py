@@ -59,7 +59,7 @@ def gather_scores(
     )
 
 
-def length_buckets(lengths: NDArray, batch_tokens: int) -> Iterator[NDArray[np.int64]]:
+def length_buckets(lengths: NDArray[np.int64], batch_tokens: int) -> Iterator[NDArray[np.int64]]:
     """Yield the numbers of rows of similar length, longest first.
 
     A bucket holds at most `batch_tokens` with padding, and one row at least. Rows of length 0 have
@@ -84,7 +84,7 @@ def padded_width(longest: int) -> int:
     return -(-longest // step) * step
 
 
-def padded(rows: Sequence[NDArray], context: int | None) -> NDArray[np.int64]:
+def padded(rows: Sequence[NDArray[np.integer]], context: int | None) -> NDArray[np.int64]:
     """Return token ids [rows, width], padded on the right with 0, within the model's context."""
     longest = max(len(row) for row in rows)
     width = padded_width(longest)

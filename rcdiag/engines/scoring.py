@@ -24,10 +24,11 @@ from rcdiag.engines.scored_by import RATES, facts_of, rate_of, unlike
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import not_writable
+from rcdiag.table.batches import RowRange
 from rcdiag.table.decode import columns_needed
 from rcdiag.table.opening import open_table
 from rcdiag.table.parts import about_part, read_part, score_columns
-from rcdiag.table.stream import RowRange, joined, read_chunks
+from rcdiag.table.stream import joined, read_chunks
 from rcdiag.table.survey import Survey, survey
 from rcdiag.table.table import Table
 from rcdiag.table.trajectories import POLICY_NAME
@@ -301,7 +302,8 @@ def _arrow_stream(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return sink.getvalue().to_pybytes()
+    payload: bytes = sink.getvalue().to_pybytes()
+    return payload
 
 
 def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> None:

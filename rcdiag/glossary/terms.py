@@ -5,6 +5,8 @@ To add one: an entry here. What a trainer calls it stands in that trainer's `ter
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from rcdiag.glossary.entry import LOG_RATIO, Entry, Kind, first_clause
@@ -13,8 +15,8 @@ TITLE = "word"
 _TOY = "log_ratio 0.1"
 
 
-def _word(what: str, **more: object) -> Entry:
-    return replace(Entry(name="", kind=TITLE, what=what), **more)  # type: ignore[arg-type]
+def _word(what: str, **more: Any) -> Entry:
+    return replace(Entry(name="", kind=TITLE, what=what), **more)
 
 
 _ENTRIES: dict[str, Entry] = {

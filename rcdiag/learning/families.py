@@ -80,7 +80,8 @@ def _factors(leader: Array, vector: Array, lengths: NDArray[np.int64]) -> Array:
     """Return the multiple of the leader that is nearest to a vector in each row, [rows]."""
     size = _squares(leader, lengths)
     product = segment_sum(leader * vector, lengths)
-    return np.divide(product, size, out=np.zeros(len(size)), where=size > 0)
+    multiple: Array = np.divide(product, size, out=np.zeros(len(size)), where=size > 0)
+    return multiple
 
 
 def _alike(leader: Array, vector: Array, lengths: NDArray[np.int64]) -> bool:

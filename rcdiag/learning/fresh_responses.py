@@ -60,7 +60,7 @@ def generate(
 
 
 def _batches(
-    prompts: Sequence[NDArray],
+    prompts: Sequence[NDArray[Any]],
     repeated: NDArray[np.int64],
     settings: SamplingSettings,
     batch_tokens: int,
@@ -76,10 +76,10 @@ def _batches(
 
 def _sample(
     policy: Policy,
-    prompts: Sequence[NDArray],
+    prompts: Sequence[NDArray[Any]],
     settings: SamplingSettings,
     random: torch.Generator,
-) -> tuple[NDArray, NDArray]:
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return sampled tokens and their log-probs, both [rows, steps]; ignore those after an end."""
     inputs, mask = _left_padded(prompts, policy.device)
     # Padding has no position: the first token of each prompt is at 0.
@@ -122,7 +122,7 @@ def _last_logits(
         return policy.to_logits(output.last_hidden_state[:, -1]), output.past_key_values
 
 
-def _left_padded(prompts: Sequence[NDArray], device: torch.device) -> tuple[Tensor, Tensor]:
+def _left_padded(prompts: Sequence[NDArray[Any]], device: torch.device) -> tuple[Tensor, Tensor]:
     width = max(len(prompt) for prompt in prompts)
     ids, mask = np.zeros((2, len(prompts), width), np.int64)
     for index, prompt in enumerate(prompts):
@@ -140,7 +140,7 @@ def end_tokens(policy: Policy) -> list[int]:
 
 
 def _ended(
-    chosen: NDArray[np.int64], ids: NDArray, log_probs: NDArray, ends: Sequence[int]
+    chosen: NDArray[np.int64], ids: NDArray[Any], log_probs: NDArray[Any], ends: Sequence[int]
 ) -> Iterator[Generated]:
     for prompt, row, scores in zip(chosen, ids, log_probs, strict=True):
         at = np.flatnonzero(np.isin(row, ends))
@@ -162,6 +162,6 @@ def as_trajectories(
     )
 
 
-def _ragged(rows: Sequence[NDArray]) -> Ragged:
+def _ragged(rows: Sequence[NDArray[Any]]) -> Ragged:
     offsets = np.cumsum([0, *(len(row) for row in rows)])
     return Ragged(np.concatenate(rows), offsets.astype(np.int64))

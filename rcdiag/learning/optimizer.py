@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -137,7 +138,7 @@ def _master(parameter: nn.Parameter) -> Tensor:
 def _distance(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:
     """Return the Euclidean norm of after - before, in float64."""
     squares = [float((after[k].double() - v.double()).square().sum()) for k, v in before.items()]
-    return sum(squares) ** 0.5
+    return math.sqrt(sum(squares))
 
 
 def _to_cpu(value: Any) -> Any:

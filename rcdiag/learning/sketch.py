@@ -103,13 +103,13 @@ class Tap(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, inputs: Tensor, collect: Collect) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, output: Tensor, inputs: Tensor, collect: Collect) -> Tensor:
         ctx.save_for_backward(inputs)
         ctx.collect = collect
         return output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         ctx.collect(ctx.saved_tensors[0], gradient)
         return gradient, None, None
 
@@ -157,7 +157,8 @@ class Taps:
     def _hook(self, layer: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
         collect = self._kind(layer)
         assert collect is not None
-        return Tap.apply(output, arguments[0].detach(), lambda x, d: collect(layer, x, d))
+        apply: Callable[..., Tensor] = Tap.apply
+        return apply(output, arguments[0].detach(), lambda x, d: collect(layer, x, d))
 
     def _kind(self, layer: nn.Module) -> Callable[[Any, Tensor, Tensor], None] | None:
         if type(layer) is nn.Linear:
@@ -216,7 +217,8 @@ class Taps:
 
         def of_row(x: Tensor, d: Tensor) -> dict[str, Tensor]:
             pull = torch.func.vjp(lambda values: _forward(layer, values, x), own)[1]
-            return pull(d)[0]
+            gradient: dict[str, Tensor] = pull(d)[0]
+            return gradient
 
         for name, values in torch.func.vmap(of_row)(inputs, gradient).items():
             parameter = getattr(layer, name)
@@ -235,9 +237,10 @@ class Taps:
 
 def _forward(layer: nn.Module, values: dict[str, Tensor], inputs: Tensor) -> Tensor:
     """Run the layer's own forward with other parameters, without its hooks."""
-    return torch.func.functional_call(
+    output: Tensor = torch.func.functional_call(
         _Bare(layer), {f"layer.{k}": v for k, v in values.items()}, inputs
     )
+    return output
 
 
 class _Bare(nn.Module):
@@ -246,7 +249,8 @@ class _Bare(nn.Module):
         self.layer = layer
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.layer.forward(inputs)
+        output: Tensor = self.layer.forward(inputs)
+        return output
 
 
 class Sketcher(Protocol):

@@ -193,4 +193,5 @@ def _sketches(summed: Summed, basis: Basis) -> Array | None:
     """Return the sketches of all K vectors, [K, rows, dims], combined as the gradients."""
     if summed.sketches is None:
         return None
-    return np.einsum("kb,brd->krd", basis.combine, summed.sketches)
+    combined: NDArray[np.float64] = np.einsum("kb,brd->krd", basis.combine, summed.sketches)
+    return combined

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rcdiag.logs.reader import LogFile, LogReader
-from rcdiag.table.readers.parquet import MAGIC, open_parquet
+from rcdiag.table.readers.footer import MAGIC
+from rcdiag.table.readers.parquet import open_parquet
 
 
 def _read(file: LogFile) -> Iterator[Mapping[str, Any]]:

@@ -35,6 +35,17 @@ from rcdiag.losses.selected import CLIP_COV, KL_COV
 from rcdiag.losses.vespo import VESPO
 from rcdiag.registry import Registry
 
+__all__ = [
+    "ADVANTAGES",
+    "AGGREGATIONS",
+    "DENOMINATORS",
+    "LOSSES",
+    "SHIPPED",
+    "Advantage",
+    "Aggregation",
+    "PolicyLoss",
+]
+
 _LOSSES = (
     *(VANILLA, GSPO, GEO_MEAN, GPG, KL_COV, CLIP_COV),
     *(REINFORCE, SAPO, CISPO, DPPO_TV, DPPO_KL, DRO, VESPO),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -112,7 +114,7 @@ def loss_batch(
     tokens = int(counts.sum())
 
     def column(name: str, values: ArrayLike, dtype: type = np.float64) -> Tensor:
-        array: NDArray = np.array(values, dtype)
+        array: NDArray[Any] = np.array(values, dtype)
         if array.shape != (tokens,):
             raise RcdiagError(
                 f"{name}: {array.shape} values for {tokens} tokens",
@@ -120,7 +122,7 @@ def loss_batch(
             )
         return Tensor(array)
 
-    def of_rows(values: NDArray, missing: float) -> Tensor:
+    def of_rows(values: NDArray[Any], missing: float) -> Tensor:
         padding = np.full(len(counts) - len(values), missing)
         return Tensor(np.concatenate([values, padding]).astype(values.dtype))
 

@@ -16,6 +16,8 @@ from rcdiag.losses.rules import UpdateRules
 from rcdiag.losses.settings import LossSettings
 from rcdiag.losses.tensor import Tensor
 
+Array = NDArray[np.float64]
+
 
 class Divided(Struct, frozen=True):
     """The unit that a loss is a mean over, and how many of them it counts."""
@@ -30,12 +32,12 @@ class Divided(Struct, frozen=True):
 class RowParts(Struct, frozen=True, eq=False):
     """What each row adds to the sum of a loss and to the count that divides it, [rows]."""
 
-    sums: NDArray[np.float64]
-    counts: NDArray[np.float64] | None  # None: the divisor does not hang on the rows
+    sums: Array
+    counts: Array | None  # None: the divisor does not hang on the rows
     divisor: float
     epsilon: float  # what is added to the count
 
-    def without_groups(self, group: NDArray[np.int64]) -> NDArray[np.float64]:
+    def without_groups(self, group: NDArray[np.int64]) -> Array:
         """Return the loss without each group of rows in turn, [groups].
 
         `group` numbers the groups of the first rows from 0; rows behind them, which have no token,
@@ -45,12 +47,14 @@ class RowParts(Struct, frozen=True, eq=False):
         sums = np.bincount(group, self.sums[: len(group)], groups)
         left = self.sums.sum() - sums
         if self.counts is None:
-            return left / self.divisor * groups / max(groups - 1, 1)
+            losses: Array = left / self.divisor * groups / max(groups - 1, 1)
+            return losses
         whole = self.counts.sum()
         counts = whole - np.bincount(group, self.counts[: len(group)], groups)
         per_count = self.divisor / (whole + self.epsilon)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return left / ((counts + self.epsilon) * per_count)
+            losses = left / ((counts + self.epsilon) * per_count)
+        return losses
 
 
 class LossResult(Struct, frozen=True, eq=False):
@@ -58,7 +62,7 @@ class LossResult(Struct, frozen=True, eq=False):
 
     loss: float  # as the trainer logs it: NaN or 0 where it is not defined
     metrics: dict[str, float]  # under the trainer's own keys
-    coefficients: NDArray[np.float64]  # d loss / d current, of each token of the batch
+    coefficients: Array  # d loss / d current, of each token of the batch
     divided: Divided
     rows: RowParts
     undefined: str | None = None  # why there is no loss; then all coefficients are 0

@@ -102,7 +102,8 @@ def expected_to_stay(covariance: Tensor, clipped: Tensor, settings: LossSettings
     candidates = (covariance > low) & (covariance < high) & ~clipped
     drawn = max(int(settings.value(CLIP_COV_RATIO) * len(covariance)), 1)
     count = int(candidates.sum())
-    return 1.0 - candidates.double() * (min(drawn, count) / max(count, 1))
+    expected: Tensor = 1.0 - candidates.double() * (min(drawn, count) / max(count, 1))
+    return expected
 
 
 def clip_cov(tokens: LossBatch, settings: LossSettings) -> TokenLosses:

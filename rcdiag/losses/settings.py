@@ -111,7 +111,7 @@ CLIP_C = LossSetting(
 
 def dual_clip_bound(settings: LossSettings) -> float:
     """Return `clip_c`, for losses that need one."""
-    bound = settings.value(CLIP_C)
+    bound: float | None = settings.value(CLIP_C)
     if bound is None:
         raise RcdiagError("clip_c: this loss needs a number", "verl's default is 3.0")
     return bound

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Number = float | int | bool
-Back = Callable[[NDArray], NDArray]  # derivative by a result -> derivative by what it was made from
+Array = NDArray[Any]  # float64, int64 or bool, as the numbers of a torch tensor would be
+Back = Callable[[Array], Array]  # derivative by a result -> derivative by what it was made from
 
 _numbers = itertools.count()
 
@@ -47,7 +48,7 @@ class Tensor:
         return Tensor(self._data)
 
     @np.errstate(all="ignore")
-    def derivative(self, of: Tensor) -> NDArray:
+    def derivative(self, of: Tensor) -> Array:
         """Return d self / d of, for a single number and what was followed; 0 where it has no part.
 
         Results come back in the opposite order of their making, so that each has all its parts.
@@ -76,14 +77,15 @@ class Tensor:
     def __repr__(self) -> str:
         return f"Tensor({self._data!r})"
 
-    def numpy(self) -> NDArray:
+    def numpy(self) -> Array:
         """Return the numbers of a constant."""
         if self._followed:
             raise ValueError("numbers that a derivative is taken of; detach() gives them")
         return self._data
 
     def tolist(self) -> list[Any]:
-        return self._data.tolist()
+        numbers: list[Any] = self._data.tolist()
+        return numbers
 
     def item(self) -> Any:
         return self._data.item()
@@ -100,7 +102,7 @@ class Tensor:
     def __getitem__(self, at: Any) -> Tensor:
         at = _data(at)
 
-        def back(pull: NDArray) -> NDArray:
+        def back(pull: Array) -> Array:
             out = np.zeros(self.shape)
             np.add.at(out, at, pull)
             return out
@@ -237,7 +239,7 @@ class Tensor:
     def clamp(self, min: Number | None = None, max: Number | None = None) -> Tensor:
         """Hold numbers within bounds; outside of them the derivative is 0."""
 
-        def back(pull: NDArray, _: NDArray) -> NDArray:
+        def back(pull: Array, _: Array) -> Array:
             inside = np.ones(self.shape, np.bool_)
             if min is not None:
                 inside &= self._data >= min
@@ -333,7 +335,11 @@ class Tensor:
 
     @classmethod
     def __torch_function__(
-        cls, function: Callable[..., Any], _: Any, given: tuple = (), options: dict | None = None
+        cls,
+        function: Callable[..., Any],
+        _: Any,
+        given: tuple[Any, ...] = (),
+        options: dict[str, Any] | None = None,
     ) -> Tensor:
         """Let functions of torch take it: `torch.exp(ratio)` is `ratio.exp()`."""
         name, first, *others = function.__name__, *given
@@ -347,12 +353,13 @@ class Tensor:
         method = getattr(first if isinstance(first, cls) else cls(first), name, None)
         if method is None or name.startswith("_"):
             raise TypeError(f"torch.{name}: losses are computed by numpy, which has no such method")
-        return method(*others, **(options or {}))
+        result: Tensor = method(*others, **(options or {}))
+        return result
 
     # How results are made.
 
     def _of(
-        self, function: Callable[[NDArray], NDArray], back: Callable[[NDArray, NDArray], NDArray]
+        self, function: Callable[[Array], Array], back: Callable[[Array, Array], Array]
     ) -> Tensor:
         with np.errstate(all="ignore"):
             made = function(self._data)
@@ -361,7 +368,7 @@ class Tensor:
     def _with(
         self,
         other: Tensor | Number,
-        function: Callable[[Any, Any], NDArray],
+        function: Callable[[Any, Any], Array],
         mine: Back,
         theirs: Back,
     ) -> Tensor:
@@ -369,7 +376,7 @@ class Tensor:
             made = function(self._data, _data(other))
         return Tensor(made, (self, mine), *([(other, theirs)] if isinstance(other, Tensor) else []))
 
-    def _larger(self, other: Tensor, function: Callable[..., NDArray], sign: float) -> Tensor:
+    def _larger(self, other: Tensor, function: Callable[..., Array], sign: float) -> Tensor:
         one, two = sign * self._data, sign * other._data
         share = np.where(one == two, 0.5, 1.0)
         return self._with(
@@ -379,7 +386,7 @@ class Tensor:
             lambda pull: np.where(two < one, 0.0, pull * share),
         )
 
-    def _extreme(self, number: NDArray) -> Tensor:
+    def _extreme(self, number: Array) -> Tensor:
         reached = self._data == number
         return Tensor(number, (self, lambda pull: pull * reached / reached.sum()))
 
@@ -395,20 +402,21 @@ def _data(value: Any) -> Any:
     return value._data if isinstance(value, Tensor) else value
 
 
-def _as_it_is(pull: NDArray) -> NDArray:
+def _as_it_is(pull: Array) -> Array:
     return pull
 
 
-def _sign(data: NDArray) -> NDArray:
+def _sign(data: Array) -> Array:
     """Return 1, 0 or -1 for each number; 0 for NaN, as torch does."""
     return (data > 0) * 1.0 - (data < 0)
 
 
-def _shaped(pull: NDArray, shape: tuple[int, ...]) -> NDArray:
+def _shaped(pull: Array, shape: tuple[int, ...]) -> Array:
     """Add up a derivative over what one number was spread to."""
     if pull.shape == shape:
         return pull
     extra = pull.ndim - len(shape)
     summed = pull.sum(axis=tuple(range(extra)))
     spread = tuple(at for at, size in enumerate(shape) if size == 1 and summed.shape[at] != 1)
-    return summed.sum(axis=spread, keepdims=True)
+    shaped: Array = summed.sum(axis=spread, keepdims=True)
+    return shaped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.pages.drawn import drawing
@@ -40,7 +40,7 @@ def plot(result: Result, name: str | None, width: float | None = None) -> Figure
     )
 
 
-def _group(result: Result, names: list[str], width: float | None) -> Any:
+def _group(result: Result, names: list[str], width: float | None) -> Figure:
     """Draw several figures in two columns, or below each other in a column of a paper."""
     from rcdiag.pages.style import NARROW, STYLE, own_style
 

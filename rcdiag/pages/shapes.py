@@ -113,7 +113,8 @@ def panels(figure: Figure, count: int, **shared: Any) -> Sequence[Axes]:
     grid = figure.subplots(-(-count // columns), columns, squeeze=False, **shared).ravel()
     for axes in grid[count:]:
         axes.set_visible(False)
-    return grid[:count]
+    shown: Sequence[Axes] = grid[:count]
+    return shown
 
 
 def heights(values: Sequence[MetricValue]) -> np.ndarray:

@@ -70,7 +70,9 @@ class VllmEngine:
             progress(sum(len(tokens[row]) for row in some))
         return gather_scores(trajectories, scores, **self.score_options)
 
-    def _prefill(self, requests: list[tuple[NDArray, int, float]]) -> list[NDArray[np.float32]]:
+    def _prefill(
+        self, requests: list[tuple[NDArray[np.integer], int, float]]
+    ) -> list[NDArray[np.float32]]:
         from vllm import PoolingParams
 
         params = [
@@ -89,7 +91,9 @@ class VllmEngine:
         )
         return [output.outputs.data.float().numpy() for output in outputs]
 
-    def _decode(self, requests: list[tuple[NDArray, int, float]]) -> list[NDArray[np.float32]]:
+    def _decode(
+        self, requests: list[tuple[NDArray[np.integer], int, float]]
+    ) -> list[NDArray[np.float32]]:
         from vllm import SamplingParams
 
         from rcdiag.engines.vllm.forced_decode import drain

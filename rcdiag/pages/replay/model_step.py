@@ -182,7 +182,7 @@ def layers(result: ReplayResult, figure: Figure) -> None:
             aspect="auto",
         )
         bar = figure.colorbar(mesh, ax=axes, label="norm", aspect=30)
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.outline.set_visible(False)
     name_ticks(axes, parts)
     axes.set_yticks(range(len(norms)), list(norms), fontsize=8)
     axes.tick_params(axis="x", labelsize=8)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rcdiag.pages.charts import Axis, Chart
 from rcdiag.pages.definitions import FigureSpec
@@ -46,12 +47,13 @@ def profile(name: str) -> Callable[[ScoreResult, Figure], None]:
     return draw
 
 
-def _distances(values: list[MetricValue]) -> np.ndarray:
+def _distances(values: list[MetricValue]) -> NDArray[np.float64]:
     """Return distances from the values to the ends of their intervals, [2, bins], 0 without."""
     middle = heights(values)
     with np.errstate(invalid="ignore"):  # infinities without an interval
         distances = np.stack([middle - ends(values)[0], ends(values)[1] - middle])
-    return np.nan_to_num(distances, nan=0.0)
+    lengths: NDArray[np.float64] = np.nan_to_num(distances, nan=0.0)
+    return lengths
 
 
 def profile_chart(name: str) -> Callable[[ScoreResult], Chart]:

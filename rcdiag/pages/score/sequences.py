@@ -114,7 +114,7 @@ def strips(result: ScoreResult, figure: Figure) -> None:
     mesh = axes.pcolormesh(
         np.arange(width + 1),
         np.arange(len(sequences) + 1) + 0.5,
-        np.ma.masked_invalid(cells),
+        np.where(np.isfinite(cells), cells, np.nan),
         cmap=shades(SECOND, SECOND + "00", FIRST),
         norm=SymLogNorm(largest / 100, vmin=-largest, vmax=largest),
         rasterized=True,
@@ -126,7 +126,7 @@ def strips(result: ScoreResult, figure: Figure) -> None:
     axes.grid(False)
     axes.set_xlabel("stored token")
     bar = figure.colorbar(mesh, ax=axes, label="log-ratio (nats)", aspect=30)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     ticks = [sign * largest for sign in (-1, -0.1, 0, 0.1, 1)]
     bar.set_ticks(
         ticks, labels=[f"{tick:+.2g}".replace("-", "−") if tick else "0" for tick in ticks]

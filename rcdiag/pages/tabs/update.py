@@ -240,7 +240,8 @@ def difference(
     for one in names:
         for other in others:
             if (pair := result.paired.get(one, {}).get(other)) is not None:
-                return getattr(pair, number)
+                value: MetricValue | None = getattr(pair, number)
+                return value
             if (pair := result.paired.get(other, {}).get(one)) is not None:
                 value = getattr(pair, number)
                 return None if value is None else _negative(value)
