@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from msgspec import Struct, field
 
 from rcdiag.engines.spec import PolicySpec
+from rcdiag.entry import Entry
 
 if TYPE_CHECKING:
     from rcdiag.table.trajectories import Scores, Trajectories
@@ -38,6 +39,12 @@ class Option(Struct, frozen=True, kw_only=True):
     says: str
     takes: type | tuple[str, ...] = str  # bool, int, str, or the words that are allowed
     shown: str | None = None  # its words in a policy's description, "{}" the value; "" hides it
+
+    @property
+    def words(self) -> str:
+        """Return what the option does, with the values that it takes where they are listed."""
+        values = f": {', '.join(self.takes)}" if isinstance(self.takes, tuple) else ""
+        return f"{self.says}{values}"
 
 
 class OtherBatches(Struct, frozen=True, kw_only=True):
@@ -106,6 +113,19 @@ class Backend(Struct, frozen=True, kw_only=True):
     def known_options(self) -> dict[str, Option]:
         """Return all options that rcdiag reads itself."""
         return {**COMMON_OPTIONS, **self.options}
+
+    def entry(self) -> Entry:
+        """Say what the engine is and which options a policy of it takes."""
+        stands_for = {"engine": "inference engine that sampled", "trainer": "trainer"}[self.role]
+        policy = self.default_policy or self.name
+        return Entry(
+            what=f"{self.says} Its policies stand for the {stands_for}.",
+            formula=f"--policy NAME={self.name}[:DTYPE][,key=value...]",
+            units=f"dtypes: {', '.join(self.dtypes)}; {self.default_dtype} where none is given",
+            generations={key: option.words for key, option in self.known_options.items()},
+            example=f"--policy {policy}={self.name}:{self.default_dtype}",
+            see=("engine", "trainer"),
+        )
 
     def split(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Split a policy's options into those that rcdiag reads and those that the engine gets."""

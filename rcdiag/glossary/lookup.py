@@ -6,10 +6,10 @@ import difflib
 
 from msgspec.structs import replace
 
+from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError
-from rcdiag.glossary.entry import Entry, folded
 from rcdiag.glossary.index import ending_in, listed
-from rcdiag.glossary.kinds import kind_at, kinds
+from rcdiag.glossary.kinds import folded, kind_at, kinds
 
 
 def names() -> dict[str, dict[str, str]]:
@@ -37,10 +37,10 @@ def find(name: str) -> Entry | None:
     """
     if folded(name) in listed():
         place, own_name = listed()[folded(name)]
-        return _with_other_meanings(kind_at(place).entry(own_name), name.strip())
+        return _with_other_meanings(kind_at(place).explain(own_name), name.strip())
     for kind in kinds():
         if (other := kind.find(name.strip())) is not None:
-            return kind.entry(other)
+            return kind.explain(other)
     return None
 
 

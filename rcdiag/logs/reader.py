@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError
 
 HEAD = 4096  # bytes that formats are told by
@@ -67,3 +68,11 @@ class LogReader(Struct, frozen=True, kw_only=True):
     # The rows of the log: key -> value. Numbers that the file writes as text are `LoggedNumber`s,
     # which know their digits; keys may be nested mappings; what is no number is passed over.
     read: Callable[[LogFile], Iterator[Mapping[str, Any]]]
+
+    def entry(self) -> Entry:
+        """Say who writes logs of this format, and how rcdiag reads one."""
+        return Entry(
+            what=f"A trainer's own log that `rcdiag score --logged` reads: {self.says}.",
+            example="rcdiag score rollouts.parquet --logged FILE",
+            see=("log_format", "theirs"),
+        )

@@ -9,6 +9,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from rcdiag.entry import Entry
+
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -32,6 +34,18 @@ class Advantage(Struct, frozen=True, kw_only=True):
     def __call__(self, reward: Array, group: NDArray[Any], lengths: Integers) -> Array:
         """Return advantages from rewards, prompt groups and numbers of unmasked tokens, [rows]."""
         return self.function(reward, group, lengths)
+
+    def entry(self) -> Entry:
+        """Say what the advantages are, with those of three sequences of one prompt."""
+        values = self(np.array([1.0, 0.0, 0.0]), np.zeros(3), np.array([2, 2, 2]))
+        numbers = ", ".join(f"{value:.4g}" for value in values)
+        return Entry(
+            what=f"{self.says} It is the same for all tokens of a sequence. Source: {self.source}.",
+            formula=self.formula,
+            direction=self.direction,
+            example=f"rewards 1, 0, 0 of one prompt, two tokens each: {numbers}",
+            see=self.see,
+        )
 
 
 def _groups(group: NDArray[Any], reward: Array) -> tuple[Integers, Array, Array]:

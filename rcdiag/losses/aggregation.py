@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import EPSILON, LossBatch
 from rcdiag.losses.settings import Denominator, LossSetting, LossSettings
@@ -209,6 +210,10 @@ class DenominatorWords(Struct, frozen=True, kw_only=True):
     formula: str
     example: str
     see: tuple[str, ...] = ()
+
+    def entry(self) -> Entry:
+        """Say what the denominator counts."""
+        return Entry(what=self.says, formula=self.formula, example=self.example, see=self.see)
 
 
 _DECIDES = "It decides how rejection changes the learning rate (verl #4852)."
