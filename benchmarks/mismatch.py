@@ -78,7 +78,7 @@ numbers = {"k3": k3 / tokens, "ess": total**2 / (tokens * squares)}
 SUITE = """
 import os
 from concurrent.futures import ThreadPoolExecutor
-from cli.freed_memory import keep_freed_memory
+from cli.process import keep_freed_memory
 from rcdiag.diagnosis.guides import judged
 from rcdiag.statistics.merging import merge, take_in
 from rcdiag.statistics.pair import PolicyPair

@@ -32,8 +32,12 @@ def main() -> None:
 
 
 def _run() -> None:
-    from cli.blas_threads import let_blas_threads_sleep
-    from cli.freed_memory import hold_collection, keep_freed_memory, resume_collection
+    from cli.process import (
+        hold_collection,
+        keep_freed_memory,
+        let_blas_threads_sleep,
+        resume_collection,
+    )
 
     let_blas_threads_sleep()
     keep_freed_memory()

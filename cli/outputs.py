@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from msgspec import Struct
 
 import rcdiag
-from cli.freed_memory import allow_collection, hold_collection, resume_collection
 from cli.options import FailOn
+from cli.process import allow_collection, hold_collection, resume_collection
 from cli.terminal.console import write_out
 from cli.terminal.screen import Screen, closing_line
 from rcdiag.errors import RcdiagError, on_command_line

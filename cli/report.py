@@ -12,7 +12,7 @@ import typer
 
 import rcdiag
 from cli import options
-from cli.freed_memory import resume_collection
+from cli.process import resume_collection
 from rcdiag.errors import RcdiagError
 from rcdiag.files import check_apart, check_outputs
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from cli.terminal.cells import COLOURS
+from cli.terminal.fitted_tables import COLOURS
 from cli.terminal.headline import draw_closing, draw_headline, draw_lines
 from rcdiag.errors import on_command_line
 from rcdiag.formats import plural
-from rcdiag.pages.answers import answer
-from rcdiag.pages.headline import finding_parts, headline, more
+from rcdiag.pages.headline import answer, finding_parts, headline, more
 from rcdiag.results import Finding
 from rcdiag.results.base import drawn_sentence
 

@@ -15,6 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 WIDE = 10_000
+COLOURS = {"ok": "green", "unknown": "magenta", "note": "cyan", "warning": "yellow", "error": "red"}
+BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+def level(name: str | None) -> str:
+    """Write a level in its colour."""
+    return f"[{COLOURS[name]}]{name}[/]" if name else ""
 
 
 class Column(Struct, frozen=True, kw_only=True):

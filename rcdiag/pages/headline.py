@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,9 +73,16 @@ class Headline(Struct, frozen=True, kw_only=True):
     numbers: str  # the command's own answer
 
 
-def headline(result: Result, answer: str) -> Headline:
-    """Write the headline of a result; `answer` is the command's own, in a sentence."""
-    numbers = f"{answer}; {counted(result.findings)}"
+def answer(result: Result) -> str:
+    """Say in a sentence without a full stop what a command found out."""
+    words = import_module(f"rcdiag.pages.{result.kind}.words")  # of other kinds nothing is loaded
+    sentence: str = words.answer(result)
+    return sentence
+
+
+def headline(result: Result, sentence: str) -> Headline:
+    """Write the headline of a result; `sentence` is the command's own answer."""
+    numbers = f"{sentence}; {counted(result.findings)}"
     diagnosis = result.diagnosis
     if diagnosis is None:
         return Headline(

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
 from rcdiag.formats import measured, number, shortened
-from rcdiag.pages.answers import answer
 from rcdiag.pages.blocks import (
     Block,
     Cell,
@@ -34,7 +33,7 @@ from rcdiag.pages.blocks import (
 from rcdiag.pages.diagnose.words import posterior_rows
 from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.gauges import gauges, limits
-from rcdiag.pages.headline import Headline, counted, headline
+from rcdiag.pages.headline import Headline, answer, counted, headline
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.score.words import clusters
 from rcdiag.results import Finding, MetricValue
