@@ -117,8 +117,10 @@ def _check_settings(name: str, options: Mapping[str, Any], backend: Backend) -> 
     """Refuse options of a file that could name code: a class, a package, a hub's kernels."""
     for key, value in options.items():
         known = key in SETTINGS or (key in backend.known_options and key != "trust_remote_code")
-        is_text = isinstance(value, str)
-        harmless = WORD.fullmatch(value) or Path(value).is_dir() if is_text else _is_number(value)
+        if isinstance(value, str):
+            harmless = bool(WORD.fullmatch(value)) or Path(value).is_dir()
+        else:
+            harmless = value is None or isinstance(value, (bool, int, float))
         if not (known and harmless):
             raise RcdiagError(
                 f"`{name}` was scored with {key}={value}: the table says so, and options that can "
@@ -126,7 +128,3 @@ def _check_settings(name: str, options: Mapping[str, Any], backend: Backend) -> 
                 hint="if you trust it, name the policy yourself: "
                 + mapping_setting("policies", {name: f"{backend.name},{key}={value}"}, "--policy"),
             )
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float))

@@ -176,14 +176,11 @@ def _metrics(
     logged = {name: values.detach().double() for name, values in losses.logged.items()}
     if rules.sees_rejected:
         return _aggregated(reduction, batch, logged, settings)
-    return dict.fromkeys(rules.zeros, 0.0) | _token_means(logged)
-
-
-def _token_means(logged: dict[str, Tensor]) -> dict[str, float]:
-    """Return masked means as verl takes them: sum / (kept tokens + 1e-8)."""
-    return {
+    # The masked means of verl: sum / (kept tokens + 1e-8).
+    means = {
         name: (values.sum() / (len(values) + EPSILON)).item() for name, values in logged.items()
     }
+    return dict.fromkeys(rules.zeros, 0.0) | means
 
 
 def _aggregated(

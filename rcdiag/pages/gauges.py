@@ -31,7 +31,8 @@ def gauges(mismatch: Mapping[str, MetricValue], num_sequences: int) -> list[Gaug
         _size(mismatch["k3_kl"]),
         _outliers(mismatch["ratio_outside_2"]),
         _effective(mismatch["ess_seq"], num_sequences),
-        _sampler(mismatch),
+        # Where kappa cannot tell who sampled, the test of the mean ratio stands in for it.
+        _kappa(mismatch) if _tells(mismatch["kappa"]) else _mean_ratio(mismatch),
     )
     return [gauge for gauge in made if gauge is not None]
 
@@ -92,11 +93,6 @@ def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
         guide=guide,
         least=1.0 / max(num_sequences, 1),  # of any sample one sequence is effective
     )
-
-
-def _sampler(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
-    """Return kappa, or where it cannot tell the test of the mean ratio."""
-    return _kappa(mismatch) if _tells(mismatch["kappa"]) else _mean_ratio(mismatch)
 
 
 def _kappa(mismatch: Mapping[str, MetricValue]) -> Gauge | None:

@@ -65,7 +65,8 @@ def _add_parts(value: Any, key: str, parts: list[Any]) -> None:
         column = WRITTEN(value)[1:-1].replace(",", "\n")
         parts += (start, {"between": ["", ""], "columns": [(key, column)]}, end)
         return
-    items = _items(value)
+    # Members of an object have names, those of a list have none.
+    items = list(value.items()) if isinstance(value, dict) else [(None, item) for item in value]
     if rows := _alike(items):
         between = rows[0][::2]
         values = zip(*(row[1::2] for row in rows), strict=True)
@@ -104,11 +105,6 @@ def _written(value: Any) -> str:
     if kind is str:
         return quoted(value)
     return repr(value) if kind is int or kind is float else WRITTEN(value)
-
-
-def _items(value: dict[str, Any] | list[Any]) -> Sequence[tuple[str | None, Any]]:
-    """Return the members of an object with their names, or those of a list without any."""
-    return list(value.items()) if isinstance(value, dict) else [(None, item) for item in value]
 
 
 def _tokens(item: tuple[str | None, Any]) -> list[str]:

@@ -140,6 +140,10 @@ class VllmEngine:
         import torch
 
         cuda = torch.cuda.is_available()
+        plain = (str, int, float, bool, dict, list, type(None))
+        options = {
+            key: value for key, value in self.engine_options.items() if isinstance(value, plain)
+        }
         return {
             "weights_fingerprint": fingerprint(self.folder),
             **self.engine.collective_rpc(_settings)[0],
@@ -148,7 +152,7 @@ class VllmEngine:
             "versions": {**_vllm_version(), "torch": torch.__version__},
             "path": self.path,
             **({"matmul": ROUNDED} if self.rounds else {}),
-            "engine_options": {k: v for k, v in self.engine_options.items() if _is_plain(v)},
+            "engine_options": options,
         }
 
 
@@ -196,7 +200,3 @@ def _settings(worker: Any) -> dict[str, Any]:
 def _vllm_version() -> dict[str, str]:
     installed = importlib.metadata.packages_distributions().get("vllm", ["vllm"])[0]
     return {installed: importlib.metadata.version(installed)}
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, (str, int, float, bool, dict, list, type(None)))
