@@ -46,7 +46,7 @@ class Command(TyperCommand):
         return [option for option in self.params if isinstance(option, TyperOption)]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help; what is changed for it is as before afterwards."""
+        """Write the help; texts and hidden options are restored afterwards."""
         shown = [
             option for option in self.params if isinstance(option, (TyperArgument, TyperOption))
         ]

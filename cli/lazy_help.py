@@ -1,4 +1,4 @@
-"""Help that lists what can be named: trainers, losses, backends, those of installed plugins too.
+"""Names in help texts: trainers, losses, backends, with those of installed plugins.
 
 `--help` answers at once, so it imports no registry that would load numpy or torch. A help text
 holds a placeholder, `{trainers}`. It becomes the names that ship, or, where a plugin is installed

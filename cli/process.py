@@ -1,4 +1,4 @@
-"""How the process of a command holds its memory, and when threads of numpy sleep."""
+"""Memory, garbage collection and BLAS threads of the process of a command."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MB = 1 << 20
 def keep_freed_memory() -> None:
     """Tell the C library to use freed memory again instead of handing it back to the system.
 
-    A pass over a table makes and frees arrays of up to 16 MB by the thousand, larger ones where a
-    row is long. Handed back, every page of them has to be asked for and cleared anew, which takes a
-    fifth of the pass. Other C libraries than glibc are left as they are.
+    A pass over a table allocates and frees thousands of arrays of up to 16 MB, larger ones where a
+    row is long. If they are returned to the system, each page must be mapped and cleared again,
+    which takes a fifth of the pass. C libraries other than glibc are left alone.
     """
     if platform.libc_ver()[0] != "glibc":
         return
-    # Arrow, which is not loaded yet, takes its buffers there too: each uses what others freed.
+    # Arrow, not loaded yet, allocates from the same heap, so that it reuses what numpy freed.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     mallopt = ctypes.CDLL(None).mallopt
     mallopt(M_MMAP_MAX, 0)  # no array is a mapping of its own
@@ -33,35 +33,35 @@ def keep_freed_memory() -> None:
 def let_blas_threads_sleep() -> None:
     """Tell OpenBLAS, before it is loaded, to let its threads sleep where there is nothing to do.
 
-    After every product they else wait for the next one in a loop, a tenth of a second on every
-    core. A command that makes a few small products spends a fifth of its processor time on that.
+    By default they spin for a tenth of a second on every core after each product. That is a fifth
+    of the processor time of a command that makes a few small products.
     """
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2^4 turns of that loop, the fewest
 
 
 def hold_collection() -> None:
-    """Tell Python not to look for cycles of unused objects, where nearly all that is made stays.
+    """Switch Python's cyclic garbage collector off where nearly all new objects stay in use.
 
-    It stays while modules are imported, and while the page is made; looking through it takes a
-    tenth of the time of `explain`, and of a page.
+    That is so while modules are imported and while a page is made: collecting takes a tenth of the
+    time of `explain`, and of a page.
     """
     gc.disable()
 
 
 def allow_collection() -> None:
-    """Tell Python to look for cycles as it ends, where an engine's libraries are loaded.
+    """Allow a last garbage collection at exit if torch is loaded.
 
-    They print what they think has leaked without that last look; without them it would only take a
-    twentieth of the time of a page.
+    Without it engine libraries print warnings of leaks; without these libraries it would only cost
+    a twentieth of the time of a page.
     """
     if "torch" in sys.modules:
         gc.enable()
 
 
 def resume_collection() -> None:
-    """Tell Python to look for cycles again, among objects made from now on: the work begins.
+    """Switch the garbage collector on again, for objects made from now on, as the work begins.
 
-    The arrays of a batch hang in cycles, so that a table would fill the memory.
+    The arrays of a batch are part of reference cycles: without it a table would fill the memory.
     """
     if not gc.isenabled():
         gc.freeze()

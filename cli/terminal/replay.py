@@ -34,7 +34,7 @@ from rcdiag.results import (
 )
 from rcdiag.results.doc import heading_of
 
-# Stands before a cosine that is not free of the noise that both gradients share.
+# Marks a cosine that still contains noise that both gradients share.
 UNSURE = heading_of(GradientReport, "cosine_whole")
 
 

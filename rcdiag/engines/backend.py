@@ -1,4 +1,4 @@
-"""A backend describes an engine that computes log-probs, before it is loaded."""
+"""The description of an engine that computes log-probs, readable without loading it."""
 
 from __future__ import annotations
 

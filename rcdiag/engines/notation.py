@@ -11,9 +11,9 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting, setting
 from rcdiag.table.trajectories import POLICY_NAME
 
-SHORT = 0.5  # likeness of fp32 to float32, and less than that of bf16 to bfloat16
-LONGEST_NAME = 128  # letters of a policy: a folder of its parts is named by it
-JSON = ("{", "[", '"')  # what a value begins with that is an object, a list or a text of JSON
+SHORT = 0.5  # similarity (difflib) at which fp32 still suggests float32 and bf16 bfloat16
+LONGEST_NAME = 128  # letters of a policy's name, after which the folder of its parts is named
+JSON = ("{", "[", '"')  # first letters of a value that is JSON: an object, a list or a string
 SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 

@@ -1,4 +1,4 @@
-"""Choices of an update in `rcdiag replay` are explained here, by the names that results have.
+"""The choices of an update in `rcdiag replay`, by the names that results have.
 
 Names of factors come from their registry; advantages have entries of their own.
 """

@@ -141,5 +141,5 @@ def _keys_of_metrics() -> dict[str, str]:
     return {key: name for key, name in keys.items() if find(key) is None}
 
 
-# They are listed nowhere: the entry of a metric says what trainers call it.
+# They are not listed: the entry of the metric already says what trainers call it.
 METRICS_ELSEWHERE: Kind = replace(METRICS_OF_PAIRS, names=lambda: (), aliases=_keys_of_metrics())

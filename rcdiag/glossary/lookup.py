@@ -1,4 +1,4 @@
-"""A name leads to its entry here, or to the names that look like it."""
+"""Looking a name up: its entry, or names that look like it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def explain(name: str) -> Entry:
 
 
 def find(name: str) -> Entry | None:
-    """Find the entry of a name, without what trainers call it, for which all are imported.
+    """Find the entry of a name, without what trainers call it, which would import every trainer.
 
     Upper case, spaces, `-` and `_` make no difference.
     """

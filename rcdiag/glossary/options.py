@@ -1,4 +1,4 @@
-"""Values of verl's `rollout_rs` are explained here: ratios up to 0.7.0, k1, k2, k3 from 0.7.1 on.
+"""The values of verl's `rollout_rs`: ratios up to 0.7.0, k1, k2 and k3 from 0.7.1 on.
 
 Sources: packages verl 0.6.1 to 0.9.1, verl/trainer/ppo/rollout_corr_helper.py.
 """

@@ -1,4 +1,4 @@
-"""Terms of the field that no definition has are explained here.
+"""Terms of the field that belong to no definition.
 
 To add one: an entry here. What a trainer calls it stands in that trainer's `terms.toml`.
 """

@@ -1,4 +1,4 @@
-"""A basis tells which coefficient vectors need a backward pass of their own."""
+"""Which coefficient vectors need a backward pass of their own: a basis of their span."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 
-# Relative to a vector's own norm: float32 gradients know nothing this far down.
+# Relative to a vector's own norm, and far below the rounding of float32 gradients.
 TOLERANCE = 1e-9
 
 

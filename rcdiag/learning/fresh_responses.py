@@ -1,4 +1,4 @@
-"""Fresh responses are sampled from the policy in its present state, with their log-probs."""
+"""Fresh responses, sampled from the policy in its present state, with their log-probs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _batches(
     """Yield runs of prompts whose tokens and logits fit into memory."""
     widest = max((len(prompt) for prompt in prompts), default=0) + settings.max_new_tokens
     logits = scoring_head.LOGITS_AT_ONCE[policy.device.type] // policy.vocab_size
-    # A cache of keys and values takes a small part of what a backward keeps.
+    # Keys and values of a row take far less memory than what a backward pass keeps of it.
     count = max(min(8 * batch_tokens // max(widest, 1), logits), 1)
     return (repeated[start : start + count] for start in range(0, len(repeated), count))
 
@@ -82,7 +82,7 @@ def _sample(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return sampled tokens and their log-probs, both [rows, steps]; ignore those after an end."""
     inputs, mask = _left_padded(prompts, policy.device)
-    # Padding has no position: the first token of each prompt is at 0.
+    # Prompts are padded on the left; the first real token of each has position 0.
     places = (mask.cumsum(dim=1) - 1).clamp(min=0)
     ends = torch.tensor(end_tokens(policy), device=policy.device, dtype=torch.long)
     shape = (len(prompts), settings.max_new_tokens)

@@ -1,4 +1,4 @@
-"""Rows of a table become micro-batches of about equal length."""
+"""Micro-batches of rows of about equal length."""
 
 from __future__ import annotations
 

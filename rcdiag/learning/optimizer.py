@@ -1,4 +1,4 @@
-"""Optimizer steps are taken as a trainer takes them, and taken back."""
+"""Optimizer steps as a trainer takes them, which can be undone exactly."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Snapshot(Struct, frozen=True):
 class Stepper:
     """Float32 weights, their optimizer, and the model's own copy in its precision.
 
-    bfloat16 models keep float32 masters beside the weights, as FSDP's mixed precision and
-    Megatron's optimizer do: most steps are lost in bfloat16 otherwise.
+    bfloat16 models keep float32 master weights, as FSDP's mixed precision and Megatron's optimizer
+    do: most steps are too small to change a bfloat16 number.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:

@@ -82,7 +82,7 @@ def load_policy(spec: PolicySpec, lora: LoraSettings | None, checkpointing: bool
     folder = check_checkpoint(spec.model)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    transformers.utils.logging.disable_progress_bar()  # the caller says what goes on
+    transformers.utils.logging.disable_progress_bar()  # the caller reports progress
     model = load_model(spec, folder.as_posix(), device)
     if lora is not None:
         model = add_adapter(model, lora)

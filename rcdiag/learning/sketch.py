@@ -1,8 +1,9 @@
-"""Sketches of per-sequence gradients project what flows through layers on random signs.
+"""Sketches of per-sequence gradients: random projections that keep inner products on average.
 
-`Probes` defines a sketch, `Taps` makes those of all rows of a batch in one backward pass, and
-`OneRow` makes them row by row for models with layers that have no tap. Both also add up the whole
-gradients of the other members of a family, whose rows are those of the backward pass times factors.
+`Probes` defines the projection, `Taps` computes the sketches of all rows of a batch in one backward
+pass, and `OneRow` row by row, for models with layers of a kind that `Taps` does not know. Both also
+add up the full gradients of the other members of a family: those of the backward pass with each row
+scaled by its factor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Logs of trainers are read here: what a run logged at each training step, under its own keys.
+"""Reading trainers' own metrics logs: what a run logged at each training step, by its own keys.
 
 To add a format: a file with a `LogReader`, and its name in `LOG_READERS`; or `LOG_READERS.add(...)`
 in a package of your own (entry-point group `rcdiag.plugins`).

@@ -40,7 +40,7 @@ def _json_lines(file: LogFile) -> Iterator[Mapping[str, Any]]:
             record = parsed(line)
         except (ValueError, RecursionError) as error:
             if number == len(lines):
-                return  # the run still writes it, or was killed while it did
+                return  # an unfinished last line: the run is still writing it, or was killed
             raise RcdiagError(
                 f"{file.path}, line {number}: not JSON ({error})",
                 hint="every line is one object: a step with its numbers",

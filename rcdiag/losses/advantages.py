@@ -1,4 +1,4 @@
-"""Advantages come from rewards and prompt groups, as in trainers: one number per sequence."""
+"""Advantages computed from rewards and prompt groups as trainers do: one number per sequence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Advantage(Struct, frozen=True, kw_only=True):
     says: str
     formula: str
     source: str
-    # It takes rewards, prompt groups and numbers of unmasked tokens, all [rows], and gives [rows].
+    # (rewards, prompt groups, numbers of unmasked tokens), each [rows] -> advantages [rows].
     function: Callable[[Array, NDArray[Any], Integers], Array]
     by_group: bool = True  # the baseline is made of the other sequences of the prompt
     direction: str = "advantages above 0 make tokens more likely"

@@ -1,7 +1,7 @@
-"""These losses bound the ratio: PPO, GSPO, GMPO, CISPO, SAPO.
+"""Losses that bound the ratio: PPO, GSPO, GMPO, CISPO, SAPO.
 
-`log_ratio` = current - old, in nats; ratio = exp(log_ratio) = current / old. Losses are minimised,
-and given before IS weights. They are computed as verl does: core_algos.py of verl 0.9.1.
+`log_ratio` = current - old, in nats; ratio = exp(log_ratio) = current / old. Losses are minimised;
+IS weights are applied later. The code follows core_algos.py of verl 0.9.1.
 """
 
 from __future__ import annotations

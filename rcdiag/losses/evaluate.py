@@ -1,4 +1,4 @@
-"""A batch gives loss, metrics and exact gradient, as a trainer would compute them."""
+"""The loss, metrics and exact gradient that a trainer would compute on a batch."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class RowParts(Struct, frozen=True, eq=False):
     """What each row adds to the sum of a loss and to the count that divides it, [rows]."""
 
     sums: Array
-    counts: Array | None  # None: the divisor does not hang on the rows
+    counts: Array | None  # None: the divisor does not depend on the rows
     divisor: float
     epsilon: float  # what is added to the count
 
     def without_groups(self, group: NDArray[np.int64]) -> Array:
         """Return the loss without each group of rows in turn, [groups].
 
-        `group` numbers the groups of the first rows from 0; rows behind them, which have no token,
-        always stay. Where the divisor is a constant the groups that are left stand for all.
+        `group` [rows with a token] numbers their groups from 0; rows without tokens come after them
+        and always stay. With a constant divisor the remaining sum is scaled up to all groups.
         """
         groups = int(group.max()) + 1
         sums = np.bincount(group, self.sums[: len(group)], groups)
@@ -69,9 +69,9 @@ class LossResult(Struct, frozen=True, eq=False):
 
 
 def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateRules) -> LossResult:
-    """Compute the loss of that name as a trainer with these rules; its gradient is exact.
+    """Compute a loss by its name under the rules of a trainer, with its exact gradient.
 
-    The trainer's own settings are `rules.defaults`.
+    `rules.defaults` are the trainer's own settings.
     """
     policy_loss = rules.loss(loss)
     current = batch.current.detach().double().followed()
@@ -150,7 +150,7 @@ def _row_parts(
     by_row: bool,
     settings: LossSettings,
 ) -> RowParts:
-    """Split a loss into what its rows add, so that it can be had without some of them."""
+    """Split a loss by rows, for the jackknife that leaves prompt groups out."""
     which = reduction.denominator(settings)
     values = (reduction.within(seen, which) * losses).detach()
     counts = None
@@ -186,7 +186,7 @@ def _metrics(
 def _aggregated(
     reduction: Aggregation, batch: LossBatch, logged: dict[str, Tensor], settings: LossSettings
 ) -> dict[str, float]:
-    """Return metrics that are reduced as the loss is, with the trainer's own denominators."""
+    """Aggregate metrics as the trainer aggregates the loss, with its own denominator."""
     own = replace(settings, denominator=None)
     return {
         name: _total(reduction, batch, batch, values, own).item() for name, values in logged.items()

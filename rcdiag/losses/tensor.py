@@ -1,9 +1,8 @@
-"""Tensors that losses are computed with, and the derivative of a loss by its tokens.
+"""A small reverse-mode autograd on numpy arrays, with the methods of torch's tensors.
 
-They have the methods of torch's tensors that losses need, under the same names, and numpy computes
-them. Recorded log-probs need no torch: it may not be installed, and its import takes longer than
-the update of a table. Derivatives are those of torch where conventions differ between libraries (at
-the bounds of a clamp, of two equal numbers, at NaN), since trainers' gradients have them.
+`replay` on recorded log-probs needs no torch: it may not be installed, and importing it takes
+longer than the update of a table. Where libraries differ (the derivative at the bounds of a clamp,
+of the larger of two equal numbers, at NaN) this one follows torch, since trainers' gradients do.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from numpy.typing import ArrayLike, NDArray
 
 Number = float | int | bool
 Array = NDArray[Any]  # float64, int64 or bool, as the numbers of a torch tensor would be
-Back = Callable[[Array], Array]  # derivative by a result -> derivative by what it was made from
+Back = Callable[[Array], Array]  # d loss / d result -> d loss / d operand
 
 _numbers = itertools.count()
 
 
 class Tensor:
-    """An array that remembers what it was made from, where that hangs on a followed tensor.
+    """An array that remembers the operands it was computed from, if one of them needs a gradient.
 
-    An operation on it gives a new one. Only constants can be written to.
+    Operations return new tensors. Only constants can be assigned to.
     """
 
     __slots__ = ("_data", "_followed", "_number", "_sources")
@@ -40,18 +39,19 @@ class Tensor:
         self._number = next(_numbers)
 
     def followed(self) -> Tensor:
-        """Return the same numbers as what derivatives are taken by."""
+        """Return the same numbers as a leaf that `derivative` can differentiate by."""
         return Tensor(self._data, followed=True)
 
     def detach(self) -> Tensor:
-        """Return the same numbers as constants of every derivative."""
+        """Return the same numbers as a constant."""
         return Tensor(self._data)
 
     @np.errstate(all="ignore")
     def derivative(self, of: Tensor) -> Array:
-        """Return d self / d of, for a single number and what was followed; 0 where it has no part.
+        """Return d self / d of, with the shape of `of`; self is a scalar, `of` a leaf (`followed`).
 
-        Results come back in the opposite order of their making, so that each has all its parts.
+        Tensors are visited in the reverse order of their creation, so that the derivative by each
+        is complete before it is passed on to its operands.
         """
         waiting = {self._number: (self, np.ones(self.shape))}
         while waiting:
@@ -65,7 +65,7 @@ class Tensor:
                 waiting[source._number] = source, part
         return np.zeros(of.shape)
 
-    # What it holds.
+    # Shape and values.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ class Tensor:
         return f"Tensor({self._data!r})"
 
     def numpy(self) -> Array:
-        """Return the numbers of a constant."""
+        """Return the array; ValueError where it needs a gradient, as in torch."""
         if self._followed:
             raise ValueError("numbers that a derivative is taken of; detach() gives them")
         return self._data
@@ -114,7 +114,7 @@ class Tensor:
             raise ValueError("numbers that a derivative is taken of are not written to")
         self._data[_data(at)] = _data(values)
 
-    # New ones, and other types.
+    # New tensors, copies, other dtypes.
 
     def new_full(self, shape: int | tuple[int, ...], value: Number) -> Tensor:
         return Tensor(np.full(shape, value, self._data.dtype))
@@ -193,7 +193,7 @@ class Tensor:
     def __ne__(self, other: Tensor | Number) -> Tensor:  # type: ignore[override]
         return Tensor(self._data != _data(other))
 
-    # Functions of single numbers.
+    # Elementwise functions.
 
     def exp(self) -> Tensor:
         return self._of(np.exp, lambda pull, made: pull * made)
@@ -230,14 +230,14 @@ class Tensor:
     def nan_to_num(
         self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
     ) -> Tensor:
-        """Put numbers in the place of NaN and infinities; their derivative is 0."""
+        """Replace NaN and infinities, where the derivative is 0."""
         return self._of(
             lambda data: np.nan_to_num(data, nan=nan, posinf=posinf, neginf=neginf),
             lambda pull, _: pull * np.isfinite(self._data),
         )
 
     def clamp(self, min: Number | None = None, max: Number | None = None) -> Tensor:
-        """Hold numbers within bounds; outside of them the derivative is 0."""
+        """Clip to the bounds; outside of them the derivative is 0, at a bound it is 1."""
 
         def back(pull: Array, _: Array) -> Array:
             inside = np.ones(self.shape, np.bool_)
@@ -249,18 +249,18 @@ class Tensor:
 
         return self._of(lambda data: np.clip(data, min, max), back)
 
-    # Functions of two.
+    # Elementwise functions of two tensors.
 
     def maximum(self, other: Tensor) -> Tensor:
-        """Return the larger ones; where both are equal each has half of the derivative."""
+        """Return the elementwise maximum; where both are equal each gets half of the derivative."""
         return self._larger(other, np.maximum, 1.0)
 
     def minimum(self, other: Tensor) -> Tensor:
-        """Return the smaller ones; where both are equal each has half of the derivative."""
+        """Return the elementwise minimum; where both are equal each gets half of the derivative."""
         return self._larger(other, np.minimum, -1.0)
 
     def where(self, condition: Tensor, other: Tensor | Number) -> Tensor:
-        """Return its own numbers where the condition holds, elsewhere those of another."""
+        """Return self where the condition holds, `other` elsewhere."""
         holds = condition._data
         return self._with(
             other,
@@ -269,7 +269,7 @@ class Tensor:
             lambda pull: np.where(holds, 0.0, pull),
         )
 
-    # Functions of many.
+    # Reductions, gathers and scatters.
 
     def sum(self) -> Tensor:
         return self._of(np.sum, lambda pull, _: np.broadcast_to(pull, self.shape))
@@ -305,12 +305,12 @@ class Tensor:
         )
 
     def repeat_interleave(self, counts: Tensor) -> Tensor:
-        """Repeat each number that many times, one after the other."""
+        """Repeat element i counts[i] times: [rows] -> [sum of counts]."""
         at = np.repeat(np.arange(len(self)), counts._data)
         return self[at]
 
     def index_add(self, dim: int, at: Tensor, values: Tensor) -> Tensor:
-        """Add each value at its place of the first dimension, in their order."""
+        """Return a copy with values[i] added at at[i] of the first dimension, in order of i."""
         if dim != 0:
             raise ValueError(f"index_add: dim is {dim}, not 0")
         out = self._data.copy()
@@ -319,7 +319,7 @@ class Tensor:
         return Tensor(out, (self, _as_it_is), (values, lambda pull: pull[at._data]))
 
     def scatter_reduce(self, dim: int, at: Tensor, values: Tensor, reduce: str) -> Tensor:
-        """Return the largest of a constant and the constant values at its places: `amax`."""
+        """Return the maximum of each element and the values scattered to it; constants only."""
         if dim != 0 or reduce != "amax":
             raise ValueError(f"scatter_reduce: dim {dim} and {reduce}, not 0 and amax")
         out = self.numpy().copy()
@@ -327,11 +327,11 @@ class Tensor:
         return Tensor(out)
 
     def topk(self, count: int) -> Largest:
-        """Return the largest numbers and their places, the largest first; equal ones in order."""
+        """Return the largest values and their indices, in descending order; ties in index order."""
         places = np.argsort(-self._data, kind="stable")[:count]
         return Largest(self[places], Tensor(places))
 
-    # Functions of torch.
+    # `torch.f(tensor)`.
 
     @classmethod
     def __torch_function__(
@@ -341,7 +341,7 @@ class Tensor:
         given: tuple[Any, ...] = (),
         options: dict[str, Any] | None = None,
     ) -> Tensor:
-        """Let functions of torch take it: `torch.exp(ratio)` is `ratio.exp()`."""
+        """Let torch's functions accept this class: `torch.exp(ratio)` is `ratio.exp()`."""
         name, first, *others = function.__name__, *given
         if name == "where":
             condition, first, others = first, others[0], others[1:]
@@ -356,7 +356,7 @@ class Tensor:
         result: Tensor = method(*others, **(options or {}))
         return result
 
-    # How results are made.
+    # Helpers: a result with the backward function of each operand.
 
     def _of(
         self, function: Callable[[Array], Array], back: Callable[[Array, Array], Array]
@@ -392,7 +392,7 @@ class Tensor:
 
 
 class Largest(NamedTuple):
-    """The largest numbers of a tensor and where they stand."""
+    """The largest values of a tensor and their indices."""
 
     values: Tensor
     indices: Tensor
@@ -412,7 +412,7 @@ def _sign(data: Array) -> Array:
 
 
 def _shaped(pull: Array, shape: tuple[int, ...]) -> Array:
-    """Add up a derivative over what one number was spread to."""
+    """Undo broadcasting: sum a derivative over the axes along which an operand was broadcast."""
     if pull.shape == shape:
         return pull
     extra = pull.ndim - len(shape)

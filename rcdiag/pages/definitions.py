@@ -1,4 +1,4 @@
-"""A figure is added by a `FigureSpec`: one definition for paper, screen and `explain`."""
+"""The definition of a figure, for files, page and `explain`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures are written for the page: charts for its script, SVG where a figure has no chart."""
+"""Figures of the page: charts for its script, SVG where a figure has no chart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def figures_of(result: Result | None, names: Collection[str] = ()) -> list[Figur
 
 
 def page_figure(spec: FigureSpec, result: Result) -> Figure:
-    """Write a figure: its chart, or what it draws on paper where it has none."""
+    """Return a figure for the page: its chart, or its matplotlib drawing where it has none."""
     return Figure(
         name=spec.name,
         title=spec.title,
@@ -50,7 +50,7 @@ def static_svg(name: str, result: Result) -> str:
 
 
 def drawing(spec: FigureSpec, result: Result, width: float | None = None) -> Drawing:
-    """Draw a figure by matplotlib; at another width, in inches, its letters go with it."""
+    """Draw a figure with matplotlib; `width` is in inches, and letters scale with it."""
     across, up = spec.size(result)
     size = (across, up)
     if width is not None:

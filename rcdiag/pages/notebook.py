@@ -1,4 +1,4 @@
-"""A notebook of results: a cell for each figure, with what it shows already below it."""
+"""A notebook of results: a cell for each figure, with its drawing as stored output."""
 
 from __future__ import annotations
 

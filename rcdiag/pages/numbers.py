@@ -1,4 +1,4 @@
-"""The numbers that a drawing shows, as a table: for figures that have no chart of their own."""
+"""The numbers in a matplotlib drawing as a table, for figures that have no chart."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def drawn_numbers(figure: Figure) -> tuple[tuple[str, ...], list[Line]]:
 def _of_axes(axes: Axes) -> Iterator[tuple[str, Any, Any, Any]]:
     for number, curve in enumerate(axes.lines, 1):
         if curve.get_transform() != axes.transData:
-            continue  # a rule across the panel, which is no number of the result
+            continue  # a reference line across the panel, no number of the result
         name = _name(curve, f"curve {number}")
         for x, y in np.asarray(curve.get_xydata(), dtype=float):
             yield name, x, y, ""
@@ -85,7 +85,7 @@ def _of_collection(collection: Any, number: int) -> Iterator[tuple[str, Any, Any
         return
     places = _numbers(collection.get_offsets())
     if len(places) == 1 and not places.any() and values is None:
-        return  # a band or a line between two curves, whose numbers are those of the curves
+        return  # a band between two curves, which are listed already
     shown = [""] * len(places) if values is None or len(values) != len(places) else values
     for (x, y), value in zip(places, shown, strict=True):
         yield name, float(x), float(y), value if isinstance(value, str) else float(value)

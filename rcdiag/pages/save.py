@@ -1,4 +1,4 @@
-"""Figures are written as files: PDF and SVG for papers, PNG, and their numbers as CSV."""
+"""Figures as files: PDF and SVG for papers, PNG, and their numbers as CSV."""
 
 from __future__ import annotations
 

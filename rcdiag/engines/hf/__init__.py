@@ -1,4 +1,4 @@
-"""Scoring by Hugging Face transformers, in the precision of a trainer."""
+"""Scoring with Hugging Face transformers, in the precision of a trainer."""
 
 from __future__ import annotations
 

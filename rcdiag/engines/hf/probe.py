@@ -1,4 +1,4 @@
-"""A probe is a trainer's model in float32 that scores passages as they are, or under a change."""
+"""A checkpoint in float32 that scores passages, as it is or under a change."""
 
 from __future__ import annotations
 
@@ -239,8 +239,8 @@ class Probe:
     def after_other_prefix(self, passages: Sequence[Passage], other: Probe) -> NDArray[np.float64]:
         """Score passages whose prompt was read by another checkpoint's weights, [scored] nats.
 
-        That is what a prefix cache holds which outlived an update of the weights. The prompt's last
-        token is read by the model's own.
+        This imitates a prefix cache that was not cleared when the weights were updated. The last
+        token of the prompt is computed with the model's own weights.
         """
         from transformers import DynamicCache
 

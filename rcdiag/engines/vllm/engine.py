@@ -22,8 +22,8 @@ from rcdiag.engines.vllm.engine_arguments import engine_options, lora_request, s
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
 
-# Requests handed to the engine at a time: enough to fill its batches, few enough for progress.
-# Decode ends a group with few sequences in its batch, so that all of a part go together.
+# Requests handed to the engine at a time: enough to fill its batches, few enough to show progress.
+# In decoding the last sequences of a group leave the batch nearly empty, so a part is one group.
 REQUESTS_AT_ONCE = {"prefill": 512, "decode": 1 << 20}
 
 

@@ -1,4 +1,4 @@
-"""Terminal and page say this about a replayed update."""
+"""Sentences about a replayed update, for terminal and page."""
 
 from __future__ import annotations
 

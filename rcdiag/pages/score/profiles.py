@@ -1,4 +1,4 @@
-"""These figures show the mismatch along an axis: by probability, position, length, ..."""
+"""Figures of the mismatch along an axis: by probability, position, length, ..."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def profile(name: str) -> Callable[[ScoreResult, Figure], None]:
         upper.errorbar(at, heights(size), _distances(size), color=FIRST, **style)
         upper.margins(x=0.3 / max(len(at), 1))
         upper.set_ylim(bottom=0)
-        # Ticks that come and go with the height would need room that the layout did not leave.
+        # A fixed number of ticks: the layout does not leave room for a number that varies with the
+        # height.
         upper.locator_params(axis="y", nbins=5)
         lower.locator_params(axis="y", nbins=4)
         upper.set_ylabel("rms log-ratio (nats)")

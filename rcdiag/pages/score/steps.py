@@ -1,4 +1,4 @@
-"""These figures show numbers of the mismatch over training steps, one figure for each number."""
+"""Figures of metrics of the mismatch over training steps, one for each metric."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-SIZES = ("k3_kl", "ratio_outside_2")  # numbers that a collapse takes over many decades
+SIZES = ("k3_kl", "ratio_outside_2")  # metrics that grow over decades when training collapses
 DECADES_APART = 100.0
 
 

@@ -1,4 +1,4 @@
-"""A figure shows the log-probs of the same tokens under both policies."""
+"""The figure of the log-probs of the same tokens under both policies."""
 
 from __future__ import annotations
 

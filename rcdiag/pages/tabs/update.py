@@ -87,9 +87,9 @@ def _key(preset: PresetReplay) -> tuple[Any, ...]:
 
 
 def reference(results: DumpResults) -> str:
-    """Return the preset that others are held against: the recommended, or none at all.
+    """Return the preset that the others are compared with: the recommended one, or no correction.
 
-    Presets that leave the weights alone may still have another loss than the update without any.
+    A preset without weights may still differ from no correction by its loss.
     """
     assert results.replay is not None
     chosen = recommended(results)

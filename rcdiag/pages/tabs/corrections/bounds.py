@@ -10,7 +10,7 @@ from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.tabs.corrections.treatments import NONE
 from rcdiag.results import SweepResult
 
-# Numbers that the sliders show of a setting, each of which opens what it means.
+# Numbers that the sliders show for a setting, each linked to its explanation.
 READOUT = (
     "kept_token_share",
     "kept_sequence_share",

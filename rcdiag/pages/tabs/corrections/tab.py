@@ -23,7 +23,7 @@ def tab(results: DumpResults) -> Tab | None:
     table, families = all_corrections(results, treatments), _families(results)
     sections = [
         _advice(results),
-        # Where weights are the answer a reader needs to know first that presets are not all.
+        # Where weights help, readers should know that there are more settings than the presets.
         *((families, table) if verdict == "correctable" else (table, families)),
         own_log(results.score),
         sliders(results),

@@ -1,4 +1,4 @@
-"""What each correction does to the table: presets and swept settings, equal ones once."""
+"""What each correction does to the table: presets and swept settings, equal ones merged."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _order(treatment: Treatment, ranked: bool) -> tuple[bool, float]:
 
 
 def _joined(one: Treatment, other: Treatment) -> Treatment:
-    """Put two equal treatments into one, with all that is known of either."""
+    """Merge two equal treatments, keeping all that is known of either."""
     filled = {
         name: value
         for name in ("bias", "variance", "bias_bound", "lost", "candidate")
@@ -179,7 +179,7 @@ def recommended(results: DumpResults) -> Treatment | None:
 
 
 def tag_of(treatment: Treatment, results: DumpResults) -> str:
-    """Say how a treatment stands to the recommended one; empty for one that is worse."""
+    """Return the tag of a treatment: recommended, as good, ...; empty if it is worse."""
     sweep = results.sweep
     if sweep is None or not results.mends:
         return ""
