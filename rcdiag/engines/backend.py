@@ -55,8 +55,8 @@ class OtherBatches(Struct, frozen=True, kw_only=True):
     smaller: int  # for a policy that has `size` already
 
 
-class Place(IntEnum):
-    """Places of scored policies on the way from the sampler to the trainer."""
+class LadderRung(IntEnum):
+    """Rungs of the ladder of scored policies, from the sampler to the trainer."""
 
     ENGINE_DECODE = 1  # low precision, one token at a time, as it was sampled
     ENGINE_LOW = 2  # low precision, all tokens at once
@@ -107,7 +107,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     # How many GPUs one engine of a policy takes, given the policy's options.
     gpus: Callable[[Mapping[str, Any]], int] = lambda options: 1
     # The place of a policy that its role and precision alone do not tell.
-    own_place: Callable[[Mapping[str, Any]], Place | None] = lambda about: None
+    own_place: Callable[[Mapping[str, Any]], LadderRung | None] = lambda about: None
 
     @property
     def known_options(self) -> dict[str, Option]:
@@ -135,13 +135,13 @@ class Backend(Struct, frozen=True, kw_only=True):
             {key: value for key, value in options.items() if key not in own},
         )
 
-    def place(self, about: Mapping[str, Any]) -> Place:
+    def place(self, about: Mapping[str, Any]) -> LadderRung:
         """Return the place of a policy, of which the file metadata notes `about`."""
         if (own := self.own_place(about)) is not None:
             return own
         if self.role == "engine":
-            return Place.ENGINE_LOW if is_low_precision(about) else Place.ENGINE_FULL
-        return Place.TRAINER_LOW if is_low_precision(about) else Place.TRAINER_FULL
+            return LadderRung.ENGINE_LOW if is_low_precision(about) else LadderRung.ENGINE_FULL
+        return LadderRung.TRAINER_LOW if is_low_precision(about) else LadderRung.TRAINER_FULL
 
 
 def is_low_precision(about: Mapping[str, Any]) -> bool:

@@ -74,7 +74,7 @@ def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateR
     `rules.defaults` are the trainer's own settings.
     """
     policy_loss = rules.loss(loss)
-    current = batch.current.detach().double().followed()
+    current = batch.current.detach().double().leaf()
     batch = replace(batch, current=current)
     seen = batch if rules.sees_rejected else batch.only_kept()
     losses = policy_loss(seen, settings)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Number = float | int | bool
 Array = NDArray[Any]  # float64, int64 or bool, as the numbers of a torch tensor would be
-Back = Callable[[Array], Array]  # d loss / d result -> d loss / d operand
+Backward = Callable[[Array], Array]  # d loss / d result -> d loss / d operand
 
 _numbers = itertools.count()
 
@@ -27,20 +27,22 @@ class Tensor:
     Operations return new tensors. Only constants can be assigned to.
     """
 
-    __slots__ = ("_data", "_followed", "_number", "_sources")
+    __slots__ = ("_data", "_needs_grad", "_number", "_sources")
     __array_ufunc__ = None  # numpy's arrays leave operators with a tensor to it
     __hash__ = None  # type: ignore[assignment]
-    _followed: bool
+    _needs_grad: bool
 
-    def __init__(self, data: ArrayLike, *sources: tuple[Tensor, Back], followed: bool = False):
+    def __init__(
+        self, data: ArrayLike, *sources: tuple[Tensor, Backward], needs_grad: bool = False
+    ):
         self._data = np.asarray(data)
-        self._sources = tuple(each for each in sources if each[0]._followed)
-        self._followed = followed or bool(self._sources)
+        self._sources = tuple(each for each in sources if each[0]._needs_grad)
+        self._needs_grad = needs_grad or bool(self._sources)
         self._number = next(_numbers)
 
-    def followed(self) -> Tensor:
+    def leaf(self) -> Tensor:
         """Return the same numbers as a leaf that `derivative` can differentiate by."""
-        return Tensor(self._data, followed=True)
+        return Tensor(self._data, needs_grad=True)
 
     def detach(self) -> Tensor:
         """Return the same numbers as a constant."""
@@ -48,18 +50,18 @@ class Tensor:
 
     @np.errstate(all="ignore")
     def derivative(self, of: Tensor) -> Array:
-        """Return d self / d of, with the shape of `of`; self is a scalar, `of` a leaf (`followed`).
+        """Return d self / d of, with the shape of `of`; self is a scalar, `of` a `leaf`.
 
         Tensors are visited in the reverse order of their creation, so that the derivative by each
         is complete before it is passed on to its operands.
         """
         waiting = {self._number: (self, np.ones(self.shape))}
         while waiting:
-            result, pull = waiting.pop(max(waiting))
+            result, grad = waiting.pop(max(waiting))
             if result is of:
-                return pull
-            for source, back in result._sources:
-                part = _shaped(back(pull), source.shape)
+                return grad
+            for source, backward in result._sources:
+                part = _sum_to_shape(backward(grad), source.shape)
                 if source._number in waiting:
                     part = part + waiting[source._number][1]
                 waiting[source._number] = source, part
@@ -79,7 +81,7 @@ class Tensor:
 
     def numpy(self) -> Array:
         """Return the array; ValueError where it needs a gradient, as in torch."""
-        if self._followed:
+        if self._needs_grad:
             raise ValueError("numbers that a derivative is taken of; detach() gives them")
         return self._data
 
@@ -102,15 +104,15 @@ class Tensor:
     def __getitem__(self, at: Any) -> Tensor:
         at = _data(at)
 
-        def back(pull: Array) -> Array:
+        def backward(grad: Array) -> Array:
             out = np.zeros(self.shape)
-            np.add.at(out, at, pull)
+            np.add.at(out, at, grad)
             return out
 
-        return Tensor(self._data[at], (self, back))
+        return Tensor(self._data[at], (self, backward))
 
     def __setitem__(self, at: Any, values: Any) -> None:
-        if self._followed:
+        if self._needs_grad:
             raise ValueError("numbers that a derivative is taken of are not written to")
         self._data[_data(at)] = _data(values)
 
@@ -126,10 +128,10 @@ class Tensor:
         return self.new_full(shape, 1)
 
     def clone(self) -> Tensor:
-        return Tensor(self._data.copy(), (self, _as_it_is))
+        return Tensor(self._data.copy(), (self, _identity))
 
     def double(self) -> Tensor:
-        return Tensor(self._data.astype(np.float64, copy=False), (self, _as_it_is))
+        return Tensor(self._data.astype(np.float64, copy=False), (self, _identity))
 
     def long(self) -> Tensor:
         return Tensor(self._data.astype(np.int64))
@@ -137,25 +139,27 @@ class Tensor:
     # Operators.
 
     def __add__(self, other: Tensor | Number) -> Tensor:
-        return self._with(other, np.add, _as_it_is, _as_it_is)
+        return self._binary(other, np.add, _identity, _identity)
 
     def __sub__(self, other: Tensor | Number) -> Tensor:
-        return self._with(other, np.subtract, _as_it_is, np.negative)
+        return self._binary(other, np.subtract, _identity, np.negative)
 
     def __rsub__(self, other: Number) -> Tensor:
         return Tensor(other) - self
 
     def __mul__(self, other: Tensor | Number) -> Tensor:
         mine, theirs = self._data, _data(other)
-        return self._with(other, np.multiply, lambda pull: pull * theirs, lambda pull: pull * mine)
+        return self._binary(
+            other, np.multiply, lambda grad: grad * theirs, lambda grad: grad * mine
+        )
 
     def __truediv__(self, other: Tensor | Number) -> Tensor:
         mine, theirs = self._data, _data(other)
-        return self._with(
+        return self._binary(
             other,
             np.divide,
-            lambda pull: pull / theirs,
-            lambda pull: -pull * (mine / theirs) / theirs,
+            lambda grad: grad / theirs,
+            lambda grad: -grad * (mine / theirs) / theirs,
         )
 
     def __rtruediv__(self, other: Number) -> Tensor:
@@ -196,29 +200,29 @@ class Tensor:
     # Elementwise functions.
 
     def exp(self) -> Tensor:
-        return self._of(np.exp, lambda pull, made: pull * made)
+        return self._unary(np.exp, lambda grad, made: grad * made)
 
     def expm1(self) -> Tensor:
-        return self._of(np.expm1, lambda pull, made: pull * (made + 1.0))
+        return self._unary(np.expm1, lambda grad, made: grad * (made + 1.0))
 
     def log(self) -> Tensor:
-        return self._of(np.log, lambda pull, _: pull / self._data)
+        return self._unary(np.log, lambda grad, _: grad / self._data)
 
     def abs(self) -> Tensor:
-        return self._of(np.abs, lambda pull, _: pull * _sign(self._data))
+        return self._unary(np.abs, lambda grad, _: grad * _sign(self._data))
 
     def sign(self) -> Tensor:
         return Tensor(_sign(self._data))
 
     def square(self) -> Tensor:
-        return self._of(np.square, lambda pull, _: pull * 2.0 * self._data)
+        return self._unary(np.square, lambda grad, _: grad * 2.0 * self._data)
 
     def sqrt(self) -> Tensor:
-        return self._of(np.sqrt, lambda pull, made: pull / (2.0 * made))
+        return self._unary(np.sqrt, lambda grad, made: grad / (2.0 * made))
 
     def sigmoid(self) -> Tensor:
-        return self._of(
-            lambda data: 1.0 / (1.0 + np.exp(-data)), lambda pull, made: pull * (1.0 - made) * made
+        return self._unary(
+            lambda data: 1.0 / (1.0 + np.exp(-data)), lambda grad, made: grad * (1.0 - made) * made
         )
 
     def isnan(self) -> Tensor:
@@ -231,48 +235,48 @@ class Tensor:
         self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
     ) -> Tensor:
         """Replace NaN and infinities, where the derivative is 0."""
-        return self._of(
+        return self._unary(
             lambda data: np.nan_to_num(data, nan=nan, posinf=posinf, neginf=neginf),
-            lambda pull, _: pull * np.isfinite(self._data),
+            lambda grad, _: grad * np.isfinite(self._data),
         )
 
     def clamp(self, min: Number | None = None, max: Number | None = None) -> Tensor:
         """Clip to the bounds; outside of them the derivative is 0, at a bound it is 1."""
 
-        def back(pull: Array, _: Array) -> Array:
+        def backward(grad: Array, _: Array) -> Array:
             inside = np.ones(self.shape, np.bool_)
             if min is not None:
                 inside &= self._data >= min
             if max is not None:
                 inside &= self._data <= max
-            return np.where(inside, pull, 0.0)
+            return np.where(inside, grad, 0.0)
 
-        return self._of(lambda data: np.clip(data, min, max), back)
+        return self._unary(lambda data: np.clip(data, min, max), backward)
 
     # Elementwise functions of two tensors.
 
     def maximum(self, other: Tensor) -> Tensor:
         """Return the elementwise maximum; where both are equal each gets half of the derivative."""
-        return self._larger(other, np.maximum, 1.0)
+        return self._larger_of_both(other, np.maximum, 1.0)
 
     def minimum(self, other: Tensor) -> Tensor:
         """Return the elementwise minimum; where both are equal each gets half of the derivative."""
-        return self._larger(other, np.minimum, -1.0)
+        return self._larger_of_both(other, np.minimum, -1.0)
 
     def where(self, condition: Tensor, other: Tensor | Number) -> Tensor:
         """Return self where the condition holds, `other` elsewhere."""
         holds = condition._data
-        return self._with(
+        return self._binary(
             other,
             lambda mine, theirs: np.where(holds, mine, theirs),
-            lambda pull: np.where(holds, pull, 0.0),
-            lambda pull: np.where(holds, 0.0, pull),
+            lambda grad: np.where(holds, grad, 0.0),
+            lambda grad: np.where(holds, 0.0, grad),
         )
 
     # Reductions, gathers and scatters.
 
     def sum(self) -> Tensor:
-        return self._of(np.sum, lambda pull, _: np.broadcast_to(pull, self.shape))
+        return self._unary(np.sum, lambda grad, _: np.broadcast_to(grad, self.shape))
 
     def mean(self) -> Tensor:
         return self.sum() / self._data.size
@@ -299,9 +303,9 @@ class Tensor:
         return Tensor(np.unique(self._data))
 
     def cumsum(self, dim: int) -> Tensor:
-        return self._of(
+        return self._unary(
             lambda data: data.cumsum(dim),
-            lambda pull, _: np.flip(np.flip(pull, dim).cumsum(dim), dim),
+            lambda grad, _: np.flip(np.flip(grad, dim).cumsum(dim), dim),
         )
 
     def repeat_interleave(self, counts: Tensor) -> Tensor:
@@ -316,7 +320,7 @@ class Tensor:
         out = self._data.copy()
         with np.errstate(all="ignore"):
             np.add.at(out, at._data, values._data)
-        return Tensor(out, (self, _as_it_is), (values, lambda pull: pull[at._data]))
+        return Tensor(out, (self, _identity), (values, lambda grad: grad[at._data]))
 
     def scatter_reduce(self, dim: int, at: Tensor, values: Tensor, reduce: str) -> Tensor:
         """Return the maximum of each element and the values scattered to it; constants only."""
@@ -358,37 +362,40 @@ class Tensor:
 
     # Helpers: a result with the backward function of each operand.
 
-    def _of(
-        self, function: Callable[[Array], Array], back: Callable[[Array, Array], Array]
+    def _unary(
+        self, function: Callable[[Array], Array], backward: Callable[[Array, Array], Array]
     ) -> Tensor:
+        """Return function(self); `backward` takes the gradient and the result."""
         with np.errstate(all="ignore"):
             made = function(self._data)
-        return Tensor(made, (self, lambda pull: back(pull, made)))
+        return Tensor(made, (self, lambda grad: backward(grad, made)))
 
-    def _with(
+    def _binary(
         self,
         other: Tensor | Number,
         function: Callable[[Any, Any], Array],
-        mine: Back,
-        theirs: Back,
+        mine: Backward,
+        theirs: Backward,
     ) -> Tensor:
+        """Return function(self, other), with the backward functions of both operands."""
         with np.errstate(all="ignore"):
             made = function(self._data, _data(other))
         return Tensor(made, (self, mine), *([(other, theirs)] if isinstance(other, Tensor) else []))
 
-    def _larger(self, other: Tensor, function: Callable[..., Array], sign: float) -> Tensor:
+    def _larger_of_both(self, other: Tensor, function: Callable[..., Array], sign: float) -> Tensor:
+        """Return the maximum of both, or with sign -1 the minimum; ties share the gradient."""
         one, two = sign * self._data, sign * other._data
         share = np.where(one == two, 0.5, 1.0)
-        return self._with(
+        return self._binary(
             other,
             function,
-            lambda pull: np.where(one < two, 0.0, pull * share),
-            lambda pull: np.where(two < one, 0.0, pull * share),
+            lambda grad: np.where(one < two, 0.0, grad * share),
+            lambda grad: np.where(two < one, 0.0, grad * share),
         )
 
     def _extreme(self, number: Array) -> Tensor:
         reached = self._data == number
-        return Tensor(number, (self, lambda pull: pull * reached / reached.sum()))
+        return Tensor(number, (self, lambda grad: grad * reached / reached.sum()))
 
 
 class Largest(NamedTuple):
@@ -402,8 +409,8 @@ def _data(value: Any) -> Any:
     return value._data if isinstance(value, Tensor) else value
 
 
-def _as_it_is(pull: Array) -> Array:
-    return pull
+def _identity(grad: Array) -> Array:
+    return grad
 
 
 def _sign(data: Array) -> Array:
@@ -411,12 +418,12 @@ def _sign(data: Array) -> Array:
     return (data > 0) * 1.0 - (data < 0)
 
 
-def _shaped(pull: Array, shape: tuple[int, ...]) -> Array:
+def _sum_to_shape(grad: Array, shape: tuple[int, ...]) -> Array:
     """Undo broadcasting: sum a derivative over the axes along which an operand was broadcast."""
-    if pull.shape == shape:
-        return pull
-    extra = pull.ndim - len(shape)
-    summed = pull.sum(axis=tuple(range(extra)))
+    if grad.shape == shape:
+        return grad
+    extra = grad.ndim - len(shape)
+    summed = grad.sum(axis=tuple(range(extra)))
     spread = tuple(at for at, size in enumerate(shape) if size == 1 and summed.shape[at] != 1)
     shaped: Array = summed.sum(axis=spread, keepdims=True)
     return shaped

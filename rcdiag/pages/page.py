@@ -19,10 +19,10 @@ from msgspec import Struct
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause_words import cause_words
 from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Lines, Part, Tab, Table, Terms, Words
-from rcdiag.pages.drawn import static_svg
 from rcdiag.pages.headline import NOT_JUDGED, Headline, level_of
 from rcdiag.pages.merge import DumpResults, merged
 from rcdiag.pages.packing import packed, packed_document
+from rcdiag.pages.page_figures import static_svg
 from rcdiag.pages.score.words import holds_text
 from rcdiag.pages.tabs import about, change, corrections, diagnosis, ladder, tokens, update
 from rcdiag.results import SEVERITIES, Action, Finding, Result, to_plain

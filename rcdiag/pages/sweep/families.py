@@ -58,7 +58,7 @@ def family_figure(
     with own_style():
         from matplotlib.figure import Figure
 
-        from rcdiag.pages.on_paper import fit_column
+        from rcdiag.pages.print_figures import fit_column
 
         wide = 5.6 if width is None else width
         figure = Figure(figsize=(wide, max(wide * 0.52, 1.9)), layout="constrained")

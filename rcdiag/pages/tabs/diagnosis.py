@@ -31,10 +31,10 @@ from rcdiag.pages.blocks import (
     text,
 )
 from rcdiag.pages.diagnose.words import posterior_rows
-from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.gauges import gauges, limits
 from rcdiag.pages.headline import Headline, answer, counted, headline
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.score.words import clusters
 from rcdiag.results import Finding, MetricValue
 from rcdiag.results.base import by_severity

@@ -21,8 +21,8 @@ from rcdiag.pages.blocks import (
 )
 from rcdiag.pages.compare.policies import distances
 from rcdiag.pages.compare.words import answer, means, nearness, sampler_of
-from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.page_figures import figures_of
 from rcdiag.results import CompareResult, Rung
 
 

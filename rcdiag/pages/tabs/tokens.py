@@ -28,8 +28,8 @@ from rcdiag.pages.blocks import (
     text,
 )
 from rcdiag.pages.command_again import with_sequence
-from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.score.exceedance import SMALLEST, any_beyond
 from rcdiag.pages.score.profiles import FIGURES as PROFILES
 from rcdiag.pages.tabs.corrections.treatments import recommended

@@ -27,8 +27,8 @@ from rcdiag.pages.blocks import (
     term,
     text,
 )
-from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.replay.words import FACTORS, TAGS, answer, decided_by, divided, health_order
 from rcdiag.pages.tabs.corrections.treatments import NONE, recommended
 from rcdiag.results import MetricValue, PresetReplay, ReplayResult

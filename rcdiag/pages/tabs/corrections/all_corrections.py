@@ -22,8 +22,8 @@ from rcdiag.pages.blocks import (
     text,
 )
 from rcdiag.pages.charts import Axis, Chart
-from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.score.words import raw_ess
 from rcdiag.pages.sweep.words import as_good, squared
 from rcdiag.pages.tabs.corrections.treatments import Treatment, recommended, tag_of

@@ -57,7 +57,7 @@ def drawing(spec: FigureSpec, result: Result, width: float | None = None) -> Dra
         size = (width, max(up * max(width / across, LEAST_SHRUNK), LOWEST * width))
     letters = {"font.size": max(STYLE["font.size"] * size[0] / across, SMALLEST_LETTERS)}
     with own_style({} if width is None else letters):
-        from rcdiag.pages.on_paper import PaperFigure, fit_column, plain_ticks
+        from rcdiag.pages.print_figures import PaperFigure, fit_column, plain_ticks
 
         made = PaperFigure(figsize=size, layout="constrained")
         spec.draw(result, made)
