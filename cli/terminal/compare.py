@@ -48,7 +48,7 @@ def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
 
 
 def _headlines(result: CompareResult) -> list[str]:
-    """Return the metrics of `score`'s first screen that the result has, but for k3_kl."""
+    """Return the metrics of `score`'s first screen that the result has, except k3_kl."""
     stored = next(iter(result.pairs.values())).mismatch
     return [
         name

@@ -107,7 +107,7 @@ def score(
         sequences: numbers of rows, from 0, that result and page are to hold whole, beside those
             with the largest sums and some drawn at random. With None the result holds none
             for readers, and the table is read once.
-        rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
+        rows: about how many rows to take, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
         seed: seed of the drawing of `rows`.
         on: where engines run and parts of the table are read: `local`, or a Ray cluster as `ray` or

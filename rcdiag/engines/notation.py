@@ -63,7 +63,7 @@ def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
 
 
 def _pieces(text: str) -> list[str]:
-    """Split at commas, but for those inside a value that is JSON: `key={"mode":0,"level":1}`."""
+    """Split at commas outside of JSON values: `key={"mode":0,"level":1}`."""
     pieces: list[str] = []
     for piece in text.split(","):
         if pieces and pieces[-1].partition("=")[2][:1] in JSON and not _is_json(pieces[-1]):

@@ -92,10 +92,10 @@ def _sample(
     cache = None
     for step in range(settings.max_new_tokens):
         logits, cache = _last_logits(policy, inputs, mask, places, cache)
-        law = torch.log_softmax(logits.float() / settings.temperature, dim=-1)
-        inputs = torch.multinomial(law.exp(), 1, generator=random)
+        log_probs = torch.log_softmax(logits.float() / settings.temperature, dim=-1)
+        inputs = torch.multinomial(log_probs.exp(), 1, generator=random)
         tokens[going, step] = inputs[:, 0]
-        scores[going, step] = law.gather(1, inputs)[:, 0].double()
+        scores[going, step] = log_probs.gather(1, inputs)[:, 0].double()
         on = torch.isin(inputs[:, 0], ends, invert=True).nonzero()[:, 0]
         if not len(on):
             break

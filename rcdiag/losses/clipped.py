@@ -75,7 +75,7 @@ VANILLA = PolicyLoss(
 def gspo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return PPO on s = exp(row mean of log_ratio), without dual clip. arXiv 2507.18071.
 
-    s is a constant of each token's gradient but for its own log-prob: d s / d current = s.
+    The gradient of s flows only through the token's own log-prob: d s / d current = s.
     """
     log_ratio = tokens.log_ratio.detach()
     means = tokens.row_sums(log_ratio) / tokens.lengths.clamp(min=1)

@@ -77,7 +77,7 @@ class DumpResults(Struct, frozen=True, kw_only=True):
         return "", ""
 
     @property
-    def mends(self) -> bool:
+    def weights_help(self) -> bool:
         """Tell whether importance weights can repair the mismatch: not if the verdict is broken."""
         return self.diagnosis is None or self.diagnosis.against_weights is None
 

@@ -159,7 +159,7 @@ def coefficients(result: ReplayResult, figure: Figure) -> None:
 
 
 def _size(count: int) -> tuple[float, float]:
-    """Return a size with room for so many panels, three in a row."""
+    """Return a figure size with room for `count` panels, three in a row."""
     return (5.4, 4.4) if count == 1 else (11.0, 3.4 * (-(-count // 3)))
 
 

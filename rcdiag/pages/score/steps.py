@@ -44,9 +44,9 @@ def by_step(metric: str, label: str) -> Callable[[ScoreResult, Figure], None]:
         steps = values_by_step(result, metric)
         values, at = list(steps.values()), np.array(list(steps))
         axes.plot(at, heights(values), color=FIRST, marker="o", markersize=4, linewidth=1.4)
-        told = np.array([value.low is not None and value.high is not None for value in values])
-        if told.any():
-            axes.fill_between(at, *ends(values), where=told, color=FIRST, alpha=0.2, linewidth=0)
+        bounded = np.array([value.low is not None and value.high is not None for value in values])
+        if bounded.any():
+            axes.fill_between(at, *ends(values), where=bounded, color=FIRST, alpha=0.2, linewidth=0)
         for step in changes(result):
             axes.axvline(step, color=SECOND, linewidth=1.0, linestyle="--")
         if metric in SIZES and spans_decades(values):

@@ -77,7 +77,7 @@ def grouped(result: ReplayResult) -> list[Update]:
 
 
 def _key(preset: PresetReplay) -> tuple[Any, ...]:
-    """Return the numbers by which updates are told apart."""
+    """Return the numbers by which updates are distinguished."""
     pull = preset.coefficients
     after = preset.after_step
     moved = None if after is None else after.kl_old_new.value

@@ -38,7 +38,7 @@ def tab(results: DumpResults) -> Tab | None:
 
 
 def _heading(results: DumpResults) -> str:
-    if not results.mends:
+    if not results.weights_help:
         return "No correction repairs this: fix the cause first"
     if results.sweep is None:
         return "What each preset would have done"
@@ -82,7 +82,7 @@ def _advice(results: DumpResults) -> Section | None:
 
 def _families(results: DumpResults) -> Section | None:
     """Say how to get the settings beyond presets, where weights may help and no sweep is here."""
-    if results.sweep is not None or results.score is None or not results.mends:
+    if results.sweep is not None or results.score is None or not results.weights_help:
         return None
     command = of_same_data(results.score, "sweep")
     why = (

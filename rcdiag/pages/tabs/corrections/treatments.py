@@ -62,7 +62,7 @@ def treatments_of(results: DumpResults) -> list[Treatment]:
     for treatment in single:
         known = merged.get(treatment.key)
         merged[treatment.key] = treatment if known is None else _joined(known, treatment)
-    return sorted(merged.values(), key=lambda treatment: _order(treatment, results.mends))
+    return sorted(merged.values(), key=lambda treatment: _order(treatment, results.weights_help))
 
 
 def _order(treatment: Treatment, ranked: bool) -> tuple[bool, float]:
@@ -171,7 +171,7 @@ def _row_of(sweep: SweepResult, candidate: Candidate) -> SweepRow | None:
 def recommended(results: DumpResults) -> Treatment | None:
     """Return the treatment that the sweep recommends, with the presets that do the same."""
     choice = None if results.sweep is None else results.sweep.recommendation.choice
-    if choice is None or not results.mends:
+    if choice is None or not results.weights_help:
         return None
     return next(
         (treatment for treatment in treatments_of(results) if choice in treatment.names), None
@@ -181,7 +181,7 @@ def recommended(results: DumpResults) -> Treatment | None:
 def tag_of(treatment: Treatment, results: DumpResults) -> str:
     """Return the tag of a treatment: recommended, as good, ...; empty if it is worse."""
     sweep = results.sweep
-    if sweep is None or not results.mends:
+    if sweep is None or not results.weights_help:
         return ""
     if sweep.recommendation.choice in treatment.names:
         return "recommended"
