@@ -76,7 +76,7 @@ for batch in pq.ParquetFile(sys.argv[1]).iter_batches(1_600, columns=COLUMNS):
 numbers = {"k3": k3 / tokens, "ess": total**2 / (tokens * squares)}
 """
 SUITE = """
-from cli.freed_memory import keep_freed_memory
+from cli.process import keep_freed_memory
 from rcdiag.diagnosis.guides import judged
 from rcdiag.statistics.merging import merge, take_in
 from rcdiag.statistics.pair import PolicyPair

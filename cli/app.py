@@ -14,9 +14,9 @@ from typer.main import get_command
 from cli.command import Command
 from cli.config import CONFIG_HELP, options_of, read_defaults
 
-# Threads of torch spin while they wait, by default for so long that one busy neighbour on two cores
-# made scoring 20 times slower; so, 3 to 5 times, and 5% without a neighbour (measured). Engines
-# inherit it.
+# Threads of torch spin while they wait. With the default, one busy neighbour on two cores made
+# scoring 20 times slower; with this value 3 to 5 times, at a cost of 5% on an idle machine
+# (measured). Engines inherit it.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 

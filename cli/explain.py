@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from rcdiag.glossary import Entry
+    from rcdiag.entry import Entry
 
 EPILOG = "Example: `rcdiag explain rollout_is_eff_sample_size`"
 
@@ -39,7 +39,7 @@ def explain(
     answer = rcdiag.explain() if name is None else rcdiag.explain(name)
     if json:
         from cli.terminal.console import write_out
-        from rcdiag.glossary.document import document
+        from rcdiag.api.explain import document
 
         write_out(document(answer))
     elif isinstance(answer, dict):

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a command by KeyboardInterrupt, wherever in it they come."""
+"""SIGINT and SIGTERM raise KeyboardInterrupt in a command, whenever they arrive."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-# Python drops an exception that a callback of a weak reference raises, and modules being loaded
-# run such callbacks; so much later an interrupt that was dropped is raised again.
+# Seconds. Python drops exceptions that are raised in weak-reference callbacks, which run while
+# modules are imported; an interrupt that was dropped there is raised again after this time.
 AGAIN = 0.01
 
 

@@ -1,4 +1,4 @@
-"""Help that lists what can be named: trainers, losses, backends, those of installed plugins too.
+"""Names in help texts: trainers, losses, backends, with those of installed plugins.
 
 `--help` answers at once, so it imports no registry that would load numpy or torch. A help text
 holds a placeholder, `{trainers}`. It becomes the names that ship, or, where a plugin is installed
@@ -10,14 +10,10 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
 
-import typer
 from msgspec import Struct
-from typer.core import TyperArgument, TyperCommand, TyperOption
 
 from rcdiag.errors import RcdiagError
-from rcdiag.formats import plural
 from rcdiag.registry import GROUP
 
 MOST = 8  # names that stand in a help text
@@ -96,76 +92,6 @@ NAMES = {
         _readers,
     ),
 }
-
-
-KINDS = (TyperArgument, TyperOption)
-
-
-# Options that most runs need, by their parameters' names: `--help` shows these alone.
-FIRST = {
-    *("model", "policy", "checkpoint", "budget", "behavior", "target"),
-    *("format", "given", "trainer", "preset", "trainer_config", "logged"),
-    *("step", "loss", "advantage", "emit", "thresholds", "tokenizer", "against", "notebook"),
-    *("output", "result", "html", "json", "plots"),
-    *("fail_on", "rows", "force", "dry_run", "quiet", "verbose", "help", "help_all"),
-}
-
-
-class LazyHelp(TyperCommand):
-    """A command whose help fills names in when it is shown, and leaves rare options out.
-
-    `--help` shows the options of `FIRST`, `--help-all` all of them.
-    """
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        rare = [option for option in self._options() if option.name not in FIRST]
-        if rare:
-            self.params.append(HelpAll(len(rare)))
-
-    def _options(self) -> list[TyperOption]:
-        return [option for option in self.params if isinstance(option, TyperOption)]
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help; what is changed for it is as before afterwards."""
-        shown = [option for option in self.params if isinstance(option, KINDS)]
-        before = [(option.help, option.hidden) for option in shown]
-        epilog = self.epilog
-        try:
-            for option in shown:
-                option.help = filled(option.help or "")
-                rare = isinstance(option, TyperOption) and option.name not in FIRST
-                option.hidden = option.hidden or (rare and not ctx.meta.get(ALL))
-            self.epilog = filled(epilog or "")
-            super().format_help(ctx, formatter)
-        finally:
-            for option, (text, hidden) in zip(shown, before, strict=True):
-                option.help, option.hidden = text, hidden
-            self.epilog = epilog
-
-
-ALL = "rcdiag.help_all"  # in a context's `meta`: all options are asked for
-
-
-class HelpAll(TyperOption):
-    """`--help-all`: the help with the options that few runs need."""
-
-    def __init__(self, rare: int) -> None:
-        super().__init__(
-            param_decls=["--help-all"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            help=f"Show {plural(rare, 'more option')}",
-            callback=_show_all,
-        )
-
-
-def _show_all(context: Any, parameter: Any, value: bool) -> None:
-    if value:
-        context.meta[ALL] = True
-        typer.echo(context.get_help())
-        context.exit()
 
 
 def filled(text: str) -> str:

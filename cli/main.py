@@ -1,4 +1,4 @@
-"""`rcdiag` begins here: errors and signals become exit codes, imports of the commands included."""
+"""The entry point of `rcdiag`: errors and signals, those during imports too, become exit codes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NoReturn
 from cli.interrupts import interrupts
 from cli.terminal.visible import visible
 
-# Errors of the system that the input does not cause, and that a user can fix.
+# Operating system errors that the input does not cause and a user can fix.
 SYSTEM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE}
 
 
 def main() -> None:
     """Run a command; 0 ran, 1 findings, 2 could not run, 130 interrupted."""
-    # A signal may come while handlers are taken back, too: that is interrupted as well.
+    # A signal may also arrive while the handlers are being restored.
     try:
         # A terminated command ends like an interrupted one: temporary folders go, parts stay.
         with interrupts():
@@ -25,15 +25,19 @@ def main() -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     finally:
-        # CPython remembers an interrupt that came while a text was executed, as modules are loaded
-        # that define dataclasses, and would end by the signal although it is handled. Executing
-        # another text makes it forget.
+        # If SIGINT arrived during exec() of a source text (dataclasses do that at import), CPython
+        # remembers it and ends by the signal even though it was handled. Another exec() clears
+        # that.
         exec("")
 
 
 def _run() -> None:
-    from cli.blas_threads import let_blas_threads_sleep
-    from cli.freed_memory import hold_collection, keep_freed_memory, resume_collection
+    from cli.process import (
+        hold_collection,
+        keep_freed_memory,
+        let_blas_threads_sleep,
+        resume_collection,
+    )
 
     let_blas_threads_sleep()
     keep_freed_memory()

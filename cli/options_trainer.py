@@ -116,7 +116,7 @@ def parse_settings(texts: list[str] | None) -> dict[str, dict[str, Any]]:
                 f"--set {text}: wanted PRESET.SETTING=VALUE",
                 hint="for example --set decoupled_token_is.rollout_is_threshold=3",
             )
-        # Nobody means 0.55 by 0.5_5 here: bounds stay text.
+        # YAML reads 0.5_5 as 0.55; here it is a pair of bounds and stays text.
         try:
             settings.setdefault(preset, {})[setting] = value if "_" in value else read_yaml(value)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Every command goes the same way: run the API or its dry run, write, show, exit."""
+"""The end of every command: run the API or its dry run, write, show, exit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from msgspec import Struct
 
 import rcdiag
-from cli.freed_memory import allow_collection, hold_collection, resume_collection
 from cli.options import FailOn
+from cli.process import allow_collection, hold_collection, resume_collection
 from cli.terminal.console import write_out
 from cli.terminal.screen import Screen, closing_line
 from rcdiag.errors import RcdiagError, on_command_line
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 def chosen(usecase: UseCase[P, R], dry_run: bool) -> Callable[P, R | str]:
     """Return the function of the API, or its dry run, which only says what it would do."""
-    resume_collection()  # the modules of the command are there
+    resume_collection()  # all modules of the command have been imported
     return usecase.dry_run if dry_run else usecase
 
 
@@ -43,7 +43,7 @@ class Drawing(Struct, frozen=True):
     def of(
         cls, folder: Path | None, figures: Sequence[str] | None, width: float | None
     ) -> Drawing | None:
-        """Return what is to be drawn, None where nothing is; refuse a choice of nothing."""
+        """Return what to draw, None without --plots; refuse --figure and --width without it."""
         if folder is None:
             if figures or width is not None:
                 raise RcdiagError(
@@ -90,7 +90,7 @@ def finish(
         write_text(csv, csv_of(document.frame()))
         paths.append(csv)
     if html is not None and drawing is None:
-        hold_collection()  # figures in files leave much behind, a page does not
+        hold_collection()  # drawing files leaves many objects behind, a page does not
     if html is not None or drawing is not None:
         try:
             made = rcdiag.report(
@@ -105,7 +105,7 @@ def finish(
             allow_collection()
         figures = [path for path in made if drawing is not None and drawing.folder in path.parents]
         paths += [path for path in made if path not in figures]
-    # Before the result, whose last lines stay the last: verdict, cause, what to run next.
+    # Before the result, so that its last lines (verdict, cause, what to run next) stay the last.
     for path in paths:
         screen.wrote(path)
     if drawing is not None:

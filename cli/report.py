@@ -6,15 +6,18 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import rcdiag
 from cli import options
-from cli.freed_memory import resume_collection
+from cli.process import resume_collection
 from rcdiag.errors import RcdiagError
 from rcdiag.files import check_apart, check_outputs
+
+if TYPE_CHECKING:
+    from cli.terminal.screen import Screen
 
 EPILOG = (
     "Examples: `rcdiag report score.json sweep.json --html page.html` makes one page of all that "
@@ -97,17 +100,26 @@ def report(
         for path in written:
             screen.wrote(path)
         second = [] if json else [rcdiag.load_result(source) for source in against or ()]
-        for name, some in (("before", documents), ("after", second)):
-            for document in some:
-                if second:
-                    screen.heading(name)
-                if isinstance(document, rcdiag.ConvertResult):
-                    screen.show_conversion(document)
-                else:
-                    screen.show(document)
+        _show(screen, documents, second)
     for document in documents:
         if not isinstance(document, rcdiag.ConvertResult):
             screen.exit(document, fail_on)
+
+
+def _show(
+    screen: Screen,
+    first: Sequence[rcdiag.Result | rcdiag.ConvertResult],
+    second: Sequence[rcdiag.Result | rcdiag.ConvertResult],
+) -> None:
+    """Show the results of one dump, or under headings those of two."""
+    for name, documents in (("before", first), ("after", second)):
+        for document in documents:
+            if second:
+                screen.heading(name)
+            if isinstance(document, rcdiag.ConvertResult):
+                screen.show_conversion(document)
+            else:
+                screen.show(document)
 
 
 def _with_files(

@@ -15,7 +15,7 @@ CLI = sorted((ROOT / "cli").rglob("*.py"))
 # Every package imports only what stands in a lower line.
 LAYERS = (
     ("errors",),
-    ("files", "formats", "lazy", "registry", "extras"),
+    ("entry", "files", "formats", "lazy", "registry", "extras"),
     ("losses", "results"),
     ("table",),
     ("logs", "statistics"),

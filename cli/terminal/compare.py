@@ -48,7 +48,7 @@ def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
 
 
 def _headlines(result: CompareResult) -> list[str]:
-    """Return the metrics of `score`'s first screen that the result has, but for k3_kl."""
+    """Return the metrics of `score`'s first screen that the result has, except k3_kl."""
     stored = next(iter(result.pairs.values())).mismatch
     return [
         name
@@ -78,13 +78,11 @@ def _policies(out: Console, result: CompareResult, verbose: bool) -> Table:
         near = nearness(result, name)
         near = near and f"[{'default' if policy.may_be_nearest else 'yellow'}]{near}[/]"
         behind, interval = measured(policy.behind)
-        cells = [_mean(policy.log_prob_mean.value), behind, *([interval] if verbose else [])]
+        mean = policy.log_prob_mean.value
+        mean_text = "n/a" if mean is None else f"{mean:.5f}"
+        cells = [mean_text, behind, *([interval] if verbose else [])]
         rows.append([str(index), name, *cells, near, policy.setup])
     return fitted(out, columns, rows, gap=2)
-
-
-def _mean(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.5f}"
 
 
 def _matrix(out: Console, result: CompareResult, metric: str) -> Group:

@@ -1,4 +1,4 @@
-"""Writing to a reader that may leave before the end."""
+"""A console for text from files, whose reader may close the pipe early."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from rich.text import Text
 
 from cli.terminal.visible import visible
 
-# Values of TERM, by how they begin, of terminals that show no hyperlinks, or their bytes.
+# Prefixes of TERM of terminals that do not know hyperlinks, or print their escape codes.
 WITHOUT_LINKS = ("dumb", "linux", "vt", "unknown", "cons", "sun", "xterm-mono")
 
 
 class TerminalConsole(Console):
     """A console for text of files, which may hold anything.
 
-    What looks like markup and is none stands as it is; control characters are made visible, and
-    links are left out, but for those to our own outputs. A reader that has seen enough (`| head`)
-    is no failure, nor a finding.
+    Text that only looks like markup is shown as it is, control characters are made visible, and
+    links are dropped except those to our own outputs. A closed pipe (`| head`) is no error.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -65,12 +64,12 @@ class TerminalConsole(Console):
 
 
 def drop(stream: IO[str]) -> None:
-    """Let what is still to come go nowhere: the reader at the other end has left."""
+    """Redirect a stream to /dev/null after its reader closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def write_out(text: str) -> None:
-    """Write to stdout as it is, whether or not somebody reads to the end."""
+    """Write a text to stdout unchanged; a closed pipe is no error."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

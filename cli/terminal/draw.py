@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from cli.terminal.cells import COLOURS
+from cli.terminal.fitted_tables import COLOURS
 from cli.terminal.headline import draw_closing, draw_headline, draw_lines
 from rcdiag.errors import on_command_line
 from rcdiag.formats import plural
-from rcdiag.pages.answers import answer
-from rcdiag.pages.headline import finding_parts, headline, more
+from rcdiag.pages.headline import answer, finding_parts, headline, more
 from rcdiag.results import Finding
 from rcdiag.results.base import drawn_sentence
 
@@ -33,7 +32,7 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
         draw_headline(out, line, verbose)
         if sentence := drawn_sentence(result.provenance):
             out.print(sentence)
-        kind = result.kind  # its file alone is loaded: those of other kinds take their time
+        kind = result.kind  # import only the file of this kind: importing takes time
         getattr(import_module(f"cli.terminal.{kind}"), f"draw_{kind}")(out, result, verbose)
 
     begin(out)
@@ -55,16 +54,17 @@ def draw_findings(out: Console, result: Result, most: int) -> None:
     """Draw a line for each finding: severity, name, the numbers, and what to do about them."""
     if result.findings:
         out.print()
-    # The line that counts those that are left would take the place of one more.
+    # If only one finding is left, show it: "and 1 more" would take a line as well.
     shown = result.findings[: most + (len(result.findings) == most + 1)]
     for finding in shown:
         head = f"{finding.severity}  {finding.slug}  "
         what, to_do = map(on_command_line, finding_parts(finding, result))
         room = max(out.width - len(head), 24)
-        if len(to_do) <= room // 2:  # the numbers give way to what is short to do
+        if len(to_do) <= room // 2:  # shorten the numbers rather than a short advice
             what = _cut(what, room - len(to_do) - 2)
         both = f"{what}: {to_do}"
-        cut = both if len(both) <= room else _cut(what, room)  # half an advice is none
+        # An advice that is cut is of no use: leave it out.
+        cut = both if len(both) <= room else _cut(what, room)
         out.print(
             f"[{COLOURS[finding.severity]}]{finding.severity}[/]  [bold]{finding.slug}[/]  "
             f"{escape(cut)}",

@@ -1,6 +1,6 @@
-"""Tables fit the terminal: where it is narrow whole columns go, in an order that each table says.
+"""Tables that fit the terminal: if it is narrow, whole columns are left out, in a given order.
 
-What a reader decides by, such as a level, stays; the caption names what is left out.
+Columns that readers decide by, such as the level, stay; the caption names what is left out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 WIDE = 10_000
+COLOURS = {"ok": "green", "unknown": "magenta", "note": "cyan", "warning": "yellow", "error": "red"}
+BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+def level(name: str | None) -> str:
+    """Write a level in its colour."""
+    return f"[{COLOURS[name]}]{name}[/]" if name else ""
 
 
 class Column(Struct, frozen=True, kw_only=True):

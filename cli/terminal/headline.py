@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cli.terminal.cells import COLOURS
+from cli.terminal.fitted_tables import COLOURS
 from rcdiag.pages.headline import FACTS, Headline
 from rcdiag.results import Action, Diagnosis
 

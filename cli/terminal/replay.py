@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cli.terminal.cells import COLOURS
-from cli.terminal.fitted_tables import Column, fitted
+from cli.terminal.fitted_tables import COLOURS, Column, fitted
 from cli.terminal.headline import draw_against_weights
 from rcdiag.diagnosis.update_health import UPDATE_RULES
 from rcdiag.formats import measured, number, plural, with_interval
@@ -35,7 +34,7 @@ from rcdiag.results import (
 )
 from rcdiag.results.doc import heading_of
 
-# Stands before a cosine that is not free of the noise that both gradients share.
+# Marks a cosine that still contains noise that both gradients share.
 UNSURE = heading_of(GradientReport, "cosine_whole")
 
 

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cli.terminal.cells import BLOCKS, level
-from cli.terminal.fitted_tables import Column, fitted
+from cli.terminal.fitted_tables import BLOCKS, Column, fitted, level
 from cli.terminal.headline import draw_against_weights, draw_lines
 from cli.terminal.logged import draw_logged
 from rcdiag.errors import RcdiagError

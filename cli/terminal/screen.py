@@ -14,7 +14,7 @@ from cli.terminal.console import TerminalConsole, write_out
 from cli.terminal.draw import draw
 from cli.terminal.progress import Bars
 from rcdiag.errors import on_command_line, without_secrets
-from rcdiag.pages.answers import answer
+from rcdiag.pages.headline import answer
 from rcdiag.results import SEVERITIES, to_json
 from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
 

@@ -93,7 +93,7 @@ def _draw_all(out: Console, result: SweepResult) -> None:
     if any(candidate.efficiency.value is not None for candidate in candidates):
         out.print()
         out.print(_candidates(out, result, candidates))
-    for candidate in candidates:  # below the table: beside it there is no room for words
+    for candidate in candidates:  # below the table, which has no room for sentences
         if candidate.refused:
             out.print(f"[dim]{candidate.name}: {escape('; '.join(candidate.refused))}[/]")
     out.print(

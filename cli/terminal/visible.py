@@ -1,11 +1,11 @@
-"""Text from files is shown, and commands nothing: its control characters become visible ones."""
+"""Control characters in text from files are made visible, so that no terminal obeys them."""
 
 from __future__ import annotations
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # Unicode has a picture for each control character of ASCII; tab and line feed stay.
 _PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"}
-# Controls of eight bits, and those that turn the direction of text, by which words change places.
+# 8-bit controls, and marks of text direction, which would reorder words.
 _OTHERS = [
     *range(0x80, 0xA0),
     0x200E,
@@ -14,7 +14,7 @@ _OTHERS = [
     *range(0x202A, 0x202F),
     *range(0x2066, 0x206A),
 ]
-# Halves of a pair of UTF-16, which no terminal takes.
+# Surrogates, which no terminal can show.
 _SURROGATES = range(0xD800, 0xE000)
 TABLE: dict[int, int | str] = {
     **_PICTURES,

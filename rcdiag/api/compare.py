@@ -66,7 +66,7 @@ def compare(
         ladder: ready sets of policies to score, `precision` or `engine`.
         noise_floor: score one policy once more, in other batches, as NAME_again: policies that are
             no further apart than these two are equal.
-        rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
+        rows: about how many rows to take, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
         seed: seed of the drawing of `rows`.
         on: where engines run and parts of the table are read: `local`, or a Ray cluster as `ray` or

@@ -39,7 +39,7 @@ def diagnose(
         source: a dump in any format that rcdiag knows (file, directory, glob, URL), a list of them,
             an open `Table`, or a data frame, Arrow table or mapping of columns in memory. Dumps of
             one run that complete each other are joined.
-        model: the trainer's checkpoint folder, whose log-probs are held against both columns.
+        model: the trainer's checkpoint folder, whose log-probs are compared with both columns.
             `{step}` in it is filled from each row's step.
         checkpoints: other checkpoints whose weights are tried, or a folder of them; by default
             those of the nearest steps beside `model`.

@@ -112,16 +112,16 @@ def replay(
         max_grad_norm: longer gradients are scaled down to this norm; 0 never scales.
         epochs: passes over the batch.
         minibatches: optimizer steps of a pass.
-        steps: the update goes on over so many steps of the table.
-        split: replay the batch as so many mini-batches too, beside one step.
+        steps: number of steps of the table that the update goes on over.
+        split: also replay the batch in this number of mini-batches, beside one step.
         lora: rank of low-rank adapters, for models that do not fit.
         checkpointing: recompute activations, which takes less memory and more time.
         batch_tokens: tokens of a micro-batch.
         reward: function(prompt, response, row) -> number for fresh samples, or `FILE.py:FUNCTION`.
         evaluate: number of fresh samples whose reward is measured before and after the step.
         save: folder for the updated model; needs exactly one preset.
-        rows: replay about so many rows of the step alone, for a first look: whole prompt groups are
-            drawn. It takes one step of the table.
+        rows: about how many rows of the step to replay, for a first look: whole prompt groups are
+            drawn. Only with one step of the table.
         seed: seed of everything that is drawn.
         force: overwrite `save`.
         progress: listener for what happens meanwhile.

@@ -13,7 +13,7 @@ from rcdiag.results import ScoreResult
 from rcdiag.runners import runner_on
 from rcdiag.table.destination import Destination
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.chosen_pair import choose_pair
+from rcdiag.usecases.chosen_pair import ChosenPair, choose_pair
 from rcdiag.usecases.dry_run import check_rate, description
 from rcdiag.usecases.one_policy import only_policy, score_of_one
 from rcdiag.usecases.plans import Settings, plan_of, with_hint_at_trainer
@@ -35,6 +35,7 @@ from rcdiag.usecases.text import decoder_of
 
 if TYPE_CHECKING:
     from rcdiag.logs import Log
+    from rcdiag.table.table import Table
 
 
 @usecase
@@ -107,7 +108,7 @@ def score(
         sequences: numbers of rows, from 0, that result and page are to hold whole, beside those
             with the largest sums and some drawn at random. With None the result holds none
             for readers, and the table is read once.
-        rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
+        rows: about how many rows to take, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
         seed: seed of the drawing of `rows`.
         on: where engines run and parts of the table are read: `local`, or a Ray cluster as `ray` or
@@ -166,17 +167,7 @@ def score(
     scored_names = [spec.name for spec in specs if not spec.options.get("repeat_of")]
     only = only_policy(table, (behavior, target), [spec.name for spec in specs])
     if only is not None:
-        if sequences:
-            named = setting("sequences", list(sequences), "--sequence")
-            raise RcdiagError(
-                f"{named}: {table.name} has one policy, {only}, and so no log-ratios to show",
-                hint="give a table with log-probs of the sampler and of the trainer",
-            )
-        if log is not None:
-            raise RcdiagError(
-                f"{table.name}: one policy, {only}: the trainer's numbers in {log.path} are of two",
-                hint="give a table with log-probs of the sampler and of the trainer",
-            )
+        _refuse_what_needs_two(table, only, sequences, log)
         yield description(name_of(source), table, None, written)
         if written is not None:
             progress.say(f"nothing to score: {written} is not written")
@@ -184,15 +175,10 @@ def score(
     pair = choose_pair(table.policies, scored_names, behavior, target)
     check_pair(table, pair.behavior, pair.target, [spec.name for spec in specs])
     rows_named(table, sequences or ())
-    aside = [name for name in scored_names if name not in (pair.behavior, pair.target)]
-    if len(aside) > 1 and written is None and len(aside) == len(scored_names):
-        raise RcdiagError(
-            f"{', '.join(aside)} would be scored and then not used: the pair is {pair.behavior} "
-            f"and {pair.target}",
-            hint=f"compare every pair: {compare_command(table, policies, ladder, model)}; or name "
-            f"a pair: {setting('behavior', aside[0])}, {setting('target', aside[-1])}; or keep "
-            f"the columns: {setting('output', 'FILE', '-o')}",
-        )
+    unused = len(scored_names) > 1 and not {pair.behavior, pair.target} & set(scored_names)
+    if unused and written is None:
+        every_pair = compare_command(table, policies, ladder, model)
+        raise _scored_for_nothing(scored_names, pair, every_pair)
     if pair.reason:
         progress.say(pair.reason)
     plan = planned(table, specs, written, force=force)
@@ -216,6 +202,37 @@ def score(
                 sequences=sequences,
                 runner=runner,
             )
+
+
+def _refuse_what_needs_two(
+    table: Table, only: str, sequences: Sequence[int] | None, log: Log | None
+) -> None:
+    """Refuse what a table with one policy cannot give: sequences of log-ratios, a log beside."""
+    both = "give a table with log-probs of the sampler and of the trainer"
+    if sequences:
+        named = setting("sequences", list(sequences), "--sequence")
+        raise RcdiagError(
+            f"{named}: {table.name} has one policy, {only}, and so no log-ratios to show", hint=both
+        )
+    if log is not None:
+        raise RcdiagError(
+            f"{table.name}: one policy, {only}: the trainer's numbers in {log.path} are of two",
+            hint=both,
+        )
+
+
+def _scored_for_nothing(scored: Sequence[str], pair: ChosenPair, every_pair: str) -> RcdiagError:
+    """Say that policies would be scored of which the pair has none and no file keeps them.
+
+    `every_pair` is the command that compares them all.
+    """
+    return RcdiagError(
+        f"{', '.join(scored)} would be scored and then not used: the pair is {pair.behavior} "
+        f"and {pair.target}",
+        hint=f"compare every pair: {every_pair}; or name a pair: "
+        f"{setting('behavior', scored[0])}, {setting('target', scored[-1])}; or keep "
+        f"the columns: {setting('output', 'FILE', '-o')}",
+    )
 
 
 def _log(path: Path, plan: Plan, rows: int | None) -> Log:

@@ -58,7 +58,7 @@ def sweep(
         candidate: a candidate of your own, which is ranked with the others: a family with its
             thresholds, such as `seq_tis_3` or `token_icepop_0.4_3`. With `emit` also the candidate
             that `rcdiag.emit` will be asked for.
-        rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
+        rows: about how many rows to take, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
         seed: seed of the bootstrap intervals, and of the drawing of `rows`.
         on: where parts of the table are read: `local`, or a Ray cluster as `ray` or `ray:ADDRESS`.

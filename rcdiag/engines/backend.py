@@ -1,4 +1,4 @@
-"""A backend describes an engine that computes log-probs, before it is loaded."""
+"""The description of an engine that computes log-probs, readable without loading it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from msgspec import Struct, field
 
 from rcdiag.engines.spec import PolicySpec
+from rcdiag.entry import Entry
 
 if TYPE_CHECKING:
     from rcdiag.table.trajectories import Scores, Trajectories
@@ -39,6 +40,12 @@ class Option(Struct, frozen=True, kw_only=True):
     takes: type | tuple[str, ...] = str  # bool, int, str, or the words that are allowed
     shown: str | None = None  # its words in a policy's description, "{}" the value; "" hides it
 
+    @property
+    def words(self) -> str:
+        """Return what the option does, with the values that it takes where they are listed."""
+        values = f": {', '.join(self.takes)}" if isinstance(self.takes, tuple) else ""
+        return f"{self.says}{values}"
+
 
 class OtherBatches(Struct, frozen=True, kw_only=True):
     """The option that changes which rows share a batch, for a second run of the policy."""
@@ -48,8 +55,8 @@ class OtherBatches(Struct, frozen=True, kw_only=True):
     smaller: int  # for a policy that has `size` already
 
 
-class Place(IntEnum):
-    """Places of scored policies on the way from the sampler to the trainer."""
+class LadderRung(IntEnum):
+    """Rungs of the ladder of scored policies, from the sampler to the trainer."""
 
     ENGINE_DECODE = 1  # low precision, one token at a time, as it was sampled
     ENGINE_LOW = 2  # low precision, all tokens at once
@@ -100,12 +107,25 @@ class Backend(Struct, frozen=True, kw_only=True):
     # How many GPUs one engine of a policy takes, given the policy's options.
     gpus: Callable[[Mapping[str, Any]], int] = lambda options: 1
     # The place of a policy that its role and precision alone do not tell.
-    own_place: Callable[[Mapping[str, Any]], Place | None] = lambda about: None
+    own_place: Callable[[Mapping[str, Any]], LadderRung | None] = lambda about: None
 
     @property
     def known_options(self) -> dict[str, Option]:
         """Return all options that rcdiag reads itself."""
         return {**COMMON_OPTIONS, **self.options}
+
+    def entry(self) -> Entry:
+        """Say what the engine is and which options a policy of it takes."""
+        stands_for = {"engine": "inference engine that sampled", "trainer": "trainer"}[self.role]
+        policy = self.default_policy or self.name
+        return Entry(
+            what=f"{self.says} Its policies stand for the {stands_for}.",
+            formula=f"--policy NAME={self.name}[:DTYPE][,key=value...]",
+            units=f"dtypes: {', '.join(self.dtypes)}; {self.default_dtype} where none is given",
+            generations={key: option.words for key, option in self.known_options.items()},
+            example=f"--policy {policy}={self.name}:{self.default_dtype}",
+            see=("engine", "trainer"),
+        )
 
     def split(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Split a policy's options into those that rcdiag reads and those that the engine gets."""
@@ -115,13 +135,13 @@ class Backend(Struct, frozen=True, kw_only=True):
             {key: value for key, value in options.items() if key not in own},
         )
 
-    def place(self, about: Mapping[str, Any]) -> Place:
+    def place(self, about: Mapping[str, Any]) -> LadderRung:
         """Return the place of a policy, of which the file metadata notes `about`."""
         if (own := self.own_place(about)) is not None:
             return own
         if self.role == "engine":
-            return Place.ENGINE_LOW if is_low_precision(about) else Place.ENGINE_FULL
-        return Place.TRAINER_LOW if is_low_precision(about) else Place.TRAINER_FULL
+            return LadderRung.ENGINE_LOW if is_low_precision(about) else LadderRung.ENGINE_FULL
+        return LadderRung.TRAINER_LOW if is_low_precision(about) else LadderRung.TRAINER_FULL
 
 
 def is_low_precision(about: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""A change says how a forward pass differs from the checkpoint's own: what a fault would do to it.
+"""Changes to a forward pass, each the effect of a fault: wrong rotary base, quantised weights, ...
 
 Changes are plain data; `rcdiag.engines.hf.changed` puts them on a loaded model.
 """

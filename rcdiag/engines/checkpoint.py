@@ -1,4 +1,4 @@
-"""A model folder is checked before an engine loads it: whether it is whole, its limits, weights."""
+"""Checks of a model folder before an engine loads it: completeness, limits, weights fingerprint."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from rcdiag.table.trajectories import ModelLimits
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
-# Files up to this size are hashed whole; of larger ones a fixed comb of blocks is read, which any
-# optimizer step changes: a fingerprint of 100 GB must not take longer than loading them.
+# Files up to this size are hashed whole, of larger ones evenly spaced blocks, in which any
+# optimizer step changes something: the fingerprint of 100 GB must not take longer than loading
+# them.
 HASHED_WHOLE = 256 << 20
 BLOCK, BLOCKS = 1 << 20, 128
 

@@ -1,4 +1,4 @@
-"""Ready sets of policies lead from the sampler to the trainer, one difference at a time."""
+"""Ready sets of policies from the sampler to the trainer, one difference at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LADDERS: dict[str, tuple[str, ...]] = {
 
 
 def again(spec: PolicySpec) -> PolicySpec:
-    """Return the policy once more, with other rows together in a batch: for the noise floor."""
+    """Return a second run of the policy with other batches, for the noise floor."""
     batches = BACKENDS[spec.backend].other_batches
     if batches is None:
         raise RcdiagError(
@@ -70,8 +70,8 @@ def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
     """Return the spec that scored a policy of the table; None where the metadata do not tell.
 
     `about` is what the file metadata note of the policy, `model` the default checkpoint. A file
-    says neither what is fetched nor what runs: its model counts where it is a folder, its options
-    where they are settings alone.
+    must not make us download or run anything: its model counts only if it is a local folder, its
+    options only if they are plain settings.
     """
     recorded = about.get("model")
     where = recorded if Path(str(recorded)).is_dir() else model
@@ -95,7 +95,7 @@ def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
     )
 
 
-# Options that engines take on and that only set a number or a mode.
+# Options that are passed on to engines and only set a number or a mode.
 SETTINGS = {
     "block_size",
     "enable_chunked_prefill",
@@ -114,11 +114,13 @@ WORD = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def _check_settings(name: str, options: Mapping[str, Any], backend: Backend) -> None:
-    """Refuse options of a file that could name code: a class, a package, a hub's kernels."""
+    """Refuse options from file metadata that could name code: a class, a package, hub kernels."""
     for key, value in options.items():
         known = key in SETTINGS or (key in backend.known_options and key != "trust_remote_code")
-        is_text = isinstance(value, str)
-        harmless = WORD.fullmatch(value) or Path(value).is_dir() if is_text else _is_number(value)
+        if isinstance(value, str):
+            harmless = bool(WORD.fullmatch(value)) or Path(value).is_dir()
+        else:
+            harmless = value is None or isinstance(value, (bool, int, float))
         if not (known and harmless):
             raise RcdiagError(
                 f"`{name}` was scored with {key}={value}: the table says so, and options that can "
@@ -126,7 +128,3 @@ def _check_settings(name: str, options: Mapping[str, Any], backend: Backend) -> 
                 hint="if you trust it, name the policy yourself: "
                 + mapping_setting("policies", {name: f"{backend.name},{key}={value}"}, "--policy"),
             )
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float))

@@ -20,11 +20,11 @@ from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 
 ROUNDED = "float32, rounded"  # in a policy's metadata
-# What oneDNN calls the instruction sets that it may be held to and that multiply bfloat16.
+# Parts of values of ONEDNN_MAX_CPU_ISA with which oneDNN still uses bfloat16 instructions.
 _ISA_WITH_BFLOAT16 = ("BF16", "AMX", "AVX10", "DEFAULT", "ALL")
 
 
-# Capabilities of a CPU, as torch names them, that multiply bfloat16 matrices; the best first.
+# CPU capabilities that multiply bfloat16 matrices, as torch names them, the fastest first.
 _INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")
 
 
@@ -41,12 +41,12 @@ def bfloat16_instructions(environment: Mapping[str, str] = os.environ) -> str | 
 
 
 def cpu_name() -> str:
-    """A CPU as far as it decides bits: `cpu x86_64, avx512_bf16, 8 threads`."""
+    """What of a CPU decides the bits of a result: `cpu x86_64, avx512_bf16, 8 threads`."""
     instructions = bfloat16_instructions() or "no bfloat16 instructions"
     return f"cpu {platform.machine()}, {instructions}, {torch.get_num_threads()} threads"
 
 
-# Variables that choose kernels or their precision; those of places and secrets are left out.
+# Prefixes of variables that choose kernels or their precision; paths and secrets are left out.
 _DECIDES = re.compile(r"VLLM_|NVIDIA_TF32|TORCH_ALLOW_TF32|TRITON_F32|CUBLAS_WORKSPACE")
 _PRIVATE = re.compile(r"KEY|HOST|PORT|PATH|ROOT|DIR|URL|LOG")
 
@@ -128,7 +128,11 @@ class RoundedProducts(TorchFunctionMode):
     """Inside this context bfloat16 products on the CPU are float32 products, rounded."""
 
     def __torch_function__(
-        self, function: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+        self,
+        function: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         product = _PRODUCTS.get(function)
@@ -137,7 +141,7 @@ class RoundedProducts(TorchFunctionMode):
         return product(*args, **kwargs)
 
 
-def _is_bfloat16(args: tuple) -> bool:
+def _is_bfloat16(args: tuple[Any, ...]) -> bool:
     """Whether a product of these arguments is one of bfloat16, by their dtype or by autocast."""
     tensors = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
     if torch.is_autocast_enabled("cpu"):

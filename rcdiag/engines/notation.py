@@ -11,9 +11,9 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting, setting
 from rcdiag.table.trajectories import POLICY_NAME
 
-SHORT = 0.5  # likeness of fp32 to float32, and less than that of bf16 to bfloat16
-LONGEST_NAME = 128  # letters of a policy: a folder of its parts is named by it
-JSON = ("{", "[", '"')  # what a value begins with that is an object, a list or a text of JSON
+SHORT = 0.5  # similarity (difflib) at which fp32 still suggests float32 and bf16 bfloat16
+LONGEST_NAME = 128  # letters of a policy's name, after which the folder of its parts is named
+JSON = ("{", "[", '"')  # first letters of a value that is JSON: an object, a list or a string
 SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -63,7 +63,7 @@ def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
 
 
 def _pieces(text: str) -> list[str]:
-    """Split at commas, but for those inside a value that is JSON: `key={"mode":0,"level":1}`."""
+    """Split at commas outside of JSON values: `key={"mode":0,"level":1}`."""
     pieces: list[str] = []
     for piece in text.split(","):
         if pieces and pieces[-1].partition("=")[2][:1] in JSON and not _is_json(pieces[-1]):

@@ -1,4 +1,4 @@
-"""Rows become padded batches of an engine, and its scores become columns."""
+"""Padded batches for an engine, and score columns from what it returns."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def gather_scores(
 ) -> Scores:
     """Join the score matrices of all rows into columns.
 
-    A row's matrix is [response tokens, 1 + entropy + 2 top_k]: the token's log-prob, the entropy,
-    the largest log-probs, their token ids. None is a row without response tokens. A matrix of
-    another size is refused: it would shift the scores of all rows after it.
+    The matrix of a row is [response tokens, 1 + entropy + 2 top_k]: the token's log-prob, the
+    entropy, the largest log-probs, their token ids; None for a row without response tokens. A
+    matrix of another size is refused: it would shift the scores of all rows after it.
     """
     width = 1 + entropy + 2 * top_k
     empty = np.zeros((0, width), dtype=np.float32)
@@ -59,7 +59,7 @@ def gather_scores(
     )
 
 
-def length_buckets(lengths: NDArray, batch_tokens: int) -> Iterator[NDArray[np.int64]]:
+def length_buckets(lengths: NDArray[np.int64], batch_tokens: int) -> Iterator[NDArray[np.int64]]:
     """Yield the numbers of rows of similar length, longest first.
 
     A bucket holds at most `batch_tokens` with padding, and one row at least. Rows of length 0 have
@@ -77,14 +77,14 @@ def length_buckets(lengths: NDArray, batch_tokens: int) -> Iterator[NDArray[np.i
 def padded_width(longest: int) -> int:
     """Round a length up to the next of 16 widths an octave: 3% of padding on average.
 
-    Kernels are compiled and cached for a shape; oneDNN keeps 4 MB for every shape that it meets in
-    bfloat16 (measured). Few widths let batches share them.
+    Kernels are compiled and cached by shape, and oneDNN keeps 4 MB for every bfloat16 shape
+    (measured), so batches should have few different widths.
     """
     step = max(1 << (longest.bit_length() - 5), 1) if longest >= 32 else 1
     return -(-longest // step) * step
 
 
-def padded(rows: Sequence[NDArray], context: int | None) -> NDArray[np.int64]:
+def padded(rows: Sequence[NDArray[np.integer]], context: int | None) -> NDArray[np.int64]:
     """Return token ids [rows, width], padded on the right with 0, within the model's context."""
     longest = max(len(row) for row in rows)
     width = padded_width(longest)

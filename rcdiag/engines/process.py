@@ -1,4 +1,4 @@
-"""An engine in a process of its own, which scores one part of a table after the other."""
+"""An engine in a process of its own, which scores the parts of a table one by one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rcdiag.errors import RcdiagError
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """A job is what an engine must know before its first part."""
+    """What an engine must know before its first part."""
 
     spec: PolicySpec
     max_length: int  # tokens of the longest sequence, prompt and response
@@ -81,7 +81,7 @@ class EngineProcess:
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
-                with contextlib.suppress(BrokenPipeError):  # of what it did not read any more
+                with contextlib.suppress(BrokenPipeError):  # it had stopped reading
                     stream.close()
 
     def _send(self, message: Mapping[str, Any], content: bytes = b"") -> None:
@@ -92,7 +92,7 @@ class EngineProcess:
             self._process.stdin.flush()
 
     def _listen(self, awaited: str, on_tokens: OnTokens) -> None:
-        """Read what the process says until it says what is awaited."""
+        """Read messages of the process until the awaited kind comes."""
         assert self._process.stdout is not None
         last: dict[str, Any] = {}
         for line in self._process.stdout:

@@ -1,4 +1,4 @@
-"""Parts of a table go to engines that work side by side; what a dead engine had is done again."""
+"""Distributes parts of a table over engines; the part of an engine that died is done again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from msgspec import Struct
 from rcdiag.errors import RcdiagError
 
 OnTokens = Callable[[int], None]  # called with the number of tokens that have just been scored
-# A part that ends so many engines is not tried again, nor an engine that dies so often in a row.
+# A part that has killed this many engines is given up, and so is an engine that died this often in
+# a row.
 ATTEMPTS = 3
 
 
@@ -25,7 +26,7 @@ class Part(Struct, frozen=True, kw_only=True):
 
 
 class EngineLostError(Exception):
-    """An engine died with a part undone; what it says if that goes on is an `RcdiagError`."""
+    """An engine died before it finished a part; an `RcdiagError` if that happens again."""
 
     def __init__(self, reason: RcdiagError) -> None:
         super().__init__(reason)
@@ -49,7 +50,7 @@ class RunningEngine(Protocol):
 
 
 class Schedule:
-    """Parts that wait for an engine, and the engines that take them, one thread for each."""
+    """The queue of parts, and the engines that take them, one thread for each engine."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Schedule:
         on_tokens: OnTokens,
         say: Callable[[str], None],
     ) -> None:
-        """`start` starts the engine of a number, counted from 0; parts are read when they are due.
+        """`start(n)` starts engine number n, from 0; `parts` is read lazily.
 
         `on_tokens` is called with 0 once an engine is loaded, then with the tokens that have just
         been scored; `say` takes a sentence where an engine has died.
@@ -73,7 +74,7 @@ class Schedule:
         self._telling = threading.Lock()
 
     def run(self, engines: int) -> None:
-        """Score all parts by so many engines; the first failure ends all of them.
+        """Score all parts with `engines` engines; the first failure ends all of them.
 
         An engine that is still being started when the last part is done is ended too.
         """
@@ -131,7 +132,7 @@ class Schedule:
             if number in self._loaded:
                 return engine
             ended = self._ended
-        if ended:  # whoever ends all engines may have been here before this one was started
+        if ended:  # `_end` may have closed all engines before this one was registered
             engine.close()
         engine.load()
         with self._changed:

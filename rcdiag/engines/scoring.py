@@ -300,13 +300,17 @@ def _arrow_stream(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return sink.getvalue().to_pybytes()
+    payload: bytes = sink.getvalue().to_pybytes()
+    return payload
 
 
 def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> None:
     """Write the table with the scored columns in it, in the order of its rows."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    temperature = _temperature_note(plan.survey)
+    temperature = {
+        "temperature": "of each row",
+        "rows_scored_at_temperature_1_because_unknown": plan.survey.rows_without_temperature,
+    }
     old = plan.dump.metadata
     policies = {
         name: {**facts_of(parts), **temperature, "time": now} for name, parts in abouts.items()
@@ -345,10 +349,3 @@ def _with_scores(
         for name in part.column_names:
             table = table.append_column(name, part.column(name))
     return table
-
-
-def _temperature_note(table_survey: Survey) -> dict[str, Any]:
-    return {
-        "temperature": "of each row",
-        "rows_scored_at_temperature_1_because_unknown": table_survey.rows_without_temperature,
-    }

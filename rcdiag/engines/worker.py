@@ -146,7 +146,7 @@ def main() -> None:
 
 
 def _in_short(error: BaseException) -> str:
-    """The first lines of an engine's complaint: pydantic says the reason in its second."""
+    """Return the first lines of an engine's error: pydantic gives the reason in its second line."""
     lines = [line.strip() for line in (str(error) or repr(error)).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:3])}"[:400]
 

@@ -7,7 +7,7 @@ definition have their words here (`words`). There is one small module for each k
 
 from __future__ import annotations
 
-from rcdiag.glossary.entry import Entry
+from rcdiag.entry import Entry
 from rcdiag.glossary.lookup import explain, find, headings, names
 
 __all__ = ["Entry", "explain", "find", "headings", "names"]

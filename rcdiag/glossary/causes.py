@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rcdiag.diagnosis.causes.cause import CAUSES
 from rcdiag.diagnosis.causes.cause_words import FAMILIES, PLACES, CauseWords, cause_words
-from rcdiag.glossary.entry import Entry, Kind
+from rcdiag.entry import Entry
+from rcdiag.glossary.kinds import Kind
 
 # What each verdict of a cause means for the run.
 VERDICTS = {
@@ -37,8 +38,6 @@ def words_of_all() -> dict[str, CauseWords]:
 def entry(slug: str) -> Entry:
     words = words_of_all()[slug]
     return Entry(
-        name=slug,
-        kind=KIND.title,
         what=f"{words.title[0].upper()}{words.title[1:]}. {words.says}",
         generations={PLACES[place]: text for place, text in words.mend_in.items()},
         parts=_parts(words),

@@ -1,4 +1,4 @@
-"""A correction is written here in words, and as the settings of every trainer that has it."""
+"""Corrections in words, and as the settings of every trainer that can express them."""
 
 from __future__ import annotations
 

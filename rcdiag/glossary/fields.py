@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from rcdiag.glossary.entry import Entry, Kind, first_clause, folded, with_headings
-from rcdiag.glossary.guides import range_of
-from rcdiag.glossary.kinds import PLACES, kind_at
+from rcdiag.entry import Entry, first_clause
+from rcdiag.glossary.kinds import Kind, folded, kinds, with_headings
+from rcdiag.glossary.metrics import range_of
 from rcdiag.results import (
     KINDS,
     base,
@@ -119,7 +119,7 @@ def _names() -> list[str]:
     """List field names; one that another kind explains too is listed with a dot: `rule.value`."""
     other_names = {
         folded(name)
-        for kind in map(kind_at, PLACES)
+        for kind in kinds()
         if kind is not KIND
         for name in (*kind.names(), *kind.aliases)
     }
@@ -187,8 +187,6 @@ def entry(name: str) -> Entry:
     bare = name.rpartition(".")[2]
     healthy = [doc.healthy, range_of(None, guides().get(bare))]
     return Entry(
-        name=name,
-        kind=TITLE,
         what=doc.says,
         formula=doc.formula,
         direction=doc.direction,

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from rcdiag import registry
 from rcdiag.errors import RcdiagError
-from rcdiag.glossary.entry import folded
-from rcdiag.glossary.kinds import PLACES, kind_at
+from rcdiag.glossary.kinds import PLACES, folded, kind_at
 
 FILE = Path(__file__).with_name("index.json")
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from rcdiag.glossary.entry import Entry, Kind, first_clause
+from msgspec.structs import replace
+
+from rcdiag.entry import Entry, first_clause
 from rcdiag.glossary.generations import grouped
+from rcdiag.glossary.kinds import Kind
+from rcdiag.glossary.metrics import METRICS_OF_PAIRS
 from rcdiag.registry import revision
+from rcdiag.statistics.metrics import METRICS
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.toml_words import KeyWords, read_keys
 
@@ -72,8 +78,6 @@ def entry(name: str) -> Entry:
     words = _spelt(name)
     assert words is not None
     return Entry(
-        name=name,
-        kind=KIND.title,
         what=" ".join(filter(None, [words.says, words.note])),
         formula=next(filter(None, map(_formula, [words, *_all_keys()[words.name]])), None),
         direction=words.direction,
@@ -124,3 +128,18 @@ KIND: Kind = Kind(
     entry=entry,
     find=find,
 )
+
+
+def _keys_of_metrics() -> dict[str, str]:
+    """Keys of trainers whose own words rcdiag does not have -> the metric that they log."""
+    keys = {
+        key[0]: name
+        for name, metric in METRICS.items()
+        for text in metric.elsewhere.values()
+        if (key := re.match(r"[\w/]+(?=$|:|,| \()", text))
+    }
+    return {key: name for key, name in keys.items() if find(key) is None}
+
+
+# They are not listed: the entry of the metric already says what trainers call it.
+METRICS_ELSEWHERE: Kind = replace(METRICS_OF_PAIRS, names=lambda: (), aliases=_keys_of_metrics())

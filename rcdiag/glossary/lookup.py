@@ -1,4 +1,4 @@
-"""A name leads to its entry here, or to the names that look like it."""
+"""Looking a name up: its entry, or names that look like it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import difflib
 
 from msgspec.structs import replace
 
+from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError
-from rcdiag.glossary.entry import Entry, folded
 from rcdiag.glossary.index import ending_in, listed
-from rcdiag.glossary.kinds import kind_at, kinds
+from rcdiag.glossary.kinds import folded, kind_at, kinds
 
 
 def names() -> dict[str, dict[str, str]]:
@@ -31,16 +31,16 @@ def explain(name: str) -> Entry:
 
 
 def find(name: str) -> Entry | None:
-    """Find the entry of a name, without what trainers call it, for which all are imported.
+    """Find the entry of a name, without what trainers call it, which would import every trainer.
 
     Upper case, spaces, `-` and `_` make no difference.
     """
     if folded(name) in listed():
         place, own_name = listed()[folded(name)]
-        return _with_other_meanings(kind_at(place).entry(own_name), name.strip())
+        return _with_other_meanings(kind_at(place).explain(own_name), name.strip())
     for kind in kinds():
         if (other := kind.find(name.strip())) is not None:
-            return kind.entry(other)
+            return kind.explain(other)
     return None
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import numpy as np
+from msgspec.structs import replace
 
+from rcdiag.entry import Entry, first_clause
 from rcdiag.glossary import terms
 from rcdiag.glossary.describe import plain
-from rcdiag.glossary.entry import Entry, Kind, first_clause, folded
 from rcdiag.glossary.generations import called, grouped, worked
+from rcdiag.glossary.kinds import Kind, folded, registered
 from rcdiag.losses import ADVANTAGES, AGGREGATIONS, DENOMINATORS, LOSSES, Aggregation, PolicyLoss
 from rcdiag.losses.aggregation import SCALE_FACTOR
 from rcdiag.losses.aggregation import WORKED as WORKED_AGGREGATION
@@ -60,8 +61,6 @@ def _loss(listed: str) -> Entry:
         given = f"{loss.given}: " if loss.given else ""
         example = f"{WORKED_LOSS}: {given}loss {numbers}"
     return Entry(
-        name=listed,
-        kind=_LOSS,
         what=f"{loss.says} Source: {loss.source}.",
         formula=loss.formula,
         direction=loss.direction,
@@ -72,9 +71,8 @@ def _loss(listed: str) -> Entry:
     )
 
 
-_LOSS = "policy loss"
 POLICY_LOSSES: Kind = Kind(
-    title=_LOSS,
+    title="policy loss",
     plural="Policy losses of `rcdiag replay`",
     names=policy_losses,
     line=lambda listed: first_clause(policy_losses()[listed].says),
@@ -98,22 +96,12 @@ def _denominators() -> dict[str, str]:
 def _aggregation(name: str) -> Entry:
     if name in _denominators():
         denominator = DENOMINATORS[_denominators()[name]]
-        return Entry(
-            name=name,
-            kind=_AGGREGATION,
-            what=denominator.says,
-            formula=denominator.formula,
-            generations=grouped(called(name)),
-            example=denominator.example,
-            see=denominator.see,
-        )
+        return replace(denominator.entry(), generations=grouped(called(name)))
     aggregation = aggregations()[name]
     trainers = _having(lambda rules: name in rules.aggregations)
     numbers = worked(name, [trainer.name for trainer in trainers])
     value = next(iter(numbers.values())) if len(numbers) == 1 else _numbers(name, trainers)
     return Entry(
-        name=name,
-        kind=_AGGREGATION,
         what=aggregation.says,
         formula=aggregation.formula,
         generations=_generations(name, trainers),
@@ -127,9 +115,8 @@ def _aggregation_line(name: str) -> str:
     return first_clause((DENOMINATORS[denominator] if denominator else aggregations()[name]).says)
 
 
-_AGGREGATION = "aggregation"
 REDUCTIONS: Kind = Kind(
-    title=_AGGREGATION,
+    title="aggregation",
     plural="Aggregations of a loss, and what they divide by",
     names=lambda: (*aggregations(), *_denominators()),
     line=_aggregation_line,
@@ -138,28 +125,13 @@ REDUCTIONS: Kind = Kind(
 
 
 def _advantage(name: str) -> Entry:
-    advantage = ADVANTAGES[name]
-    values = advantage(np.array([1.0, 0.0, 0.0]), np.zeros(3), np.array([2, 2, 2]))
-    numbers = ", ".join(f"{value:.4g}" for value in values)
-    return Entry(
-        name=name,
-        kind=_ADVANTAGE,
-        what=f"{advantage.says} It is the same for all tokens of a sequence. "
-        f"Source: {advantage.source}.",
-        formula=advantage.formula,
-        direction=advantage.direction,
-        generations=grouped(called(name)),
-        example=f"rewards 1, 0, 0 of one prompt, two tokens each: {numbers}",
-        see=advantage.see,
-    )
+    return replace(ADVANTAGES[name].entry(), generations=grouped(called(name)))
 
 
-_ADVANTAGE = "advantage"
-ADVANTAGE_FORMULAS: Kind = Kind(
-    title=_ADVANTAGE,
-    plural="Advantages that `rcdiag replay` computes",
-    names=lambda: ADVANTAGES,
-    line=lambda name: first_clause(ADVANTAGES[name].says),
+ADVANTAGE_FORMULAS: Kind = registered(
+    "advantage",
+    "Advantages that `rcdiag replay` computes",
+    lambda: ADVANTAGES,
     entry=_advantage,
 )
 
@@ -191,8 +163,6 @@ def called_by_trainers(name: str) -> dict[str, str]:
 def _loss_setting(name: str) -> Entry:
     setting = loss_settings()[name]
     return Entry(
-        name=name,
-        kind=_SETTING,
         what=setting.says,
         generations=grouped(called_by_trainers(name)),
         example=setting.example or f"{_REPLAY} --loss-setting {name}={plain(setting.default)}",
@@ -206,9 +176,8 @@ def _of_losses_alone() -> dict[str, LossSetting]:
     return {name: one for name, one in loss_settings().items() if name not in elsewhere}
 
 
-_SETTING = "setting of a loss"
 LOSS_SETTINGS: Kind = Kind(
-    title=_SETTING,
+    title="setting of a loss",
     plural="Settings of a loss in `rcdiag replay`",
     names=_of_losses_alone,
     line=lambda name: first_clause(loss_settings()[name].says),

@@ -1,4 +1,4 @@
-"""Values of verl's `rollout_rs` are explained here: ratios up to 0.7.0, k1, k2, k3 from 0.7.1 on.
+"""The values of verl's `rollout_rs`: ratios up to 0.7.0, k1, k2 and k3 from 0.7.1 on.
 
 Sources: packages verl 0.6.1 to 0.9.1, verl/trainer/ppo/rollout_corr_helper.py.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from rcdiag.corrections.bounds import place_and_statistic
 from rcdiag.corrections.statistics import STATISTICS
-from rcdiag.glossary.entry import LOG_RATIO, Entry, Kind
+from rcdiag.entry import LOG_RATIO, Entry
+from rcdiag.glossary.kinds import Kind
 from rcdiag.trainers import TRAINERS
 
 _OVER = {
@@ -62,8 +63,6 @@ def entry(option: str) -> Entry:
 
 def _of_ratio(level: str) -> Entry:
     return Entry(
-        name=level,
-        kind=KIND.title,
         what=_what(level),
         formula=LEVELS[level].rpartition(", ")[2] if level != "token" else "exp(log_ratio)",
         direction=LOG_RATIO,
@@ -80,8 +79,6 @@ def _of_k(option: str) -> Entry:
     is_k1, of_verl = k == "k1", k in ("k1", "k2", "k3")
     formula = _OVER[over][1].format(k=STATISTICS[k].formula)
     return Entry(
-        name=option,
-        kind=KIND.title,
         what=_what(option),
         formula=f"keeps {'ln lower <= ' if is_k1 else ''}{formula} <= {'ln ' * is_k1}upper",
         direction=_sets(over) if is_k1 else LOG_RATIO,

@@ -1,4 +1,4 @@
-"""Rules of health and constraints of a sweep are explained by their own definitions."""
+"""Findings, rules of health and constraints are explained by the words on their definitions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,38 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from rcdiag.diagnosis.checks import all_checks, find_check
 from rcdiag.diagnosis.constraints import CONSTRAINTS
 from rcdiag.diagnosis.rule import Rule
 from rcdiag.diagnosis.update_health import UPDATE_RULES
-from rcdiag.glossary.entry import Entry, Kind, first_clause, with_headings
-from rcdiag.glossary.guides import bounds_of
+from rcdiag.entry import Entry, first_clause
+from rcdiag.glossary.kinds import Kind, with_headings
+from rcdiag.glossary.metrics import bounds_of
+
+
+def _finding(slug: str) -> Entry:
+    check = find_check(slug)
+    source = f" Source: {check.source}." if check.source else ""
+    where = ", ".join(
+        "settings of a trainer" if stage == "config" else f"`rcdiag {stage}`"
+        for stage in check.stages
+    )
+    return Entry(
+        what=f"{check.asks} {check.says} Severity: {check.severity}. What to do: {check.fix}. "
+        f"Asked of: {where}.{source}",
+        example=check.example or None,
+        see=check.see,
+    )
+
+
+FINDINGS: Kind = Kind(
+    title="finding",
+    plural="Findings",
+    names=all_checks,
+    line=lambda slug: find_check(slug).asks,
+    entry=_finding,
+)
+
 
 _RULE = "rcdiag replay rollouts.parquet --json | jq '.presets[].health.rules[]'"
 _REFUSED = "rcdiag sweep rollouts.parquet --json | jq '.recommendation.candidates[].refused'"
@@ -30,8 +57,6 @@ def _kind(title: str, plural: str, prefix: str, rules: Mapping[str, Rule[Any]], 
     def entry(name: str) -> Entry:
         rule = rules[name.removeprefix(prefix)]
         return Entry(
-            name=name,
-            kind=title,
             what=rule.says,
             formula=rule.formula,
             direction=rule.direction,
@@ -54,7 +79,9 @@ def _kind(title: str, plural: str, prefix: str, rules: Mapping[str, Rule[Any]], 
     )
 
 
-KIND = _kind("rule of health", "Rules of health in `rcdiag replay`", "health.", UPDATE_RULES, _RULE)
-CONSTRAINT_KIND = _kind(
+HEALTH = _kind(
+    "rule of health", "Rules of health in `rcdiag replay`", "health.", UPDATE_RULES, _RULE
+)
+CONSTRAINTS_OF_SWEEP = _kind(
     "constraint", "Constraints of `rcdiag sweep`", "constraint.", CONSTRAINTS, _REFUSED
 )

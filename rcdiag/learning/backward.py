@@ -1,7 +1,7 @@
-"""Gradients of weighted log-probs are summed over micro-batches.
+"""Gradients of weighted sums of log-probs, added up over micro-batches.
 
-All vectors of coefficients share one forward pass and one pass through the head; each family of
-them has one backward pass through the body.
+All coefficient vectors share one forward pass and one pass through the head; each family of them
+takes one backward pass through the body.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def accumulate(
         ],
         None if taps is None else np.zeros((len(coefficients), rows, taps.probes.settings.dims)),
     )
-    # Attached through the backwards too: checkpointing runs layers again there.
+    # Taps stay attached during the backward passes: checkpointing runs layers again there.
     with contextlib.nullcontext() if taps is None else taps.attached():
         for batch in batches:
             chosen = torch.from_numpy(coefficients[:, batch.tokens]).to(policy.device)

@@ -1,4 +1,4 @@
-"""A basis tells which coefficient vectors need a backward pass of their own."""
+"""Which coefficient vectors need a backward pass of their own: a basis of their span."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 
-# Relative to a vector's own norm: float32 gradients know nothing this far down.
+# Relative to a vector's own norm, and far below the rounding of float32 gradients.
 TOLERANCE = 1e-9
 
 
@@ -30,7 +30,12 @@ def basis_of(coefficients: NDArray[np.float64]) -> Basis:
     """
     from scipy.linalg import qr, solve_triangular
 
-    _check_finite(coefficients)
+    not_finite = np.flatnonzero(~np.isfinite(coefficients).all(axis=1))
+    if len(not_finite):
+        raise RcdiagError(
+            f"coefficient vector {not_finite[0]} has a NaN or an infinity: it has no gradient",
+            hint="leave out presets whose loss is undefined",
+        )
     norms = np.linalg.norm(coefficients, axis=1)
     used = np.flatnonzero(norms)
     combine = np.zeros((len(coefficients), 0))
@@ -46,12 +51,3 @@ def basis_of(coefficients: NDArray[np.float64]) -> Basis:
     combine[used[order]] = shares.T * norms[used[order], None] / norms[rows]
     combine[rows] = np.eye(rank)
     return Basis(rows, combine)
-
-
-def _check_finite(coefficients: NDArray[np.float64]) -> None:
-    broken = np.flatnonzero(~np.isfinite(coefficients).all(axis=1))
-    if len(broken):
-        raise RcdiagError(
-            f"coefficient vector {broken[0]} has a NaN or an infinity: it has no gradient",
-            hint="leave out presets whose loss is undefined",
-        )

@@ -1,8 +1,8 @@
-"""Coefficient vectors that are one vector but for a factor of each row share a backward pass.
+"""Coefficient vectors that differ by one factor per row share a backward pass.
 
-What weighs or rejects whole sequences scales a row's coefficients by one number, and with them all
-that flows back through the row: d loss / d output of every layer. So one backward pass through the
-body serves all such vectors, and each has only its own products of inputs and output gradients.
+Sequence weights and sequence rejection scale all coefficients of a row by one number, and with them
+d loss / d output of every layer at that row. So one backward pass through the body serves all such
+vectors; each only needs its own products of inputs and scaled output gradients.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ def alone(coefficients: Array) -> list[Family]:
 
 
 def families_of(coefficients: Array, lengths: Sequence[int]) -> list[Family]:
-    """Gather the vectors [K, tokens] of rows with these numbers of tokens in families.
+    """Group the vectors [K, tokens] into families; `lengths` [rows] are the tokens of each row.
 
-    Vectors belong together where no row's part of one is further from a multiple of the other's
-    than 1e-9 of its norm.
+    Two vectors belong together if in every row one is a multiple of the other, to within 1e-9 of
+    its norm.
     """
     tokens = np.asarray(lengths, np.int64)
     sizes = np.stack([_squares(vector, tokens) for vector in coefficients])
     leaders: list[Array] = []
     numbers: list[list[int]] = []
-    # Vectors that leave out rows come last: leaders then have all rows, as a rule.
+    # Vectors with zero rows come last, so that leaders usually have coefficients in every row.
     for number in np.argsort(-(sizes > 0).sum(axis=1), kind="stable").tolist():
         vector = coefficients[number]
         for index, leader in enumerate(leaders):
@@ -80,7 +80,8 @@ def _factors(leader: Array, vector: Array, lengths: NDArray[np.int64]) -> Array:
     """Return the multiple of the leader that is nearest to a vector in each row, [rows]."""
     size = _squares(leader, lengths)
     product = segment_sum(leader * vector, lengths)
-    return np.divide(product, size, out=np.zeros(len(size)), where=size > 0)
+    multiple: Array = np.divide(product, size, out=np.zeros(len(size)), where=size > 0)
+    return multiple
 
 
 def _alike(leader: Array, vector: Array, lengths: NDArray[np.int64]) -> bool:

@@ -1,4 +1,4 @@
-"""Fresh responses are sampled from the policy in its present state, with their log-probs."""
+"""Fresh responses, sampled from the policy in its present state, with their log-probs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def generate(
 
 
 def _batches(
-    prompts: Sequence[NDArray],
+    prompts: Sequence[NDArray[Any]],
     repeated: NDArray[np.int64],
     settings: SamplingSettings,
     batch_tokens: int,
@@ -69,20 +69,20 @@ def _batches(
     """Yield runs of prompts whose tokens and logits fit into memory."""
     widest = max((len(prompt) for prompt in prompts), default=0) + settings.max_new_tokens
     logits = scoring_head.LOGITS_AT_ONCE[policy.device.type] // policy.vocab_size
-    # A cache of keys and values takes a small part of what a backward keeps.
+    # Keys and values of a row take far less memory than what a backward pass keeps of it.
     count = max(min(8 * batch_tokens // max(widest, 1), logits), 1)
     return (repeated[start : start + count] for start in range(0, len(repeated), count))
 
 
 def _sample(
     policy: Policy,
-    prompts: Sequence[NDArray],
+    prompts: Sequence[NDArray[Any]],
     settings: SamplingSettings,
     random: torch.Generator,
-) -> tuple[NDArray, NDArray]:
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return sampled tokens and their log-probs, both [rows, steps]; ignore those after an end."""
     inputs, mask = _left_padded(prompts, policy.device)
-    # Padding has no position: the first token of each prompt is at 0.
+    # Prompts are padded on the left; the first real token of each has position 0.
     places = (mask.cumsum(dim=1) - 1).clamp(min=0)
     ends = torch.tensor(end_tokens(policy), device=policy.device, dtype=torch.long)
     shape = (len(prompts), settings.max_new_tokens)
@@ -92,10 +92,10 @@ def _sample(
     cache = None
     for step in range(settings.max_new_tokens):
         logits, cache = _last_logits(policy, inputs, mask, places, cache)
-        law = torch.log_softmax(logits.float() / settings.temperature, dim=-1)
-        inputs = torch.multinomial(law.exp(), 1, generator=random)
+        log_probs = torch.log_softmax(logits.float() / settings.temperature, dim=-1)
+        inputs = torch.multinomial(log_probs.exp(), 1, generator=random)
         tokens[going, step] = inputs[:, 0]
-        scores[going, step] = law.gather(1, inputs)[:, 0].double()
+        scores[going, step] = log_probs.gather(1, inputs)[:, 0].double()
         on = torch.isin(inputs[:, 0], ends, invert=True).nonzero()[:, 0]
         if not len(on):
             break
@@ -122,7 +122,7 @@ def _last_logits(
         return policy.to_logits(output.last_hidden_state[:, -1]), output.past_key_values
 
 
-def _left_padded(prompts: Sequence[NDArray], device: torch.device) -> tuple[Tensor, Tensor]:
+def _left_padded(prompts: Sequence[NDArray[Any]], device: torch.device) -> tuple[Tensor, Tensor]:
     width = max(len(prompt) for prompt in prompts)
     ids, mask = np.zeros((2, len(prompts), width), np.int64)
     for index, prompt in enumerate(prompts):
@@ -140,7 +140,7 @@ def end_tokens(policy: Policy) -> list[int]:
 
 
 def _ended(
-    chosen: NDArray[np.int64], ids: NDArray, log_probs: NDArray, ends: Sequence[int]
+    chosen: NDArray[np.int64], ids: NDArray[Any], log_probs: NDArray[Any], ends: Sequence[int]
 ) -> Iterator[Generated]:
     for prompt, row, scores in zip(chosen, ids, log_probs, strict=True):
         at = np.flatnonzero(np.isin(row, ends))
@@ -162,6 +162,6 @@ def as_trajectories(
     )
 
 
-def _ragged(rows: Sequence[NDArray]) -> Ragged:
+def _ragged(rows: Sequence[NDArray[Any]]) -> Ragged:
     offsets = np.cumsum([0, *(len(row) for row in rows)])
     return Ragged(np.concatenate(rows), offsets.astype(np.int64))

@@ -1,4 +1,4 @@
-"""A gradient of all trained parameters is measured whole and by part of the model."""
+"""A gradient of all trained parameters, its norm, and its norm by part of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replay needs this small protocol of a model; `trainee.Trainee` satisfies it."""
+"""The protocol of a model that a replay trains; `trainee.Trainee` satisfies it."""
 
 from __future__ import annotations
 

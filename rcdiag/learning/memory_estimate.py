@@ -122,23 +122,17 @@ def memory_needed(plan: TrainingPlan, parts: Sequence[Trajectories]) -> MemoryNe
     tokens = max(plan.batch_tokens or MICRO_BATCH_TOKENS[plan.device.type], longest)
     width = 4 if plan.spec.dtype == "float32" else 2
     masters = 0 if width == 4 or plan.lora else 4
+    # A step holds gradient and weights before it in float32; a CPU keeps the loaded weights too.
+    step = 12 if plan.device.type == "cpu" else 8  # bytes a parameter
     return MemoryNeed(
         # Autocast keeps a bfloat16 copy of what it multiplies with.
         weights=size.parameters * (width + (2 if "autocast" in plan.spec.options else 0)),
         # Those of the presets, and the one that a backward has just made.
         gradients=size.trained * (4 * plan.presets + width),
-        optimizer=size.trained * (masters + STATE_BYTES[plan.optimizer] + _step_bytes(plan)),
+        optimizer=size.trained * (masters + STATE_BYTES[plan.optimizer] + step),
         activations=_activations(plan, size, tokens, longest),
         copies=size.trained * (4 + STATE_BYTES[plan.optimizer]) * plan.copies,
     )
-
-
-def _step_bytes(plan: TrainingPlan) -> int:
-    """Return the bytes of each trained parameter in an optimizer step, besides its state.
-
-    The gradient and the weights before the step; on a CPU the loaded weights stay as well.
-    """
-    return 4 + 4 + (4 if plan.device.type == "cpu" else 0)
 
 
 def _activations(plan: TrainingPlan, size: ModelSize, tokens: int, longest: int) -> int:

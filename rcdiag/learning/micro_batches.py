@@ -1,8 +1,9 @@
-"""Rows of a table become micro-batches of about equal length."""
+"""Micro-batches of rows of about equal length."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,7 +62,9 @@ def _row(ids: NDArray[np.int64], places: NDArray[np.int64], temperature: float, 
     return Row(ids[: places[-1] + 1], places, ids[places + 1], float(temperature), first)
 
 
-def _check_row(ids: NDArray, positions: NDArray[np.int64], number: int, vocab_size: int) -> None:
+def _check_row(
+    ids: NDArray[np.integer], positions: NDArray[np.int64], number: int, vocab_size: int
+) -> None:
     strange = ids[(ids < 0) | (ids >= vocab_size)]
     if len(strange):
         raise RcdiagError(
@@ -99,7 +102,7 @@ def _padded(
     ids = padded([row.ids for row in picked], context)
     counts = [len(row.places) for row in picked]
 
-    def on_device(values: NDArray) -> Tensor:
+    def on_device(values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(values).to(device)
 
     return MicroBatch(

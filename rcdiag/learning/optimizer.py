@@ -1,8 +1,9 @@
-"""Optimizer steps are taken as a trainer takes them, and taken back."""
+"""Optimizer steps as a trainer takes them, which can be undone exactly."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,8 +39,8 @@ class Snapshot(Struct, frozen=True):
 class Stepper:
     """Float32 weights, their optimizer, and the model's own copy in its precision.
 
-    bfloat16 models keep float32 masters beside the weights, as FSDP's mixed precision and
-    Megatron's optimizer do: most steps are lost in bfloat16 otherwise.
+    bfloat16 models keep float32 master weights, as FSDP's mixed precision and Megatron's optimizer
+    do: most steps are too small to change a bfloat16 number.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -137,7 +138,7 @@ def _master(parameter: nn.Parameter) -> Tensor:
 def _distance(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:
     """Return the Euclidean norm of after - before, in float64."""
     squares = [float((after[k].double() - v.double()).square().sum()) for k, v in before.items()]
-    return sum(squares) ** 0.5
+    return math.sqrt(sum(squares))
 
 
 def _to_cpu(value: Any) -> Any:

@@ -58,7 +58,7 @@ class Policy(Struct, frozen=True):
         """Return the parameters that are trained, each once, by name."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
-    def precision(self) -> contextlib.AbstractContextManager:
+    def precision(self) -> contextlib.AbstractContextManager[None]:
         autocast = self.spec.options.get("autocast")
         if autocast is None:
             return contextlib.nullcontext()
@@ -68,7 +68,8 @@ class Policy(Struct, frozen=True):
         """Return the body's last state before each unmasked token, [tokens, width]."""
         with self.precision():
             hidden = self.body(input_ids=batch.ids, use_cache=False).last_hidden_state
-        return hidden[batch.row, batch.place]
+        states: Tensor = hidden[batch.row, batch.place]
+        return states
 
 
 def load_policy(spec: PolicySpec, lora: LoraSettings | None, checkpointing: bool) -> Policy:
@@ -81,7 +82,7 @@ def load_policy(spec: PolicySpec, lora: LoraSettings | None, checkpointing: bool
     folder = check_checkpoint(spec.model)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    transformers.utils.logging.disable_progress_bar()  # the caller says what goes on
+    transformers.utils.logging.disable_progress_bar()  # the caller reports progress
     model = load_model(spec, folder.as_posix(), device)
     if lora is not None:
         model = add_adapter(model, lora)
@@ -161,7 +162,7 @@ def add_adapter(model: Any, settings: LoraSettings) -> Any:
     targets = settings.targets
     config = LoraConfig(
         r=settings.rank,
-        lora_alpha=settings.alpha,  # type: ignore[arg-type]
+        lora_alpha=settings.alpha,
         target_modules=targets if isinstance(targets, str) else list(targets),
         task_type="CAUSAL_LM",
     )

@@ -1,8 +1,9 @@
-"""Sketches of per-sequence gradients project what flows through layers on random signs.
+"""Sketches of per-sequence gradients: random projections that keep inner products on average.
 
-`Probes` defines a sketch, `Taps` makes those of all rows of a batch in one backward pass, and
-`OneRow` makes them row by row for models with layers that have no tap. Both also add up the whole
-gradients of the other members of a family, whose rows are those of the backward pass times factors.
+`Probes` defines the projection, `Taps` computes the sketches of all rows of a batch in one backward
+pass, and `OneRow` row by row, for models with layers of a kind that `Taps` does not know. Both also
+add up the full gradients of the other members of a family: those of the backward pass with each row
+scaled by its factor.
 """
 
 from __future__ import annotations
@@ -103,13 +104,13 @@ class Tap(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, inputs: Tensor, collect: Collect) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, output: Tensor, inputs: Tensor, collect: Collect) -> Tensor:
         ctx.save_for_backward(inputs)
         ctx.collect = collect
         return output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         ctx.collect(ctx.saved_tensors[0], gradient)
         return gradient, None, None
 
@@ -157,7 +158,8 @@ class Taps:
     def _hook(self, layer: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
         collect = self._kind(layer)
         assert collect is not None
-        return Tap.apply(output, arguments[0].detach(), lambda x, d: collect(layer, x, d))
+        apply: Callable[..., Tensor] = Tap.apply
+        return apply(output, arguments[0].detach(), lambda x, d: collect(layer, x, d))
 
     def _kind(self, layer: nn.Module) -> Callable[[Any, Tensor, Tensor], None] | None:
         if type(layer) is nn.Linear:
@@ -216,7 +218,8 @@ class Taps:
 
         def of_row(x: Tensor, d: Tensor) -> dict[str, Tensor]:
             pull = torch.func.vjp(lambda values: _forward(layer, values, x), own)[1]
-            return pull(d)[0]
+            gradient: dict[str, Tensor] = pull(d)[0]
+            return gradient
 
         for name, values in torch.func.vmap(of_row)(inputs, gradient).items():
             parameter = getattr(layer, name)
@@ -235,9 +238,10 @@ class Taps:
 
 def _forward(layer: nn.Module, values: dict[str, Tensor], inputs: Tensor) -> Tensor:
     """Run the layer's own forward with other parameters, without its hooks."""
-    return torch.func.functional_call(
+    output: Tensor = torch.func.functional_call(
         _Bare(layer), {f"layer.{k}": v for k, v in values.items()}, inputs
     )
+    return output
 
 
 class _Bare(nn.Module):
@@ -246,7 +250,8 @@ class _Bare(nn.Module):
         self.layer = layer
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.layer.forward(inputs)
+        output: Tensor = self.layer.forward(inputs)
+        return output
 
 
 class Sketcher(Protocol):

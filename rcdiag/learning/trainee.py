@@ -1,4 +1,4 @@
-"""A model is loaded once and asked for log-probs, gradients, samples and steps."""
+"""A model that is loaded once and then gives log-probs, gradients, samples and update steps."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Trainee:
         selected = rows_with(rows, chosen)
         taps = None if probes is None else sketcher(self.policy.body, probes)
         if not isinstance(taps, OneRow):
-            with contextlib.suppress(RowsMixed):  # it shows in the first backward
+            with contextlib.suppress(RowsMixed):  # the first backward pass would raise it
                 batches = self._batches(rows, selected)
                 return accumulate(self.policy, batches, chosen, families, len(rows), taps)
         assert probes is not None
@@ -193,4 +193,5 @@ def _sketches(summed: Summed, basis: Basis) -> Array | None:
     """Return the sketches of all K vectors, [K, rows, dims], combined as the gradients."""
     if summed.sketches is None:
         return None
-    return np.einsum("kb,brd->krd", basis.combine, summed.sketches)
+    combined: NDArray[np.float64] = np.einsum("kb,brd->krd", basis.combine, summed.sketches)
+    return combined

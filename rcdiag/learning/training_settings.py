@@ -1,11 +1,11 @@
-"""The settings of training are plain data, without any engine."""
+"""Settings of training as plain data, without torch."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-# Tokens in one micro-batch, padding included: more than of a forward alone, since every one has as
-# many backwards as there are families of presets.
+# Tokens of one micro-batch with padding. Larger than for a forward pass alone, since each
+# micro-batch takes one backward pass per family of presets.
 MICRO_BATCH_TOKENS = {"cpu": 2_048, "cuda": 32_768}
 
 
@@ -33,8 +33,8 @@ class OptimizerSettings(Struct, frozen=True, kw_only=True):
 class SketchSettings(Struct, frozen=True, kw_only=True):
     """Settings of the random projection of per-sequence gradients.
 
-    Each parameter has `probes` of its own, which go into `dims` numbers, one parameter after the
-    other, round and round. With dims >= probes x parameters none share a number.
+    Each parameter has `probes` numbers of its own. They are assigned to the `dims` numbers of the
+    sketch in turn, so that parameters share numbers unless dims >= probes x parameters.
     """
 
     probes: int = 16

@@ -1,4 +1,4 @@
-"""Logs of trainers are read here: what a run logged at each training step, under its own keys.
+"""Reading trainers' own metrics logs: what a run logged at each training step, by its own keys.
 
 To add a format: a file with a `LogReader`, and its name in `LOG_READERS`; or `LOG_READERS.add(...)`
 in a package of your own (entry-point group `rcdiag.plugins`).
@@ -11,11 +11,9 @@ from pathlib import Path
 from rcdiag.errors import RcdiagError
 from rcdiag.logs.comma_separated import CSV
 from rcdiag.logs.console_lines import CONSOLE
-from rcdiag.logs.json_document import JSON
-from rcdiag.logs.json_lines import JSONL
 from rcdiag.logs.log import Log, LoggedNumber, log_of
-from rcdiag.logs.parquet import PARQUET
 from rcdiag.logs.reader import LogFile, LogReader
+from rcdiag.logs.records import JSON, JSONL, PARQUET
 from rcdiag.logs.tensorboard import TENSORBOARD
 from rcdiag.registry import Registry
 

@@ -1,4 +1,4 @@
-"""Consoles hold numbers too: verl prints `step:12 - key:value - ...`, slime, miles and HF dicts."""
+"""Metrics printed to a console: verl's `step:12 - key:value`, dicts of slime, miles and HF."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log holds what a trainer logged: for each training step numbers by key, with their digits."""
+"""What a trainer logged: numbers by training step and key, with the digits that the log shows."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ STEP_KEYS = (
 )
 # ms-swift writes `7/100` under this key.
 STEP_OF_ALL = "global_step/max_steps"
-# A key tells its own rounding from so many different numbers with so many decimals on.
+# A key shows its own rounding if it has at least this many distinct numbers with at least this many
+# decimals.
 OWN_NUMBERS, OWN_DECIMALS = 3, 3
-# Fewer decimals or significant digits than these do not tell that a log rounds: 0.5 may be exact.
+# With fewer decimals or significant digits than these a number may be exact, such as 0.5, and does
+# not show that the log rounds.
 DECIMALS, SIGNIFICANT = 2, 3
-# Whole numbers beyond float64 are no numbers of a log.
+# Integers beyond the range of float64 are identifiers, no metrics.
 LARGEST = 10**300
 
 
@@ -117,7 +119,7 @@ def _most(numbers: Iterable[LoggedNumber]) -> tuple[int, int]:
 
 
 def log_of(path: Path, format: str, records: Iterable[Mapping[str, Any]]) -> Log:
-    """Gather records by training step; of a key that a step has twice the last number counts."""
+    """Group records by training step; where a step has a key twice, the last number counts."""
     flat = [row for record in records if (row := dict(_flat(record)))]
     if not flat:
         raise RcdiagError(
@@ -129,7 +131,7 @@ def log_of(path: Path, format: str, records: Iterable[Mapping[str, Any]]) -> Log
     rows: dict[int | None, dict[str, LoggedNumber]] = {}
     for index, (step, row) in enumerate(zip(steps, flat, strict=True)):
         if step is None and not counted and len(flat) > 1:
-            continue  # a row of a run as a whole, among rows of steps
+            continue  # a summary row of the whole run, among rows of steps
         numbers = rows.setdefault(index if counted else step, {})
         numbers |= {key: number for key, number in row.items() if not is_step(key)}
     ordered = sorted(rows, key=lambda step: -1 if step is None else step)

@@ -1,4 +1,4 @@
-"""A log reader is one format of logs, and turns a file into records, one for each logged row."""
+"""A log reader: one format of logs, read as records, one for each logged row."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 from msgspec import Struct
 
+from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError
 
-HEAD = 4096  # bytes that formats are told by
+HEAD = 4096  # bytes by which formats are recognised
 
 
 class LogFile(Struct, frozen=True):
-    """A file, or a folder of event files, whose format is to be told."""
+    """A file, or a folder of event files, whose format is not known yet."""
 
     path: Path
     head: bytes  # the first bytes; of a folder none
@@ -65,5 +66,13 @@ class LogReader(Struct, frozen=True, kw_only=True):
     says: str  # who writes it, in a few words
     detect: Callable[[LogFile], bool]  # whether a file is of this format
     # The rows of the log: key -> value. Numbers that the file writes as text are `LoggedNumber`s,
-    # which know their digits; keys may be nested mappings; what is no number is passed over.
+    # which know their digits; values may be nested mappings; what is no number is ignored.
     read: Callable[[LogFile], Iterator[Mapping[str, Any]]]
+
+    def entry(self) -> Entry:
+        """Say who writes logs of this format, and how rcdiag reads one."""
+        return Entry(
+            what=f"A trainer's own log that `rcdiag score --logged` reads: {self.says}.",
+            example="rcdiag score rollouts.parquet --logged FILE",
+            see=("log_format", "theirs"),
+        )

@@ -1,9 +1,9 @@
 """Trainers' policy losses, how they become one number, and their exact gradient.
 
-A loss is a `PolicyLoss`: a function of a `LossBatch` that gives the number of every token, with
-its words and the settings that it reads. An `Aggregation` says what each number adds to the sum
-and what the sum is divided by. `UpdateRules` (`rules.py`) say which of both a trainer has.
-`evaluate.evaluate` is the one entry; the gradient is that of the batch's tensors (`tensor.py`).
+A loss is a `PolicyLoss`: a function from a `LossBatch` to the loss of every token, with its
+description and the settings that it reads. An `Aggregation` weights the token losses and says what
+their sum is divided by. `UpdateRules` (`rules.py`) list the losses and aggregations of a trainer.
+Callers use `evaluate.evaluate`; gradients come from the small autograd in `tensor.py`.
 
 To add a loss: `LOSSES.add(PolicyLoss(...))`; `rcdiag replay --loss NAME` then has it under every
 trainer.
@@ -35,14 +35,55 @@ from rcdiag.losses.selected import CLIP_COV, KL_COV
 from rcdiag.losses.vespo import VESPO
 from rcdiag.registry import Registry
 
+__all__ = [
+    "ADVANTAGES",
+    "AGGREGATIONS",
+    "ALL",
+    "CISPO",
+    "CISPO_ROLLOUT",
+    "CLIP_COV",
+    "CONSTANT",
+    "DENOMINATORS",
+    "DPPO_KL",
+    "DPPO_TV",
+    "DRO",
+    "GEO_MEAN",
+    "GPG",
+    "GRPO",
+    "GSPO",
+    "KEPT",
+    "KL_COV",
+    "LOSSES",
+    "ON_POLICY",
+    "PROMPT_MEAN_TOKEN_MEAN",
+    "PROMPT_MEAN_TOKEN_SUM",
+    "REINFORCE",
+    "REINFORCE_PLUS_PLUS",
+    "RLOO",
+    "ROLLOUT_IS",
+    "SAPO",
+    "SEQ_MEAN_TOKEN_MEAN",
+    "SEQ_MEAN_TOKEN_SUM",
+    "SEQ_MEAN_TOKEN_SUM_NORM",
+    "SHIPPED",
+    "TOKEN_MEAN",
+    "TOKEN_SUM",
+    "VANILLA",
+    "VESPO",
+    "Advantage",
+    "Aggregation",
+    "DenominatorWords",
+    "PolicyLoss",
+]
+
 _LOSSES = (
     *(VANILLA, GSPO, GEO_MEAN, GPG, KL_COV, CLIP_COV),
     *(REINFORCE, SAPO, CISPO, DPPO_TV, DPPO_KL, DRO, VESPO),
     *(ROLLOUT_IS, CISPO_ROLLOUT, ON_POLICY),
 )
 LOSSES: Registry[PolicyLoss] = Registry("policy loss", _LOSSES)
-# Names of losses that some generation of a trainer has and another lacks. A loss that somebody
-# else adds is offered under every trainer.
+# Losses that ship: which of them a trainer has depends on its generation. A loss that a plugin adds
+# is offered under every trainer.
 SHIPPED = frozenset(loss.name for loss in _LOSSES)
 AGGREGATIONS: Registry[Aggregation] = Registry(
     "aggregation",

@@ -1,12 +1,15 @@
-"""Advantages come from rewards and prompt groups, as in trainers: one number per sequence."""
+"""Advantages computed from rewards and prompt groups as trainers do: one number per sequence."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
+
+from rcdiag.entry import Entry
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -22,18 +25,30 @@ class Advantage(Struct, frozen=True, kw_only=True):
     says: str
     formula: str
     source: str
-    # It takes rewards, prompt groups and numbers of unmasked tokens, all [rows], and gives [rows].
-    function: Callable[[Array, NDArray, Integers], Array]
+    # (rewards, prompt groups, numbers of unmasked tokens), each [rows] -> advantages [rows].
+    function: Callable[[Array, NDArray[Any], Integers], Array]
     by_group: bool = True  # the baseline is made of the other sequences of the prompt
     direction: str = "advantages above 0 make tokens more likely"
     see: tuple[str, ...] = ("advantage", "column", "rejected-in-baseline")
 
-    def __call__(self, reward: Array, group: NDArray, lengths: Integers) -> Array:
+    def __call__(self, reward: Array, group: NDArray[Any], lengths: Integers) -> Array:
         """Return advantages from rewards, prompt groups and numbers of unmasked tokens, [rows]."""
         return self.function(reward, group, lengths)
 
+    def entry(self) -> Entry:
+        """Say what the advantages are, with those of three sequences of one prompt."""
+        values = self(np.array([1.0, 0.0, 0.0]), np.zeros(3), np.array([2, 2, 2]))
+        numbers = ", ".join(f"{value:.4g}" for value in values)
+        return Entry(
+            what=f"{self.says} It is the same for all tokens of a sequence. Source: {self.source}.",
+            formula=self.formula,
+            direction=self.direction,
+            example=f"rewards 1, 0, 0 of one prompt, two tokens each: {numbers}",
+            see=self.see,
+        )
 
-def _groups(group: NDArray, reward: Array) -> tuple[Integers, Array, Array]:
+
+def _groups(group: NDArray[Any], reward: Array) -> tuple[Integers, Array, Array]:
     """Return each row's group index, the size of the group and its mean reward, all [rows]."""
     _, index = np.unique(group, return_inverse=True)
     sizes = np.bincount(index)
@@ -41,7 +56,7 @@ def _groups(group: NDArray, reward: Array) -> tuple[Integers, Array, Array]:
     return index, sizes[index].astype(np.float64), means[index]
 
 
-def grpo(reward: Array, group: NDArray, lengths: Integers) -> Array:
+def grpo(reward: Array, group: NDArray[Any], lengths: Integers) -> Array:
     """Return (r - mean) / (std + 1e-6) in the group; one row has mean 0 and std 1."""
     index, sizes, means = _groups(group, reward)
     squares = np.bincount(index, weights=np.square(reward - means))[index]
@@ -61,7 +76,7 @@ GRPO = Advantage(
 )
 
 
-def rloo(reward: Array, group: NDArray, lengths: Integers) -> Array:
+def rloo(reward: Array, group: NDArray[Any], lengths: Integers) -> Array:
     """Return the reward less the mean of the group's others: n / (n - 1) (r - mean).
 
     A group of one keeps its reward.
@@ -81,7 +96,7 @@ RLOO = Advantage(
 )
 
 
-def reinforce_plus_plus(reward: Array, group: NDArray, lengths: Integers) -> Array:
+def reinforce_plus_plus(reward: Array, group: NDArray[Any], lengths: Integers) -> Array:
     """Return rewards whitened over all tokens, variance with N - 1, discount 1.
 
     The outcome reward is at the last token, so the return of every token is that reward.
@@ -89,7 +104,8 @@ def reinforce_plus_plus(reward: Array, group: NDArray, lengths: Integers) -> Arr
     total = lengths.sum()
     mean = (reward * lengths).sum() / total
     variance = (np.square(reward - mean) * lengths).sum() / max(total - 1, 1)
-    return (reward - mean) / np.sqrt(variance + WHITEN_EPSILON)
+    whitened: Array = (reward - mean) / np.sqrt(variance + WHITEN_EPSILON)
+    return whitened
 
 
 REINFORCE_PLUS_PLUS = Advantage(

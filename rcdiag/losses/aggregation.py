@@ -1,7 +1,7 @@
-"""Token losses become one number: the sum of within x loss, over a count.
+"""How token losses are reduced to one number: sum of weight x loss, divided by a count.
 
-The aggregations are those of verl 0.9.1: `agg_loss` in verl/trainer/ppo/core_algos.py. What other
-generations and trainers do under the same names stands with them.
+The aggregations are those of verl 0.9.1: `agg_loss` in verl/trainer/ppo/core_algos.py. Where other
+generations and trainers do otherwise under the same name, their folder defines it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import EPSILON, LossBatch
 from rcdiag.losses.settings import Denominator, LossSetting, LossSettings
@@ -56,9 +57,9 @@ def _kept_sequences(batch: LossBatch) -> float:
 
 
 TOKENS = Count("tokens", _kept_tokens, lambda batch: float(len(batch.kept)))
-# Among all sequences are rows without any token.
+# `all` counts rows without any token too.
 SEQUENCES = Count("sequences", _kept_sequences, lambda batch: float(len(batch.lengths)))
-# A prompt is counted where one of its rows has a sampled token.
+# A prompt counts if at least one of its rows has a sampled token.
 PROMPTS = Count(
     "prompts",
     lambda batch: float((batch.prompt_sums(batch.kept.double()) > 0).sum()),
@@ -87,7 +88,7 @@ def prompt_mean(batch: LossBatch, which: Denominator) -> Tensor:
 
 
 class Aggregation(Struct, frozen=True):
-    """One way to reduce: loss = sum of within x loss / ((count + epsilon) x horizon)."""
+    """A reduction: loss = sum of within(token) x loss(token) / ((count + epsilon) x horizon)."""
 
     name: str
     says: str
@@ -193,11 +194,11 @@ SCALE_FACTOR = LossSetting(
     example="rcdiag explain seq-mean-token-sum-norm",
     see=("seq-mean-token-sum-norm",),
 )
-# Losses that have one number per row are averaged over all rows.
+# For losses with one number per row: the mean over all rows.
 ROW_MEAN = Aggregation(
     "row-mean", "Mean over all rows.", "sum of row losses / rows", alike, SEQUENCES, "all"
 )
-# Token losses on which aggregations are worked.
+# The token losses of the worked examples.
 WORKED = "token losses [1, 1, 1], [2, 2]"
 
 
@@ -209,6 +210,10 @@ class DenominatorWords(Struct, frozen=True, kw_only=True):
     formula: str
     example: str
     see: tuple[str, ...] = ()
+
+    def entry(self) -> Entry:
+        """Say what the denominator counts."""
+        return Entry(what=self.says, formula=self.formula, example=self.example, see=self.see)
 
 
 _DECIDES = "It decides how rejection changes the learning rate (verl #4852)."

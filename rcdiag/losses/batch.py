@@ -1,6 +1,8 @@
-"""A policy loss reads this batch, log-probs of all unmasked tokens, and returns token losses."""
+"""What a policy loss reads (log-probs of all unmasked tokens) and returns (token losses)."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -57,7 +59,7 @@ class LossBatch(Struct, frozen=True, eq=False):
     def prompts(self) -> Tensor:
         """Return the prompt of each row, [rows]; -1 for rows that belong to none.
 
-        A batch in which no two rows share a prompt is refused: nothing there is of a prompt.
+        Raises RcdiagError where no two rows share a prompt: a mean by prompt says nothing there.
         """
         if self.groups is not None:
             known = self.groups[self.groups >= 0]
@@ -75,7 +77,7 @@ class LossBatch(Struct, frozen=True, eq=False):
         return zeros.index_add(0, prompts[self.rows], values)
 
     def only_kept(self) -> LossBatch:
-        """Return the rows without their rejected tokens, which then cannot matter."""
+        """Return the batch without its rejected tokens."""
         columns = {
             name: values[self.kept]
             for name in (
@@ -102,17 +104,16 @@ def loss_batch(
     rewards: ArrayLike | None = None,
     positions: ArrayLike | None = None,
 ) -> LossBatch:
-    """Make a batch of arrays [tokens] and the lengths of its rows.
+    """Make a batch from arrays [tokens] and the lengths of its rows [rows].
 
-    Without `kept` no token is rejected; without `padded_width` it is the length of the longest row.
-    `groups` are any names of prompts and `rewards` numbers, [rows with a token]; the other rows,
-    which come last, have neither.
+    `kept` defaults to all tokens, `padded_width` to the longest row. `groups` (names of prompts)
+    and `rewards` are [rows with a token]; rows without tokens come last and have neither.
     """
     counts = np.array(lengths, np.int64)
     tokens = int(counts.sum())
 
     def column(name: str, values: ArrayLike, dtype: type = np.float64) -> Tensor:
-        array: NDArray = np.array(values, dtype)
+        array: NDArray[Any] = np.array(values, dtype)
         if array.shape != (tokens,):
             raise RcdiagError(
                 f"{name}: {array.shape} values for {tokens} tokens",
@@ -120,7 +121,7 @@ def loss_batch(
             )
         return Tensor(array)
 
-    def of_rows(values: NDArray, missing: float) -> Tensor:
+    def of_rows(values: NDArray[Any], missing: float) -> Tensor:
         padding = np.full(len(counts) - len(values), missing)
         return Tensor(np.concatenate([values, padding]).astype(values.dtype))
 
@@ -144,8 +145,8 @@ def loss_batch(
 class TokenLosses(Struct, frozen=True, eq=False):
     """Losses before weights and reduction, and the token values that the trainer's metrics average.
 
-    Losses are [tokens], or [rows] with `by_row`. With `weighted` the loss has taken IS weights
-    itself, and nothing multiplies it.
+    `values` is [tokens], or [rows] with `by_row`. `weighted`: the loss has applied the IS weights
+    itself, so that they are not applied again.
     """
 
     values: Tensor

@@ -1,7 +1,7 @@
-"""These losses bound the ratio: PPO, GSPO, GMPO, CISPO, SAPO.
+"""Losses that bound the ratio: PPO, GSPO, GMPO, CISPO, SAPO.
 
-`log_ratio` = current - old, in nats; ratio = exp(log_ratio) = current / old. Losses are minimised,
-and given before IS weights. They are computed as verl does: core_algos.py of verl 0.9.1.
+`log_ratio` = current - old, in nats; ratio = exp(log_ratio) = current / old. Losses are minimised;
+IS weights are applied later. The code follows core_algos.py of verl 0.9.1.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ VANILLA = PolicyLoss(
 def gspo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return PPO on s = exp(row mean of log_ratio), without dual clip. arXiv 2507.18071.
 
-    s is a constant of each token's gradient but for its own log-prob: d s / d current = s.
+    The gradient of s flows only through the token's own log-prob: d s / d current = s.
     """
     log_ratio = tokens.log_ratio.detach()
     means = tokens.row_sums(log_ratio) / tokens.lengths.clamp(min=1)

@@ -1,7 +1,7 @@
-"""DPPO keeps tokens that moved the policy too far out of the gradient. arXiv 2602.04879.
+"""DPPO: tokens on which the policy has moved too far leave the gradient. arXiv 2602.04879.
 
-Distances are those of two coins, the token against all others: p = e^current, q = e^old.
-verl takes its clip range for their bounds: core_algos.py of verl 0.9.1.
+The distance is that of two Bernoulli distributions, the token against all others, with
+p = e^current and q = e^old. Its bounds are verl's clip range: core_algos.py of verl 0.9.1.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DPPO_TV = PolicyLoss(
 def binary_kl(current: Tensor, old: Tensor) -> Tensor:
     """Return KL(q || p) = q (old - current) + (1 - q) ln((1 - q) / (1 - p)), nats, [tokens].
 
-    verl's epsilon stands in numerator and denominator of the last.
+    The last term has verl's epsilon in numerator and denominator.
     """
     p, q = current.exp(), old.exp()
     return q * (old - current) + (1.0 - q) * ((1.0 - q + EPSILON) / (1.0 - p + EPSILON)).log()
@@ -60,7 +60,8 @@ def binary_kl(current: Tensor, old: Tensor) -> Tensor:
 def dppo_kl(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return the truncated loss of tokens with KL(q || p) in bounds or p on the safe side.
 
-    The safe side of q is that against the sign of the advantage.
+    The safe side of q is below it where A > 0 and above it where A < 0: the update has moved p
+    against the advantage there.
     """
     current = tokens.current.detach()
     distance, p, q = binary_kl(current, tokens.old), current.exp(), tokens.old.exp()

@@ -1,4 +1,4 @@
-"""A batch gives loss, metrics and exact gradient, as a trainer would compute them."""
+"""The loss, metrics and exact gradient that a trainer would compute on a batch."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from rcdiag.losses.rules import UpdateRules
 from rcdiag.losses.settings import LossSettings
 from rcdiag.losses.tensor import Tensor
 
+Array = NDArray[np.float64]
+
 
 class Divided(Struct, frozen=True):
     """The unit that a loss is a mean over, and how many of them it counts."""
@@ -30,27 +32,29 @@ class Divided(Struct, frozen=True):
 class RowParts(Struct, frozen=True, eq=False):
     """What each row adds to the sum of a loss and to the count that divides it, [rows]."""
 
-    sums: NDArray[np.float64]
-    counts: NDArray[np.float64] | None  # None: the divisor does not hang on the rows
+    sums: Array
+    counts: Array | None  # None: the divisor does not depend on the rows
     divisor: float
     epsilon: float  # what is added to the count
 
-    def without_groups(self, group: NDArray[np.int64]) -> NDArray[np.float64]:
+    def without_groups(self, group: NDArray[np.int64]) -> Array:
         """Return the loss without each group of rows in turn, [groups].
 
-        `group` numbers the groups of the first rows from 0; rows behind them, which have no token,
-        always stay. Where the divisor is a constant the groups that are left stand for all.
+        `group` [rows with a token] numbers their groups from 0; rows without tokens come after them
+        and always stay. With a constant divisor the remaining sum is scaled up to all groups.
         """
         groups = int(group.max()) + 1
         sums = np.bincount(group, self.sums[: len(group)], groups)
         left = self.sums.sum() - sums
         if self.counts is None:
-            return left / self.divisor * groups / max(groups - 1, 1)
+            losses: Array = left / self.divisor * groups / max(groups - 1, 1)
+            return losses
         whole = self.counts.sum()
         counts = whole - np.bincount(group, self.counts[: len(group)], groups)
         per_count = self.divisor / (whole + self.epsilon)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return left / ((counts + self.epsilon) * per_count)
+            losses = left / ((counts + self.epsilon) * per_count)
+        return losses
 
 
 class LossResult(Struct, frozen=True, eq=False):
@@ -58,19 +62,19 @@ class LossResult(Struct, frozen=True, eq=False):
 
     loss: float  # as the trainer logs it: NaN or 0 where it is not defined
     metrics: dict[str, float]  # under the trainer's own keys
-    coefficients: NDArray[np.float64]  # d loss / d current, of each token of the batch
+    coefficients: Array  # d loss / d current, of each token of the batch
     divided: Divided
     rows: RowParts
     undefined: str | None = None  # why there is no loss; then all coefficients are 0
 
 
 def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateRules) -> LossResult:
-    """Compute the loss of that name as a trainer with these rules; its gradient is exact.
+    """Compute a loss by its name under the rules of a trainer, with its exact gradient.
 
-    The trainer's own settings are `rules.defaults`.
+    `rules.defaults` are the trainer's own settings.
     """
     policy_loss = rules.loss(loss)
-    current = batch.current.detach().double().followed()
+    current = batch.current.detach().double().leaf()
     batch = replace(batch, current=current)
     seen = batch if rules.sees_rejected else batch.only_kept()
     losses = policy_loss(seen, settings)
@@ -146,7 +150,7 @@ def _row_parts(
     by_row: bool,
     settings: LossSettings,
 ) -> RowParts:
-    """Split a loss into what its rows add, so that it can be had without some of them."""
+    """Split a loss by rows, for the jackknife that leaves prompt groups out."""
     which = reduction.denominator(settings)
     values = (reduction.within(seen, which) * losses).detach()
     counts = None
@@ -172,20 +176,17 @@ def _metrics(
     logged = {name: values.detach().double() for name, values in losses.logged.items()}
     if rules.sees_rejected:
         return _aggregated(reduction, batch, logged, settings)
-    return dict.fromkeys(rules.zeros, 0.0) | _token_means(logged)
-
-
-def _token_means(logged: dict[str, Tensor]) -> dict[str, float]:
-    """Return masked means as verl takes them: sum / (kept tokens + 1e-8)."""
-    return {
+    # The masked means of verl: sum / (kept tokens + 1e-8).
+    means = {
         name: (values.sum() / (len(values) + EPSILON)).item() for name, values in logged.items()
     }
+    return dict.fromkeys(rules.zeros, 0.0) | means
 
 
 def _aggregated(
     reduction: Aggregation, batch: LossBatch, logged: dict[str, Tensor], settings: LossSettings
 ) -> dict[str, float]:
-    """Return metrics that are reduced as the loss is, with the trainer's own denominators."""
+    """Aggregate metrics as the trainer aggregates the loss, with its own denominator."""
     own = replace(settings, denominator=None)
     return {
         name: _total(reduction, batch, batch, values, own).item() for name, values in logged.items()

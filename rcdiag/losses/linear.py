@@ -1,6 +1,6 @@
-"""These losses are linear or quadratic in log-probs: policy gradient, REINFORCE, DRO.
+"""Losses that are linear or quadratic in log-probs: policy gradient, REINFORCE, DRO.
 
-`log_ratio` = current - old, in nats. They are computed as core_algos.py of verl 0.9.1 does.
+`log_ratio` = current - old, in nats. The code follows core_algos.py of verl 0.9.1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""These losses divide by the rollout's probability, not by the old policy's, and so correct.
+"""Losses whose ratio is current / rollout, not current / old: the mismatch is in the ratio itself.
 
-ratio = exp(current - rollout). They are computed as skyrl 0.4.0 does:
+ratio = exp(current - rollout). The code follows skyrl 0.4.0:
 skyrl/backends/skyrl_train/utils/ppo_utils.py.
 """
 
@@ -26,12 +26,12 @@ def log_ratio_to_rollout(tokens: LossBatch) -> Tensor:
 
 
 def rollout_of(tokens: LossBatch) -> Tensor:
-    """Return the sampler's log-probs, else those of the old policy, which stands for it."""
+    """Return the sampler's log-probs; those of the old policy where none were recorded."""
     return tokens.old if tokens.rollout is None else tokens.rollout
 
 
 def rollout_is(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -stop_gradient(ratio) A current where the ratio is inside, bounds left out, else 0."""
+    """Return -stop_gradient(ratio) A current where lower < ratio < upper, else 0; [tokens]."""
     ratio = log_ratio_to_rollout(tokens).exp()
     low, high = 1.0 - settings.value(CLIP_LOW), 1.0 + settings.value(CLIP_HIGH)
     inside = (ratio > low) & (ratio < high)

@@ -1,4 +1,4 @@
-"""A policy loss is a function, its words, and the settings that it reads."""
+"""The definition of a policy loss: its function, its description, the settings that it reads."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.settings import LossSetting, LossSettings, Value
 
-# How formulas are written: d, r and A of one token.
+# The symbols of formulas: d, r and A of one token.
 SYMBOLS = "d = log_ratio = current - old, r = e^d, A the advantage"
 WITHIN_20 = "d within +-20 nats"
 CLIPPED_TO = "clip to [1 - clip_low, 1 + clip_high], 0.2 and 0.2"
-# The update on which losses are worked: two sequences.
+# The update of the worked examples: two sequences.
 WORKED = (
     "old log-probs [-1, -0.5, -2], [-0.7, -1.5], log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5] of "
     "current to old, advantages 1 and -1"
@@ -23,7 +23,7 @@ VERL_FILE = "verl 0.9.1, verl/trainer/ppo/core_algos.py"
 
 
 class PolicyLoss(Struct, frozen=True, kw_only=True):
-    """A loss of every token of an update. It is minimised; IS weights come after it."""
+    """A loss of every token of an update. It is minimised; IS weights are applied to its values."""
 
     name: str
     says: str
@@ -34,7 +34,7 @@ class PolicyLoss(Struct, frozen=True, kw_only=True):
     direction: str = "minimised"
     see: tuple[str, ...] = ()
     alias: str = ""  # what corrections (`loss_type`) and results call it, where not by its name
-    given: str = ""  # the settings of the worked number, where the defaults do not do
+    given: str = ""  # settings of the worked example, where the defaults would not show the loss
     weights_of_tokens: bool = False  # it takes IS weights of tokens, and none of sequences
 
     @property

@@ -1,4 +1,4 @@
-"""Rules tell which losses a trainer has, and how it reduces and logs them."""
+"""Which losses a trainer has, and how it aggregates and logs them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class UpdateRules(Struct, frozen=True, kw_only=True):
     zeros: tuple[str, ...] = ()  # keys that are logged as 0 where a loss has no such number
     # Rejected tokens reach the loss function, and its metrics are aggregated as the loss is.
     sees_rejected: bool = False
-    # It reduces what a loss has of each token to what the trainer logs, by key without prefix;
-    # without it these are means over tokens, or with `sees_rejected` reduced as the loss is.
+    # Reduces the token values of a loss to the metrics that the trainer logs, by key without
+    # prefix. None: masked means over tokens, or with `sees_rejected` aggregated as the loss is.
     logged: Callable[[LossBatch, TokenLosses, LossSettings], dict[str, float]] | None = None
     defaults: LossSettings = field(default_factory=LossSettings)
 

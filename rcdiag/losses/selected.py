@@ -1,7 +1,7 @@
-"""These losses treat a few tokens otherwise, by their covariance. arXiv 2505.22617.
+"""Losses that treat tokens of high covariance differently. arXiv 2505.22617.
 
-`log_ratio` = current - old, in nats; ratio = current / old. They are computed as core_algos.py of
-verl 0.9.1 does.
+`log_ratio` = current - old, in nats; ratio = current / old. The code follows core_algos.py of
+verl 0.9.1.
 """
 
 from __future__ import annotations
@@ -93,23 +93,24 @@ KL_COV = PolicyLoss(
 
 
 def expected_to_stay(covariance: Tensor, clipped: Tensor, settings: LossSettings) -> Tensor:
-    """Return the probability of each token that clip_cov's lot leaves it in the loss, [tokens].
+    """Return the probability that clip_cov's random choice keeps a token in the loss, [tokens].
 
-    Candidates have a covariance between both bounds and are not clipped. The lot takes the share
-    clip_cov_ratio of all tokens out of them, one at least, and each of them is as likely.
+    Candidates are unclipped tokens whose covariance lies between the bounds. Of them verl draws
+    clip_cov_ratio x all tokens (at least one) uniformly and drops them from the loss.
     """
     low, high = settings.value(CLIP_COV_LB), settings.value(CLIP_COV_UB)
     candidates = (covariance > low) & (covariance < high) & ~clipped
     drawn = max(int(settings.value(CLIP_COV_RATIO) * len(covariance)), 1)
     count = int(candidates.sum())
-    return 1.0 - candidates.double() * (min(drawn, count) / max(count, 1))
+    expected: Tensor = 1.0 - candidates.double() * (min(drawn, count) / max(count, 1))
+    return expected
 
 
 def clip_cov(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return PPO without dual clip times the probability that the lot leaves the token in.
+    """Return PPO without dual clip, times the probability that a token is not dropped at random.
 
-    That is the mean of the loss over all lots, and its gradient theirs. Of pg_clipfrac, the share
-    that is left out, it is the number itself: every lot takes as many.
+    That is the expectation of verl's loss, and its gradient the expected gradient. pg_clipfrac, the
+    share of dropped tokens, needs no expectation: every draw drops the same number.
     """
     log_ratio = tokens.log_ratio
     losses, clipped = ppo(log_ratio.exp(), tokens.advantages, settings)

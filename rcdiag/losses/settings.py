@@ -1,4 +1,4 @@
-"""A loss has settings for its reduction to one number, and settings of its own."""
+"""Settings of a loss: those of its aggregation, and those that only this loss reads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 
-# kept: rejected tokens, and rows without any other, are left out. all: they are counted.
-# constant: a number that is given, of what the aggregation counts.
+# kept: rejected tokens and rows of nothing else are not counted; all: they are counted;
+# constant: the count is a number that the user gives.
 Denominator = Literal["kept", "all", "constant"]
 Value = float | str | bool | None
 
@@ -62,7 +62,7 @@ class LossSetting(Struct, frozen=True, kw_only=True):
 
 
 class LossSettings(Struct, frozen=True):
-    """All that is set for one loss; what is not set has its default."""
+    """The settings of one loss; those that are not set have their defaults."""
 
     aggregation: str = "token-mean"
     scale_factor: float | None = None  # of seq-mean-token-sum-norm; None: the padded width
@@ -111,7 +111,7 @@ CLIP_C = LossSetting(
 
 def dual_clip_bound(settings: LossSettings) -> float:
     """Return `clip_c`, for losses that need one."""
-    bound = settings.value(CLIP_C)
+    bound: float | None = settings.value(CLIP_C)
     if bound is None:
         raise RcdiagError("clip_c: this loss needs a number", "verl's default is 3.0")
     return bound

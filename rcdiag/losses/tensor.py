@@ -1,9 +1,8 @@
-"""Tensors that losses are computed with, and the derivative of a loss by its tokens.
+"""A small reverse-mode autograd on numpy arrays, with the methods of torch's tensors.
 
-They have the methods of torch's tensors that losses need, under the same names, and numpy computes
-them. Recorded log-probs need no torch: it may not be installed, and its import takes longer than
-the update of a table. Derivatives are those of torch where conventions differ between libraries (at
-the bounds of a clamp, of two equal numbers, at NaN), since trainers' gradients have them.
+`replay` on recorded log-probs needs no torch: it may not be installed, and importing it takes
+longer than the update of a table. Where libraries differ (the derivative at the bounds of a clamp,
+of the larger of two equal numbers, at NaN) this one follows torch, since trainers' gradients do.
 """
 
 from __future__ import annotations
@@ -16,55 +15,59 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Number = float | int | bool
-Back = Callable[[NDArray], NDArray]  # derivative by a result -> derivative by what it was made from
+Array = NDArray[Any]  # float64, int64 or bool, as the numbers of a torch tensor would be
+Backward = Callable[[Array], Array]  # d loss / d result -> d loss / d operand
 
 _numbers = itertools.count()
 
 
 class Tensor:
-    """An array that remembers what it was made from, where that hangs on a followed tensor.
+    """An array that remembers the operands it was computed from, if one of them needs a gradient.
 
-    An operation on it gives a new one. Only constants can be written to.
+    Operations return new tensors. Only constants can be assigned to.
     """
 
-    __slots__ = ("_data", "_followed", "_number", "_sources")
+    __slots__ = ("_data", "_needs_grad", "_number", "_sources")
     __array_ufunc__ = None  # numpy's arrays leave operators with a tensor to it
     __hash__ = None  # type: ignore[assignment]
-    _followed: bool
+    _needs_grad: bool
 
-    def __init__(self, data: ArrayLike, *sources: tuple[Tensor, Back], followed: bool = False):
+    def __init__(
+        self, data: ArrayLike, *sources: tuple[Tensor, Backward], needs_grad: bool = False
+    ):
         self._data = np.asarray(data)
-        self._sources = tuple(each for each in sources if each[0]._followed)
-        self._followed = followed or bool(self._sources)
+        self._sources = tuple(each for each in sources if each[0]._needs_grad)
+        self._needs_grad = needs_grad or bool(self._sources)
         self._number = next(_numbers)
 
-    def followed(self) -> Tensor:
-        """Return the same numbers as what derivatives are taken by."""
-        return Tensor(self._data, followed=True)
+    def leaf(self) -> Tensor:
+        """Return the same numbers as a leaf that `derivative` can differentiate by."""
+        return Tensor(self._data, needs_grad=True)
 
     def detach(self) -> Tensor:
-        """Return the same numbers as constants of every derivative."""
+        """Return the same numbers as a constant."""
         return Tensor(self._data)
 
     @np.errstate(all="ignore")
-    def derivative(self, of: Tensor) -> NDArray:
-        """Return d self / d of, for a single number and what was followed; 0 where it has no part.
+    def derivative(self, of: Tensor) -> Array:
+        """Return d self / d of, with the shape of `of`; self is a scalar, `of` a `leaf`.
 
-        Results come back in the opposite order of their making, so that each has all its parts.
+        Tensors are visited in the reverse order of their creation, so that the derivative by each
+        is complete before it is passed on to its operands.
         """
         waiting = {self._number: (self, np.ones(self.shape))}
         while waiting:
-            result, pull = waiting.pop(max(waiting))
+            result, grad = waiting.pop(max(waiting))
             if result is of:
-                return pull
-            for source, back in result._sources:
-                part = _shaped(back(pull), source.shape)
+                return grad
+            for source, backward in result._sources:
+                part = _sum_to_shape(backward(grad), source.shape)
                 if source._number in waiting:
                     part = part + waiting[source._number][1]
                 waiting[source._number] = source, part
         return np.zeros(of.shape)
 
-    # What it holds.
+    # Shape and values.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -76,14 +79,15 @@ class Tensor:
     def __repr__(self) -> str:
         return f"Tensor({self._data!r})"
 
-    def numpy(self) -> NDArray:
-        """Return the numbers of a constant."""
-        if self._followed:
+    def numpy(self) -> Array:
+        """Return the array; ValueError where it needs a gradient, as in torch."""
+        if self._needs_grad:
             raise ValueError("numbers that a derivative is taken of; detach() gives them")
         return self._data
 
     def tolist(self) -> list[Any]:
-        return self._data.tolist()
+        numbers: list[Any] = self._data.tolist()
+        return numbers
 
     def item(self) -> Any:
         return self._data.item()
@@ -100,19 +104,19 @@ class Tensor:
     def __getitem__(self, at: Any) -> Tensor:
         at = _data(at)
 
-        def back(pull: NDArray) -> NDArray:
+        def backward(grad: Array) -> Array:
             out = np.zeros(self.shape)
-            np.add.at(out, at, pull)
+            np.add.at(out, at, grad)
             return out
 
-        return Tensor(self._data[at], (self, back))
+        return Tensor(self._data[at], (self, backward))
 
     def __setitem__(self, at: Any, values: Any) -> None:
-        if self._followed:
+        if self._needs_grad:
             raise ValueError("numbers that a derivative is taken of are not written to")
         self._data[_data(at)] = _data(values)
 
-    # New ones, and other types.
+    # New tensors, copies, other dtypes.
 
     def new_full(self, shape: int | tuple[int, ...], value: Number) -> Tensor:
         return Tensor(np.full(shape, value, self._data.dtype))
@@ -124,10 +128,10 @@ class Tensor:
         return self.new_full(shape, 1)
 
     def clone(self) -> Tensor:
-        return Tensor(self._data.copy(), (self, _as_it_is))
+        return Tensor(self._data.copy(), (self, _identity))
 
     def double(self) -> Tensor:
-        return Tensor(self._data.astype(np.float64, copy=False), (self, _as_it_is))
+        return Tensor(self._data.astype(np.float64, copy=False), (self, _identity))
 
     def long(self) -> Tensor:
         return Tensor(self._data.astype(np.int64))
@@ -135,25 +139,27 @@ class Tensor:
     # Operators.
 
     def __add__(self, other: Tensor | Number) -> Tensor:
-        return self._with(other, np.add, _as_it_is, _as_it_is)
+        return self._binary(other, np.add, _identity, _identity)
 
     def __sub__(self, other: Tensor | Number) -> Tensor:
-        return self._with(other, np.subtract, _as_it_is, np.negative)
+        return self._binary(other, np.subtract, _identity, np.negative)
 
     def __rsub__(self, other: Number) -> Tensor:
         return Tensor(other) - self
 
     def __mul__(self, other: Tensor | Number) -> Tensor:
         mine, theirs = self._data, _data(other)
-        return self._with(other, np.multiply, lambda pull: pull * theirs, lambda pull: pull * mine)
+        return self._binary(
+            other, np.multiply, lambda grad: grad * theirs, lambda grad: grad * mine
+        )
 
     def __truediv__(self, other: Tensor | Number) -> Tensor:
         mine, theirs = self._data, _data(other)
-        return self._with(
+        return self._binary(
             other,
             np.divide,
-            lambda pull: pull / theirs,
-            lambda pull: -pull * (mine / theirs) / theirs,
+            lambda grad: grad / theirs,
+            lambda grad: -grad * (mine / theirs) / theirs,
         )
 
     def __rtruediv__(self, other: Number) -> Tensor:
@@ -191,32 +197,32 @@ class Tensor:
     def __ne__(self, other: Tensor | Number) -> Tensor:  # type: ignore[override]
         return Tensor(self._data != _data(other))
 
-    # Functions of single numbers.
+    # Elementwise functions.
 
     def exp(self) -> Tensor:
-        return self._of(np.exp, lambda pull, made: pull * made)
+        return self._unary(np.exp, lambda grad, made: grad * made)
 
     def expm1(self) -> Tensor:
-        return self._of(np.expm1, lambda pull, made: pull * (made + 1.0))
+        return self._unary(np.expm1, lambda grad, made: grad * (made + 1.0))
 
     def log(self) -> Tensor:
-        return self._of(np.log, lambda pull, _: pull / self._data)
+        return self._unary(np.log, lambda grad, _: grad / self._data)
 
     def abs(self) -> Tensor:
-        return self._of(np.abs, lambda pull, _: pull * _sign(self._data))
+        return self._unary(np.abs, lambda grad, _: grad * _sign(self._data))
 
     def sign(self) -> Tensor:
         return Tensor(_sign(self._data))
 
     def square(self) -> Tensor:
-        return self._of(np.square, lambda pull, _: pull * 2.0 * self._data)
+        return self._unary(np.square, lambda grad, _: grad * 2.0 * self._data)
 
     def sqrt(self) -> Tensor:
-        return self._of(np.sqrt, lambda pull, made: pull / (2.0 * made))
+        return self._unary(np.sqrt, lambda grad, made: grad / (2.0 * made))
 
     def sigmoid(self) -> Tensor:
-        return self._of(
-            lambda data: 1.0 / (1.0 + np.exp(-data)), lambda pull, made: pull * (1.0 - made) * made
+        return self._unary(
+            lambda data: 1.0 / (1.0 + np.exp(-data)), lambda grad, made: grad * (1.0 - made) * made
         )
 
     def isnan(self) -> Tensor:
@@ -228,49 +234,49 @@ class Tensor:
     def nan_to_num(
         self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
     ) -> Tensor:
-        """Put numbers in the place of NaN and infinities; their derivative is 0."""
-        return self._of(
+        """Replace NaN and infinities, where the derivative is 0."""
+        return self._unary(
             lambda data: np.nan_to_num(data, nan=nan, posinf=posinf, neginf=neginf),
-            lambda pull, _: pull * np.isfinite(self._data),
+            lambda grad, _: grad * np.isfinite(self._data),
         )
 
     def clamp(self, min: Number | None = None, max: Number | None = None) -> Tensor:
-        """Hold numbers within bounds; outside of them the derivative is 0."""
+        """Clip to the bounds; outside of them the derivative is 0, at a bound it is 1."""
 
-        def back(pull: NDArray, _: NDArray) -> NDArray:
+        def backward(grad: Array, _: Array) -> Array:
             inside = np.ones(self.shape, np.bool_)
             if min is not None:
                 inside &= self._data >= min
             if max is not None:
                 inside &= self._data <= max
-            return np.where(inside, pull, 0.0)
+            return np.where(inside, grad, 0.0)
 
-        return self._of(lambda data: np.clip(data, min, max), back)
+        return self._unary(lambda data: np.clip(data, min, max), backward)
 
-    # Functions of two.
+    # Elementwise functions of two tensors.
 
     def maximum(self, other: Tensor) -> Tensor:
-        """Return the larger ones; where both are equal each has half of the derivative."""
-        return self._larger(other, np.maximum, 1.0)
+        """Return the elementwise maximum; where both are equal each gets half of the derivative."""
+        return self._larger_of_both(other, np.maximum, 1.0)
 
     def minimum(self, other: Tensor) -> Tensor:
-        """Return the smaller ones; where both are equal each has half of the derivative."""
-        return self._larger(other, np.minimum, -1.0)
+        """Return the elementwise minimum; where both are equal each gets half of the derivative."""
+        return self._larger_of_both(other, np.minimum, -1.0)
 
     def where(self, condition: Tensor, other: Tensor | Number) -> Tensor:
-        """Return its own numbers where the condition holds, elsewhere those of another."""
+        """Return self where the condition holds, `other` elsewhere."""
         holds = condition._data
-        return self._with(
+        return self._binary(
             other,
             lambda mine, theirs: np.where(holds, mine, theirs),
-            lambda pull: np.where(holds, pull, 0.0),
-            lambda pull: np.where(holds, 0.0, pull),
+            lambda grad: np.where(holds, grad, 0.0),
+            lambda grad: np.where(holds, 0.0, grad),
         )
 
-    # Functions of many.
+    # Reductions, gathers and scatters.
 
     def sum(self) -> Tensor:
-        return self._of(np.sum, lambda pull, _: np.broadcast_to(pull, self.shape))
+        return self._unary(np.sum, lambda grad, _: np.broadcast_to(grad, self.shape))
 
     def mean(self) -> Tensor:
         return self.sum() / self._data.size
@@ -297,27 +303,27 @@ class Tensor:
         return Tensor(np.unique(self._data))
 
     def cumsum(self, dim: int) -> Tensor:
-        return self._of(
+        return self._unary(
             lambda data: data.cumsum(dim),
-            lambda pull, _: np.flip(np.flip(pull, dim).cumsum(dim), dim),
+            lambda grad, _: np.flip(np.flip(grad, dim).cumsum(dim), dim),
         )
 
     def repeat_interleave(self, counts: Tensor) -> Tensor:
-        """Repeat each number that many times, one after the other."""
+        """Repeat element i counts[i] times: [rows] -> [sum of counts]."""
         at = np.repeat(np.arange(len(self)), counts._data)
         return self[at]
 
     def index_add(self, dim: int, at: Tensor, values: Tensor) -> Tensor:
-        """Add each value at its place of the first dimension, in their order."""
+        """Return a copy with values[i] added at at[i] of the first dimension, in order of i."""
         if dim != 0:
             raise ValueError(f"index_add: dim is {dim}, not 0")
         out = self._data.copy()
         with np.errstate(all="ignore"):
             np.add.at(out, at._data, values._data)
-        return Tensor(out, (self, _as_it_is), (values, lambda pull: pull[at._data]))
+        return Tensor(out, (self, _identity), (values, lambda grad: grad[at._data]))
 
     def scatter_reduce(self, dim: int, at: Tensor, values: Tensor, reduce: str) -> Tensor:
-        """Return the largest of a constant and the constant values at its places: `amax`."""
+        """Return the maximum of each element and the values scattered to it; constants only."""
         if dim != 0 or reduce != "amax":
             raise ValueError(f"scatter_reduce: dim {dim} and {reduce}, not 0 and amax")
         out = self.numpy().copy()
@@ -325,17 +331,21 @@ class Tensor:
         return Tensor(out)
 
     def topk(self, count: int) -> Largest:
-        """Return the largest numbers and their places, the largest first; equal ones in order."""
+        """Return the largest values and their indices, in descending order; ties in index order."""
         places = np.argsort(-self._data, kind="stable")[:count]
         return Largest(self[places], Tensor(places))
 
-    # Functions of torch.
+    # `torch.f(tensor)`.
 
     @classmethod
     def __torch_function__(
-        cls, function: Callable[..., Any], _: Any, given: tuple = (), options: dict | None = None
+        cls,
+        function: Callable[..., Any],
+        _: Any,
+        given: tuple[Any, ...] = (),
+        options: dict[str, Any] | None = None,
     ) -> Tensor:
-        """Let functions of torch take it: `torch.exp(ratio)` is `ratio.exp()`."""
+        """Let torch's functions accept this class: `torch.exp(ratio)` is `ratio.exp()`."""
         name, first, *others = function.__name__, *given
         if name == "where":
             condition, first, others = first, others[0], others[1:]
@@ -347,45 +357,49 @@ class Tensor:
         method = getattr(first if isinstance(first, cls) else cls(first), name, None)
         if method is None or name.startswith("_"):
             raise TypeError(f"torch.{name}: losses are computed by numpy, which has no such method")
-        return method(*others, **(options or {}))
+        result: Tensor = method(*others, **(options or {}))
+        return result
 
-    # How results are made.
+    # Helpers: a result with the backward function of each operand.
 
-    def _of(
-        self, function: Callable[[NDArray], NDArray], back: Callable[[NDArray, NDArray], NDArray]
+    def _unary(
+        self, function: Callable[[Array], Array], backward: Callable[[Array, Array], Array]
     ) -> Tensor:
+        """Return function(self); `backward` takes the gradient and the result."""
         with np.errstate(all="ignore"):
             made = function(self._data)
-        return Tensor(made, (self, lambda pull: back(pull, made)))
+        return Tensor(made, (self, lambda grad: backward(grad, made)))
 
-    def _with(
+    def _binary(
         self,
         other: Tensor | Number,
-        function: Callable[[Any, Any], NDArray],
-        mine: Back,
-        theirs: Back,
+        function: Callable[[Any, Any], Array],
+        mine: Backward,
+        theirs: Backward,
     ) -> Tensor:
+        """Return function(self, other), with the backward functions of both operands."""
         with np.errstate(all="ignore"):
             made = function(self._data, _data(other))
         return Tensor(made, (self, mine), *([(other, theirs)] if isinstance(other, Tensor) else []))
 
-    def _larger(self, other: Tensor, function: Callable[..., NDArray], sign: float) -> Tensor:
+    def _larger_of_both(self, other: Tensor, function: Callable[..., Array], sign: float) -> Tensor:
+        """Return the maximum of both, or with sign -1 the minimum; ties share the gradient."""
         one, two = sign * self._data, sign * other._data
         share = np.where(one == two, 0.5, 1.0)
-        return self._with(
+        return self._binary(
             other,
             function,
-            lambda pull: np.where(one < two, 0.0, pull * share),
-            lambda pull: np.where(two < one, 0.0, pull * share),
+            lambda grad: np.where(one < two, 0.0, grad * share),
+            lambda grad: np.where(two < one, 0.0, grad * share),
         )
 
-    def _extreme(self, number: NDArray) -> Tensor:
+    def _extreme(self, number: Array) -> Tensor:
         reached = self._data == number
-        return Tensor(number, (self, lambda pull: pull * reached / reached.sum()))
+        return Tensor(number, (self, lambda grad: grad * reached / reached.sum()))
 
 
 class Largest(NamedTuple):
-    """The largest numbers of a tensor and where they stand."""
+    """The largest values of a tensor and their indices."""
 
     values: Tensor
     indices: Tensor
@@ -395,20 +409,21 @@ def _data(value: Any) -> Any:
     return value._data if isinstance(value, Tensor) else value
 
 
-def _as_it_is(pull: NDArray) -> NDArray:
-    return pull
+def _identity(grad: Array) -> Array:
+    return grad
 
 
-def _sign(data: NDArray) -> NDArray:
+def _sign(data: Array) -> Array:
     """Return 1, 0 or -1 for each number; 0 for NaN, as torch does."""
     return (data > 0) * 1.0 - (data < 0)
 
 
-def _shaped(pull: NDArray, shape: tuple[int, ...]) -> NDArray:
-    """Add up a derivative over what one number was spread to."""
-    if pull.shape == shape:
-        return pull
-    extra = pull.ndim - len(shape)
-    summed = pull.sum(axis=tuple(range(extra)))
+def _sum_to_shape(grad: Array, shape: tuple[int, ...]) -> Array:
+    """Undo broadcasting: sum a derivative over the axes along which an operand was broadcast."""
+    if grad.shape == shape:
+        return grad
+    extra = grad.ndim - len(shape)
+    summed = grad.sum(axis=tuple(range(extra)))
     spread = tuple(at for at, size in enumerate(shape) if size == 1 and summed.shape[at] != 1)
-    return summed.sum(axis=spread, keepdims=True)
+    shaped: Array = summed.sum(axis=spread, keepdims=True)
+    return shaped

@@ -1,6 +1,6 @@
-"""VESPO weighs the policy gradient by a smooth function of a whole sequence's ratio.
+"""VESPO weights the policy gradient by a smooth function of the sequence ratio.
 
-log_ratio = current - old, in nats. It is computed as TRL 1.16.0 does.
+log_ratio = current - old, in nats. The code follows TRL 1.16.0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from rcdiag.losses.policy_loss import SYMBOLS, PolicyLoss
 from rcdiag.losses.settings import LossSetting, LossSettings
 from rcdiag.losses.tensor import Tensor
 
-LOWEST, HIGHEST = math.log(1e-8), 20.0  # nats, of a weight and of the whole sequence's
+# Bounds in nats of the log of a weight and of the log-ratio of a sequence.
+LOWEST, HIGHEST = math.log(1e-8), 20.0
 
 
 def _setting(name: str, says: str, default: float) -> LossSetting:

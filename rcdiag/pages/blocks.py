@@ -1,6 +1,6 @@
-"""A tab of the page is a list of sections, and a section a list of blocks of these kinds.
+"""The parts of the page: a tab is a list of sections, a section a list of the blocks below.
 
-The modules of `tabs` fill them from results; the one template writes them.
+The modules of `tabs` fill them from results; one template renders them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Cell(Struct, frozen=True, kw_only=True):
 
     @property
     def sort(self) -> str | None:
-        """Return what the page's script sorts by; None where the text itself says it."""
+        """Return what the page's script sorts by; None where it can use the text."""
         if self.order is None or isinstance(self.order, str):
             return self.order
         if isnan(self.order):
@@ -38,7 +38,7 @@ class Cell(Struct, frozen=True, kw_only=True):
 
 
 def _reads(written: str, value: float) -> bool:
-    """Tell whether a script reads a number off its text, but for the digits that are not shown."""
+    """Tell whether the script can sort by the text, that is, parse the rounded number from it."""
     try:
         read = float(written.replace(",", "").removesuffix("%"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""A chart is what the page's script draws: a table of numbers, and how its columns are drawn.
+"""Charts of the page: a table of numbers, and how the page's script draws its columns.
 
 There are six forms: curves over an axis, bars by bin, a scatter of named points, dots with
 intervals by name, a triangle of pairs, and lanes whose cells are shaded row by row. The same table
@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 Form = Literal["curves", "bars", "scatter", "dots", "triangle", "lanes"]
 Scale = Literal["linear", "log", "symlog"]
-# What a colour means everywhere: the target is likelier, the behavior is likelier, neither.
+# The meaning of colours: the target is likelier, the behavior is likelier, neither.
 Tone = Literal["first", "second", "ink", "soft"]
 Value = float | int | str | None
 

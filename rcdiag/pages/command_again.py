@@ -1,4 +1,4 @@
-"""Commands on the data of a result: the one that made it with one more option, and others."""
+"""Command lines on the data of a result: its own with one more option, and other commands."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from itertools import pairwise
 
 from rcdiag.results import ScoreResult, SweepResult
 
-MOST_FILES = 3  # of a command that is written out
+MOST_FILES = 3  # that a written command names
 PLACE = "ROW"  # stands for the row in the command, for the page's script to fill in
 
 
-# Options that say which data is read and of which pair: other commands have them too.
+# Options that choose the data and the pair, which other commands have too.
 SHARED = ("--behavior", "--target", "--column", "--from", "--given", "--rows", "--seed")
 
 
 def of_same_data(result: ScoreResult | SweepResult, command: str) -> str:
-    """Return another command on the data and the pair of a result that the command line made.
-
-    Of other results it names the files.
+    """Return another command for the same data and pair: with the options of the result's own
+    command line, or, for a result that Python made, with the names of its files.
     """
     words = _words(result)
     if words[1:2] != [result.kind]:
@@ -36,7 +35,7 @@ def of_same_data(result: ScoreResult | SweepResult, command: str) -> str:
 def with_sequence(result: ScoreResult) -> str:
     """Return the command that makes the result again with the tokens of one more row.
 
-    A result that Python made is made again by a call.
+    For a result that Python made it is a call of `rcdiag.score`.
     """
     words = _words(result)
     if words[1:2] != [result.kind]:

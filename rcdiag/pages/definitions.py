@@ -1,4 +1,4 @@
-"""A figure is added by a `FigureSpec`: one definition for paper, screen and `explain`."""
+"""The definition of a figure, for files, page and `explain`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from rcdiag.entry import Entry
 from rcdiag.pages.charts import Chart
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ class FigureSpec(Struct, frozen=True, kw_only=True):
     applies: Callable[[Any], bool] = lambda result: True  # whether the result has what it draws
     size: Callable[[Any], tuple[float, float]] = lambda result: (5.4, 4.4)  # width, height; inches
     adds: Callable[[Any], str] = lambda result: ""  # sentences of the result, below the figure
+
+    def entry(self) -> Entry:
+        """Say what the figure shows and how to get it as files."""
+        return Entry(
+            what=f"{self.title}, in reports of `rcdiag {self.kind}`. {self.says}",
+            example=f"rcdiag report {self.kind}.json --plots figures --figure {self.name} writes "
+            f"figures/{self.name}.pdf, .svg and .png",
+        )
 
     def caption(self, result: Any) -> str:
         """Return the sentences below the figure."""

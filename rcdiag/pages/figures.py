@@ -1,4 +1,4 @@
-"""Figures of all kinds of results are listed in the order in which pages and files show them."""
+"""The registry of figures of all kinds of results, in the order of pages and files."""
 
 from __future__ import annotations
 

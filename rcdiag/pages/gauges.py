@@ -1,4 +1,4 @@
-"""A gauge sets a number with its interval on the bands of its guide."""
+"""Gauges: a number with its interval on a bar with the bands of its guide."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def gauges(mismatch: Mapping[str, MetricValue], num_sequences: int) -> list[Gaug
         _size(mismatch["k3_kl"]),
         _outliers(mismatch["ratio_outside_2"]),
         _effective(mismatch["ess_seq"], num_sequences),
-        _sampler(mismatch),
+        # Where kappa cannot tell who sampled, the test of the mean ratio stands in for it.
+        _kappa(mismatch) if _tells(mismatch["kappa"]) else _mean_ratio(mismatch),
     )
     return [gauge for gauge in made if gauge is not None]
 
@@ -90,13 +91,8 @@ def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
         unit=f"of {plural(num_sequences, 'sequence')}",
         of="weights of whole sequences",
         guide=guide,
-        least=1.0 / max(num_sequences, 1),  # of any sample one sequence is effective
+        least=1.0 / max(num_sequences, 1),  # at least one sequence is effective in any sample
     )
-
-
-def _sampler(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
-    """Return kappa, or where it cannot tell the test of the mean ratio."""
-    return _kappa(mismatch) if _tells(mismatch["kappa"]) else _mean_ratio(mismatch)
 
 
 def _kappa(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
@@ -113,7 +109,7 @@ def _mean_ratio(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
 
 
 def _tells(kappa: MetricValue) -> bool:
-    """Tell whether kappa tells a sampler from none."""
+    """Tell whether kappa is precise enough to say whether the policy sampled the tokens."""
     return kappa.level not in (None, "unknown")
 
 
@@ -128,10 +124,10 @@ def _gauge(
     guide: Guide | None = None,
     least: float = -math.inf,
 ) -> Gauge | None:
-    """Set a number on the bands of its guide; None where there is no number.
+    """Make the gauge of a metric from its guide; None where there is no number.
 
-    `written` writes a number that is shown in another unit than it is measured in. Bounds below
-    `least`, which no number reaches, are not written.
+    `written` formats a number that is shown in another unit than it is measured in. Bounds below
+    `least`, the smallest value that is possible, are not shown.
     """
     if value.value is None or not math.isfinite(value.value):
         return None
@@ -166,7 +162,7 @@ def _scale(guide: Guide) -> Scale:
     """Return the bar that fits a guide: a logarithm, a share of 1, or a distance either way."""
     if guide.around is not None:
         return _around(guide, guide.around)
-    # Of very long rows any share of sequences is honest: both bounds are 0.
+    # With very long rows any effective share of sequences is normal, so that both bounds are 0.
     if guide.error < guide.warning or guide.warning == 0.0:
         return Scale(
             place=lambda value: value,

@@ -1,12 +1,13 @@
 """The headline of every result: verdict, cause, what to do, why, and the numbers that decide.
 
-Terminal and page share it, so that they say the same.
+The terminal and the page both render it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rcdiag.results import Result
     from rcdiag.results.diagnose import ExperimentResult
 
-# What speaks against a cause of which no table alone tells.
+# Why a cause is ruled out that only an experiment can rule out.
 BY_TRIAL = "tried with the checkpoint, and does not explain the mismatch"
 NOT_JUDGED = "not judged"  # the verdict of a result that holds none
 # The level whose colour a verdict has.
@@ -54,7 +55,7 @@ KNOWN = {
 
 
 class Headline(Struct, frozen=True, kw_only=True):
-    """The first thing that a reader sees of a result, in parts that are ready to be written."""
+    """The first lines of a result, as texts that are ready to be shown."""
 
     level: str  # ok, warning, error or unknown
     verdict: str
@@ -72,9 +73,16 @@ class Headline(Struct, frozen=True, kw_only=True):
     numbers: str  # the command's own answer
 
 
-def headline(result: Result, answer: str) -> Headline:
-    """Write the headline of a result; `answer` is the command's own, in a sentence."""
-    numbers = f"{answer}; {counted(result.findings)}"
+def answer(result: Result) -> str:
+    """Say in a sentence without a full stop what a command found out."""
+    words = import_module(f"rcdiag.pages.{result.kind}.words")  # of other kinds nothing is loaded
+    sentence: str = words.answer(result)
+    return sentence
+
+
+def headline(result: Result, sentence: str) -> Headline:
+    """Write the headline of a result; `sentence` is the command's own answer."""
+    numbers = f"{sentence}; {counted(result.findings)}"
     diagnosis = result.diagnosis
     if diagnosis is None:
         return Headline(
@@ -113,7 +121,7 @@ def headline(result: Result, answer: str) -> Headline:
 
 
 def _against(slug: str, result: Result) -> str:
-    """Say what speaks against a cause: an experiment that supposed it, or the table."""
+    """Say what rules a cause out: an experiment that tried it, or the table."""
     experiments: Sequence[ExperimentResult] = getattr(result, "experiments", ())
     tried = any(one.cause == slug for one in experiments)
     return BY_TRIAL if tried else RULED_OUT_BY.get(slug, BY_TRIAL)
@@ -200,14 +208,14 @@ def fact_text(entry: Mapping[str, Any]) -> str:
     written = []
     for name, value in values.items():
         if name in ("low", "high") and low is not None and high is not None:
-            continue  # the ends of an interval stand behind its number
+            continue  # the ends of an interval are written after its number
         # The number that the entry is named after stands without a name of its own.
         if name == "value" or name in str(entry["name"]).split():
             ends = [end for end in (low, high) if isinstance(end, float) and isfinite(end)]
             known = isinstance(value, float) and len(ends) == 2
             interval = MetricValue(value=value, low=low, high=high)
             written.append(with_interval(interval) if known else _value(value))
-        elif name[-1:].isdigit():  # would run into its value: `step_4 = 0`
+        elif name[-1:].isdigit():  # a digit would run into the value: `step_4 = 0`
             written.append(f"{name} = {_value(value)}")
         else:
             written.append(f"{name.replace('_', ' ')} {_value(value)}")
@@ -228,8 +236,8 @@ def _value(value: Any) -> str:
 def finding_parts(finding: Finding, result: Result) -> tuple[str, str]:
     """Say a finding in two clauses: the numbers, and what to do about them.
 
-    Numbers beyond a guide stand with their names alone: limits and sources are in the message.
-    Where the named cause is the remedy, its actions are pointed at.
+    Numbers beyond their guide are given without limits and sources, which the message has. If the
+    remedy is to fix the named cause, the text refers to its actions.
     """
     mismatch: Mapping[str, MetricValue] = getattr(result, "mismatch", {})
     names = finding.evidence

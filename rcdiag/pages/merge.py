@@ -1,4 +1,4 @@
-"""Results of one dump are put together for its page; those of different dumps are refused."""
+"""The results of one dump, gathered for its page; results of different dumps are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DumpResults(Struct, frozen=True, kw_only=True):
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        """Return the diagnosis that rests on most: that with experiments first."""
+        """Return the best-founded diagnosis: that of `diagnose`, if there is one."""
         first = () if self.diagnose is None else (self.diagnose,)
         known = (result.diagnosis for result in (*first, *self.results))
         return next((diagnosis for diagnosis in known if diagnosis is not None), None)
@@ -44,7 +44,7 @@ class DumpResults(Struct, frozen=True, kw_only=True):
 
     @property
     def rows_left_out(self) -> int:
-        """Return how many of the rows hold no valid log-probs, so that no number speaks of them."""
+        """Return how many rows are left out of the numbers: their log-probs are not valid."""
         return getattr(self.largest, "rows_left_out", 0)
 
     @property
@@ -77,8 +77,8 @@ class DumpResults(Struct, frozen=True, kw_only=True):
         return "", ""
 
     @property
-    def mends(self) -> bool:
-        """Tell whether weights can mend what is wrong: not where the verdict is fix."""
+    def weights_help(self) -> bool:
+        """Tell whether importance weights can repair the mismatch: not if the verdict is broken."""
         return self.diagnosis is None or self.diagnosis.against_weights is None
 
 

@@ -1,4 +1,4 @@
-"""A notebook of results: a cell for each figure, with what it shows already below it."""
+"""A notebook of results: a cell for each figure, with its drawing as stored output."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rcdiag.pages.answers import answer
 from rcdiag.pages.figures import applying
-from rcdiag.pages.headline import headline
+from rcdiag.pages.headline import answer, headline
 from rcdiag.pages.plot import GROUPS, plot
 from rcdiag.pages.style import NOTEBOOK_DPI
 from rcdiag.pages.svg import rendered

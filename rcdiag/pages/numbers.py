@@ -1,4 +1,4 @@
-"""The numbers that a drawing shows, as a table: for figures that have no chart of their own."""
+"""The numbers in a matplotlib drawing as a table, for figures that have no chart."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +35,7 @@ def drawn_numbers(figure: Figure) -> tuple[tuple[str, ...], list[Line]]:
 def _of_axes(axes: Axes) -> Iterator[tuple[str, Any, Any, Any]]:
     for number, curve in enumerate(axes.lines, 1):
         if curve.get_transform() != axes.transData:
-            continue  # a rule across the panel, which is no number of the result
+            continue  # a reference line across the panel, no number of the result
         name = _name(curve, f"curve {number}")
         for x, y in np.asarray(curve.get_xydata(), dtype=float):
             yield name, x, y, ""
@@ -44,7 +45,7 @@ def _of_axes(axes: Axes) -> Iterator[tuple[str, Any, Any, Any]]:
         yield from _of_collection(collection, number)
     for number, image in enumerate(axes.images, 1):
         left, right, low, high = image.get_extent()
-        values = np.ma.filled(np.ma.asarray(image.get_array(), dtype=float), np.nan)
+        values = _numbers(image.get_array())
         rows, columns = values.shape[:2]
         ys = low + (np.arange(rows) + 0.5) * (high - low) / rows
         if image.origin == "upper":
@@ -54,6 +55,11 @@ def _of_axes(axes: Axes) -> Iterator[tuple[str, Any, Any, Any]]:
             for x, value in zip(xs, row, strict=True):
                 if np.ndim(value) == 0 and np.isfinite(value):
                     yield f"cells {number}", float(x), float(y), float(value)
+
+
+def _numbers(values: Any) -> NDArray[np.float64]:
+    """Return what an artist holds as float64, NaN where it is masked."""
+    return np.ma.filled(values.astype(np.float64), np.nan)
 
 
 def _of_patch(patch: Any, number: int) -> Iterator[tuple[str, Any, Any, Any]]:
@@ -72,14 +78,14 @@ def _of_collection(collection: Any, number: int) -> Iterator[tuple[str, Any, Any
     if hasattr(collection, "get_coordinates"):  # a mesh of cells
         corners = np.asarray(collection.get_coordinates(), dtype=float)
         middles = 0.25 * (corners[:-1, :-1] + corners[1:, :-1] + corners[:-1, 1:] + corners[1:, 1:])
-        flat = np.ma.filled(np.ma.asarray(values, dtype=float), np.nan).ravel()
+        flat = _numbers(values).ravel()
         for (x, y), value in zip(middles.reshape(-1, 2), flat, strict=True):
             if np.isfinite(value):
                 yield name, float(x), float(y), float(value)
         return
-    places = np.ma.filled(np.ma.asarray(collection.get_offsets(), dtype=float), np.nan)
+    places = _numbers(collection.get_offsets())
     if len(places) == 1 and not places.any() and values is None:
-        return  # a band or a line between two curves, whose numbers are those of the curves
+        return  # a band between two curves, which are listed already
     shown = [""] * len(places) if values is None or len(values) != len(places) else values
     for (x, y), value in zip(places, shown, strict=True):
         yield name, float(x), float(y), value if isinstance(value, str) else float(value)

@@ -1,4 +1,4 @@
-"""Results become one self-contained HTML page: one template, one stylesheet, one script."""
+"""One self-contained HTML page of results: one template, one stylesheet, one script."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from msgspec import Struct
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause_words import cause_words
 from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Lines, Part, Tab, Table, Terms, Words
-from rcdiag.pages.drawn import static_svg
 from rcdiag.pages.headline import NOT_JUDGED, Headline, level_of
 from rcdiag.pages.merge import DumpResults, merged
 from rcdiag.pages.packing import packed, packed_document
+from rcdiag.pages.page_figures import static_svg
 from rcdiag.pages.score.words import holds_text
 from rcdiag.pages.tabs import about, change, corrections, diagnosis, ladder, tokens, update
 from rcdiag.results import SEVERITIES, Action, Finding, Result, to_plain
 from rcdiag.results.base import LEVELS as METRIC_LEVELS
 from rcdiag.results.base import counted_rows
 
-# What a name means, as the popovers of the page show it; None for a name without an explanation.
+# name -> its explanation for the popovers of the page; None for a name that has none.
 Explain = Callable[[str], Mapping[str, str] | None]
 
-# The figures that stand in a page without a script as drawings: the first three that apply.
+# Figures that a page shows as SVG where no script runs: the first three that apply.
 LEADING = (
     "tokens-beyond-ratio",
     "mismatch-by-probability",
@@ -119,7 +119,7 @@ def _listed(results: Result | Sequence[Result]) -> list[Result]:
 
 
 def _tabs(dump: DumpResults) -> list[Tab]:
-    """Fill all tabs; one without data is not there."""
+    """Fill all tabs, and leave out those without data."""
     made = [
         diagnosis.tab(dump),
         tokens.tab(dump),
@@ -153,7 +153,7 @@ def _steps(dump: DumpResults) -> str:
     steps = [] if dump.score is None else sorted(dump.score.steps, key=int)
     if steps:
         return f"steps {steps[0]} to {steps[-1]}"
-    # A table of one step: every row of it knows which.
+    # A table of one step has it in every row.
     rows = [] if dump.score is None else dump.score.readable_sequences
     known = [row.step for row in rows] + ([] if dump.replay is None else [dump.replay.step])
     step = next((step for step in known if step is not None), None)
@@ -181,7 +181,7 @@ def _head_of_two(before: DumpResults, after: DumpResults) -> Head:
 
 
 def _title(dump: DumpResults) -> str:
-    """Say verdict, dump and cause, so that a page is known among many."""
+    """Return the title of the page: verdict, dump and cause, to find it among many."""
     diagnosed = dump.diagnosis
     if diagnosed is None:
         return f"{NOT_JUDGED}: {dump.dump}"
@@ -328,7 +328,7 @@ def _command(text: str) -> Markup:
 
 
 def _with_terms(text: str, names: Sequence[str]) -> Markup:
-    """Let each name in a sentence open what `rcdiag explain` says of it, the first time it occurs.
+    """Link each explained name in a sentence to its popover, at its first occurrence.
 
     Names between backticks become code, as everywhere.
     """

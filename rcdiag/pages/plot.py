@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rcdiag.errors import RcdiagError, did_you_mean
-from rcdiag.pages.drawn import drawing
 from rcdiag.pages.figures import FIGURES, applying
+from rcdiag.pages.page_figures import drawing
 from rcdiag.pages.tabs.diagnosis import BY_STEP
 from rcdiag.results import Result
 
@@ -40,7 +40,7 @@ def plot(result: Result, name: str | None, width: float | None = None) -> Figure
     )
 
 
-def _group(result: Result, names: list[str], width: float | None) -> Any:
+def _group(result: Result, names: list[str], width: float | None) -> Figure:
     """Draw several figures in two columns, or below each other in a column of a paper."""
     from rcdiag.pages.style import NARROW, STYLE, own_style
 
@@ -50,7 +50,7 @@ def _group(result: Result, names: list[str], width: float | None) -> Any:
     up = across / columns * UP / ACROSS
     letters = {"font.size": max(STYLE["font.size"] * across / (2 * ACROSS) * 1.6, 7.0)}
     with own_style(letters):
-        from rcdiag.pages.on_paper import PaperFigure, fit_column
+        from rcdiag.pages.print_figures import PaperFigure, fit_column
 
         figure = PaperFigure(figsize=(across, up * rows), layout="constrained")
         parts = figure.subfigures(rows, columns, squeeze=False).ravel()

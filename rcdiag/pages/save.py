@@ -1,4 +1,4 @@
-"""Figures are written as files: PDF and SVG for papers, PNG, and their numbers as CSV."""
+"""Figures as files: PDF and SVG for papers, PNG, and their numbers as CSV."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.files import csv_cell, inside, write_bytes, write_text
 from rcdiag.pages.charts import Chart, Value
-from rcdiag.pages.drawn import drawing
 from rcdiag.pages.figures import applying
 from rcdiag.pages.numbers import drawn_numbers
+from rcdiag.pages.page_figures import drawing
 from rcdiag.pages.svg import rendered
 from rcdiag.pages.sweep.families import chosen_bounds, family_figure
 from rcdiag.results import Result, SweepResult

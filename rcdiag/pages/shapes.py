@@ -1,4 +1,4 @@
-"""Several figures share these parts of drawings."""
+"""Parts of drawings that several figures share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def histogram(axes: Axes, edges: np.ndarray, counts: np.ndarray) -> None:
     axes.set_ylim(0.7, max(counts.max(initial=1) * 2, 10))
     if counts.any():
         axes.set_yscale("log")
-        axes.yaxis.minorticks_off()  # eight a decade take longer to draw than all the rest
+        axes.yaxis.minorticks_off()  # they take longer to draw than all the rest
         axes.yaxis.set_major_formatter(_power)
 
 
@@ -113,7 +113,8 @@ def panels(figure: Figure, count: int, **shared: Any) -> Sequence[Axes]:
     grid = figure.subplots(-(-count // columns), columns, squeeze=False, **shared).ravel()
     for axes in grid[count:]:
         axes.set_visible(False)
-    return grid[:count]
+    shown: Sequence[Axes] = grid[:count]
+    return shown
 
 
 def heights(values: Sequence[MetricValue]) -> np.ndarray:

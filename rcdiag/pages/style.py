@@ -1,4 +1,4 @@
-"""All figures share one visual language: colours and matplotlib settings."""
+"""Colours and matplotlib settings of all figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 from rcdiag.errors import RcdiagError
 from rcdiag.files import without_controls
 
-# Fit for white paper, and replaced by the page's variables: one SVG serves light and dark.
+# Colours for white paper; in a page they become CSS variables, so that one SVG serves light and
+# dark.
 INK, GRID, FIRST, SECOND = "#010203", "#dcdfe4", "#0072b2", "#d55e00"  # the last two: Okabe-Ito
 VARIABLES = {INK: "var(--ink)", GRID: "var(--grid)", FIRST: "var(--first)", SECOND: "var(--second)"}
 
@@ -34,7 +35,7 @@ STYLE: dict[str, Any] = {
     "xtick.color": INK,
     "ytick.color": INK,
     "figure.facecolor": "none",
-    # Raised exponents of the topmost tick want more room than the default leaves.
+    # The exponent of the topmost tick label needs more room than the default leaves.
     "figure.constrained_layout.h_pad": 0.07,
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
@@ -43,7 +44,7 @@ STYLE: dict[str, Any] = {
 
 @contextmanager
 def own_style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Draw under matplotlib's own defaults and STYLE, whatever matplotlibrc lies on the machine.
+    """Draw with matplotlib's defaults and STYLE, ignoring any matplotlibrc of the machine.
 
     matplotlib reads the one of the current folder, which may be a stranger's: `text.usetex: True`
     there would run the first `latex` on PATH.

@@ -1,4 +1,4 @@
-"""Figures become bytes, and SVG in the colours of the page."""
+"""Figures as bytes of a file, and as inline SVG in the colours of the page."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def _smaller(svg: str) -> str:
     svg = re.sub(r' transform="rotate\(-?0(?:\.0+)? [^"]*"', "", svg)
     # Only attributes lose digits: texts keep theirs.
     svg = re.sub(r'="[^"]*"', lambda match: re.sub(r"(\d\.\d\d)\d+", r"\1", match[0]), svg)
-    # A tenth of a point is finer than any screen shows of a place.
+    # A tenth of a point is finer than a screen can show.
     svg = re.sub(r' (?:d|x|y)="[^"]*"', lambda match: re.sub(r"(\d\.\d)\d+", r"\1", match[0]), svg)
     return re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", svg))
 
 
 def _numbered(svg: str, name: str) -> str:
-    """Give all parts that others point at short ids, which no drawing of another name has."""
+    """Give referenced elements short ids with the drawing's name, unique within a page."""
     stem = f"d{zlib.crc32(name.encode()):x}"
     ids = {old: f"{stem}-{place}" for place, old in enumerate(re.findall(r' id="([^"]+)"', svg))}
     svg = re.sub(r' id="([^"]+)"', lambda match: f' id="{ids[match[1]]}"', svg)
@@ -53,7 +53,7 @@ def _numbered(svg: str, name: str) -> str:
 
 
 def _styled_once(svg: str, name: str) -> str:
-    """Write every style that a drawing has, as a class of the SVG with the id `name`, once."""
+    """Turn repeated style attributes into classes, for the SVG with the id `name`."""
     styles: dict[str, str] = {}
 
     def classed(match: re.Match[str]) -> str:
@@ -67,7 +67,7 @@ def _styled_once(svg: str, name: str) -> str:
 def rendered(figure: Figure, kind: str, dpi: int = DPI) -> bytes:
     """Return the figure as bytes of a PNG, SVG or PDF file; equal figures give equal bytes."""
     stream = io.BytesIO()
-    # Not by savefig, which draws a figure twice: once for the layout alone.
+    # savefig would draw the figure twice, the first time only for the layout.
     with own_style():
         figure.dpi = dpi
         if kind == "pdf":

@@ -35,18 +35,15 @@ def columns_of(
         )
     rows: list[dict[str, Any]] = []
     for number, response in enumerate(responses):
-        record = {"response": _as_dict(response)}
+        # Objects of the `openai` package keep fields that it does not know, such as token ids.
+        plain = response.model_dump() if hasattr(response, "model_dump") else response
+        record = {"response": plain}
         if requests is not None:
             record["request"] = dict(requests[number])
         rows += rows_of(_line(record, number), f"response {number}", Notes())
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}
     return {name: c for name, c in columns.items() if any(value is not None for value in c)}
-
-
-def _as_dict(response: Any) -> Any:
-    """Return a response as plain data; objects of the `openai` package keep unknown fields."""
-    return response.model_dump() if hasattr(response, "model_dump") else response
 
 
 def _line(record: dict[str, Any], number: int) -> Line:

@@ -105,7 +105,7 @@ class SampledLogProbs:
 
 
 class _Rollouts:
-    """The batch that a trainer samples, until its old log-probs are known."""
+    """The batch that a trainer has sampled, held until its old log-probs are known."""
 
     def __init__(self, trainer: Any, recorder: Recorder) -> None:
         self.trainer = trainer
@@ -153,7 +153,7 @@ class _Rollouts:
             versions=versions,
         )
 
-    # What stands in place of the trainer's methods
+    # Replacements of the trainer's methods
 
     def sample(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Let transformers generate, and keep the log-probs of what it samples."""
@@ -213,7 +213,7 @@ class _Rollouts:
         self._entropies = entropies.detach().float().cpu() if same else None
         return result
 
-    # What becomes of a batch
+    # From the sampled batch to rows of the table
 
     def release(self) -> None:
         """Record the rows that are held, with the old log-probs that are known of them."""

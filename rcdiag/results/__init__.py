@@ -1,4 +1,4 @@
-"""Results are plain data that become JSON and back: numbers and words, read without torch.
+"""Results of all commands as plain data, written to JSON and read back without torch.
 
 To add a kind of result: a struct in a file of its own, which knows its summary, and one line in
 KINDS. To add a field: one line with its `Doc`; `rcdiag explain`, the JSON Schema (`make schema`)

@@ -1,4 +1,4 @@
-"""Results of several kinds share the parts that are defined here."""
+"""Parts that results of several kinds share."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ K2OfPairs = Annotated[dict[str, MetricValue], _K2]
 
 
 class PolicySummary(Part, frozen=True, kw_only=True):
-    """A policy summary says how near one policy is to the law that really sampled the tokens."""
+    """How near one policy is to the distribution that really sampled the tokens."""
 
     setup: Annotated[
         str,

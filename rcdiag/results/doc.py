@@ -1,4 +1,4 @@
-"""The words of a result field stand on the field itself, as `Annotated[TYPE, Doc(...)]`.
+"""The documentation of a result field is part of its type: `Annotated[TYPE, Doc(...)]`.
 
 `rcdiag explain`, the JSON Schema and the reference pages read them.
 """
@@ -49,7 +49,7 @@ class Doc(Struct, frozen=True):
 
 
 class DocumentedField(Struct, frozen=True):
-    """A field's name, its type without the words, and the words."""
+    """A field's name, its bare type, and its `Doc`."""
 
     name: str
     type: Any

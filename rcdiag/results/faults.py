@@ -31,8 +31,8 @@ _NAMES = {
 def type_fault(kind: Any, value: Any, place: str = "") -> str | None:
     """Say which part of a value cannot be read as `kind`, and why; None if all of it can.
 
-    msgspec's own path has `[...]` for any key of a dictionary. So each part is read alone, down to
-    the innermost that fails.
+    msgspec's error path has `[...]` for every key of a dictionary, so each part is decoded on its
+    own, down to the innermost that fails.
     """
     try:
         from_plain(kind, value)

@@ -1,4 +1,4 @@
-"""Results become polars frames: a row for each number, correction, pair, setting or preset.
+"""Polars frames of results: a row for each number, correction, pair, setting or preset.
 
 The frame `tidy`, which comes without a name and which `--csv` writes, has the same columns for
 every kind of result: one row for each metric and step.

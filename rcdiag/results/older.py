@@ -1,4 +1,4 @@
-"""Result documents of earlier formats get the names of the present format here.
+"""Upgrades result documents of earlier formats to the names of the present one.
 
 To rename a field: raise `FORMAT_VERSION` and add a table here. A place is a path into the document,
 with `*` for every item of a list or dictionary. Format 3 renamed values (verdicts, the answers of a

@@ -1,4 +1,4 @@
-"""Parts of results print short: long lists, dictionaries and texts are counted or cut.
+"""Short printing of results: long lists and dictionaries are counted, long texts are cut.
 
 In a notebook a part is a small table. `result.frame()` and `result.to_json()` give everything.
 """
@@ -11,7 +11,11 @@ from typing import Any
 
 from msgspec import Struct
 
-TEXT, LINE, NAMES = 70, 100, 4  # letters of a text and of a container; names that stand for many
+TEXT, LINE, NAMES = (
+    70,
+    100,
+    4,
+)  # letters of a text, letters of a container, keys of a large dictionary that are shown
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ import msgspec
 from rcdiag.results.doc import Anything, documented_fields
 
 WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_EXACT = 2**53  # from here on not every integer is a float, and numpy takes some for objects
+_EXACT = 2**53  # larger integers are not all exact as floats, and numpy may make objects of them
 
 
 def to_json(result: Any) -> str:
@@ -25,12 +25,12 @@ def to_json(result: Any) -> str:
     text = json.dumps(to_plain(result), allow_nan=False)
     try:
         return msgspec.json.format(text, indent=1) + "\n"
-    except msgspec.DecodeError:  # half of a surrogate pair, as names of files may have it
+    except msgspec.DecodeError:  # a lone surrogate, which names of files may have
         return json.dumps(json.loads(text), indent=1) + "\n"
 
 
 def to_plain(value: Any) -> Any:
-    """Turn structs into dicts, tuples into lists, and numbers that JSON lacks into words."""
+    """Turn structs into dicts, tuples into lists, and NaN and infinities into strings."""
     # Not `msgspec.to_builtins`, whose hook sees no float and which writes sparse fields too.
     if isinstance(value, float):
         if math.isfinite(value):
@@ -73,7 +73,7 @@ def _read(kind: Any, value: Any) -> Any:
 
 
 def _with_numbers(value: Any) -> Any:
-    """Return data that no type describes, with numbers in place of their words."""
+    """Replace the strings "NaN", "Infinity" and "-Infinity" by numbers in untyped data."""
     if isinstance(value, dict):
         return {key: _with_numbers(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The result of `rcdiag score` holds the mismatch of two policies, and every correction of it."""
+"""The result of `rcdiag score`: the mismatch of two policies, and every correction of it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _draw: Draw | None = None
 def draw_with(draw: Draw) -> None:
     """Set the function that `result.plot` calls.
 
-    A result is plain data and imports nothing that draws. `rcdiag.api` brings both together.
+    Results are plain data and import no drawing code; `rcdiag.api` connects the two.
     """
     global _draw
     _draw = draw
@@ -45,7 +45,7 @@ class Summary(Struct, frozen=True):
 
 
 class Counted(Protocol):
-    """A result of so many sequences and tokens."""
+    """A result that counts sequences and tokens."""
 
     @property
     def num_sequences(self) -> int: ...

@@ -583,10 +583,10 @@ class HeldOutBin(Part, frozen=True, kw_only=True):
 
 
 class Forecast(Part, frozen=True, kw_only=True):
-    """A forecast says what happens to longer responses, by a law of single tokens.
+    """A forecast says what happens to longer responses, by the distribution of single tokens.
 
     Tokens of the behavior policy make sum log_ratio a martingale, so that over T tokens of KL k it
-    is near a normal law with mean -k T and variance 2 k T (central limit theorem of martingales);
+    is nearly normal with mean -k T and variance 2 k T (central limit theorem of martingales);
     k is lognormal over sequences.
     """
 
@@ -680,7 +680,7 @@ class Forecast(Part, frozen=True, kw_only=True):
         bool | None,
         Doc(
             "Whether the observed numbers of the held-out bins of longer sequences lie where the "
-            "law of the shorter ones expects them; null where there are too few to tell.",
+            "distribution of the shorter ones predicts them; null where there are too few to tell.",
             healthy="true; where false the forecast fails on this table, and the page does not "
             "draw it",
             see=("expected_seq", "seen_seq"),

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.engines import BACKENDS
-from rcdiag.engines.backend import Backend, Option, OtherBatches, Place
+from rcdiag.engines.backend import Backend, LadderRung, Option, OtherBatches
 from rcdiag.engines.ladders import again, to_repeat
 from rcdiag.engines.notation import default_policies, parse_policy
 from rcdiag.errors import RcdiagError
@@ -136,8 +136,8 @@ def test_an_added_backend_is_parsed_described_ordered_and_explained():
 
 
 def test_a_backend_may_have_a_place_of_its_own_and_a_default_policy():
-    def first(_: Mapping[str, Any]) -> Place:
-        return Place.ENGINE_DECODE
+    def first(_: Mapping[str, Any]) -> LadderRung:
+        return LadderRung.ENGINE_DECODE
 
     with BACKENDS.with_added(toy(own_place=first, default_policy="proximal")):
         noted = {"x": about("x", "toy"), "v": about("v", "vllm", "bfloat16")}

@@ -9,7 +9,7 @@ from rcdiag.diagnosis.checks import all_checks
 from rcdiag.diagnosis.correction_health import CORRECTION_RULES
 from rcdiag.glossary import explain, names
 from rcdiag.glossary.fields import TITLE as FIELD
-from rcdiag.glossary.levels import LEVELS
+from rcdiag.glossary.vocabulary import LEVELS
 from rcdiag.results import SEVERITIES
 from rcdiag.results.score import CorrectionNumbers
 from rcdiag.statistics.metrics import METRICS

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rcdiag.glossary import explain
-from rcdiag.glossary.answers import ANSWERS as EXPLAINED_ANSWERS
-from rcdiag.glossary.families import KIND as FAMILY
-from rcdiag.glossary.roles import ROLES
+from rcdiag.glossary.estimators import FAMILIES_OF_SWEEP
+from rcdiag.glossary.vocabulary import ANSWERS as EXPLAINED_ANSWERS
+from rcdiag.glossary.vocabulary import ROLES
 from rcdiag.pages.sweep.words import ANSWERS
 from rcdiag.usecases.compare.roles import role
 from rcdiag.usecases.sweep.candidates import CANDIDATES
@@ -18,7 +18,7 @@ def test_every_family_is_explained_by_what_it_does():
 
 
 def test_every_family_has_bounds_a_scope_and_a_correction():
-    for name in FAMILY.names():
+    for name in FAMILIES_OF_SWEEP.names():
         family, entry = FAMILIES[name.removeprefix("family.")], explain(name)
         assert entry.kind == "estimator family"
         assert family.about in entry.what

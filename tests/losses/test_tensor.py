@@ -51,8 +51,8 @@ FUNCTIONS: dict[str, Any] = {
 
 
 def both(values: np.ndarray) -> tuple[Tensor, torch.Tensor]:
-    """The same numbers, followed, here and in torch."""
-    return Tensor(values).followed(), torch.tensor(values, requires_grad=True)
+    """The same numbers as a leaf here and in torch."""
+    return Tensor(values).leaf(), torch.tensor(values, requires_grad=True)
 
 
 def same(ours: Any, theirs: Any) -> None:
@@ -93,11 +93,11 @@ def test_places_are_taken_and_added_as_torch_does():
 
 
 def test_followed_numbers_are_neither_read_nor_written_in_passing():
-    followed = Tensor(VALUES).followed()
+    leaf = Tensor(VALUES).leaf()
     with pytest.raises(ValueError, match="detach"):
-        (followed * 2.0).numpy()
+        (leaf * 2.0).numpy()
     with pytest.raises(ValueError, match="not written to"):
-        followed[0] = 1.0
+        leaf[0] = 1.0
 
 
 def drawn_batch() -> LossBatch:
@@ -139,7 +139,7 @@ def test_every_loss_is_the_same_function_in_torch(trainer, loss):
     if loss == "luspo":
         settings = settings.changed(importance_sampling_level="sequence")
     theirs = in_torch(batch)
-    ours = replace(batch, current=batch.current.followed())
+    ours = replace(batch, current=batch.current.leaf())
     theirs.current.requires_grad_()  # type: ignore[attr-defined]
     mine, expected = (rules.loss(loss)(each, settings) for each in (ours, theirs))
     same(mine.values.detach().numpy(), expected.values.detach().numpy())

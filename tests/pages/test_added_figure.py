@@ -84,7 +84,7 @@ def test_every_name_of_a_figure_is_explained_as_that_figure():
 def test_words_of_figures_and_verdicts_need_no_matplotlib():
     program = (
         "import json, sys; from rcdiag.pages.figures import FIGURES; "
-        "from rcdiag.pages.answers import answer; "
+        "from rcdiag.pages.headline import answer; "
         "assert len(FIGURES) > 20 and answer; "
         "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
     )

@@ -19,10 +19,10 @@ import rcdiag
 from rcdiag.api.report import explanation
 from rcdiag.errors import RcdiagError
 from rcdiag.pages.compare.policies import triangle_chart, waterfall_chart
-from rcdiag.pages.drawn import drawing
 from rcdiag.pages.figures import FIGURES, applying
 from rcdiag.pages.numbers import drawn_numbers
 from rcdiag.pages.page import page
+from rcdiag.pages.page_figures import drawing
 from rcdiag.pages.save import save_figures
 from rcdiag.pages.score.sequences import paths_chart, running
 from rcdiag.pages.sweep.families import family_figure

@@ -1,11 +1,11 @@
-"""Scoring by Hugging Face transformers, in the precision of a trainer."""
+"""Scoring with Hugging Face transformers, in the precision of a trainer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rcdiag.engines.backend import Backend, Option, OtherBatches, Place, is_low_precision
+from rcdiag.engines.backend import Backend, LadderRung, Option, OtherBatches, is_low_precision
 from rcdiag.engines.spec import PolicySpec
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ def _load(spec: PolicySpec, max_length: int) -> HfEngine:
     return HfEngine(spec)
 
 
-def _own_place(about: Mapping[str, Any]) -> Place | None:
+def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
     options = about.get("options") or {}
     if is_low_precision(about):
-        return Place.TRAINER_LOW_WIDE_HEAD if options.get("lm_head") == "float32" else None
-    return Place.TRAINER_AUTOCAST if "autocast" in options else None
+        return LadderRung.TRAINER_LOW_WIDE_HEAD if options.get("lm_head") == "float32" else None
+    return LadderRung.TRAINER_AUTOCAST if "autocast" in options else None
 
 
 HF = Backend(

@@ -42,7 +42,9 @@ def repeated_kv(
     # no `enable_gqa`.
     ungrouped = SimpleNamespace(is_causal=getattr(module, "is_causal", True))
     key, value = repeat_kv(key, repeats), repeat_kv(value, repeats)
-    return sdpa_attention_forward(ungrouped, query, key, value, mask, **options)
+    attended: Tensor
+    attended, _ = sdpa_attention_forward(ungrouped, query, key, value, mask, **options)
+    return attended, None
 
 
 AttentionInterface.register(REPEATED, repeated_kv)

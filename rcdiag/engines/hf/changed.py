@@ -1,4 +1,4 @@
-"""Put a change on a loaded transformers model for the length of a `with` block."""
+"""Apply a change (`rcdiag.engines.changes`) to a loaded model within a `with` block."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLOAT8_MOST = 448.0  # the largest float8 e4m3
 
 @contextlib.contextmanager
 def changed(model: Any, change: Change | None) -> Iterator[None]:
-    """Hold a model in the changed state; afterwards it is as it was."""
+    """Apply a change to the model; it is undone at the end of the block."""
     if isinstance(change, (RotaryBase, PositionScale)):
         with _rotary(model, change):
             yield
@@ -40,7 +40,7 @@ def changed(model: Any, change: Change | None) -> Iterator[None]:
         with _weights(model, _edited(model, change)):
             yield
     else:
-        yield  # the forward pass itself sees to windows, caches and precision
+        yield  # windows, caches and precision are handled in the forward pass itself
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ def _epsilon(model: Any, epsilon: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _weights(model: Any, edited: Mapping[str, Tensor]) -> Iterator[None]:
-    """Give parameters other values."""
+    """Replace values of parameters within the block."""
     parameters = dict(model.named_parameters())
     kept = {name: parameters[name].data for name in edited}
     for name, value in edited.items():

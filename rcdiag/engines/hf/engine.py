@@ -76,7 +76,7 @@ class HfEngine:
         return gather_scores(trajectories, scores, **self._score_options())
 
     @contextlib.contextmanager
-    def _out_of_memory(self, lengths: NDArray) -> Iterator[None]:
+    def _out_of_memory(self, lengths: NDArray[Any]) -> Iterator[None]:
         """Name the option that decides what a batch takes where there is no room for it."""
         try:
             yield
@@ -101,7 +101,7 @@ class HfEngine:
         }
 
     def _score_bucket(
-        self, tokens: list[NDArray], starts: NDArray, temperature: NDArray
+        self, tokens: list[NDArray[Any]], starts: NDArray[Any], temperature: NDArray[Any]
     ) -> NDArray[np.float32]:
         """Score a few sequences, padded on the right: [response tokens, 1 + entropy + 2 top_k].
 
@@ -130,9 +130,10 @@ class HfEngine:
         return scores.float().cpu().numpy()
 
     def _hidden(self, input_ids: Tensor) -> Tensor:
-        return self.body(input_ids=input_ids, use_cache=False).last_hidden_state
+        hidden: Tensor = self.body(input_ids=input_ids, use_cache=False).last_hidden_state
+        return hidden
 
-    def _precision(self) -> contextlib.AbstractContextManager:
+    def _precision(self) -> contextlib.AbstractContextManager[object]:
         contexts = contextlib.ExitStack()
         if (autocast := self.options.get("autocast")) is not None:
             dtype = dtype_named("autocast", autocast)
@@ -176,5 +177,5 @@ class HfEngine:
         }
 
 
-def _index(values: NDArray, device: torch.device) -> Tensor:
+def _index(values: NDArray[Any], device: torch.device) -> Tensor:
     return torch.from_numpy(values).to(device)

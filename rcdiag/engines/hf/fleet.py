@@ -1,4 +1,4 @@
-"""Several checkpoints behind one face: the trainer's weights of every row, and other ones."""
+"""Several checkpoints as one model: each row is scored with the checkpoint of its training step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logits become scores by one function, for every engine that hands out logits."""
+"""Scores from logits, by one function for every engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 # Logits are made for this many values at a time, whatever the vocabulary: 16 MB in float32 on a
 # CPU, which stay near its caches (a third quicker than 64 MB, measured), 256 MB on a GPU.
 LOGITS_AT_ONCE = {"cpu": 4 << 20, "cuda": 64 << 20}
-# So many rows keep the cores of a CPU busy: more of a small vocabulary only take more memory.
+# This many rows keep all cores busy; with a small vocabulary more rows would only take memory.
 MOST_ROWS = {"cpu": 256, "cuda": 1 << 20}
 LEAST_ROWS = 16
 

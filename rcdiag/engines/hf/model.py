@@ -135,7 +135,7 @@ def body_and_head(model: Any, head_dtype: str | None) -> tuple[Any, Callable[[Te
 
     def to_logits(hidden: Tensor) -> Tensor:
         if head_dtype is None:
-            logits = head(hidden)
+            logits: Tensor = head(hidden)
         else:
             with torch.autocast(hidden.device.type, enabled=False):
                 logits = torch.nn.functional.linear(hidden.to(wide), weight, bias)

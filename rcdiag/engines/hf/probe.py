@@ -1,4 +1,4 @@
-"""A probe is a trainer's model in float32 that scores passages as they are, or under a change."""
+"""A checkpoint in float32 that scores passages, as it is or under a change."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Probe:
         """Hold the model's copy in bfloat16."""
         return copy.deepcopy(self.model).to(torch.bfloat16)
 
-    def _rounding(self) -> contextlib.AbstractContextManager:
+    def _rounding(self) -> contextlib.AbstractContextManager[None]:
         low = rounds(None, self.device.type, "bfloat16")
         return RoundedProducts() if low else contextlib.nullcontext()
 
@@ -224,7 +224,9 @@ class Probe:
             given["attention_mask"] = self._mask(len(passages), width, reach)
         if isinstance(change, KeyValueCache):
             given["past_key_values"] = _float8_cache(change.scale)
-        return body(input_ids=torch.from_numpy(ids).to(self.device), **given).last_hidden_state
+        inputs = torch.from_numpy(ids).to(self.device)
+        hidden: Tensor = body(input_ids=inputs, **given).last_hidden_state
+        return hidden
 
     def _mask(self, rows: int, width: int, reach: int) -> Tensor:
         """Make an additive causal mask that of a window, [rows, 1, width, width]."""
@@ -237,8 +239,8 @@ class Probe:
     def after_other_prefix(self, passages: Sequence[Passage], other: Probe) -> NDArray[np.float64]:
         """Score passages whose prompt was read by another checkpoint's weights, [scored] nats.
 
-        That is what a prefix cache holds which outlived an update of the weights. The prompt's last
-        token is read by the model's own.
+        This imitates a prefix cache that was not cleared when the weights were updated. The last
+        token of the prompt is computed with the model's own weights.
         """
         from transformers import DynamicCache
 

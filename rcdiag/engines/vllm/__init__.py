@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rcdiag.engines.backend import Backend, Option, OtherBatches, Place, is_low_precision
+from rcdiag.engines.backend import Backend, LadderRung, Option, OtherBatches, is_low_precision
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 
@@ -19,9 +19,9 @@ def _load(spec: PolicySpec, max_length: int) -> VllmEngine:
     return VllmEngine(spec, max_length, *VLLM.split(spec.options))
 
 
-def _own_place(about: Mapping[str, Any]) -> Place | None:
+def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
     decodes = (about.get("options") or {}).get("path") == "decode"
-    return Place.ENGINE_DECODE if decodes and is_low_precision(about) else None
+    return LadderRung.ENGINE_DECODE if decodes and is_low_precision(about) else None
 
 
 def _check(spec: PolicySpec) -> None:

@@ -22,8 +22,8 @@ from rcdiag.engines.vllm.engine_arguments import engine_options, lora_request, s
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
 
-# Requests handed to the engine at a time: enough to fill its batches, few enough for progress.
-# Decode ends a group with few sequences in its batch, so that all of a part go together.
+# Requests handed to the engine at a time: enough to fill its batches, few enough to show progress.
+# In decoding the last sequences of a group leave the batch nearly empty, so a part is one group.
 REQUESTS_AT_ONCE = {"prefill": 512, "decode": 1 << 20}
 
 
@@ -70,7 +70,9 @@ class VllmEngine:
             progress(sum(len(tokens[row]) for row in some))
         return gather_scores(trajectories, scores, **self.score_options)
 
-    def _prefill(self, requests: list[tuple[NDArray, int, float]]) -> list[NDArray[np.float32]]:
+    def _prefill(
+        self, requests: list[tuple[NDArray[np.integer], int, float]]
+    ) -> list[NDArray[np.float32]]:
         from vllm import PoolingParams
 
         params = [
@@ -89,7 +91,9 @@ class VllmEngine:
         )
         return [output.outputs.data.float().numpy() for output in outputs]
 
-    def _decode(self, requests: list[tuple[NDArray, int, float]]) -> list[NDArray[np.float32]]:
+    def _decode(
+        self, requests: list[tuple[NDArray[np.integer], int, float]]
+    ) -> list[NDArray[np.float32]]:
         from vllm import SamplingParams
 
         from rcdiag.engines.vllm.forced_decode import drain
@@ -136,6 +140,10 @@ class VllmEngine:
         import torch
 
         cuda = torch.cuda.is_available()
+        plain = (str, int, float, bool, dict, list, type(None))
+        options = {
+            key: value for key, value in self.engine_options.items() if isinstance(value, plain)
+        }
         return {
             "weights_fingerprint": fingerprint(self.folder),
             **self.engine.collective_rpc(_settings)[0],
@@ -144,7 +152,7 @@ class VllmEngine:
             "versions": {**_vllm_version(), "torch": torch.__version__},
             "path": self.path,
             **({"matmul": ROUNDED} if self.rounds else {}),
-            "engine_options": {k: v for k, v in self.engine_options.items() if _is_plain(v)},
+            "engine_options": options,
         }
 
 
@@ -192,7 +200,3 @@ def _settings(worker: Any) -> dict[str, Any]:
 def _vllm_version() -> dict[str, str]:
     installed = importlib.metadata.packages_distributions().get("vllm", ["vllm"])[0]
     return {installed: importlib.metadata.version(installed)}
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, (str, int, float, bool, dict, list, type(None)))

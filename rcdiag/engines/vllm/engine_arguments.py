@@ -137,7 +137,7 @@ def _lora_rank(adapter: Path) -> int:
         raise RcdiagError(
             f"{file}: no rank `r` in it ({error})", "give a PEFT LoRA folder"
         ) from error
-    ranks = [size for size in get_args(MaxLoRARanks) if size >= rank]
+    ranks: list[int] = [size for size in get_args(MaxLoRARanks) if size >= rank]
     if not ranks:
         raise RcdiagError(
             f"adapter={adapter}: rank {rank} is more than vllm takes",

@@ -1,4 +1,4 @@
-"""What rcdiag changes in vLLM, in every process of an engine: the scoring model, and products.
+"""A plugin that adds the scoring model to vLLM and, on some CPUs, replaces its matrix products.
 
 A vLLM plugin (entry point `vllm.general_plugins`), because tensor-parallel workers are processes
 that vLLM starts itself. Without the environment variables it does nothing.

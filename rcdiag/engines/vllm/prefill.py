@@ -50,7 +50,9 @@ class ScorePooler(Pooler):
         )
         outputs: list[Tensor | None] = []
         states, finished = pooling_metadata.pooling_states, cursor.is_finished().tolist()
-        for state, part, is_finished in zip(states, scores.split(counts), finished, strict=True):
+        for state, part, is_finished in zip(
+            states, torch.split(scores, counts), finished, strict=True
+        ):
             state.hidden_states_cache.append(part)
             outputs.append(torch.cat(state.hidden_states_cache) if is_finished else None)
             if is_finished:
@@ -58,7 +60,7 @@ class ScorePooler(Pooler):
         return outputs
 
     def _scores(
-        self, hidden: Tensor, targets: Tensor, temperature: Tensor, options: dict
+        self, hidden: Tensor, targets: Tensor, temperature: Tensor, options: dict[str, Any]
     ) -> Tensor:
         model: Any = self._model[0]
         width = 1 + options["entropy"] + 2 * options["top_k"]
@@ -78,13 +80,14 @@ def _logits_function(model: Any) -> Callable[[Tensor], Tensor]:
     """
     processor: Any = getattr(model, "logits_processor", None)
     if not hasattr(processor, "base_layer"):
-        return model.compute_logits
+        compute_logits: Callable[[Tensor], Tensor] = model.compute_logits
+        return compute_logits
     head = getattr(model.lm_head, "base_layer", model.lm_head)
     return lambda hidden: processor.base_layer(head, hidden)
 
 
 def _scored_rows(
-    cursor: Any, metadata: Any, requests: list[dict]
+    cursor: Any, metadata: Any, requests: list[dict[str, Any]]
 ) -> tuple[Tensor, Tensor, Tensor, list[int]]:
     """Return the hidden rows that predict a response token in this step, and those tokens.
 

@@ -1,4 +1,4 @@
-"""These figures have one panel for every pair of policies."""
+"""Figures with one panel for every pair of policies."""
 
 from __future__ import annotations
 

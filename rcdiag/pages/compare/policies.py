@@ -1,4 +1,4 @@
-"""These figures show all policies at once: how far apart they are, and what each step adds."""
+"""Figures of all policies at once: how far apart they are, and what each ladder step adds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def triangle(result: CompareResult, figure: Figure) -> None:
     least, most = np.nanmin(shown, initial=np.inf), np.nanmax(shown, initial=0.0)
     if most > 0:
         colours = shades(FIRST + "14", FIRST + "b0")
-        most = max(most, 10.0 * least)  # equal values have no contrast
+        most = max(most, 10.0 * least)  # equal values would give a colour scale without extent
         axes.imshow(shown, cmap=colours, norm="log", vmin=least, vmax=most, aspect="auto")
     # Two thirds of the width are cells, and a number has six letters.
     letters = min(8.0, figure.get_figwidth() * 72.0 * 0.66 / len(names) / (6 * 0.6))
@@ -115,7 +115,7 @@ def waterfall(result: CompareResult, figure: Figure) -> None:
 
 
 def _decades_around_0(axes: Axes, least: float, low: float, high: float) -> None:
-    """Make the x axis logarithmic on both sides of 0, from `least` on, as far as there are dots."""
+    """Make the x axis logarithmic on both sides of 0 beyond `least`, as far as there are dots."""
     axes.set_xscale("symlog", linthresh=least, linscale=0.4)
     signed_decades(axes, least, max(-low, high, 10.0 * least))
     scale = axes.xaxis.get_transform()
@@ -164,7 +164,7 @@ def _floor(result: CompareResult) -> float | None:
     return None if floor is None else (floor.value if floor.high is None else floor.high)
 
 
-# Sizes of the steps that a logarithmic scale tells apart; one smaller still is next to nothing.
+# Decades of step sizes that the logarithmic scale shows; smaller steps count as nothing.
 DECADES = 7
 
 

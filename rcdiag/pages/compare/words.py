@@ -1,4 +1,4 @@
-"""Terminal and page say this about several policies."""
+"""Sentences about several policies, for terminal and page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""These figures show what every experiment leaves, and whose weights made every row."""
+"""Figures of what every experiment leaves unexplained, and of whose weights made every row."""
 
 from __future__ import annotations
 

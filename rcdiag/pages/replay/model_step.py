@@ -1,4 +1,4 @@
-"""These figures show the step that a model takes: its gradient, and the policy after it."""
+"""Figures of the step that a model takes: its gradient, and the policy after it."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def gradients_chart(result: ReplayResult) -> Chart:
 
 
 def _once(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return rows with the same numbers once, the names of the others in a last column."""
+    """Merge rows with the same numbers; a last column names the others."""
     names: dict[tuple[Any, ...], list[str]] = {}
     for name, *numbers in rows:
-        # Batches of one preset and another add up in other orders.
+        # Presets may sum in different orders, so that equal numbers differ in their last bits.
         key = tuple(f"{each:.7g}" if isinstance(each, float) else each for each in numbers)
         names.setdefault(key, []).append(name)
     seen = {alike[0]: ", ".join(alike[1:]) for alike in names.values()}
@@ -136,7 +136,8 @@ def after_step(result: ReplayResult, figure: Figure) -> None:
 def after_step_chart(result: ReplayResult) -> Chart:
     """Return the same distances by preset; those from the sampler stand in its values alone.
 
-    They are nearly the same for all presets: the tab's table has their paired differences.
+    The distances from the sampler hardly differ between presets; the table of the tab has their
+    paired differences.
     """
     after = {n: p.after_step for n, p in by_health(result).items() if p.after_step is not None}
     return Chart(
@@ -182,7 +183,7 @@ def layers(result: ReplayResult, figure: Figure) -> None:
             aspect="auto",
         )
         bar = figure.colorbar(mesh, ax=axes, label="norm", aspect=30)
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.outline.set_visible(False)
     name_ticks(axes, parts)
     axes.set_yticks(range(len(norms)), list(norms), fontsize=8)
     axes.tick_params(axis="x", labelsize=8)

@@ -1,4 +1,4 @@
-"""These figures show where the loss pulls, at sequences and tokens, and by which weights."""
+"""Figures of the coefficients d loss / d log-prob by sequence and token, and of the weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINES = ("-", "--", ":", "-.")
 def distinct(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
     """Return the first preset of each set with the same coefficients."""
     first: dict[tuple[float, float], tuple[str, PresetReplay]] = {}
-    # The update without correction first: a line that others share is named by it.
+    # The update without correction comes first, so that a shared line has its name.
     for name, preset in sorted(result.presets.items(), key=lambda item: item[1].mode != "naive"):
         if preset.scatter:
             key = (round(preset.coefficients.norm, 12), round(preset.coefficients.sum, 12))
@@ -58,9 +58,9 @@ def sequence_shares(result: ReplayResult, figure: Figure) -> None:
 
 
 def _alike(result: ReplayResult) -> list[tuple[list[str], np.ndarray]]:
-    """Return the sums over sequences, presets whose lines lie on each other with all their names.
+    """Return cumulated shares over sequences, with the names of all presets that share a line.
 
-    Lines within a hundredth of each other cannot be told apart on paper.
+    Lines within 0.01 of each other count as one: they cannot be told apart in print.
     """
     groups: list[tuple[list[str], np.ndarray]] = []
     for name, preset in distinct(result):
@@ -87,7 +87,7 @@ def _near(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def shares_chart(result: ReplayResult) -> Chart:
-    """Return the same sums; presets whose lines lie on each other share one."""
+    """Return the chart of the same shares; presets whose lines coincide share one."""
     tones: tuple[Tone, ...] = ("first", "second", "soft")
     looks = cycle(product((False, True), tones))
     no_correction: tuple[bool, Tone] = (False, "ink")
@@ -159,7 +159,7 @@ def coefficients(result: ReplayResult, figure: Figure) -> None:
 
 
 def _size(count: int) -> tuple[float, float]:
-    """Return a size with room for so many panels, three in a row."""
+    """Return a figure size with room for `count` panels, three in a row."""
     return (5.4, 4.4) if count == 1 else (11.0, 3.4 * (-(-count // 3)))
 
 

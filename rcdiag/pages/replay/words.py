@@ -1,4 +1,4 @@
-"""Terminal and page say this about a replayed update."""
+"""Sentences about a replayed update, for terminal and page."""
 
 from __future__ import annotations
 
@@ -96,12 +96,15 @@ def alike(result: ReplayResult) -> list[Alike]:
         )
         groups.setdefault(same, []).append(name)
     every = [Alike(names, result.presets[names[0]]) for names in groups.values()]
-    return sorted(every, key=lambda it: (it.preset.mode != "naive", _order(it.preset)))
-
-
-def _order(preset: PresetReplay) -> tuple[int, int]:
-    """Sort by health, the safest first, then by what is kept."""
-    return health_order(preset.health), -preset.kept_tokens
+    # The update without a correction first, then by health, the safest first, then by tokens kept.
+    return sorted(
+        every,
+        key=lambda it: (
+            it.preset.mode != "naive",
+            health_order(it.preset.health),
+            -it.preset.kept_tokens,
+        ),
+    )
 
 
 def pull_beside_none(result: ReplayResult, preset: PresetReplay) -> float | None:

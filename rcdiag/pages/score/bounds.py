@@ -1,4 +1,4 @@
-"""A figure shows the ratios beside the bounds at which presets act."""
+"""The figure of the ratios with the bounds at which presets act."""
 
 from __future__ import annotations
 

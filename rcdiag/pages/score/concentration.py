@@ -1,4 +1,4 @@
-"""A figure shows how few tokens hold the KL: its Lorenz curve over tokens."""
+"""The figure of how few tokens hold the KL: its Lorenz curve over tokens."""
 
 from __future__ import annotations
 

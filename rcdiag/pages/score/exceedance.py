@@ -1,4 +1,4 @@
-"""A figure shows how many tokens are how far off, by sign, beside the bounds of presets."""
+"""The figure of the share of tokens beyond each |log-ratio|, by sign, with bounds of presets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rcdiag.statistics.examples import SIZES, labels_of_sizes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SMALLEST = 1e-3  # nats; closer to 0 lies what float32 rounds
+SMALLEST = 1e-3  # nats; smaller log-ratios are rounding of float32
 MOST_MARKS = 6
 
 

@@ -1,4 +1,4 @@
-"""Terminal and page say this about a trainer's own log beside our numbers."""
+"""Sentences about a trainer's own log beside our numbers, for terminal and page."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _apart(theirs: float, ours: float) -> tuple[str, str]:
 def sentences(comparison: LogComparison, notes: int | None = None) -> dict[str, str]:
     """Return what is said of each reason, by its name; of several sentences the first.
 
-    Of keys that nothing explains, what is known of the key is said; of the first `notes` alone.
+    Keys whose difference nothing explains get what is known of the key; only the first `notes` do.
     """
     by_name: dict[str, str] = {}
     unexplained: dict[str, str] = {}

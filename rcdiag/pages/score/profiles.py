@@ -1,4 +1,4 @@
-"""These figures show the mismatch along an axis: by probability, position, length, ..."""
+"""Figures of the mismatch along an axis: by probability, position, length, ..."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rcdiag.pages.charts import Axis, Chart
 from rcdiag.pages.definitions import FigureSpec
@@ -29,7 +30,8 @@ def profile(name: str) -> Callable[[ScoreResult, Figure], None]:
         upper.errorbar(at, heights(size), _distances(size), color=FIRST, **style)
         upper.margins(x=0.3 / max(len(at), 1))
         upper.set_ylim(bottom=0)
-        # Ticks that come and go with the height would need room that the layout did not leave.
+        # A fixed number of ticks: the layout does not leave room for a number that varies with the
+        # height.
         upper.locator_params(axis="y", nbins=5)
         lower.locator_params(axis="y", nbins=4)
         upper.set_ylabel("rms log-ratio (nats)")
@@ -46,12 +48,13 @@ def profile(name: str) -> Callable[[ScoreResult, Figure], None]:
     return draw
 
 
-def _distances(values: list[MetricValue]) -> np.ndarray:
+def _distances(values: list[MetricValue]) -> NDArray[np.float64]:
     """Return distances from the values to the ends of their intervals, [2, bins], 0 without."""
     middle = heights(values)
     with np.errstate(invalid="ignore"):  # infinities without an interval
         distances = np.stack([middle - ends(values)[0], ends(values)[1] - middle])
-    return np.nan_to_num(distances, nan=0.0)
+    lengths: NDArray[np.float64] = np.nan_to_num(distances, nan=0.0)
+    return lengths
 
 
 def profile_chart(name: str) -> Callable[[ScoreResult], Chart]:

@@ -1,4 +1,4 @@
-"""These figures show whole sequences: their log-ratios along the response."""
+"""Figures of whole sequences: their log-ratios along the response."""
 
 from __future__ import annotations
 
@@ -76,9 +76,10 @@ def paths_chart(result: ScoreResult) -> Chart:
 
 
 def running(sequence: SequenceTokens) -> list[tuple[int, float]]:
-    """Return how many tokens were summed, and their sum, after each stored token and each gap.
+    """Return the number of tokens and the summed log-ratio after each stored token and each gap.
 
-    Tokens of a gap are not stored, but their number and sum are: a path ends at the sequence's.
+    Of a gap only the number of tokens and their sum are stored, so that the path still ends at the
+    sum of the sequence.
     """
     left_out = {int(place): (int(tokens), total) for place, tokens, total in sequence.gaps or ()}
     points: list[tuple[int, float]] = []
@@ -95,7 +96,7 @@ def running(sequence: SequenceTokens) -> list[tuple[int, float]]:
 
 
 def _some(points: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
-    """Return every so many points of a path, and its last."""
+    """Thin out the points of a path; the last one stays."""
     every = -(-len(points) // MOST_POINTS) if points else 1
     return [*points[::every], *([] if (len(points) - 1) % every == 0 else points[-1:])]
 
@@ -114,7 +115,7 @@ def strips(result: ScoreResult, figure: Figure) -> None:
     mesh = axes.pcolormesh(
         np.arange(width + 1),
         np.arange(len(sequences) + 1) + 0.5,
-        np.ma.masked_invalid(cells),
+        np.where(np.isfinite(cells), cells, np.nan),
         cmap=shades(SECOND, SECOND + "00", FIRST),
         norm=SymLogNorm(largest / 100, vmin=-largest, vmax=largest),
         rasterized=True,
@@ -126,7 +127,7 @@ def strips(result: ScoreResult, figure: Figure) -> None:
     axes.grid(False)
     axes.set_xlabel("stored token")
     bar = figure.colorbar(mesh, ax=axes, label="log-ratio (nats)", aspect=30)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     ticks = [sign * largest for sign in (-1, -0.1, 0, 0.1, 1)]
     bar.set_ticks(
         ticks, labels=[f"{tick:+.2g}".replace("-", "−") if tick else "0" for tick in ticks]

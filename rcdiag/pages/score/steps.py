@@ -1,4 +1,4 @@
-"""These figures show numbers of the mismatch over training steps, one figure for each number."""
+"""Figures of metrics of the mismatch over training steps, one for each metric."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-SIZES = ("k3_kl", "ratio_outside_2")  # numbers that a collapse takes over many decades
+SIZES = ("k3_kl", "ratio_outside_2")  # metrics that grow over decades when training collapses
 DECADES_APART = 100.0
 
 
@@ -44,9 +44,9 @@ def by_step(metric: str, label: str) -> Callable[[ScoreResult, Figure], None]:
         steps = values_by_step(result, metric)
         values, at = list(steps.values()), np.array(list(steps))
         axes.plot(at, heights(values), color=FIRST, marker="o", markersize=4, linewidth=1.4)
-        told = np.array([value.low is not None and value.high is not None for value in values])
-        if told.any():
-            axes.fill_between(at, *ends(values), where=told, color=FIRST, alpha=0.2, linewidth=0)
+        bounded = np.array([value.low is not None and value.high is not None for value in values])
+        if bounded.any():
+            axes.fill_between(at, *ends(values), where=bounded, color=FIRST, alpha=0.2, linewidth=0)
         for step in changes(result):
             axes.axvline(step, color=SECOND, linewidth=1.0, linestyle="--")
         if metric in SIZES and spans_decades(values):

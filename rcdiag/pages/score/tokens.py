@@ -1,4 +1,4 @@
-"""A figure shows the log-probs of the same tokens under both policies."""
+"""The figure of the log-probs of the same tokens under both policies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def log_prob_density(result: ScoreResult, figure: Figure) -> None:
     axes.pcolormesh(
         edges,
         edges,
-        np.ma.masked_equal(counts, 0.0),
+        np.where(counts == 0.0, np.nan, counts),
         cmap=shades(FIRST + "33", FIRST),
         norm="log",
         vmin=1.0,

@@ -1,4 +1,4 @@
-"""Terminal and page say this about one pair of policies."""
+"""Sentences about one pair of policies, for terminal and page."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class CorrectionRow(Struct, frozen=True):
 
 
 def correction_rows(result: ScoreResult) -> list[CorrectionRow]:
-    """Write the table of presets: what each does to the whole table as one batch."""
+    """Write the table of presets: what each does with the whole table as one batch."""
     return [
         _row(name, correction, result.num_tokens, result.num_sequences)
         for name, correction in result.corrections.items()

@@ -1,4 +1,4 @@
-"""A figure shows the candidates that the recommendation chooses among."""
+"""The figure of the candidates that the recommendation chooses from."""
 
 from __future__ import annotations
 

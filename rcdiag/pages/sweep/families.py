@@ -1,4 +1,4 @@
-"""These figures show estimator families: each over its bounds, and the best of all."""
+"""Figures of estimator families: each over its bounds, and the best settings of all."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ Points = list[tuple[float, float]]
 
 
 def free_bounds(family: SweepFamily) -> dict[str, list[float]]:
-    """Return every bound that varies by itself and its values; a window that moves as one has one.
+    """Return the bounds that vary independently, with their values.
 
-    The first is the bound that the rows are ordered by.
+    A window whose two ends move together has one. The first bound is that by which rows are
+    ordered.
     """
     free: dict[str, list[float]] = {}
     for key in sorted(family.rows[0].bounds, key=lambda key: key != family.axis):
@@ -57,14 +58,14 @@ def family_figure(
     with own_style():
         from matplotlib.figure import Figure
 
-        from rcdiag.pages.on_paper import fit_column
+        from rcdiag.pages.print_figures import fit_column
 
         wide = 5.6 if width is None else width
         figure = Figure(figsize=(wide, max(wide * 0.52, 1.9)), layout="constrained")
         left, right = figure.subplots(1, 2)
         if len(free) == 1:
             _curves(left, family, next(iter(free)), chosen)
-            # Above both panels, since the curves leave no corner free.
+            # The legend stands above both panels: curves run through every corner.
             figure.legend(loc="outside upper left", ncols=3, fontsize=7, frameon=False)
         else:
             _heat(left, family, free, chosen)
@@ -197,7 +198,7 @@ def _name_lines(axes: Axes, ends_of: list[tuple[float, float, str, str]]) -> Non
 
 
 def _front(points: Points) -> Points:
-    """Return the points that no other betters in both."""
+    """Return the Pareto front: points that no other point beats in both coordinates."""
     front: Points = []
     for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
         if not np.isnan(y) and (not front or y > front[-1][1]):

@@ -1,4 +1,4 @@
-"""A figure shows what happens to longer responses."""
+"""The figure of acceptance and effective sample size of longer responses."""
 
 from __future__ import annotations
 

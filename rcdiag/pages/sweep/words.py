@@ -1,4 +1,4 @@
-"""Terminal and page say this about a sweep."""
+"""Sentences about a sweep, for terminal and page."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def chosen(advice: Recommendation) -> str:
 
 
 def as_good(advice: Recommendation) -> list[str]:
-    """Name the candidates whose expected error is the choice's, or less, or hardly more.
+    """Name the candidates whose expected error is at most slightly above that of the choice.
 
-    Of the others that are within one standard error of the best, the table cannot tell it.
+    Others within one standard error of the best cannot be distinguished from it by this table.
     """
     errors = {candidate.name: error(candidate) for candidate in advice.candidates}
     chosen = errors.get(advice.choice or "")

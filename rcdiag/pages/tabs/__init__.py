@@ -1,1 +1,1 @@
-"""Each module fills one tab of the page: plain functions from results to the tab's data."""
+"""The tabs of the page: each module has plain functions from results to the data of one tab."""

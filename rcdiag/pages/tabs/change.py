@@ -71,7 +71,7 @@ def verdict(before: DumpResults, after: DumpResults) -> str:
 
 
 def _moved(better: int, worse: int, others: int) -> str:
-    """Count the numbers that moved beyond both intervals, by whether that is for the better."""
+    """Count the metrics that moved beyond both intervals, by whether that is an improvement."""
     counts = {"better": better, "worse": worse, "moved with no better or worse": others}
     parts = [f"{many} {word}" for word, many in counts.items() if many]
     if not parts:
@@ -108,7 +108,7 @@ def both(before: DumpResults, after: DumpResults) -> dict[str, tuple[MetricValue
 
 
 def change(name: str, before: MetricValue, after: MetricValue) -> str:
-    """Say whether a number moved beyond both intervals, and to which side of its ideal."""
+    """Say whether a metric moved beyond both intervals, and towards or away from its ideal."""
     if before.value is None or after.value is None:
         return "not known"
     ends = (before.low, before.high, after.low, after.high)
@@ -150,7 +150,7 @@ def _sides(before: DumpResults, after: DumpResults) -> Section:
 
 
 def _gauges(before: DumpResults, after: DumpResults) -> Section | None:
-    """Set the numbers that decide beside each other, those of both dumps on one scale."""
+    """Show the deciding metrics of both dumps as gauges on one scale."""
     one, two = ((mismatch_of(dump), dump.measured_sequences) for dump in (before, after))
     pairs = gauges_of_two(one, two)
     if not pairs:

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
 from rcdiag.formats import measured, number, shortened
-from rcdiag.pages.answers import answer
 from rcdiag.pages.blocks import (
     Block,
     Cell,
@@ -32,10 +31,10 @@ from rcdiag.pages.blocks import (
     text,
 )
 from rcdiag.pages.diagnose.words import posterior_rows
-from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.gauges import gauges, limits
-from rcdiag.pages.headline import Headline, counted, headline
+from rcdiag.pages.headline import Headline, answer, counted, headline
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.score.words import clusters
 from rcdiag.results import Finding, MetricValue
 from rcdiag.results.base import by_severity
@@ -43,7 +42,7 @@ from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 BY_STEP = ("mismatch-by-step", "tokens-beyond-2-by-step", "ess-by-step", "kappa-by-step")
-# Facts of a policy that say what its log-probs are of: which weights, which law, which engine.
+# Facts about what the log-probs of a policy are: of which weights, distribution and engine.
 LEADING = (
     "model",
     "weights_fingerprint",
@@ -53,7 +52,7 @@ LEADING = (
     "dtype",
 )
 MOST_REASONS = 4  # lines of ruled-out causes that are not folded
-# Those that two sides must have alike.
+# Facts that must be the same on both sides.
 LONGEST = 44  # letters of a fact in the table of both sides
 DECISIVE = ("model", "weights_fingerprint", "temperature", "sampling_temperature")
 
@@ -88,7 +87,7 @@ def tab(results: DumpResults) -> Tab:
 
 
 def headline_of(results: DumpResults) -> Headline:
-    """Return the headline of the result whose diagnosis rests on most."""
+    """Return the headline of the result with the best-founded diagnosis."""
     diagnosis = results.diagnosis
     judged = next((r for r in results.results if r.diagnosis is diagnosis), results.results[0])
     known = (results.score, results.compare, results.sweep, results.replay, judged)
@@ -116,7 +115,7 @@ def mismatch_of(results: DumpResults) -> Mapping[str, MetricValue]:
     return {}
 
 
-# Why numbers may be red below a verdict that is not.
+# Why numbers may be red while the verdict is not.
 LARGE_AND_VALID = (
     "A gauge that says error has reached the bound of its guide: it measures how large the "
     "mismatch is. The verdict `correctable` says what helps: the recorded policy is the one that "
@@ -158,7 +157,7 @@ def scoring_of(results: DumpResults) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _metadata(results: DumpResults) -> list[Block]:
-    """Set what the file says of both sides beside each other; facts that are alike are folded."""
+    """Show the file metadata of both sides in one table; facts that agree are folded away."""
     scoring = {name: dict(facts) for name, facts in scoring_of(results).items() if facts}
     sides = [name for name in results.pair if name in scoring]
     if len(sides) < 2:
@@ -211,7 +210,7 @@ def _fact_row(name: str, values: Sequence[str | None]) -> Row:
 
 
 def _told_apart(values: Sequence[str | None]) -> list[str | None]:
-    """Leave out the middle of long values, and the beginning that they share where it hides."""
+    """Shorten long values: drop a shared beginning that hides the difference, then the middle."""
     short = [value if value is None else shortened(value, LONGEST) for value in values]
     if len(set(short)) == len(set(values)):
         return short
@@ -248,7 +247,7 @@ def _steps(results: DumpResults) -> Section | None:
 
 
 def _against(results: DumpResults) -> Section | None:
-    """Say what speaks for other causes, what was ruled out and by what, and what to try next."""
+    """Say which other causes are possible, what was ruled out and why, and what to try next."""
     diagnosis = results.diagnosis
     if diagnosis is None:
         return None
@@ -281,7 +280,7 @@ def _ruled(results: DumpResults) -> list[str]:
 
 
 def _by_what(slug: str, results: DumpResults) -> str:
-    """Say what speaks against a cause: the best experiment that supposed it, or the table."""
+    """Say what rules a cause out: the best experiment that tried it, or the table."""
     trials = [] if results.diagnose is None else results.diagnose.experiments
     tried = [trial for trial in trials if trial.cause == slug]
     if tried:
@@ -307,7 +306,7 @@ def _findings(results: DumpResults) -> Section | None:
 def _beyond(finding: Finding, mismatch: Mapping[str, MetricValue]) -> list[Beyond]:
     """Return the numbers that a finding says to be beyond their guides; empty for other findings.
 
-    Those that honest rounding alone makes so are told in the finding's own words.
+    Metrics that are beyond only by honest rounding are named in the text of the finding.
     """
     of_family = any(family.slug == finding.slug for family in FAMILIES.values())
     if not of_family or finding.severity not in ("warning", "error"):
@@ -316,7 +315,7 @@ def _beyond(finding: Finding, mismatch: Mapping[str, MetricValue]) -> list[Beyon
     for name, value in finding.evidence.items():
         number_here, guide = mismatch.get(name), METRICS[name].guide if name in METRICS else None
         if number_here is None or guide is None or number_here.value != value:
-            return []  # of a step, or of other tokens than those of the page's numbers
+            return []  # a finding about one step, or about other tokens than the page's numbers
         bounds = _limits(guide, number_here).text
         value_here, interval = measured(number_here)
         made.append(
@@ -416,7 +415,7 @@ def _number_cells(name: str, value: MetricValue) -> list[Any]:
 def _limits(guide: Guide | None, value: MetricValue) -> Cell:
     """Write the limits that a level comes from, and whose they are.
 
-    Those of a number that honest rounding moves depend on the table: their source says how.
+    Limits of metrics that honest rounding moves depend on the table: their source says how.
     """
     if guide is None or value.level is None:
         return text("")

@@ -21,8 +21,8 @@ from rcdiag.pages.blocks import (
 )
 from rcdiag.pages.compare.policies import distances
 from rcdiag.pages.compare.words import answer, means, nearness, sampler_of
-from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.page_figures import figures_of
 from rcdiag.results import CompareResult, Rung
 
 
@@ -42,7 +42,7 @@ def tab(results: DumpResults) -> Tab | None:
 
 def _steps(result: CompareResult) -> Section:
     floor = result.noise_floor
-    alone = len(result.ladder.rungs) == 1  # a step that is the whole way needs no drawing
+    alone = len(result.ladder.rungs) == 1  # with one step there is nothing to compare in a drawing
     table = Table(
         name="rungs",
         label="Steps of the ladder",
@@ -78,7 +78,7 @@ def _steps(result: CompareResult) -> Section:
 
 
 def _whole(result: CompareResult) -> Row:
-    """Write the way from sampler to trainer, which the steps add up to."""
+    """Return the row of the whole mismatch from sampler to trainer, to which the steps add up."""
     return Row(
         cells=[
             text("whole", note=" → ".join(_ends(result))),
@@ -96,9 +96,9 @@ def _ends(result: CompareResult) -> tuple[str, str]:
 
 
 def _rung(rung: Rung, *, judged: bool) -> Row:
-    """Write a step, and where there is a noise floor, whether it is at it.
+    """Return the row of a step, with a note if it is at the noise floor.
 
-    A share whose interval is too wide to tell it is not written.
+    A share is left out if its interval is too wide.
     """
     unknown = rung.share.level == "unknown"
     return Row(

@@ -28,8 +28,8 @@ from rcdiag.pages.blocks import (
     text,
 )
 from rcdiag.pages.command_again import with_sequence
-from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.score.exceedance import SMALLEST, any_beyond
 from rcdiag.pages.score.profiles import FIGURES as PROFILES
 from rcdiag.pages.tabs.corrections.treatments import recommended
@@ -70,7 +70,7 @@ def _where(result: ScoreResult) -> Section | None:
 
 
 def _left_out(result: ScoreResult) -> str:
-    """Say of how many rows this tab is, where some hold no valid log-probs."""
+    """Say how many rows this tab is about, where some have no valid log-probs."""
     if not result.rows_left_out:
         return ""
     left = result.num_sequences - result.rows_left_out
@@ -81,7 +81,7 @@ def _left_out(result: ScoreResult) -> str:
 
 
 def _agree(result: ScoreResult) -> str:
-    """Say that no token is off, where the figure of tokens that are has nothing to draw."""
+    """Say that all tokens agree, where the figure of those that differ would be empty."""
     if any_beyond(result) or "log_ratio_histogram" not in result.figures:
         return ""
     return f"No token is off by more than {number(SMALLEST)} nats."
@@ -131,7 +131,7 @@ def _sequences(result: ScoreResult, preset: str) -> Section | None:
 
 
 def _held(result: ScoreResult) -> str:
-    """Say which sequences the page holds, and how much of them."""
+    """Say which sequences are stored in the page, and how much of each."""
     worst, named, drawn = (
         len(some)
         for some in (result.worst_sequences, result.named_sequences, result.drawn_sequences)

@@ -27,8 +27,8 @@ from rcdiag.pages.blocks import (
     term,
     text,
 )
-from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.replay.words import FACTORS, TAGS, answer, decided_by, divided, health_order
 from rcdiag.pages.tabs.corrections.treatments import NONE, recommended
 from rcdiag.results import MetricValue, PresetReplay, ReplayResult
@@ -77,7 +77,7 @@ def grouped(result: ReplayResult) -> list[Update]:
 
 
 def _key(preset: PresetReplay) -> tuple[Any, ...]:
-    """Return the numbers by which updates are told apart."""
+    """Return the numbers by which updates are distinguished."""
     pull = preset.coefficients
     after = preset.after_step
     moved = None if after is None else after.kl_old_new.value
@@ -87,9 +87,9 @@ def _key(preset: PresetReplay) -> tuple[Any, ...]:
 
 
 def reference(results: DumpResults) -> str:
-    """Return the preset that others are held against: the recommended, or none at all.
+    """Return the preset that the others are compared with: the recommended one, or no correction.
 
-    Presets that leave the weights alone may still have another loss than the update without any.
+    A preset without weights may still differ from no correction by its loss.
     """
     assert results.replay is not None
     chosen = recommended(results)
@@ -240,7 +240,8 @@ def difference(
     for one in names:
         for other in others:
             if (pair := result.paired.get(one, {}).get(other)) is not None:
-                return getattr(pair, number)
+                value: MetricValue | None = getattr(pair, number)
+                return value
             if (pair := result.paired.get(other, {}).get(one)) is not None:
                 value = getattr(pair, number)
                 return None if value is None else _negative(value)

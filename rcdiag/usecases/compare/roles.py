@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rcdiag.engines import BACKENDS
-from rcdiag.engines.backend import COMMON_OPTIONS, Place
+from rcdiag.engines.backend import COMMON_OPTIONS, LadderRung
 from rcdiag.engines.backend import describe as describe_policy
 from rcdiag.errors import RcdiagError
 
-SAMPLER, UNKNOWN = 0, 1 + max(Place)  # before and after all places of scored policies
+SAMPLER, UNKNOWN = 0, 1 + max(LadderRung)  # before and after all places of scored policies
 
 
 def repeat_of(about: Mapping[str, Any]) -> str | None:

@@ -22,8 +22,8 @@ from rcdiag.pages.blocks import (
     text,
 )
 from rcdiag.pages.charts import Axis, Chart
-from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.score.words import raw_ess
 from rcdiag.pages.sweep.words import as_good, squared
 from rcdiag.pages.tabs.corrections.treatments import Treatment, recommended, tag_of
@@ -32,7 +32,9 @@ from rcdiag.results.sweep import Recommendation
 
 def all_corrections(results: DumpResults, treatments: Sequence[Treatment]) -> Section:
     """Fill the section: the scatter, the ranking, and the table that both are linked with."""
-    estimated = results.mends and any(treatment.error is not None for treatment in treatments)
+    estimated = results.weights_help and any(
+        treatment.error is not None for treatment in treatments
+    )
     columns = filled(_columns(results, treatments, estimated=estimated), treatments)
     table = Table(
         name="corrections-table",
@@ -61,7 +63,7 @@ def _columns(
     columns: list[tuple[Column, Callable[[Treatment], Cell]]] = [
         (Column(head="Correction"), lambda one: equals(one.names))
     ]
-    if results.mends:
+    if results.weights_help:
         columns.append((Column(head="Weights" if levels else "Why not"), _level))
     if estimated:
         columns.append((Column(head="Expected error", numbers=True), _error))
@@ -118,7 +120,9 @@ def _how(results: DumpResults, treatments: Sequence[Treatment], estimated: bool)
         "for rejected tokens. ESS of token weights and of sequence weights cannot be compared: "
         "token weights have less variance and more bias.",
     ]
-    if results.mends and any(treatment.level for treatment in treatments):  # the column is there
+    if results.weights_help and any(
+        treatment.level for treatment in treatments
+    ):  # the column is there
         sentences.append(
             "The level under Weights judges the weights and what is kept; the mismatch itself is "
             "judged on the first tab."
@@ -160,7 +164,7 @@ def _row(treatment: Treatment, results: DumpResults, cells: Sequence[Cell]) -> R
         key=treatment.names[0],
         names=treatment.names,
         tag=tag_of(treatment, results),
-        pale=bool(results.mends and refused),
+        pale=bool(results.weights_help and refused),
     )
 
 

@@ -10,7 +10,7 @@ from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.tabs.corrections.treatments import NONE
 from rcdiag.results import SweepResult
 
-# Numbers that the sliders show of a setting, each of which opens what it means.
+# Numbers that the sliders show for a setting, each linked to its explanation.
 READOUT = (
     "kept_token_share",
     "kept_sequence_share",
@@ -51,12 +51,12 @@ def sliders(results: DumpResults) -> Section | None:
 
 def _from(results: DumpResults, sweep: SweepResult, family: str) -> str:
     """Say where the sliders start, and what they write."""
-    choice = sweep.recommendation.choice if results.mends else None
+    choice = sweep.recommendation.choice if results.weights_help else None
     chosen = choice is not None and choice != NONE
     common = f"The sliders start at the common bound of {sweep.families[family].title}"
     if chosen:
         start = f"The sliders start at the recommendation, `{choice}`"
-    elif results.mends and choice == NONE:
+    elif results.weights_help and choice == NONE:
         start = f"{common}: the recommendation is no correction, which has no bounds"
     else:
         start = f"{common}: nothing is recommended"
@@ -65,7 +65,7 @@ def _from(results: DumpResults, sweep: SweepResult, family: str) -> str:
 
 def _start(results: DumpResults, sweep: SweepResult) -> dict[str, Any]:
     """Return family and row that the sliders start at: the recommendation, or the common bound."""
-    choice = sweep.recommendation.choice if results.mends else None
+    choice = sweep.recommendation.choice if results.weights_help else None
     candidates = {candidate.name: candidate for candidate in sweep.recommendation.candidates}
     chosen = candidates.get(choice or "")
     if chosen is not None and chosen.family in sweep.families:

@@ -14,7 +14,7 @@ from rcdiag.pages.blocks import (
     metric,
     text,
 )
-from rcdiag.pages.drawn import figures_of
+from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.sweep.words import forecast_test
 from rcdiag.results import SweepResult
 

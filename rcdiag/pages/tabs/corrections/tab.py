@@ -11,7 +11,7 @@ from rcdiag.pages.tabs.corrections.bounds import sliders
 from rcdiag.pages.tabs.corrections.forecast import forecast
 from rcdiag.pages.tabs.corrections.logged import own_log
 from rcdiag.pages.tabs.corrections.treatments import treatments_of
-from rcdiag.results import Action, SweepResult
+from rcdiag.results import Action
 
 
 def tab(results: DumpResults) -> Tab | None:
@@ -23,7 +23,7 @@ def tab(results: DumpResults) -> Tab | None:
     table, families = all_corrections(results, treatments), _families(results)
     sections = [
         _advice(results),
-        # Where weights are the answer a reader needs to know first that presets are not all.
+        # Where weights help, readers should know that there are more settings than the presets.
         *((families, table) if verdict == "correctable" else (table, families)),
         own_log(results.score),
         sliders(results),
@@ -38,7 +38,7 @@ def tab(results: DumpResults) -> Tab | None:
 
 
 def _heading(results: DumpResults) -> str:
-    if not results.mends:
+    if not results.weights_help:
         return "No correction repairs this: fix the cause first"
     if results.sweep is None:
         return "What each preset would have done"
@@ -54,7 +54,8 @@ def _advice(results: DumpResults) -> Section | None:
     if results.sweep is None:
         return None
     advice = results.sweep.recommendation
-    blocks: list[Block] = [Lines(items=[_sentence(reason) for reason in advice.reasons])]
+    reasons = [reason if reason.endswith(".") else f"{reason}." for reason in advice.reasons]
+    blocks: list[Block] = [Lines(items=reasons)]
     verdict = None if results.diagnosis is None else results.diagnosis.verdict
     if verdict == "correctable" and advice.answer == "no-correction":
         why = (
@@ -69,7 +70,8 @@ def _advice(results: DumpResults) -> Section | None:
     blocks += snippets[:1]
     if others := snippets[1:]:
         blocks.append(Fold(label=f"{len(others)} other trainers", blocks=list(others)))
-    if not advice.choice_yaml and not _stored(results.sweep):
+    stored = any(family.configurations for family in results.sweep.families.values())
+    if not advice.choice_yaml and not stored:
         older = (
             "This result holds no configuration to paste: an older rcdiag made it. `rcdiag sweep` "
             "on the same table makes one that does."
@@ -80,7 +82,7 @@ def _advice(results: DumpResults) -> Section | None:
 
 def _families(results: DumpResults) -> Section | None:
     """Say how to get the settings beyond presets, where weights may help and no sweep is here."""
-    if results.sweep is not None or results.score is None or not results.mends:
+    if results.sweep is not None or results.score is None or not results.weights_help:
         return None
     command = of_same_data(results.score, "sweep")
     why = (
@@ -97,11 +99,3 @@ def _families(results: DumpResults) -> Section | None:
         blocks=[Words(text=why), Part(name="actions", data=steps)],
         name="families",
     )
-
-
-def _stored(sweep: SweepResult) -> bool:
-    return any(family.configurations for family in sweep.families.values())
-
-
-def _sentence(words: str) -> str:
-    return words if words.endswith(".") else f"{words}."

@@ -1,4 +1,4 @@
-"""What each correction does to the table: presets and swept settings, equal ones once."""
+"""What each correction does to the table: presets and swept settings, equal ones merged."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def treatments_of(results: DumpResults) -> list[Treatment]:
     for treatment in single:
         known = merged.get(treatment.key)
         merged[treatment.key] = treatment if known is None else _joined(known, treatment)
-    return sorted(merged.values(), key=lambda treatment: _order(treatment, results.mends))
+    return sorted(merged.values(), key=lambda treatment: _order(treatment, results.weights_help))
 
 
 def _order(treatment: Treatment, ranked: bool) -> tuple[bool, float]:
@@ -74,7 +74,7 @@ def _order(treatment: Treatment, ranked: bool) -> tuple[bool, float]:
 
 
 def _joined(one: Treatment, other: Treatment) -> Treatment:
-    """Put two equal treatments into one, with all that is known of either."""
+    """Merge two equal treatments, keeping all that is known of either."""
     filled = {
         name: value
         for name in ("bias", "variance", "bias_bound", "lost", "candidate")
@@ -171,7 +171,7 @@ def _row_of(sweep: SweepResult, candidate: Candidate) -> SweepRow | None:
 def recommended(results: DumpResults) -> Treatment | None:
     """Return the treatment that the sweep recommends, with the presets that do the same."""
     choice = None if results.sweep is None else results.sweep.recommendation.choice
-    if choice is None or not results.mends:
+    if choice is None or not results.weights_help:
         return None
     return next(
         (treatment for treatment in treatments_of(results) if choice in treatment.names), None
@@ -179,9 +179,9 @@ def recommended(results: DumpResults) -> Treatment | None:
 
 
 def tag_of(treatment: Treatment, results: DumpResults) -> str:
-    """Say how a treatment stands to the recommended one; empty for one that is worse."""
+    """Return the tag of a treatment: recommended, as good, ...; empty if it is worse."""
     sweep = results.sweep
-    if sweep is None or not results.mends:
+    if sweep is None or not results.weights_help:
         return ""
     if sweep.recommendation.choice in treatment.names:
         return "recommended"

@@ -1,4 +1,4 @@
-"""Figures are written for the page: charts for its script, SVG where a figure has no chart."""
+"""Figures of the page: charts for its script, SVG where a figure has no chart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def figures_of(result: Result | None, names: Collection[str] = ()) -> list[Figur
 
 
 def page_figure(spec: FigureSpec, result: Result) -> Figure:
-    """Write a figure: its chart, or what it draws on paper where it has none."""
+    """Return a figure for the page: its chart, or its matplotlib drawing where it has none."""
     return Figure(
         name=spec.name,
         title=spec.title,
@@ -50,14 +50,14 @@ def static_svg(name: str, result: Result) -> str:
 
 
 def drawing(spec: FigureSpec, result: Result, width: float | None = None) -> Drawing:
-    """Draw a figure by matplotlib; at another width, in inches, its letters go with it."""
+    """Draw a figure with matplotlib; `width` is in inches, and letters scale with it."""
     across, up = spec.size(result)
     size = (across, up)
     if width is not None:
         size = (width, max(up * max(width / across, LEAST_SHRUNK), LOWEST * width))
     letters = {"font.size": max(STYLE["font.size"] * size[0] / across, SMALLEST_LETTERS)}
     with own_style({} if width is None else letters):
-        from rcdiag.pages.on_paper import PaperFigure, fit_column, plain_ticks
+        from rcdiag.pages.print_figures import PaperFigure, fit_column, plain_ticks
 
         made = PaperFigure(figsize=size, layout="constrained")
         spec.draw(result, made)

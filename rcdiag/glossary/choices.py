@@ -1,16 +1,17 @@
-"""Choices of an update in `rcdiag replay` are explained here, by the names that results have.
+"""The choices of an update in `rcdiag replay`, by the names that results have.
 
 Names of factors come from their registry; advantages have entries of their own.
 """
 
 from __future__ import annotations
 
-from rcdiag.glossary.entry import Entry, by_hand, unnamed_entry
+from rcdiag.entry import Entry
+from rcdiag.glossary.kinds import Kind, by_hand
 from rcdiag.usecases.replay.factors import FACTORS
 
 _REPLAY = "rcdiag replay rollouts.parquet"
 
-COLUMN = unnamed_entry(
+COLUMN = Entry(
     what="Advantages as the table has them, in `advantages` by token or `advantage` by sequence.",
     direction="advantages above 0 make tokens more likely",
     example=f"{_REPLAY} --advantage column",
@@ -26,7 +27,7 @@ _FACTORS = {
 def _factor(name: str) -> Entry:
     behavior, target = FACTORS[name]
     whole = "mismatch x staleness = product, token by token"
-    return unnamed_entry(
+    return Entry(
         what=f"{_FACTORS[name]}. One of the two factors of the ratio current / rollout, or both.",
         formula=f"ratio = {target} / {behavior} probability; {whole}",
         direction=f"KL({behavior} || {target})",
@@ -37,14 +38,14 @@ def _factor(name: str) -> Entry:
 
 
 WRITTEN_CHOICES: dict[str, Entry] = {
-    "naive": unnamed_entry(
+    "naive": Entry(
         what="The update without any correction: PPO against the trainer's own log-probs before "
         "it; what the presets are compared with.",
         formula="loss(current / old), no weights, nothing rejected",
         example=f"{_REPLAY} --json | jq .presets.naive.health.verdict",
         see=("decoupled", "bypass", "uncorrected_ess"),
     ),
-    "seq_is": unnamed_entry(
+    "seq_is": Entry(
         what="Reference by untruncated weights of whole sequences: unbiased, and noisy where "
         "sequences are long (Owen 2013, Monte Carlo theory, section 9.1).",
         formula="sum over tokens of -A prod(old / rollout) / N d log p, the product over the "
@@ -54,25 +55,25 @@ WRITTEN_CHOICES: dict[str, Entry] = {
         example=f"{_REPLAY} --model CHECKPOINT --reference seq_is",
         see=("reference", "fresh", "ess_seq"),
     ),
-    "fresh": unnamed_entry(
+    "fresh": Entry(
         what="Reference by new samples of the policy itself on the same prompts: no ratio is "
         "needed. It needs --reward.",
         formula="sum over tokens of -A / N d log p",
         example=f"{_REPLAY} --model CHECKPOINT --reference fresh --reward reward.py:reward",
         see=("reference", "seq_is"),
     ),
-    "reference.none": unnamed_entry(
+    "reference.none": Entry(
         what="No reference: cosine, norm_ratio and squared_bias are null.",
         example=f"{_REPLAY} --model CHECKPOINT --reference none",
         see=("reference",),
     ),
-    "sgd": unnamed_entry(
+    "sgd": Entry(
         what="Optimizer: the step is the gradient times the learning rate, with momentum if set.",
         formula="weights - learning_rate x gradient",
         example=f"{_REPLAY} --model CHECKPOINT --optimizer sgd --lr 0.1",
         see=("optimizer", "adamw"),
     ),
-    "adamw": unnamed_entry(
+    "adamw": Entry(
         what="Optimizer: the step is scaled by parameter. Its first step is nearly the sign of the "
         "gradient, so that a gradient of half the size moves as far.",
         formula="weights - learning_rate x m / (sqrt(v) + 1e-8), m and v means of the gradient and "
@@ -88,4 +89,4 @@ CHOICES: dict[str, Entry] = {
     **WRITTEN_CHOICES,
 }
 
-KIND = by_hand("choice of a replay", "What can be chosen in `rcdiag replay`", CHOICES)
+KIND: Kind = by_hand("choice of a replay", "What can be chosen in `rcdiag replay`", CHOICES)

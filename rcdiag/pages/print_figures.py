@@ -1,4 +1,4 @@
-"""The matplotlib figure on which all drawings are made; it shows itself in a notebook."""
+"""The matplotlib figure class of all drawings, which shows itself in a notebook."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ COLUMN_LETTERS = 6.5  # points, what journals allow for labels
 COLUMN_TICKS = 4
 
 
-# A power as matplotlib writes it for its setter of formulas, and its letters in plain text.
+# A power in matplotlib's mathtext, and the characters that write it as plain text.
 POWER = re.compile(r"\$\\mathdefault\{([-\d.]*)(\\times)?(\d*)\^\{(-?\d+)\}\}\$")
 
 
 class PlainPowers(Formatter):
-    """Ticks of a logarithmic axis in plain letters: the setter of formulas takes its time."""
+    """Tick labels of a logarithmic axis as plain text: mathtext is slow."""
 
     def __init__(self, formulas: LogFormatterMathtext) -> None:
         self._formulas = formulas
@@ -54,7 +54,7 @@ def _plain(power: re.Match[str]) -> str:
 
 
 def plain_ticks(figure: Figure) -> None:
-    """Write the ticks of all logarithmic axes in plain letters."""
+    """Write the ticks of all logarithmic axes as plain text."""
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
         for get, put in (
             (axis.get_major_formatter, axis.set_major_formatter),

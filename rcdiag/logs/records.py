@@ -1,0 +1,95 @@
+"""Logs whose rows are records as they stand: JSON Lines, one JSON document, parquet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rcdiag.errors import RcdiagError
+from rcdiag.logs.log import LoggedNumber
+from rcdiag.logs.reader import LogFile, LogReader
+from rcdiag.table.readers.footer import MAGIC
+from rcdiag.table.readers.parquet import open_parquet
+
+
+def parsed(text: str) -> Any:
+    """Parse JSON with the digits of its numbers; NaN and Infinity are numbers too."""
+    return json.loads(text, parse_float=LoggedNumber.read, parse_constant=LoggedNumber.read)
+
+
+def is_object(text: str) -> bool:
+    """Tell whether a text is one whole JSON object."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_jsonl(file: LogFile) -> bool:
+    line = file.first_line
+    return line.startswith("{") and is_object(line) and "log_history" not in json.loads(line)
+
+
+def _json_lines(file: LogFile) -> Iterator[Mapping[str, Any]]:
+    lines = file.text().splitlines()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = parsed(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):
+                return  # an unfinished last line: the run is still writing it, or was killed
+            raise RcdiagError(
+                f"{file.path}, line {number}: not JSON ({error})",
+                hint="every line is one object: a step with its numbers",
+            ) from error
+        if isinstance(record, dict):
+            yield record
+
+
+JSONL = LogReader(
+    name="jsonl",
+    says="JSON Lines as verl's file logger writes them, W&B's history, and HF's log history",
+    detect=_is_jsonl,
+    read=_json_lines,
+)
+
+
+def _json_document(file: LogFile) -> Iterator[Mapping[str, Any]]:
+    try:
+        document = parsed(file.text())
+    except (ValueError, RecursionError) as error:
+        raise RcdiagError(
+            f"{file.path}: not JSON ({error})", hint="it was cut or edited; copy it again"
+        ) from error
+    if isinstance(document, dict):
+        document = document.get("log_history", [document])
+    if not isinstance(document, list):
+        raise RcdiagError(
+            f"{file.path}: no list of logged rows in it",
+            hint="`trainer_state.json` has them under `log_history`; else give a list of objects",
+        )
+    yield from (record for record in document if isinstance(record, dict))
+
+
+JSON = LogReader(
+    name="json",
+    says="one JSON document: `trainer_state.json` of TRL and HF trainers, or a list of rows",
+    detect=lambda file: file.first_line[:1] in ("{", "["),
+    read=_json_document,
+)
+
+
+def _parquet(file: LogFile) -> Iterator[Mapping[str, Any]]:
+    for record in open_parquet(file.path).iter_batches():
+        yield from record.to_pylist()
+
+
+PARQUET = LogReader(
+    name="parquet",
+    says="a parquet file with a column for each key, as W&B exports a run's history",
+    detect=lambda file: file.head.startswith(MAGIC),
+    read=_parquet,
+)
