@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.errors import RcdiagError, setting
@@ -49,6 +48,8 @@ def map_in_processes(
     """
     # Not `concurrent.futures`: its workers import the user's main module again, so that a script
     # without `if __name__ == "__main__"` would start itself in each of them.
+    from multiprocessing import resource_tracker
+
     from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
 
     executor = ProcessPoolExecutor(
