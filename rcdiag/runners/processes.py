@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -75,7 +76,10 @@ def map_in_processes(
             f"{setting('rows', 'N')}",
         ) from error
     finally:
-        executor.shutdown(wait=True, kill_workers=not finished)
+        # Without psutil and `pgrep` loky warns that children of workers stay: they have none.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            executor.shutdown(wait=True, kill_workers=not finished)
 
 
 @contextmanager
