@@ -136,3 +136,10 @@ class Batch:
         """Return file and row, as an error names them."""
         offset = row if self.taken is None else int(self.taken[row])
         return self.file.where(self.row_in_file + offset)
+
+
+def picked(table: pa.Table, keep: NDArray[np.bool_]) -> pa.Table:
+    """Return the rows where `keep` [rows] holds; runs of neighbours are copied as a whole."""
+    edges = np.flatnonzero(np.diff(keep, prepend=False, append=False))
+    runs = edges.reshape(-1, 2).tolist()
+    return pa.concat_tables(table.slice(first, end - first) for first, end in runs).combine_chunks()

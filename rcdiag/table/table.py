@@ -19,7 +19,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
-from rcdiag.table.batches import Batch, RowRange, TableFile
+from rcdiag.table.batches import Batch, RowRange, TableFile, picked
 from rcdiag.table.naming import Naming
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of, row_groups_of
 from rcdiag.table.remote import TAIL, AnyFile, RemoteFile
@@ -289,7 +289,7 @@ class Table:
             keep = np.isin(numbers, rows)
             if keep.any():
                 table = self.canonical(record, names, file.first_row + numbers)
-                yield Batch(_picked(table, keep), file, 0, numbers[keep])
+                yield Batch(picked(table, keep), file, 0, numbers[keep])
 
     @property
     def _tokens(self) -> str:
@@ -330,10 +330,3 @@ class Table:
 def _bounds(file: TableFile) -> NDArray[np.int64]:
     """Return where the row groups of a file begin, and where the last one ends, [groups + 1]."""
     return np.cumsum([0, *(group.num_rows for group in row_groups_of(file.parquet))])
-
-
-def _picked(table: pa.Table, keep: NDArray[np.bool_]) -> pa.Table:
-    """Return the rows where `keep` [rows] holds; runs of neighbours are copied as a whole."""
-    edges = np.flatnonzero(np.diff(keep, prepend=False, append=False))
-    runs = edges.reshape(-1, 2).tolist()
-    return pa.concat_tables(table.slice(first, end - first) for first, end in runs).combine_chunks()

@@ -21,7 +21,7 @@ from rcdiag.results import (
 )
 from rcdiag.statistics.extremes import WorstSequence, shown_log_probs, shown_log_ratios
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.table.batches import Batch
+from rcdiag.table.batches import Batch, picked
 from rcdiag.table.decode import columns_needed, decode
 from rcdiag.table.observed import with_log_probs
 from rcdiag.table.parts import score_columns
@@ -93,7 +93,10 @@ class Reader(Struct, kw_only=True):
             assert batch.rows is not None
             keep = np.isin(batch.rows, rows)
             if keep.any():
-                yield batch.take(keep)
+                assert batch.taken is not None
+                # `Batch.take` would import all of Arrow's functions for a few rows.
+                rows_of_batch = picked(batch.table, keep)
+                yield Batch(rows_of_batch, batch.file, batch.row_in_file, batch.taken[keep])
 
     def _from_files(self, rows: NDArray[np.int64]) -> Iterator[Batch]:
         """Yield rows, with all that is shown of them, from the row groups that hold them."""
