@@ -6,10 +6,10 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.errors import RcdiagError, setting
@@ -49,6 +49,8 @@ def map_in_processes(
     """
     # Not `concurrent.futures`: its workers import the user's main module again, so that a script
     # without `if __name__ == "__main__"` would start itself in each of them.
+    from multiprocessing import resource_tracker
+
     from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
 
     executor = ProcessPoolExecutor(
@@ -74,7 +76,10 @@ def map_in_processes(
             f"{setting('rows', 'N')}",
         ) from error
     finally:
-        executor.shutdown(wait=True, kill_workers=not finished)
+        # Without psutil and `pgrep` loky warns that children of workers stay: they have none.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            executor.shutdown(wait=True, kill_workers=not finished)
 
 
 @contextmanager

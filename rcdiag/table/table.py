@@ -155,6 +155,17 @@ class Batch:
         taken = kept if self.taken is None else self.taken[kept]
         return Batch(self.table.take(kept), self.file, self.row_in_file, taken)
 
+    def take_runs(self, keep: NDArray[np.bool_]) -> Batch:
+        """Return the rows where `keep` [rows] holds, as `take` does, neighbours as a whole.
+
+        It is for a few rows: `take` imports all of Arrow's compute functions, 0.1 s.
+        """
+        edges = np.flatnonzero(np.diff(keep, prepend=False, append=False))
+        runs = [self.table.slice(at, end - at) for at, end in edges.reshape(-1, 2).tolist()]
+        kept = np.flatnonzero(keep)
+        taken = kept if self.taken is None else self.taken[kept]
+        return Batch(pa.concat_tables(runs).combine_chunks(), self.file, self.row_in_file, taken)
+
     def slice(self, start: int, stop: int) -> Batch:
         return Batch(self.table.slice(start, stop - start), self.file, self.row_in_file + start)
 

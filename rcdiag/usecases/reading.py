@@ -93,7 +93,7 @@ class Reader(Struct, kw_only=True):
                 numbers = np.arange(first, first + batch.table.num_rows)
             keep = np.isin(numbers, rows)
             if keep.any():
-                yield batch.take(keep)
+                yield batch.take_runs(keep)
 
     def _from_files(self, rows: NDArray[np.int64]) -> Iterator[Batch]:
         """Yield rows, with all that is shown of them, from the row groups that hold them."""
