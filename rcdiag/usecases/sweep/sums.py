@@ -35,10 +35,10 @@ from rcdiag.usecases.sweep.token_bins import Chunk, chunks
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
-# Arrays of sequences and settings have so many cells at most, 2 MB; two families are at work.
+# The most cells of an array of sequences and settings, 2 MB; two families are at work at a time.
 CELLS = 1 << 18
-# Above so many, clusters are folded: a sweep holds hundreds of numbers per cluster and setting.
-# Intervals stay right, and their width is known to sqrt(1 / 512), or 4%.
+# A table with more clusters has them folded: a sweep holds hundreds of numbers per cluster and
+# setting. Intervals stay right, and their width is known to sqrt(1 / 512), or 4%.
 MAX_CLUSTERS = 256
 # Prompt groups whose bits are spread out at a time.
 GROUPS_AT_ONCE = 1024
@@ -403,11 +403,11 @@ def _quantities(
 
 
 def _side_by_side(executor: Executor | None) -> Callable[..., Iterator[Any]]:
-    """Return how a function is put to many things: by the executor, or one after the other."""
+    """Return `map`, or that of the executor where there is one."""
     return map if executor is None else executor.map
 
 
 def _suite_of(pair: PolicyPair, executor: Executor | None) -> Callable[[], SuiteState]:
-    """Begin to make the suite of a batch; what is returned waits for it."""
+    """Start on the suite of a batch, block by block; return a function that waits for it."""
     blocks = _side_by_side(executor)(BlockSums.of, pair.blocks)
     return lambda: SuiteState.joined(list(blocks))
