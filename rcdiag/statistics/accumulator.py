@@ -12,8 +12,7 @@ from rcdiag.statistics import binned
 from rcdiag.statistics.categories import Categories
 from rcdiag.statistics.examples import BY_SIZE, SHOWN, Examples, sort
 from rcdiag.statistics.extremes import WorstSequences, WorstTokens
-from rcdiag.statistics.histograms import Counts, FigureData, token_counts
-from rcdiag.statistics.lorenz import Lorenz
+from rcdiag.statistics.histograms import Counts, FigureData, Lorenz, token_counts
 from rcdiag.statistics.merging import merge, merge_by_key, merge_fields
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import PROFILES, Profiles

@@ -1,7 +1,7 @@
 """The tokens of a block are sorted into bins and added up there, once for all that reads bins.
 
 Most bins hold runs of neighbours: all tokens of a sequence, or those between two positions. Runs
-are added up as a whole; only where single tokens are told apart is each of them looked up.
+are added up as a whole; only where tokens of a run differ in their bin is each of them looked up.
 """
 
 from __future__ import annotations
@@ -14,16 +14,21 @@ from numpy.typing import NDArray
 
 from rcdiag.statistics import clusters
 from rcdiag.statistics.clusters import Grouping, grouping
-from rcdiag.statistics.largest import largest_of_bins
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array, k3
 from rcdiag.table.segments import starts_of
 
 Places = NDArray[np.int64]
 
+# Examples of a bin, at most one of each sequence.
+PER_BIN = 6
+# The search begins with the largest value of each of GROUPS groups of sequences in each bin, among
+# about SPREAD of the values, evenly spread.
+GROUPS, SPREAD = 256, 1 << 13
+
 # Tokens, log_ratio, log_ratio^2 and k3 of each bin.
 SUMS = 4
-# Single tokens are added up so many at a time; only a sequence with more makes it several times.
+# Single tokens are added up in parts of this size; a longer sequence makes several parts.
 AT_ONCE = 1 << 18
 # The partition into whole sequences; others bear the name of the axis that makes them.
 BY_SEQUENCE = ""
@@ -38,7 +43,7 @@ class Runs(Struct, frozen=True):
     largest: Array  # [runs] |log_ratio|, nats; NaN where no token has a number
 
     def ends(self, tokens: int) -> Places:
-        """Return the token behind the last of each run; all runs together have so many tokens."""
+        """Return the token behind the last of each run; `tokens` is the number of all tokens."""
         return np.append(self.first[1:], tokens)
 
 
@@ -222,7 +227,7 @@ class _Crossing(Struct, frozen=True):
 
 
 def _crossings(bins: Mapping[str, BinNumbers], here: slice, most: int) -> Iterator[_Crossing]:
-    """Cross axes as long as there are at most so many combinations, so that tokens are added once.
+    """Cross axes while there are at most `most` combinations, so that tokens are added once.
 
     Bins of one axis mostly go with a few of another, as those by both policies' probabilities do.
     """
@@ -318,3 +323,65 @@ def _joined_runs(parts: Sequence[Runs], tokens: list[int], sequences: list[int])
 def _from(before: Sequence[int], places: Sequence[Places]) -> Places:
     """Join places that count from the first of each block."""
     return np.concatenate([some + first for first, some in zip(before, places, strict=False)])
+
+
+def largest_of_bins(
+    bins: NDArray[np.integer], size: Array, starts: Places, count: int
+) -> tuple[Places, NDArray[np.integer]]:
+    """Return the places of the PER_BIN largest sizes of every bin, and their bins.
+
+    `bins` and `size` are [values]; the bin `count` is none, and NaN is no size. `starts`
+    [sequences] are the first values of each sequence, of which a bin takes one at most: the first
+    of its largest. Of equal sizes the earlier come first.
+    """
+    reached = _reached(bins, size, starts, count)
+    among = np.flatnonzero(size >= reached[bins])  # NaN reaches nothing
+    sequence = np.searchsorted(starts, among, side="right") - 1
+    if len(starts) <= GROUPS:  # few sequences, of which bins may have many values
+        cells = sequence * count + bins[among]
+        tops = np.full(len(starts) * count, -np.inf)
+        np.maximum.at(tops, cells, size[among])
+        top = size[among] == tops[cells]
+        among, sequence = among[top], sequence[top]
+    return one_of_each(among, bins[among], size[among], sequence)
+
+
+def _reached(bins: NDArray[np.integer], size: Array, starts: Places, count: int) -> Array:
+    """Return a size that none of the largest of each bin is below, [count + 1].
+
+    Of PER_BIN groups or more, each with its largest, none can be less than the last of these.
+    """
+    groups = min(len(starts), GROUPS)
+    least = np.full(count + 1, np.nextafter(-np.inf, 0.0))
+    if groups > PER_BIN:
+        step = max(len(size) // SPREAD, 1)
+        edges = np.linspace(0, len(starts), groups + 1).astype(np.int64)[:-1]
+        before = -(-starts[edges] // step)  # values that are looked at before each group
+        some = size[::step]
+        cells = np.repeat(np.arange(groups) * (count + 1), np.diff(before, append=len(some)))
+        cells += bins[::step]
+        top = np.full(groups * (count + 1), -np.inf)
+        np.fmax.at(top, cells, some)
+        tops = top.reshape(groups, count + 1)
+        least = np.maximum(np.partition(tops, -PER_BIN, axis=0)[-PER_BIN], least)
+    least[count] = np.nan  # which no size reaches
+    return least
+
+
+def one_of_each(
+    places: Places, bins: NDArray[np.integer], size: Array, sequence: Places
+) -> tuple[Places, NDArray[np.integer]]:
+    """Return of some places the PER_BIN largest sizes of every bin, one of each sequence.
+
+    All are [places]; of equal sizes those that stand first are taken.
+    """
+    order = np.lexsort((-size, bins))
+    places, bins, sequence = places[order], bins[order], sequence[order]
+    if not len(places):
+        return places, bins
+    keys = bins.astype(np.int64) * (int(sequence.max()) + 1) + sequence
+    kept = np.sort(np.unique(keys, return_index=True)[1])
+    places, bins = places[kept], bins[kept]
+    starts = np.flatnonzero(np.concatenate([[True], bins[1:] != bins[:-1]]))
+    rank = np.arange(len(bins)) - np.repeat(starts, np.diff(np.append(starts, len(bins))))
+    return places[rank < PER_BIN], bins[rank < PER_BIN]

@@ -24,7 +24,7 @@ OF_UNKNOWN = "unknown"
 
 
 class Category(Struct, frozen=True):
-    """What rows or tokens are told apart by."""
+    """A property by whose names rows or tokens are grouped."""
 
     title: str
     about: str  # how to read it

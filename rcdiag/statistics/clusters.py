@@ -15,13 +15,13 @@ from rcdiag.statistics.ratios import Array
 
 Keys = NDArray[np.uint64]
 
-# Above so many, clusters share rows by their key, a hash of their name. Sums of independent
-# clusters are independent, so every interval stays right; its width is known to sqrt(2 / 4096), or
-# 2%.
+# A table with more clusters has them share rows by their key, a hash of their name. Sums of
+# independent clusters are independent, so every interval stays right; its width is known to
+# sqrt(2 / 4096), or 2%.
 MAX_CLUSTERS = 4096
 
-# So many numbers are added up by a matrix, a tenth of the work; fewer in less time than it takes to
-# import scipy. It is put to so many rows at a time, which it turns into float64.
+# From this many numbers on they are added up by a sparse matrix, in a tenth of the time; fewer take
+# less time than the import of scipy. It multiplies ROWS_AT_ONCE at a time, which become float64.
 MANY = 1 << 21
 ROWS_AT_ONCE = 1 << 14
 

@@ -15,9 +15,18 @@ from numpy.typing import NDArray
 
 from rcdiag.results import BinExamples
 from rcdiag.statistics import profiles
-from rcdiag.statistics.binned import BatchBins, BinNumbers, Places, Runs, SortedBlock, batch_bins
+from rcdiag.statistics.binned import (
+    PER_BIN,
+    BatchBins,
+    BinNumbers,
+    Places,
+    Runs,
+    SortedBlock,
+    batch_bins,
+    largest_of_bins,
+    one_of_each,
+)
 from rcdiag.statistics.categories import CATEGORIES, add_categories, labels_of
-from rcdiag.statistics.largest import PER_BIN, largest_of_bins, one_of_each
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import LABELS, PROFILES
 from rcdiag.table.segments import starts_of

@@ -20,7 +20,8 @@ WORST_SEQUENCES = 30
 # the result keeps is decided when these sequences are read once more.
 TOKENS_KEPT = 400
 ROWS_NAMED = 10
-# Of so many rows and tokens not all have the same log-prob; tables made by hand have fewer.
+# Log-probs that are all the same are a fault from this many rows and tokens on; tables made by
+# hand have fewer.
 ALIKE_ROWS, ALIKE_TOKENS = 3, 100
 # Neighbours of which the largest stands for all when the worst tokens are looked for.
 _RUN = 64

@@ -1,4 +1,7 @@
-"""Figures are drawn from these data: counts in declared bins, and paths of a few sequences."""
+"""Figures are drawn from these data: counts in declared bins, and paths of a few sequences.
+
+States of parts add up.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from numpy.typing import NDArray
 from rcdiag.statistics.extremes import shown_log_ratios
 from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.ratios import Array
+from rcdiag.statistics.ratios import Array, k3
 from rcdiag.table.hashing import mixed
 
 # |log_ratio| from float32 rounding to a ratio of e^100, eight bins a decade, either sign, and one
@@ -22,6 +25,10 @@ _DECADES = np.logspace(-7, 2, 9 * 8 + 1)
 LOG_RATIO_EDGES = np.concatenate([-_DECADES[::-1], _DECADES])
 
 LOG_PROB_EDGES = np.linspace(-16.0, 0.0, 129)
+
+# Bins of k3, nats: 40 in each decade, so that the tokens of a bin differ by less than 6%.
+BINS_PER_DECADE, SMALLEST_K3, LARGEST_K3 = 40, -16, 6
+K3_BINS = (LARGEST_K3 - SMALLEST_K3) * BINS_PER_DECADE
 
 PATHS = 40
 POINTS = 80
@@ -134,6 +141,41 @@ class FigureData(Struct, frozen=True):
             },
             "paths": [{"token_counts": tokens, "sums": sums} for _, tokens, sums in self.paths],
         }
+
+
+class Lorenz(Struct, frozen=True):
+    """Counts of tokens and sums of their k3, by the size of k3; states add up."""
+
+    counts: Array  # [K3_BINS]
+    sums: Array  # [K3_BINS] nats
+
+    @classmethod
+    def of(cls, pair: PolicyPair) -> Lorenz:
+        """Sort some tokens into the bins."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = k3(pair.values.ratios)
+            # A token without a number leaves no share known, as an infinite one does.
+            values = np.where(np.isnan(values), np.inf, np.maximum(values, 0.0))
+            places = (np.log10(values) - SMALLEST_K3) * BINS_PER_DECADE
+        numbers = np.clip(places, 0, K3_BINS - 1).astype(np.int64)
+        return cls(
+            np.bincount(numbers, minlength=K3_BINS).astype(np.float64),
+            np.bincount(numbers, values, K3_BINS).astype(np.float64),
+        )
+
+    def shares(self, of_tokens: Sequence[float]) -> list[list[float]]:
+        """Return shares of the tokens, the largest k3 first, and the share of all k3 they hold.
+
+        A share that is less than one token is left out; within a bin its tokens count alike. Empty
+        where the sum is 0 or not finite.
+        """
+        tokens, total = self.counts.sum(), self.sums.sum()
+        if not tokens or not np.isfinite(total) or total <= 0.0:
+            return []
+        held_by = np.concatenate([[0.0], np.cumsum(self.counts[::-1])]) / tokens
+        held = np.concatenate([[0.0], np.cumsum(self.sums[::-1])]) / total
+        shares = [share for share in of_tokens if share * tokens >= 1.0]
+        return [[share, float(np.interp(share, held_by, held))] for share in shares]
 
 
 def _paths(pair: PolicyPair) -> tuple[Path, ...]:

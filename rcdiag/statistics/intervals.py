@@ -116,11 +116,11 @@ def share_interval(events: Array, sizes: Array) -> Interval:
 
     `events` and `sizes` [clusters] count the tokens with it and all tokens. The interval is that of
     a Poisson count by Byar's approximation, k (1 - 1 / (9 k) -+ z / (3 sqrt(k)))^3 with k + 1 for
-    the upper end (Breslow & Day 1987, Statistical Methods in Cancer Research II, p. 69), of so many
-    effective events as have the cluster-robust error: k = (share / error)^2 (z / t)^2, with t of
-    Satterthwaite's degrees of freedom and more for skewed clusters, and never more than were
-    counted (the effective sample size of Korn & Graubard 1998, Survey Methodology 24(2)). Ten
-    events in one cluster are one.
+    the upper end (Breslow & Day 1987, Statistical Methods in Cancer Research II, p. 69). k is the
+    number of effective events, those that would have the cluster-robust error:
+    k = (share / error)^2 (z / t)^2, with t of Satterthwaite's degrees of freedom and more for
+    skewed clusters, and never more than were counted (the effective sample size of Korn & Graubard
+    1998, Survey Methodology 24(2)). Ten events in one cluster are one.
 
     The upper end is further where the rates of clusters differ. Events come in bursts, as large as
     the fewest that a cluster with any has. What the count of bursts does not explain of

@@ -18,7 +18,7 @@ from rcdiag.statistics.ratios import Array
 
 # Enough for the tail of a hundred million ratios; beyond, the tail is cut shorter.
 KEPT = 1 << 15
-# Of so many values one is looked at to tell what is among the largest.
+# One value in SAMPLED is looked at to find a bound that the largest are above.
 SAMPLED = 16
 # Fewer exceedances tell nothing about a tail.
 FEWEST = 5
@@ -91,7 +91,7 @@ def reliable_below(count: int) -> float:
 
 
 def tail_size(count: int) -> int:
-    """Return how many of so many ratios are the tail: min(0.2 S, 3 sqrt(S)).
+    """Return how many of `count` ratios S are the tail: min(0.2 S, 3 sqrt(S)).
 
     Source: Vehtari et al. 2024, JMLR 25(72), appendix.
     """

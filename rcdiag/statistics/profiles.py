@@ -168,7 +168,7 @@ PROFILES: dict[str, Axis] = {
 LABELS = {"reward": ["negative", "zero", "positive"]}
 
 
-# Up to so many edges it is faster to compare each value with all of them than to search.
+# With this few edges it is faster to compare each value with all of them than to search.
 _FEW_EDGES = 16
 
 

@@ -28,7 +28,7 @@ EDGES = (np.arange(_FIRST, _FIRST + BINS + 1, dtype=np.uint32) << _SHIFT).view(n
 # For intervals each cluster has counts too, in coarse bins: two to each factor of two.
 _COARSE = 512
 COARSE_BINS = -(-BINS // _COARSE)
-# The sketches of a table together keep up to so many single values, then counts.
+# The sketches of a table together keep this many single values, then counts.
 VALUES_HELD = 1 << 22
 COUNTED_AT_ONCE = 1 << 16
 
@@ -184,8 +184,8 @@ class SharesBelow(Struct, frozen=True):
         below = np.cumsum(counts, axis=1)
         reached = below.sum(axis=0) / of_clusters.sum()
         influence, number = influences(below, np.broadcast_to(of_clusters, below.shape))
-        told = (reached > 0.0) & (reached < 1.0) & (np.ptp(influence, axis=0) > 0.0)
-        return cls(reached[told], influence[:, told], number[told], of_clusters)
+        between = (reached > 0.0) & (reached < 1.0) & (np.ptp(influence, axis=0) > 0.0)
+        return cls(reached[between], influence[:, between], number[between], of_clusters)
 
 
 def quantile_interval(ordered: Ordered, below: SharesBelow, share: float) -> Interval:

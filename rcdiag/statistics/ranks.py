@@ -117,7 +117,7 @@ def spearman(sample: RankSample) -> tuple[float, Interval]:
     # The constants of both influences cancel each other.
     added = np.bincount(cluster, shared / scale - 0.5 * value * own)
     left_out = value - added / (len(sample) - sizes)
-    # In an order that does not hang on what clusters are called, to the last bit of their sums.
+    # Sorted by their numbers: sums do not depend on the names of clusters, to the last bit.
     order = np.lexsort((sizes, left_out))
     return value, jackknife_interval(value, left_out[order], 1.0, sizes[order])
 

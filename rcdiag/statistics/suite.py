@@ -41,7 +41,7 @@ from rcdiag.statistics.totals import (
     token_sums,
 )
 
-# The states of a table together keep the ranks of up to so many tokens, then those of a sample.
+# The ranks of this many tokens are kept by the states of a table together, then those of a sample.
 RANKS_HELD = 1 << 18
 
 K = TypeVar("K")

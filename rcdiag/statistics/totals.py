@@ -234,7 +234,7 @@ class Addends(Struct, frozen=True):
         return len(self.matrix)
 
     def by_content(self) -> Addends:
-        """Return the rows in an order that does not hang on what clusters are called."""
+        """Return the rows sorted by their numbers: sums do not depend on the names of clusters."""
         return replace(self, matrix=self.matrix[content_order(self.matrix)])
 
     def column(self, name: str) -> Array:

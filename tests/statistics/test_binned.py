@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.statistics import binned, largest
+from rcdiag.statistics import binned
 from rcdiag.statistics.binned import BinNumbers, SortedBlock, block_bins
 from tests.builders import make_pair
 
@@ -58,9 +58,9 @@ def test_the_largest_of_a_bin_are_those_of_a_sort(lengths, spread, groups, seed)
     bins = random.integers(0, count + 1, tokens).astype(np.uint8)
     starts = np.cumsum(lengths) - lengths
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(largest, "SPREAD", spread)
-        patch.setattr(largest, "GROUPS", groups)
-        places, numbers = largest.largest_of_bins(bins, size, starts, count)
+        patch.setattr(binned, "SPREAD", spread)
+        patch.setattr(binned, "GROUPS", groups)
+        places, numbers = binned.largest_of_bins(bins, size, starts, count)
     owner = np.repeat(np.arange(len(lengths)), lengths)
     for number in range(count):
         best: dict[int, int] = {}  # the first of the largest of every sequence
@@ -68,6 +68,6 @@ def test_the_largest_of_a_bin_are_those_of_a_sort(lengths, spread, groups, seed)
             one = best.setdefault(int(owner[place]), place)
             if size[place] > size[one]:
                 best[int(owner[place])] = place
-        expected = sorted(best.values(), key=lambda place: (-size[place], place))[: largest.PER_BIN]
+        expected = sorted(best.values(), key=lambda place: (-size[place], place))[: binned.PER_BIN]
         assert sorted(size[places[numbers == number]]) == sorted(size[expected])
         assert places[numbers == number].tolist() == expected

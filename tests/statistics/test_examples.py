@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from rcdiag.statistics import largest
+from rcdiag.statistics import binned
 from rcdiag.statistics import pair as pair_module
 from rcdiag.statistics.examples import AFTER, BEFORE, PER_BIN, Examples
 from rcdiag.statistics.profiles import PROFILES
@@ -57,7 +57,7 @@ def test_the_examples_of_two_shards_are_those_of_both(cut):
 def test_groups_that_bound_the_search_change_no_example(monkeypatch):
     whole = named(Examples.of(pair_of_rows(0, 60)))
     for groups in (1, 7, 30):
-        monkeypatch.setattr(largest, "GROUPS", groups)
+        monkeypatch.setattr(binned, "GROUPS", groups)
         assert named(Examples.of(pair_of_rows(0, 60))) == whole
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rcdiag.statistics.lorenz import Lorenz
+from rcdiag.statistics.histograms import Lorenz
 from tests.builders import flat, make_pair, summed
 from tests.statistics.strategies import seeded_batch
 

@@ -73,7 +73,7 @@ class Metric(Struct, frozen=True, kw_only=True):
     most: float | None = None  # what the truth is never above, though an interval's end may be
     # What the number itself never passes: its interval is made of the log of the distance from it.
     bound: float | None = None
-    direction: str = LOG_RATIO  # what its sign means, or which policy is held against which
+    direction: str = LOG_RATIO  # what its sign means, or which policy is compared with which
     presupposes: str | None = None  # BEHAVIOR_SAMPLED, SEQUENCES_SAMPLED or None
     guide: Guide | None = None
     # The guide on given data, where it depends on them; None where there is nothing to judge.

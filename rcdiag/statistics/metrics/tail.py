@@ -50,7 +50,7 @@ K_HAT_GUIDE = Guide(
 
 
 def _k_hat_guide(level: str, suite: Suite) -> Guide | None:
-    """Return bounds for so many ratios; None where ESS is high.
+    """Return bounds for the number of ratios in a suite; None where ESS is high.
 
     k-hat is blind to scale: however heavy, a tail of ratios near 1 moves no weighted mean.
     """

@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from rcdiag.corrections.correction import Correction
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.registry import revision
 from rcdiag.results.sweep import Configurations, Recommendation
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.emit import emit, emitted, expresses, on_sweep_page, other_ways
 from rcdiag.trainers.settings_text import Inexpressible
-from rcdiag.trainers.trainer import Trainer
 from rcdiag.usecases.sweep.candidates import Setting, find_candidate
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds
 
@@ -90,17 +88,16 @@ def choice_configurations(choice: str | None) -> dict[str, str]:
     """Trainer -> YAML of the chosen candidate; a trainer that cannot express it says so."""
     if choice is None:
         return {}
-    return {trainer: _text_or_reason(choice, trainer) for trainer in on_sweep_page()}
+    correction, texts = find_candidate(choice).correction, {}
+    for trainer in on_sweep_page():
+        try:
+            texts[trainer] = emit(correction, trainer).text
+        except Inexpressible as error:
+            texts[trainer] = f"# {error.message}; {error.hint}"
+    return texts
 
 
-def _text_or_reason(candidate: str, trainer: str) -> str:
-    try:
-        return emit(find_candidate(candidate).correction, trainer).text
-    except Inexpressible as error:
-        return f"# {error.message}; {error.hint}"
-
-
-# Of a family with more settings nobody looks at each: writing them would take most of a sweep.
+# Nobody looks at each of more settings, and writing them would take most of the time of a sweep.
 MOST_WRITTEN = 200
 
 
@@ -120,27 +117,27 @@ def _written_at(
 ) -> dict[str, Configurations]:
     """Write a family's settings for every trainer, once for all tables; `at` is the revision."""
     corrections = [FAMILIES[family].correction(dict(bounds)) for bounds in grid]
-    trainers = {name: find_trainer(name) for name in on_sweep_page()}
-    return {
-        name: _factored(_text_or_none(correction, trainer) for correction in corrections)
-        for name, trainer in trainers.items()
-    }
+    written = {}
+    for name in on_sweep_page():
+        trainer = find_trainer(name)
+        texts: list[str | None] = []
+        for correction in corrections:
+            # Not by `emit`, whose error looks for the trainers that could, which takes long.
+            try:
+                texts.append(emitted(correction, trainer).text)
+            except Inexpressible:
+                texts.append(None)
+        written[name] = _factored(texts)
+    return written
 
 
-def _text_or_none(correction: Correction, trainer: Trainer) -> str | None:
-    # Not by `emit`: its error looks for the trainers that could, which takes its time.
-    try:
-        return emitted(correction, trainer).text
-    except Inexpressible:
-        return None
-
-
+# A number in a trainer's YAML.
 NUMBER = re.compile(r"(?<![A-Za-z0-9.])\d[\d.]*(?:e[+-]?\d+)?")
 MARK = "\u0001"  # stands where a template has a number
 
 
 def _factored(texts: Iterable[str | None]) -> Configurations:
-    """Texts of one family differ in numbers alone: a template and its numbers are a tenth."""
+    """Factor texts into templates and numbers: those of one family differ in numbers alone."""
     templates: dict[str, int] = {}
     entries = []
     for text in texts:

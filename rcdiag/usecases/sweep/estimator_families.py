@@ -17,7 +17,7 @@ from rcdiag.corrections.correction import Correction, Level, Rejection, Weightin
 
 Bounds = dict[str, float]
 
-# Up to so many values three digits tell them apart.
+# Three digits are enough for a grid with this many values.
 ROUND_UP_TO = 100
 FEWEST_PER_SIDE = 8
 
@@ -98,7 +98,7 @@ class Family(Struct, frozen=True):
     about: str
     level: Level  # of what the bounds hold; of pairs that of the rejection
     axis: str  # the bound that rows are ordered by
-    grid: Callable[[int], list[Bounds]]  # about so many settings
+    grid: Callable[[int], list[Bounds]]  # number wanted -> about as many settings
     correction: Callable[[Bounds], Correction]
 
 

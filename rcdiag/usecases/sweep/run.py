@@ -58,7 +58,7 @@ def sweep(
     """Sweep every family over about `thresholds` settings, recommend one, and forecast.
 
     `own` are names of further candidates, such as `seq_tis_3`, which are ranked with the others.
-    `trainer` is whose configuration the reader wants: it is checked here and changes no number.
+    `trainer` is the one whose default is named beside the choice; it changes no other field.
     `runner` says where the pass over the table is done: in this process without one.
     """
     name = find_trainer(trainer).name

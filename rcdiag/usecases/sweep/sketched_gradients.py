@@ -46,7 +46,7 @@ class Baseline(Struct, frozen=True):
 
     @classmethod
     def of(cls, group: NDArray[np.uint64] | None, reward: Array) -> Baseline:
-        """The baseline of a table, from the group and the reward of every row; NaN = unknown."""
+        """Make the baseline of a table from group and reward of every row; NaN = unknown."""
         recorded = ~np.isnan(reward)
         overall = float(reward[recorded].mean()) if recorded.any() else np.nan
         if group is not None and recorded.any():
@@ -61,7 +61,7 @@ class Baseline(Struct, frozen=True):
         return "the mean of its prompt group" if len(self.keys) else "the mean of all"
 
     def advantage(self, pair: PolicyPair) -> Array:
-        """Reward less its baseline, [sequences]; NaN where the reward is unknown."""
+        """Return reward less its baseline, [sequences]; NaN where the reward is unknown."""
         if pair.tokens.reward is None:
             return np.full(len(pair.lengths), np.nan)
         if not len(self.keys):
@@ -72,28 +72,17 @@ class Baseline(Struct, frozen=True):
 
 
 def recorded_advantage(pair: PolicyPair) -> Array:
-    """The advantage of the table, [sequences]; NaN where it has none."""
+    """Return the advantage of the table, [sequences]; NaN where it has none."""
     if pair.tokens.advantage is None:
         return np.full(len(pair.lengths), np.nan)
     return pair.tokens.advantage
 
 
 def advantages(pair: PolicyPair, baseline: Baseline | None) -> Array:
-    """The factor of a sequence's gradient: its recorded advantage, else reward less baseline."""
+    """Return the recorded advantages, else rewards less baseline, [sequences]; NaN if unknown."""
     if pair.tokens.advantage is not None or baseline is None:
         return recorded_advantage(pair)
     return baseline.advantage(pair)
-
-
-def known_advantages(pair: PolicyPair, baseline: Baseline | None) -> Array:
-    """Return the advantages of a table; 1 for all on a table with neither advantages nor rewards.
-
-    They are NaN where only this sequence's is unknown, [sequences].
-    """
-    rewarded = baseline is not None and not np.isnan(baseline.overall)
-    if pair.tokens.advantage is None and not rewarded:
-        return np.ones(len(pair.lengths))
-    return advantages(pair, baseline)
 
 
 DIMENSIONS = 512
@@ -171,7 +160,10 @@ def candidate_gradients(
     used, at = np.unique(clusters, return_inverse=True)
     if not candidates:
         return CandidateGradients(used, {}, {})
-    advantage = known_advantages(pair, baseline)
+    advantage = advantages(pair, baseline)
+    rewarded = baseline is not None and not np.isnan(baseline.overall)
+    if pair.tokens.advantage is None and not rewarded:  # of no sequence of the whole table
+        advantage = np.ones(len(pair.lengths))
     signal = np.nan_to_num(advantage, nan=0.0)
     size = np.where(np.isnan(advantage), 1.0, np.abs(advantage))
     bucket, sign = frequent.of(pair.tokens.token_id)
@@ -235,7 +227,7 @@ def centred(gradient: Array, scores: Array) -> Array:
 
 
 def _of_sequences(correction: Correction) -> Correction:
-    """Return what a correction does to whole sequences; single tokens are held against the rest."""
+    """Return the part of a correction that acts on whole sequences, without that on tokens."""
     whole = tuple(one for one in correction.rejections if not one.of_tokens)
     weighting = None if weights_by_token(correction) else correction.weighting
     return replace(correction, weighting=weighting, rejections=whole)

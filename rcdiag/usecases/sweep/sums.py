@@ -33,10 +33,10 @@ from rcdiag.usecases.sweep.token_bins import Chunk, chunks
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
-# Arrays of sequences and settings have so many cells at most, 2 MB; two families are at work.
+# The most cells of an array of sequences and settings, 2 MB; two families are at work at a time.
 CELLS = 1 << 18
-# Above so many, clusters are folded: a sweep holds hundreds of numbers per cluster and setting.
-# Intervals stay right, and their width is known to sqrt(1 / 512), or 4%.
+# A table with more clusters has them folded: a sweep holds hundreds of numbers per cluster and
+# setting. Intervals stay right, and their width is known to sqrt(1 / 512), or 4%.
 MAX_CLUSTERS = 256
 # Prompt groups whose bits are spread out at a time.
 GROUPS_AT_ONCE = 1024
