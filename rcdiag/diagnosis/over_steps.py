@@ -10,8 +10,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.signs import Signs
-from rcdiag.diagnosis.signs.places import trend
+from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features.location import trend
 from rcdiag.results.diagnosis import MovedNumber, OverSteps
 from rcdiag.statistics.ratios import TokenValues, outside
 
@@ -37,9 +37,9 @@ class Series(Struct, frozen=True):
     of_mismatch: bool
 
 
-def over_steps(signs: Signs) -> OverSteps | None:
+def over_steps(features: Features) -> OverSteps | None:
     """Describe the changes over the steps of a case; None without several steps of two policies."""
-    case = signs.case
+    case = features.case
     if case.trainer is None or case.facts.step is None or not len(case.tokens):
         return None
     steps, index = np.unique(case.facts.step, return_inverse=True)
@@ -65,7 +65,7 @@ def over_steps(signs: Signs) -> OverSteps | None:
     if not any(one.name in names for one in moved):
         moved = []  # what else a run does over its steps is its own affair
     moved.sort(key=lambda one: one.moved_at)
-    onset = signs.places.onset
+    onset = features.location.onset
     ends = None if onset is None or onset.last is None else int(onset.steps.labels[onset.last])
     k3 = _known(series[0], known).value
     return OverSteps(

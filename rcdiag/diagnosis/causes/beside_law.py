@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact
 from rcdiag.diagnosis.causes.penalties import penalty
-from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.features import Features
 
 # Nats, median, by which two tokens of one context may be further apart on one side.
 BEYOND = 0.08
@@ -19,23 +19,27 @@ NOT_A_POWER = ("penalty", "logit-bias", "logit-softcap")
 BESIDE = 0.75  # score of what is left without a name
 
 
-def beside_law(signs: Signs, law: str) -> tuple[str, Suspicion] | None:
+def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicion] | None:
     """Look for a second cause beside a sampling distribution; return its slug and evidence."""
-    if law in NOT_A_POWER:
+    if named in NOT_A_POWER:
         return None
-    found = penalty(signs)
+    found = penalty(features)
     if found is not None:
         return "penalty", found
-    forks = signs.forks
-    if forks is None or forks.left <= BEYOND:
+    prefixes = features.shared_prefixes
+    if prefixes is None or prefixes.residual <= BEYOND:
         return None
     return "forwards-differ", Suspicion(
         confidence=BESIDE,
         message=f"Beside that the two forward passes differ: two tokens of one context are "
-        f"{forks.left:.2g} nats further apart on one side, as under other weights, precision or "
-        "model function.",
+        f"{prefixes.residual:.2g} nats further apart on one side, as under other weights, "
+        "precision or model function.",
         evidence=[
-            fact("log-prob differences in a context", "not only a scale", unexplained=forks.left)
+            fact(
+                "log-prob differences in a context",
+                "not only a scale",
+                unexplained=prefixes.residual,
+            )
         ],
         side="engine",
         also_possible=["weights-differ", "stale-weights", "quantised-weights", "penalty"],

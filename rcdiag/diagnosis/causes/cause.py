@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause_words import CauseWords, words_of
-from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.features import Features
 from rcdiag.registry import Registry
 
 # What must be settled before what: later stages judge what earlier ones have mended. In the last
@@ -44,7 +44,7 @@ class Cause(Struct, frozen=True, kw_only=True):
 
     words: CauseWords
     stage: str  # of STAGES
-    weigh: Callable[[Signs], Suspicion | None]
+    weigh: Callable[[Features], Suspicion | None]
     needs_two: bool = True  # it is told by the log-probs of both sides
 
     @property
@@ -57,7 +57,7 @@ CAUSES: Registry[Cause] = Registry("cause")
 
 
 def shipped(
-    slug: str, stage: str, weigh: Callable[[Signs], Suspicion | None], *, needs_two: bool = True
+    slug: str, stage: str, weigh: Callable[[Features], Suspicion | None], *, needs_two: bool = True
 ) -> Cause:
     """Make a cause whose words stand in one of the files in `words/`."""
     return Cause(words=words_of(slug), stage=stage, weigh=weigh, needs_two=needs_two)

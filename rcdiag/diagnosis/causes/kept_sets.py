@@ -16,7 +16,7 @@ from rcdiag.diagnosis.causes.laws import (
     usable,
 )
 from rcdiag.diagnosis.estimates import mean_ratio
-from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.features import Features
 
 # A kept set is told in spite of noise of both signs by so many standard errors of E[ratio], by so
 # much missing mass, and by so many times the mean square of log-ratios.
@@ -30,27 +30,29 @@ MOST_EARLY, EARLIER = 0.02, 0.9
 MOST_LEFT_OUT = -1.0
 
 
-def _renormalised(signs: Signs) -> bool:
+def _renormalised(features: Features) -> bool:
     """Tell whether E[ratio] is below 1 and log-ratios are of one sign but for noise: the recorded
     distribution is the trainer's without a part of its support.
     """
-    low, high = np.quantile(signs.law.log_ratio, [0.001, 0.999])
-    return bool(signs.validity.lacks_support and high <= max(NOISE, 0.35 * abs(low)))
+    low, high = np.quantile(features.log_ratios.values, [0.001, 0.999])
+    return bool(features.validity.lacks_support and high <= max(NOISE, 0.35 * abs(low)))
 
 
-def _kept_set(signs: Signs) -> Suspicion | None:
+def _kept_set(features: Features) -> Suspicion | None:
     """Look for a law that was renormalised over a kept set, at all positions."""
-    if not usable(signs):
+    if not usable(features):
         return None
-    if sets_of_one(signs, signs.case.sampler) and not sets_of_one(signs, signs.case.trainer):
-        return _of_certain_tokens(signs)
-    if not _renormalised(signs):
+    if sets_of_one(features, features.case.sampler) and not sets_of_one(
+        features, features.case.trainer
+    ):
+        return _from_certain_tokens(features)
+    if not _renormalised(features):
         return None
-    if signs.forks is not None and signs.forks.of_one_power:
+    if features.shared_prefixes is not None and features.shared_prefixes.is_one_power:
         return None  # a kept set leaves the tokens of one context as far apart as they were
-    law = signs.law
-    mean, z = law.ratio_mean
-    low, high = np.quantile(law.log_ratio, [0.001, 0.999])
+    log_ratios = features.log_ratios
+    mean, z = log_ratios.ratio_mean
+    low, high = np.quantile(log_ratios.values, [0.001, 0.999])
     return Suspicion(
         confidence=0.9,
         message="Recorded log-probs lack a part of what the trainer expects, as over a kept set: "
@@ -72,17 +74,17 @@ def _kept_set(signs: Signs) -> Suspicion | None:
     )
 
 
-def _of_certain_tokens(signs: Signs) -> Suspicion | None:
+def _from_certain_tokens(features: Features) -> Suspicion | None:
     """Suspect a kept set where the record is certain of tokens of which the trainer is not.
 
     That holds whatever else moves the trainer's law.
     """
-    tokens = signs.case.tokens
+    tokens = features.case.tokens
     zero = tokens.sampler == 0.0
     unsure = zero & (tokens.trainer < NEARLY)
     if unsure.sum() < CERTAIN or float(np.quantile(tokens.trainer[unsure], 0.1)) < MOST_LEFT_OUT:
         return None  # zeros of tokens that the trainer finds unlikely stand for no log-prob
-    (mean, z) = signs.law.ratio_mean
+    (mean, z) = features.log_ratios.ratio_mean
     return Suspicion(
         confidence=0.9,
         message=f"Recorded log-probs are renormalised over a kept set: {int(zero.sum()):,} tokens "
@@ -92,7 +94,7 @@ def _of_certain_tokens(signs: Signs) -> Suspicion | None:
             fact(
                 "log-probs of exactly 0",
                 "kept sets of one token",
-                **{signs.case.sampler: int(zero.sum())},
+                **{features.case.sampler: int(zero.sum())},
                 unsure_for_the_trainer=int(unsure.sum()),
             ),
             fact("E[ratio]", "the mean mass that the kept set holds", value=mean, z=z),
@@ -101,40 +103,40 @@ def _of_certain_tokens(signs: Signs) -> Suspicion | None:
     )
 
 
-def _truncated(slug: str):
-    def weigh(signs: Signs) -> Suspicion | None:
-        suspicion = _kept_set(signs)
-        if suspicion is None or (declared_kept_set(signs) or "truncated-law") != slug:
+def _kept_set_cause(slug: str):
+    def weigh(features: Features) -> Suspicion | None:
+        suspicion = _kept_set(features)
+        if suspicion is None or (declared_kept_set(features) or "truncated-law") != slug:
             return None
         return suspicion
 
     return weigh
 
 
-def _banned(signs: Signs) -> tuple[str, Suspicion] | None:
+def _banned(features: Features) -> tuple[str, Suspicion] | None:
     """Look for contexts in which the sampler could not take what the trainer expects."""
-    if not usable(signs):
+    if not usable(features):
         return None
-    law, tokens = signs.law, signs.case.tokens
-    mean, z = law.ratio_mean
-    low, high = np.quantile(law.log_ratio, [0.001, 0.999])
-    if z > -HOLDS or low > -3.0 or high > 0.16 or law.first_tokens > 3:
+    log_ratios, tokens = features.log_ratios, features.case.tokens
+    mean, z = log_ratios.ratio_mean
+    low, high = np.quantile(log_ratios.values, [0.001, 0.999])
+    if z > -HOLDS or low > -3.0 or high > 0.16 or log_ratios.first_tokens > 3:
         return None
-    strong = law.log_ratio < -1.0
+    strong = log_ratios.values < -1.0
     share = float(strong.mean())
-    if share > 0.2 or law.one_sided < 0.97:
+    if share > 0.2 or log_ratios.one_sided < 0.97:
         return None
     # The end token is banned up to a length: nothing happens after it.
     last_place = float(tokens.position[strong].max())
     beyond = float(np.mean(tokens.position > last_place)) > 0.03
-    ends = beyond and _falls_silent(tokens, strong) and _none_ends_before(tokens, last_place)
+    ends = beyond and _stops_at_a_position(tokens, strong) and _none_ends_before(tokens, last_place)
     if not ends and z > -BROKEN:
         return None  # the place where it ends tells by itself
     slug = "min-tokens" if ends else "logit-bias"
     return slug, Suspicion(
         confidence=0.85,
         message=f"At {share:.2%} of the tokens the trainer expects something else by "
-        f"{-float(np.median(law.log_ratio[strong])):.1f} nats, and nowhere the reverse: the "
+        f"{-float(np.median(log_ratios.values[strong])):.1f} nats, and nowhere the reverse: the "
         "sampler was kept from the token that was due"
         + (f", at positions up to {int(last_place)}." if slug == "min-tokens" else "."),
         evidence=[
@@ -150,7 +152,7 @@ def _banned(signs: Signs) -> tuple[str, Suspicion] | None:
     )
 
 
-def _falls_silent(tokens: PairTokens, strong: np.ndarray) -> bool:
+def _stops_at_a_position(tokens: PairTokens, strong: np.ndarray) -> bool:
     """Tell whether strong log-ratios end at a position long before responses do."""
     places = np.sort(tokens.position[strong])
     if len(places) < 10:
@@ -167,9 +169,9 @@ def _none_ends_before(tokens: PairTokens, place: float) -> bool:
     return bool(np.mean(last[tokens.per_row > 0] < EARLIER * place) <= MOST_EARLY)
 
 
-def banned(slug: str):
-    def weigh(signs: Signs) -> Suspicion | None:
-        banned = _banned(signs)
+def banned_cause(slug: str):
+    def weigh(features: Features) -> Suspicion | None:
+        banned = _banned(features)
         return banned[1] if banned is not None and banned[0] == slug else None
 
     return weigh
@@ -177,7 +179,7 @@ def banned(slug: str):
 
 KEPT_SETS = (
     *(
-        shipped(slug, "law", _truncated(slug))
+        shipped(slug, "law", _kept_set_cause(slug))
         for slug in (
             "truncated-law",
             "top-p-renormalised",
@@ -185,5 +187,5 @@ KEPT_SETS = (
             "min-p-renormalised",
         )
     ),
-    shipped("min-tokens", "law", banned("min-tokens")),
+    shipped("min-tokens", "law", banned_cause("min-tokens")),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.features import Features
 
 # Below this rms log-ratio a law cannot be told from the noise of engines.
 VISIBLE = 0.012
@@ -16,22 +16,22 @@ CERTAIN, NEARLY, FEW_NEARLY = 20, -1e-3, 0.05
 RARE = -1.5  # nats; some tokens have less, under any law
 
 
-def usable(signs: Signs) -> bool:
+def usable(features: Features) -> bool:
     """Tell whether a table has tokens enough to tell a law of sampling by, rare ones too.
 
     Where a floor has taken the rare ones, means over the others say nothing of the law.
     """
-    tokens = signs.case.tokens
+    tokens = features.case.tokens
     return len(tokens) >= FEWEST and float(tokens.sampler.min()) < RARE
 
 
-def sets_of_one(signs: Signs, policy: str | None) -> bool:
+def sets_of_one(features: Features, policy: str | None) -> bool:
     """Tell whether a column is of laws that were renormalised over kept sets, by its zeros.
 
     A set of one token makes that token certain. In a whole law the surer tokens are, the nearer
     their log-probs come to 0, and few reach it.
     """
-    column = signs.columns.get(policy or "")
+    column = features.columns.get(policy or "")
     if column is None or column.decimals is not None:
         return False
     certain = int((column.values == 0.0).sum())
@@ -39,9 +39,9 @@ def sets_of_one(signs: Signs, policy: str | None) -> bool:
     return certain >= CERTAIN and nearly <= FEW_NEARLY * certain
 
 
-def declared_kept_set(signs: Signs) -> str | None:
+def declared_kept_set(features: Features) -> str | None:
     """Return which kept set the table's columns declare; None where none."""
-    facts = signs.case.facts
+    facts = features.case.facts
     for slug, values, acts in (
         ("top-p-renormalised", facts.top_p, lambda v: v < 1.0),
         ("top-k-renormalised", facts.top_k, lambda v: v > 0),

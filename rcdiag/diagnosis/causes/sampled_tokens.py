@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.missing_mask import tool_spans
-from rcdiag.diagnosis.signs import Signs
-from rcdiag.diagnosis.signs.places import IdOutlier
+from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features.location import IdOutlier
 
 
 def _id_evidence(outliers: list[IdOutlier]) -> list[dict]:
@@ -24,11 +24,11 @@ def _id_evidence(outliers: list[IdOutlier]) -> list[dict]:
     ]
 
 
-def _eos_one_sided(signs: Signs) -> Suspicion | None:
-    last_zero = _last_zeros(signs)
+def _eos_one_sided(features: Features) -> Suspicion | None:
+    last_zero = _last_zeros(features)
     if last_zero is not None:
         return last_zero
-    outliers = signs.places.id_outliers
+    outliers = features.location.id_outliers
     if not outliers or any(outlier.share_last < 0.8 for outlier in outliers):
         return None
     return Suspicion(
@@ -38,14 +38,14 @@ def _eos_one_sided(signs: Signs) -> Suspicion | None:
         evidence=_id_evidence(outliers),
         side="trainer" if outliers[0].mean < 0 else "recorder",
         also_possible=["special-token-ids"],
-        mended=_without_ids(signs.case, outliers),
+        mended=_without_ids(features.case, outliers),
     )
 
 
-def _last_zeros(signs: Signs) -> Suspicion | None:
+def _last_zeros(features: Features) -> Suspicion | None:
     """Look for end tokens that one side gives no log-prob."""
-    last = _end_tokens(signs.case)
-    for policy, column in signs.columns.items():
+    last = _end_tokens(features.case)
+    for policy, column in features.columns.items():
         zeros = column.values == 0.0
         surely = zeros & (column.other < 0)
         if last.sum() < 10 or zeros[last].mean() < 0.9 or zeros[~last].mean() > 0.2:
@@ -64,10 +64,10 @@ def _last_zeros(signs: Signs) -> Suspicion | None:
                     elsewhere=float(zeros[~last].mean()),
                 )
             ],
-            side="recorder" if policy == signs.case.sampler else "trainer",
+            side="recorder" if policy == features.case.sampler else "trainer",
             also_possible=["zero-placeholder", "special-token-ids"],
             verdict="broken",
-            mended=_without_sampled(signs.case, last),
+            mended=_without_sampled(features.case, last),
         )
     return None
 
@@ -113,21 +113,21 @@ def _before_ids(case: Case, outliers: list[IdOutlier]) -> Case:
     return case.without_tokens(here > before[case.owner])
 
 
-def _special_ids(signs: Signs) -> Suspicion | None:
-    outliers = signs.places.id_outliers
+def _special_ids(features: Features) -> Suspicion | None:
+    outliers = features.location.id_outliers
     if not 0 < len(outliers) <= 4 or all(outlier.share_last > 0.8 for outlier in outliers):
         return None
     # Contexts go wrong at the first tokens; ids go wrong wherever they stand.
-    tokens = signs.case.tokens
+    tokens = features.case.tokens
     named = np.isin(tokens.token_id, [outlier.token_id for outlier in outliers])
     early = float(np.mean(tokens.position[named] < 3))
-    rest = signs.law.log_ratio[~named]
+    rest = features.log_ratios.values[~named]
     quiet = float(np.median(np.abs(rest))) if len(rest) else 0.0
     if early > 0.5 or quiet > 0.05 or any(abs(outlier.mean) < 4 for outlier in outliers):
         return None
     if float(np.median(tokens.trainer[named])) > 0:
         return None  # no id has such a log-prob: the trainer's sum lacks something
-    if signs.first_turns_agree is not None:
+    if features.first_turns_agree is not None:
         return None  # an id is wrong in the first turn too: later ones saw another context
     ids = ", ".join(str(outlier.token_id) for outlier in outliers)
     return Suspicion(
@@ -137,13 +137,13 @@ def _special_ids(signs: Signs) -> Suspicion | None:
         evidence=_id_evidence(outliers),
         side="trainer",
         also_possible=["eos-one-sided", "retokenised"],
-        mended=_before_ids(signs.case, outliers),
+        mended=_before_ids(features.case, outliers),
     )
 
 
-def _mask_drops_last(signs: Signs) -> Suspicion | None:
+def _mask_drops_last(features: Features) -> Suspicion | None:
     """Look for responses whose last token is the same in all rows, and masked."""
-    case = signs.case
+    case = features.case
     rows = np.flatnonzero(case.lengths > 1)
     if len(rows) < 20:
         return None
@@ -220,9 +220,9 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
     )
 
 
-def _mask_includes_tool(signs: Signs) -> Suspicion | None:
+def _mask_includes_tool(features: Features) -> Suspicion | None:
     """Look for long runs of tokens that no policy would have sampled."""
-    case = signs.case
+    case = features.case
     if (spans := tool_spans(case)) is not None:
         return Suspicion(
             confidence=0.96,
@@ -270,9 +270,11 @@ def _mask_includes_tool(signs: Signs) -> Suspicion | None:
             ],
             side="recorder",
             also_possible=["zero-placeholder"],
-            mended=_parted_by(signs.case, signs.case.flagged(runs | _short_runs(signs, zero))),
+            mended=_parted_by(
+                features.case, features.case.flagged(runs | _short_runs(features, zero))
+            ),
         )
-    return _nobody_samples(signs)
+    return _nobody_samples(features)
 
 
 # A token id that stands so often in a table and is always rarer than this may be a tool's.
@@ -283,14 +285,14 @@ UNSAMPLED = -3.0
 TOO_OFTEN = 4.0
 
 
-def _nobody_samples(signs: Signs) -> Suspicion | None:
+def _nobody_samples(features: Features) -> Suspicion | None:
     """Look for token ids that stand often and always where both sides would never sample them.
 
     Markers of tools' outputs are such: both sides score them, and agree that no policy wrote them.
     Rare ids are sampled, too, in long tables: of N tokens at most about N p have a probability of p
     or less. Of a marker's tokens half have the median probability or less, and are more than that.
     """
-    tokens = signs.case.tokens
+    tokens = features.case.tokens
     likelier = np.minimum(np.maximum(tokens.sampler, tokens.trainer), 0.0)
     rare, times = np.unique(tokens.token_id[likelier < NEVER], return_counts=True)
     rare = rare[times >= OFTEN - OFTEN // 10]
@@ -331,13 +333,13 @@ def _nobody_samples(signs: Signs) -> Suspicion | None:
         side="recorder",
         share_of_rows=float(np.mean(np.bincount(tokens.owner[named], minlength=tokens.rows) > 0)),
         also_possible=[],
-        mended=_parted_by(signs.case, signs.case.flagged(unlikely)),
+        mended=_parted_by(features.case, features.case.flagged(unlikely)),
     )
 
 
-def _short_runs(signs: Signs, zero: Flags) -> Flags:
+def _short_runs(features: Features, zero: Flags) -> Flags:
     """Flag two or more zeros in a row among which is a token that nobody samples, [tokens]."""
-    tokens = signs.case.tokens
+    tokens = features.case.tokens
     runs = _long_runs(tokens.owner, zero, least=2)
     number = np.cumsum(np.diff(runs, prepend=False) | (np.diff(tokens.owner, prepend=-1) != 0))
     return runs & (np.bincount(number, tokens.trainer < UNSAMPLED)[number] > 0)

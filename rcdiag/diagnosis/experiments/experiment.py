@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from rcdiag.diagnosis.experiments.bench import Bench, Trial
+from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
 
 
 class Experiment(Struct, frozen=True, kw_only=True):
@@ -19,8 +19,8 @@ class Experiment(Struct, frozen=True, kw_only=True):
     name: str
     slugs: tuple[str, ...]  # causes that its trials can name
     asks: str
-    run: Callable[[Bench], Iterator[Trial]]
-    passes: Callable[[Bench], float] = lambda bench: 0.1
-    worth: Callable[[Bench], float] = lambda bench: 1.0
+    run: Callable[[HypothesisTester], Iterator[HypothesisTest]]
+    passes: Callable[[HypothesisTester], float] = lambda tester: 0.1
+    worth: Callable[[HypothesisTester], float] = lambda tester: 1.0
     sides: tuple[str, ...] = ("sampler", "trainer")
     of_batch: bool = False  # what stands beside a row decides, so that one context has many values

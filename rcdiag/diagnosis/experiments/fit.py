@@ -30,27 +30,27 @@ OUTLYING = 10.0  # a residual of so many scales is no noise
 LARGEST = 1e4  # nats: beyond it a residual counts as this
 
 
-class Left(Struct, frozen=True):
+class Residual(Struct, frozen=True):
     """What a prediction leaves unexplained of a recorded column."""
 
     nats: float  # mean loss of a token, up to a constant: the lower the better
     scale: float  # of the logit noise that would leave such residuals
     rms: float  # nats
-    residual: Array  # [tokens] recorded - predicted, nats
-    reach: Array  # [tokens]
-    grain: Array  # [tokens] nats
+    values: Array  # [tokens] recorded - predicted, nats
+    sensitivity: Array  # [tokens]
+    resolution: Array  # [tokens] nats
 
     @property
     def loss(self) -> Array:
         """Return the loss of every token, [tokens]."""
-        return loss_at(self.residual, self.reach, self.scale, self.grain)
+        return loss_at(self.values, self.sensitivity, self.scale, self.resolution)
 
     def outlying(self, noise: float) -> float:
         """Return the share of tokens that are off by more than an engine's noise."""
-        if not len(self.residual):
+        if not len(self.values):
             return 0.0
-        far = OUTLYING * noise * self.reach + self.grain + 9.0 * FLOAT32
-        return float((np.abs(self.residual) > far).mean())
+        far = OUTLYING * noise * self.sensitivity + self.resolution + 9.0 * FLOAT32
+        return float((np.abs(self.values) > far).mean())
 
     @property
     def tail(self) -> float:
@@ -59,49 +59,51 @@ class Left(Struct, frozen=True):
         It is 2 to 5 where low precision moved all logits a little, and larger where few contexts
         moved by much, as other weights move them.
         """
-        unsure = self.reach > UNSURE
+        unsure = self.sensitivity > UNSURE
         if not unsure.any():
             return 0.0
-        width = self.scale * self.reach[unsure] + self.grain[unsure]
-        return float(np.sqrt(np.mean((self.residual[unsure] / width) ** 2)))
+        width = self.scale * self.sensitivity[unsure] + self.resolution[unsure]
+        return float(np.sqrt(np.mean((self.values[unsure] / width) ** 2)))
 
     def within(self, noise: float, outlying: float = 0.05) -> bool:
         """Tell whether what is left is an engine's noise, but for a share of the tokens."""
         return self.scale <= 1.3 * noise and self.outlying(max(noise, self.scale)) <= outlying
 
 
-def residual(recorded: Array, predicted: Array) -> Array:
+def residuals(recorded: Array, predicted: Array) -> Array:
     """Return recorded - predicted, nats; what is no number counts as the largest residual."""
     with np.errstate(invalid="ignore"):
         difference = recorded - predicted
     return np.clip(np.nan_to_num(difference, nan=LARGEST), -LARGEST, LARGEST)
 
 
-def loss_at(left: Array, reach: Array, scale: float, grain: Array) -> Array:
+def loss_at(residual: Array, sensitivity: Array, scale: float, resolution: Array) -> Array:
     """Return the Cauchy loss of residuals for logit noise of a scale, [tokens]."""
-    width = scale * reach + grain
-    return np.log(width) + np.log1p((left / width) ** 2) - np.log(reach + FLOAT32)
+    width = scale * sensitivity + resolution
+    return np.log(width) + np.log1p((residual / width) ** 2) - np.log(sensitivity + FLOAT32)
 
 
-def unexplained(recorded: Array, predicted: Array, reach: Array, grain: Array) -> Left:
+def fit_residual(
+    recorded: Array, predicted: Array, sensitivity: Array, resolution: Array
+) -> Residual:
     """Measure what a prediction leaves, at the noise scale that suits it best."""
-    left = residual(recorded, predicted)
-    if not len(left):
-        return Left(0.0, 0.0, 0.0, np.zeros(0), np.zeros(0), np.zeros(0))
-    size = float(np.log(reach + FLOAT32).mean())  # what does not depend on the scale
+    residual = residuals(recorded, predicted)
+    if not len(residual):
+        return Residual(0.0, 0.0, 0.0, np.zeros(0), np.zeros(0), np.zeros(0))
+    size = float(np.log(sensitivity + FLOAT32).mean())  # what does not depend on the scale
 
     def loss(log_scale: float) -> float:
-        width = np.exp(log_scale) * reach + grain
-        return float(np.log(width + left**2 / width).mean()) - size
+        width = np.exp(log_scale) * sensitivity + resolution
+        return float(np.log(width + residual**2 / width).mean()) - size
 
     log_scale, nats = searched(loss, np.log(SCALES).tolist(), steps=5)
-    return Left(
+    return Residual(
         nats=nats,
         scale=float(np.exp(log_scale)),
-        rms=float(np.sqrt(np.mean(left**2))),
-        residual=left,
-        reach=reach,
-        grain=grain,
+        rms=float(np.sqrt(np.mean(residual**2))),
+        values=residual,
+        sensitivity=sensitivity,
+        resolution=resolution,
     )
 
 

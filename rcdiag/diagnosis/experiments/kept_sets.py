@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from rcdiag.diagnosis.experiments.bench import Array, Bench, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import golden
-from rcdiag.diagnosis.experiments.trainer_law import Ranked
+from rcdiag.diagnosis.experiments.hypothesis_tester import Array, HypothesisTest, HypothesisTester
+from rcdiag.diagnosis.experiments.trainer_distribution import Ranked
 
 TOP_P = np.array([0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.95, 0.97, 0.98, 0.99, 0.995])
 TOP_K = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 16, 20, 24, 25, 30, 32, 40, 50, 64, 80, 100, 128, 200)
 MIN_P = np.geomspace(0.005, 0.5, 14)
 
 
-def run(bench: Bench) -> Iterator[Trial]:
+def run(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try the three rules, each at the strength that suits it best."""
-    ranked = Ranked.of(bench.law, bench.law_temperature)
-    honest = bench.side.honest[bench.law_at]
+    ranked = Ranked.of(tester.distribution, tester.distribution_temperature)
+    expected = tester.side.expected[tester.distribution_at]
     rules: tuple[tuple[str, str, Callable[[float], Array], Sequence[float], bool], ...] = (
         ("top-p-renormalised", "top-p", ranked.top_p, TOP_P.tolist(), True),
         ("top-k-renormalised", "top-k", lambda k: ranked.top_k(round(k)), TOP_K, False),
@@ -28,7 +28,7 @@ def run(bench: Bench) -> Iterator[Trial]:
     for slug, rule, kept, grid, between in rules:
 
         def loss(value: float, kept: Callable[[float], Array] = kept) -> float:
-            return bench.left(honest - np.log(kept(value)), bench.law_at).nats
+            return tester.residual_of(expected - np.log(kept(value)), tester.distribution_at).nats
 
         losses = [loss(float(value)) for value in grid]
         best = int(np.argmin(losses))
@@ -37,13 +37,13 @@ def run(bench: Bench) -> Iterator[Trial]:
             low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
             finer, least = golden(loss, float(low), float(high), steps=9)
             value = finer if least < losses[best] else value
-        predicted = honest - np.log(kept(value))
-        yield bench.trial(
+        predicted = expected - np.log(kept(value))
+        yield tester.test(
             "kept-sets",
             slug,
             f"{rule} {value:.3g}",
             predicted,
-            bench.law_at,
+            tester.distribution_at,
             values={rule.replace("-", "_"): value},
         )
 

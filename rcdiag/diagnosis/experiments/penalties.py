@@ -8,10 +8,22 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.experiments.bench import Array, Bench, Counts, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
-from rcdiag.diagnosis.experiments.fit import Estimate, golden, interval, loss_at, residual, searched
-from rcdiag.diagnosis.experiments.trainer_law import log_prob, scaled, softmax
+from rcdiag.diagnosis.experiments.fit import (
+    Estimate,
+    golden,
+    interval,
+    loss_at,
+    residuals,
+    searched,
+)
+from rcdiag.diagnosis.experiments.hypothesis_tester import (
+    Array,
+    Counts,
+    HypothesisTest,
+    HypothesisTester,
+)
+from rcdiag.diagnosis.experiments.trainer_distribution import log_prob, scaled, softmax
 
 SCANNED = 1_500  # tokens on which strengths are searched
 REPETITION = (0.8, 0.9, 0.97, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)
@@ -22,40 +34,44 @@ HELD_BACK = -3.0  # the bias from which that of an id is searched that is hardly
 FEW = 3  # occurrences from which on a token's own bias can be told
 
 
-def seen_before(bench: Bench, chosen: Counts) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+def seen_before(
+    tester: HypothesisTester, chosen: Counts
+) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
     """Return for law tokens which ids the prompt had, and how often the response so far did.
 
     Both are [tokens, vocabulary].
     """
-    law, scene = bench.law, bench.scene
-    vocabulary = law.logits.shape[1]
+    distribution, sample = tester.distribution, tester.sample
+    vocabulary = distribution.logits.shape[1]
     prompt = np.zeros((len(chosen), vocabulary), np.bool_)
     counts = np.zeros((len(chosen), vocabulary), np.float32)
     for index, at in enumerate(chosen):
-        row, position = int(law.owner[at]), int(law.position[at])
-        prompt[index, scene.prompt(row)] = True
-        np.add.at(counts[index], scene.response(row)[:position], 1.0)
+        row, position = int(distribution.owner[at]), int(distribution.position[at])
+        prompt[index, sample.prompt(row)] = True
+        np.add.at(counts[index], sample.response(row)[:position], 1.0)
     return prompt, counts
 
 
-def run_penalties(bench: Bench) -> Iterator[Trial]:
+def run_penalties(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try repetition, presence and frequency penalties, each at its best strength."""
-    law = bench.law
-    if not len(law):
+    distribution = tester.distribution
+    if not len(distribution):
         return
-    few = np.unique(np.linspace(0, len(law) - 1, min(SCANNED, len(law))).astype(np.int64))
-    every = np.arange(len(law))
+    few = np.unique(
+        np.linspace(0, len(distribution) - 1, min(SCANNED, len(distribution))).astype(np.int64)
+    )
+    every = np.arange(len(distribution))
     slugs = {
         "repetition penalty": "repetition-penalty",
         "presence penalty": "presence-penalty",
         "presence penalty, prompt counted": "presence-penalty",
         "frequency penalty": "penalty",
     }
-    seen = {"few": seen_before(bench, few)}
+    seen = {"few": seen_before(tester, few)}
 
     def predicted(kind: str, strength: float, chosen: Counts, which: str) -> Array:
         prompt, counts = seen[which]
-        logits = law.logits[chosen]
+        logits = distribution.logits[chosen]
         if kind == "repetition penalty":
             known = prompt | (counts > 0)
             moved = np.where(logits > 0, logits / strength, logits * strength)
@@ -67,90 +83,109 @@ def run_penalties(bench: Bench) -> Iterator[Trial]:
             logits = logits - np.float32(strength) * seen_ids
         else:
             logits = logits - np.float32(strength) * counts
-        return log_prob(scaled(logits, bench.law_temperature[chosen]), law.token[chosen])
+        return log_prob(
+            scaled(logits, tester.distribution_temperature[chosen]), distribution.token[chosen]
+        )
 
     found = []
     for kind in slugs:
         grid = REPETITION if kind == "repetition penalty" else ADDED
 
         def loss(strength: float, kind: str = kind) -> float:
-            return bench.left(predicted(kind, strength, few, "few"), bench.law_at[few]).nats
+            return tester.residual_of(
+                predicted(kind, strength, few, "few"), tester.distribution_at[few]
+            ).nats
 
         strength, least = searched(loss, grid, steps=8)
         found.append((least, kind, strength))
     least, kind, strength = min(found)
-    if least > bench.left(bench.side.honest[bench.law_at[few]], bench.law_at[few]).nats - 0.02:
+    if (
+        least
+        > tester.residual_of(
+            tester.side.expected[tester.distribution_at[few]], tester.distribution_at[few]
+        ).nats
+        - 0.02
+    ):
         return
-    size = _strength_interval(bench, few, lambda at: predicted(kind, at, few, "few"), strength)
+    size = _strength_interval(tester, few, lambda at: predicted(kind, at, few, "few"), strength)
     for start in range(0, len(every), SCANNED):
-        seen[f"{start}"] = seen_before(bench, every[start : start + SCANNED])
+        seen[f"{start}"] = seen_before(tester, every[start : start + SCANNED])
     whole = np.concatenate(
         [
             predicted(kind, strength, every[start : start + SCANNED], f"{start}")
             for start in range(0, len(every), SCANNED)
         ]
     )
-    yield bench.trial(
+    yield tester.test(
         "penalties",
         slugs[kind],
         f"{kind}: {size}",
         whole,
-        bench.law_at,
+        tester.distribution_at,
         values={slugs[kind].replace("-", "_"): strength},
     )
 
 
 def _strength_interval(
-    bench: Bench, few: Counts, predicted: Callable[[float], Array], strength: float
+    tester: HypothesisTester, few: Counts, predicted: Callable[[float], Array], strength: float
 ) -> Estimate:
     """Return a strength with its interval, rows as clusters."""
-    at = bench.law_at[few]
-    reach, grain = bench.side.reach[at], bench.side.grain[at]
-    scale = bench.left(predicted(strength), at).scale
-    _, row = np.unique(bench.law.owner[few], return_inverse=True)
+    at = tester.distribution_at[few]
+    sensitivity, resolution = tester.side.sensitivity[at], tester.side.resolution[at]
+    scale = tester.residual_of(predicted(strength), at).scale
+    _, row = np.unique(tester.distribution.owner[few], return_inverse=True)
 
     def by_row(value: float) -> Array:
-        left = residual(bench.side.recorded[at], predicted(value))
-        return np.bincount(row, loss_at(left, reach, scale, grain)).astype(np.float64)
+        residual = residuals(tester.side.recorded[at], predicted(value))
+        return np.bincount(row, loss_at(residual, sensitivity, scale, resolution)).astype(
+            np.float64
+        )
 
     return interval(by_row, strength, 0.01 * max(abs(strength), 0.1))
 
 
-def run_biases(bench: Bench) -> Iterator[Trial]:
+def run_biases(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Find token ids with a bias: those that were pushed or held back, and those banned.
 
     A bias b of token v adds b to its own log-prob and takes log(1 + p (e^b - 1)) off all. Ids are
     taken one by one, the one first that explains most.
     """
-    law = bench.law
-    if not len(law):
+    distribution = tester.distribution
+    if not len(distribution):
         return
-    probability = softmax(scaled(law.logits, bench.law_temperature))
-    honest = bench.side.honest[bench.law_at]
-    reach, grain = bench.side.reach[bench.law_at], bench.side.grain[bench.law_at]
-    recorded = bench.side.recorded[bench.law_at]
+    probability = softmax(scaled(distribution.logits, tester.distribution_temperature))
+    expected = tester.side.expected[tester.distribution_at]
+    sensitivity, resolution = (
+        tester.side.sensitivity[tester.distribution_at],
+        tester.side.resolution[tester.distribution_at],
+    )
+    recorded = tester.side.recorded[tester.distribution_at]
     biases: dict[int, float] = {}
 
     def predicted(biases: Mapping[int, float]) -> Array:
-        total, own = np.ones(len(law)), np.zeros(len(law))
+        total, own = np.ones(len(distribution)), np.zeros(len(distribution))
         for token, bias in biases.items():
             total += probability[:, token].astype(np.float64) * np.expm1(bias)
-            own[law.token == token] += bias
-        return honest - np.log(np.maximum(total, 1e-9)) + own
+            own[distribution.token == token] += bias
+        return expected - np.log(np.maximum(total, 1e-9)) + own
 
     def loss(biases: Mapping[int, float]) -> float:
-        left = residual(recorded, predicted(biases))
-        return float(loss_at(left, reach, max(bench.scene.noise, 1e-3), grain).mean())
+        residual = residuals(recorded, predicted(biases))
+        return float(
+            loss_at(residual, sensitivity, max(tester.sample.noise, 1e-3), resolution).mean()
+        )
 
     def with_bias(token: int, bias: float) -> float:
         return loss({**biases, token: bias})
 
-    least, sampled = loss({}), set(law.token.tolist())
+    least, sampled = loss({}), set(distribution.token.tolist())
     for _ in range(MOST_BIASED):
-        left = residual(recorded, predicted(biases))
+        residual = residuals(recorded, predicted(biases))
         found: list[tuple[float, int, float]] = []
-        width = bench.scene.noise * reach + grain + 1e-4
-        for token, guess in _candidates(law.token, left, width, probability, set(biases)):
+        width = tester.sample.noise * sensitivity + resolution + 1e-4
+        for token, guess in _candidates(
+            distribution.token, residual, width, probability, set(biases)
+        ):
             # An id that was sampled is not banned, though its bias may be as good as a ban for all
             # others.
             for start in (guess, HELD_BACK if token in sampled else BANNED):
@@ -161,7 +196,7 @@ def run_biases(bench: Bench) -> Iterator[Trial]:
         if start > BANNED:
             start, _ = golden(partial(with_bias, token), start - 2.5, start + 2.5)
         reached = loss({**biases, token: start})
-        if reached > least - 0.003 or _never_sampled(law.token, probability, token, start):
+        if reached > least - 0.003 or _never_sampled(distribution.token, probability, token, start):
             break
         biases[token], least = start, reached
     if not 0 < len(biases) < MOST_BIASED:
@@ -176,12 +211,12 @@ def run_biases(bench: Bench) -> Iterator[Trial]:
         f"{token} {'banned' if bias <= BANNED / 2 else f'{bias:+.2f}'}"
         for token, bias in biases.items()
     )
-    yield bench.trial(
+    yield tester.test(
         "biases",
         "logit-bias",
         f"token ids with a bias: {names}",
         predicted(biases),
-        bench.law_at,
+        tester.distribution_at,
         values={f"bias_{token}": bias for token, bias in biases.items()},
     )
 
@@ -199,7 +234,7 @@ def _never_sampled(
 
 def _candidates(
     token: Counts,
-    left: Array,
+    residual: Array,
     width: Array,
     probability: NDArray[np.float32],
     taken: set[int],
@@ -210,7 +245,7 @@ def _candidates(
     explain by how much all others are off.
     """
     weight = 1.0 / width**2
-    excess = np.clip(np.clip(np.expm1(-left), -1.0, 3.0), -30.0 * width, 30.0 * width)
+    excess = np.clip(np.clip(np.expm1(-residual), -1.0, 3.0), -30.0 * width, 30.0 * width)
     along = (weight * excess) @ probability
     size = np.maximum(weight @ (probability**2), 1e-6)
     saved = along**2 / size
@@ -223,7 +258,9 @@ def _candidates(
     ]
     ids, of_id, count = np.unique(token, return_inverse=True, return_counts=True)
     order = np.argsort(of_id, kind="stable")
-    middle = np.array([np.median(part) for part in np.split(left[order], np.cumsum(count)[:-1])])
+    middle = np.array(
+        [np.median(part) for part in np.split(residual[order], np.cumsum(count)[:-1])]
+    )
     strength = np.where(count >= FEW, np.abs(middle) * np.sqrt(count), 0.0)
     for index in np.argsort(-strength)[:6]:
         if strength[index] > 0 and int(ids[index]) not in taken:
@@ -231,34 +268,36 @@ def _candidates(
     return found
 
 
-def run_min_tokens(bench: Bench) -> Iterator[Trial]:
+def run_min_tokens(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try whether an end token is banned up to a position of the response."""
-    law = bench.law
-    ends = [token for token in bench.forward.tensors.end_ids if token < law.logits.shape[1]]
-    if not len(law) or not ends:
+    distribution = tester.distribution
+    ends = [
+        token for token in tester.forward.tensors.end_ids if token < distribution.logits.shape[1]
+    ]
+    if not len(distribution) or not ends:
         return
-    probability = law.probability[:, ends].sum(axis=1).astype(np.float64)
+    probability = distribution.probability[:, ends].sum(axis=1).astype(np.float64)
     allowed = np.maximum(1.0 - probability, 1e-9)
-    honest = bench.side.honest[bench.law_at]
-    own = residual(bench.side.recorded[bench.law_at], honest)
+    expected = tester.side.expected[tester.distribution_at]
+    own = residuals(tester.side.recorded[tester.distribution_at], expected)
     own_loss = np.abs(own)
     banned_loss = np.abs(own + np.log(allowed))
-    order = np.argsort(law.position, kind="stable")
+    order = np.argsort(distribution.position, kind="stable")
     gain = np.cumsum((own_loss - banned_loss)[order])
     if not len(gain) or gain.max() <= 0:
         return
     # The last position at which banning still explains more, and where it next would show.
     best = int(np.argmax(gain))
-    last = int(law.position[order][best])
-    tells = order[best + 1 :][probability[order[best + 1 :]] > 1e-3]
-    upto = int(law.position[tells].min()) if len(tells) else last + 1
-    predicted = honest - np.where(law.position <= last, np.log(allowed), 0.0)
-    yield bench.trial(
+    last = int(distribution.position[order][best])
+    informative = order[best + 1 :][probability[order[best + 1 :]] > 1e-3]
+    upto = int(distribution.position[informative].min()) if len(informative) else last + 1
+    predicted = expected - np.where(distribution.position <= last, np.log(allowed), 0.0)
+    yield tester.test(
         "min-tokens",
         "min-tokens",
         f"end token banned before token {last + 1}" + (f" to {upto}" if upto > last + 1 else ""),
         predicted,
-        bench.law_at,
+        tester.distribution_at,
         values={"min_tokens": float(last + 1)},
     )
 

@@ -7,8 +7,8 @@ import time
 import numpy as np
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.experiments.bench import Counts
-from rcdiag.diagnosis.experiments.scene import passage_of
+from rcdiag.diagnosis.experiments.hypothesis_tester import Counts
+from rcdiag.diagnosis.experiments.rescored_sample import passage_of
 from rcdiag.engines.changes import Forward
 
 FEWEST_ROWS = 16  # that are read, however short the time
@@ -42,6 +42,6 @@ def rows_in_time(
     forward.log_probs(passages)
     now = time.monotonic()
     of_row = (now - began) / max(len(first), 1)
-    left = 0.5 * (deadline - now) / (2 + checkpoints)
-    in_time = max(int(left / max(of_row, 1e-9)), FEWEST_ROWS)
+    budget = 0.5 * (deadline - now) / (2 + checkpoints)
+    in_time = max(int(budget / max(of_row, 1e-9)), FEWEST_ROWS)
     return rows if in_time >= len(rows) else chosen_rows(case, in_time)

@@ -5,35 +5,38 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.experiments.fit import unexplained
+from rcdiag.diagnosis.experiments.fit import fit_residual
 from rcdiag.diagnosis.experiments.patterns import rows_off
-from rcdiag.diagnosis.experiments.scene import Scene, Side
+from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 
 FEWEST, MOST = 6, 0.8  # rows that are off, and the share that they are at most
 
 
-def apart(scene: Scene, side: Side) -> Scene | None:
+def apart(sample: RescoredSample, side: Side) -> RescoredSample | None:
     """Return the scene of the rows that are off; None where the others are no model's either."""
-    off = rows_off(scene, side)
+    off = rows_off(sample, side)
     if not FEWEST <= off.sum() <= MOST * len(off):
         return None
     at = side.known_at
-    others = at[~np.isin(scene.owner[at], scene.rows[off])]
-    left = unexplained(
-        side.recorded[others], side.honest[others], side.reach[others], side.grain[others]
+    others = at[~np.isin(sample.owner[at], sample.rows[off])]
+    residual = fit_residual(
+        side.recorded[others],
+        side.expected[others],
+        side.sensitivity[others],
+        side.resolution[others],
     )
-    return of_rows(scene, off) if len(others) and left.within(scene.noise) else None
+    return of_rows(sample, off) if len(others) and residual.within(sample.noise) else None
 
 
-def of_rows(scene: Scene, chosen: np.ndarray) -> Scene:
+def of_rows(sample: RescoredSample, chosen: np.ndarray) -> RescoredSample:
     """Return a scene of which some rows are judged, by flag, [rows]."""
-    rows = scene.rows[chosen]
-    inside = np.isin(scene.owner, rows)
-    of_law = inside[scene.law_at]
+    rows = sample.rows[chosen]
+    inside = np.isin(sample.owner, rows)
+    chosen_contexts = inside[sample.distribution_at]
     return replace(
-        scene,
+        sample,
         rows=rows,
-        usable=scene.usable & inside,
-        law_at=scene.law_at[of_law],
-        law=scene.law.take(of_law),
+        usable=sample.usable & inside,
+        distribution_at=sample.distribution_at[chosen_contexts],
+        distribution=sample.distribution.take(chosen_contexts),
     )

@@ -12,7 +12,12 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.experiments.fit import Estimate, golden
-from rcdiag.diagnosis.experiments.trainer_law import Law, Ranked, log_prob_variance, scaled
+from rcdiag.diagnosis.experiments.trainer_distribution import (
+    Ranked,
+    TrainerDistribution,
+    log_prob_variance,
+    scaled,
+)
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -63,15 +68,17 @@ def foreign_tokens(log_prob: Array, entropy: Array, owner: Counts) -> NDArray[np
     return flags
 
 
-def temperature_of_tokens(law: Law) -> Estimate:
+def temperature_of_tokens(distribution: TrainerDistribution) -> Estimate:
     """Estimate the temperature at which tokens were sampled by maximum likelihood.
 
     The interval is of 95%, from the law's own Fisher information.
     """
-    value, _ = golden(lambda log_t: -float(law.at(float(np.exp(log_t))).mean()), -1.6, 1.1)
+    value, _ = golden(
+        lambda log_t: -float(distribution.log_prob_at(float(np.exp(log_t))).mean()), -1.6, 1.1
+    )
     temperature = float(np.exp(value))
     # d log p / d (1 / T) has variance Var(z), which is T^2 Var(log p) under the law at T.
-    information = float(log_prob_variance(scaled(law.logits, temperature)).sum())
+    information = float(log_prob_variance(scaled(distribution.logits, temperature)).sum())
     error = temperature / np.sqrt(max(information, 1e-9))
     return Estimate(temperature, temperature - 1.96 * error, temperature + 1.96 * error)
 
@@ -89,9 +96,9 @@ class Support(Struct, frozen=True):
 STRAY = 1e-3  # share of tokens that an engine's noise moves across the border of a kept set
 
 
-def support_of_tokens(law: Law, temperature: float = 1.0) -> Support:
+def support_of_tokens(distribution: TrainerDistribution, temperature: float = 1.0) -> Support:
     """Find the kept set that sampled tokens speak for, at a temperature; `gain` <= 0 is none."""
-    ranked = Ranked.of(law, temperature)
+    ranked = Ranked.of(distribution, temperature)
     found = [
         _best("top-p", ranked.before, np.round(np.arange(0.5, 0.996, 0.01), 3), ranked.top_p),
         _best("top-k", ranked.rank, np.array([1, 2, 3, 4, 5, 8, 10, 16, 20, 32, 40, 50, 64, 100]),

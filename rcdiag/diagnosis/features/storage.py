@@ -60,7 +60,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         return np.isfinite(self.values)
 
     @cached_property
-    def other_tells(self) -> bool:
+    def other_is_informative(self) -> bool:
         """Tell whether the other policy's values can be log-probs, and several."""
         numbers = self.other[np.isfinite(self.other) & (self.other != 0.0)]
         if not len(numbers) or np.ptp(numbers) == 0.0:
@@ -202,15 +202,17 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         if len(values) < 30:
             return np.nan, np.nan
         k = float(np.median(values / other))
-        left = values - k * other
-        return k, float(np.sqrt(np.mean(left**2) / max(np.mean(values**2), 1e-300)))
+        residual = values - k * other
+        return k, float(np.sqrt(np.mean(residual**2) / max(np.mean(values**2), 1e-300)))
 
     def is_no_factor(self, factor: float) -> bool:
         """Tell whether sure tokens, or rare ones, are far from `factor` times the other side's."""
         sure, *parts = self._off(factor)
         allowed = BY_OTHERS * abs(np.log(factor)) * np.array([4, *[1] * len(parts)])
-        told = zip((sure, *parts), allowed, strict=True)
-        return any(len(off) >= FEWEST_ALIKE and abs(_median(off)) > most for off, most in told)
+        ranges_and_bounds = zip((sure, *parts), allowed, strict=True)
+        return any(
+            len(off) >= FEWEST_ALIKE and abs(_median(off)) > most for off, most in ranges_and_bounds
+        )
 
     def _off(self, factor: float) -> list[Array]:
         """Return by how much tokens are off a factor, as logarithms: sure ones, then rarer ones."""

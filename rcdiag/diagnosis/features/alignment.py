@@ -9,7 +9,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case, PairTokens
-from rcdiag.diagnosis.signs.law import cross_fitted
+from rcdiag.diagnosis.features.log_ratios import cross_fitted
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -28,7 +28,7 @@ FITS_BADLY, SURELY = 0.4, 4.5
 COMPARED, LEAST_COMPARED, ROWS_SEARCHED = 64, 12, 400
 
 
-def tamed(log_probs: Array) -> Array:
+def sqrt_surprisal(log_probs: Array) -> Array:
     """Return sqrt(-log_prob), of which rare tokens do not make up all of a correlation."""
     return np.sqrt(np.clip(-log_probs, 0.0, 20.0))
 
@@ -70,10 +70,16 @@ class Alignment(Struct, frozen=True, dict=True):
         return self.tokens.owner[np.flatnonzero(np.diff(self.turn, prepend=-1))]
 
     @cached_property
-    def as_they_stand(self) -> Array:
+    def unshifted(self) -> Array:
         """Return the correlation of both columns token by token, NaN for short turns; [turns]."""
         tokens = self.tokens
-        return _by_turn(tamed(tokens.sampler), tamed(tokens.trainer), tokens.place, self.turn, 0)
+        return _by_turn(
+            sqrt_surprisal(tokens.sampler),
+            sqrt_surprisal(tokens.trainer),
+            tokens.place,
+            self.turn,
+            0,
+        )
 
     @cached_property
     def correlations(self) -> Array:
@@ -82,13 +88,14 @@ class Alignment(Struct, frozen=True, dict=True):
         At lag k the sampler's value of token t + k stands beside the trainer's of token t. It is
         NaN for short turns, and at other lags than 0 for turns that fit as they stand.
         """
-        values = np.full((len(LAGS), len(self.as_they_stand)), np.nan)
-        values[LAGS.index(0)] = self.as_they_stand
-        open_turns = self.as_they_stand < 1.0 - GAIN
+        values = np.full((len(LAGS), len(self.unshifted)), np.nan)
+        values[LAGS.index(0)] = self.unshifted
+        open_turns = self.unshifted < 1.0 - GAIN
         inside = open_turns[self.turn]
         if inside.any():
             sampler, trainer = (
-                tamed(column[inside]) for column in (self.tokens.sampler, self.tokens.trainer)
+                sqrt_surprisal(column[inside])
+                for column in (self.tokens.sampler, self.tokens.trainer)
             )
             place = self.tokens.place[inside]
             for index, lag in enumerate(LAGS):
@@ -98,9 +105,9 @@ class Alignment(Struct, frozen=True, dict=True):
         return values
 
     @cached_property
-    def judged(self) -> Flags:
+    def long_enough(self) -> Flags:
         """Flag the turns that are long enough, [turns]."""
-        return ~np.isnan(self.as_they_stand)
+        return ~np.isnan(self.unshifted)
 
     @cached_property
     def shift(self) -> Counts:
@@ -108,17 +115,19 @@ class Alignment(Struct, frozen=True, dict=True):
         values = np.where(np.isnan(self.correlations), -9.0, self.correlations)
         best = values.argmax(axis=0)
         at_best = values[best, np.arange(values.shape[1])]
-        shifted = (at_best > FITS) & (at_best - self.as_they_stand > GAIN)
-        near, far = (np.arctanh(np.clip(r, -0.999, 0.999)) for r in (self.as_they_stand, at_best))
+        shifted = (at_best > FITS) & (at_best - self.unshifted > GAIN)
+        near, far = (np.arctanh(np.clip(r, -0.999, 0.999)) for r in (self.unshifted, at_best))
         free = np.maximum(np.bincount(self.turn, minlength=len(best)) - 4, 0)
-        surely = self.judged & (at_best > FITS_BADLY) & ((far - near) * np.sqrt(free / 2) > SURELY)
+        surely = (
+            self.long_enough & (at_best > FITS_BADLY) & ((far - near) * np.sqrt(free / 2) > SURELY)
+        )
         # Put back they fit as the others do: whatever else is wrong is wrong with all.
-        others = self.as_they_stand[self.judged & ~surely & ~shifted]
+        others = self.unshifted[self.long_enough & ~surely & ~shifted]
         usual = float(np.median(others)) if len(others) else FITS_BADLY
         shifted |= surely & (at_best > usual - GAIN / 2)
-        return np.where(self.judged & shifted, np.array(LAGS)[best], 0)
+        return np.where(self.long_enough & shifted, np.array(LAGS)[best], 0)
 
-    def distinct(self, turns: Flags) -> int:
+    def distinct_texts(self, turns: Flags) -> int:
         """Count the different texts among some turns; `turns` [turns].
 
         A sure policy gives one response several times in a group, with the same log-probs: all of
@@ -137,7 +146,7 @@ class Alignment(Struct, frozen=True, dict=True):
         squares = (self.tokens.sampler - self.tokens.trainer) ** 2
         total = np.bincount(self.turn, squares, len(turns))
         count = np.bincount(self.turn, minlength=len(turns))
-        others = self.judged & ~turns
+        others = self.long_enough & ~turns
         if not turns.any() or not others.any():
             return bool(turns.any())
         return bool(
@@ -146,11 +155,11 @@ class Alignment(Struct, frozen=True, dict=True):
 
     def share_shifted(self, turns: Flags) -> float:
         """Return the share of shifted turns among those that are judged; `turns` [turns]."""
-        among = turns & self.judged
+        among = turns & self.long_enough
         return float(np.mean(self.shift[among] != 0)) if among.any() else 0.0
 
     @cached_property
-    def exchanged(self) -> Counts:
+    def best_row(self) -> Counts:
         """Return for each row the row whose log-probs of the trainer fit it, itself mostly; [rows].
 
         A row is exchanged where another row leaves less than a tenth of its squared difference, or
@@ -159,7 +168,7 @@ class Alignment(Struct, frozen=True, dict=True):
         """
         tokens, rows = self.tokens, len(self.case.lengths)
         partner = np.arange(rows)
-        rank = self._rank
+        rank = self._number_in_row
         long = np.flatnonzero(tokens.per_row >= LEAST_COMPARED)  # no other row has a partner
         number = np.full(rows, -1)
         number[long] = np.arange(len(long))
@@ -168,8 +177,8 @@ class Alignment(Struct, frozen=True, dict=True):
         known, sampler, trainer = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         places = number[tokens.owner[kept]], rank[kept]
         known[places] = 1.0
-        sampler[places] = tamed(tokens.sampler[kept])
-        trainer[places] = tamed(tokens.trainer[kept])
+        sampler[places] = sqrt_surprisal(tokens.sampler[kept])
+        trainer[places] = sqrt_surprisal(tokens.trainer[kept])
         own = ((sampler - trainer) ** 2).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
         suspects = np.flatnonzero(own > 0.02)
         if not len(suspects):
@@ -198,23 +207,27 @@ class Alignment(Struct, frozen=True, dict=True):
         partner[several] = np.flatnonzero(several)
         return partner
 
-    def out_of_place(self, part: Flags) -> str:
+    def misplaced_policy(self, part: Flags) -> str:
         """Return the policy whose values of some tokens stand beside other tokens; `part` [tokens].
 
         What a token's id tells of its log-prob, it tells of the column that is in place.
         """
         tokens, case = self.tokens, self.case
-        told = []
+        correlations_by_id = []
         for column in (tokens.sampler, tokens.trainer):
             if part.sum() < (~part).sum():  # the others say what an id's log-prob is
-                told.append(_told_by_ids(tokens.token_id, tamed(column), part))
+                correlations_by_id.append(
+                    _correlation_with_id_means(tokens.token_id, sqrt_surprisal(column), part)
+                )
             else:
                 half = tokens.owner[part] % 2 == 1
-                told.append(cross_fitted(tokens.token_id[part], tamed(column[part]), half)[1])
-        return str(case.trainer) if told[0] > told[1] else case.sampler
+                correlations_by_id.append(
+                    cross_fitted(tokens.token_id[part], sqrt_surprisal(column[part]), half)[1]
+                )
+        return str(case.trainer) if correlations_by_id[0] > correlations_by_id[1] else case.sampler
 
     @property
-    def _rank(self) -> Counts:
+    def _number_in_row(self) -> Counts:
         """Return the number of each token among those of its row that the table counts, [tokens].
 
         Tokens that were masked out since keep their number: another row has its own at it.
@@ -228,11 +241,11 @@ class Alignment(Struct, frozen=True, dict=True):
     @cached_property
     def misfit(self) -> Flags:
         """Flag the rows whose columns hardly have to do with each other, [rows]."""
-        bad = self.judged & (self.as_they_stand < 0.6) & (self.shift == 0)
+        bad = self.long_enough & (self.unshifted < 0.6) & (self.shift == 0)
         return np.bincount(self.row_of_turn[bad], minlength=len(self.case.lengths)) > 0
 
 
-def _told_by_ids(token_id: NDArray[np.int32], values: Array, part: Flags) -> float:
+def _correlation_with_id_means(token_id: NDArray[np.int32], values: Array, part: Flags) -> float:
     """Return the correlation of some tokens' values with the means of their ids among the others.
 
     `values` and `part` are [tokens].

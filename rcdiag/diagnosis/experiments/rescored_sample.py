@@ -13,22 +13,22 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.experiments.fit import FLOAT32, Left, unexplained
+from rcdiag.diagnosis.experiments.fit import FLOAT32, Residual, fit_residual
 from rcdiag.diagnosis.experiments.rounding import Rounding, rounding_of
-from rcdiag.diagnosis.experiments.trainer_law import Law
+from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
 from rcdiag.engines.changes import Forward, LowPrecision, Passage, Reading
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-LAW_TOKENS = 6_144  # whose logits are held
-LAW_VALUES = 1 << 26  # logits that are held at most, of any vocabulary
+DISTRIBUTION_TOKENS = 6_144  # whose logits are held
+DISTRIBUTION_LOGITS = 1 << 26  # logits that are held at most, of any vocabulary
 UNSURE = 1e-3  # a law whose likeliest token lacks so much probability tells of temperatures
 NOISE_ROWS = 32  # spread over the scene, on which rounding is measured
 
 
-class Scene(Struct, frozen=True, dict=True):
+class RescoredSample(Struct, frozen=True, dict=True):
     """Whole rows of a case with the honest log-probs of all their response tokens."""
 
     case: Case
@@ -39,8 +39,10 @@ class Scene(Struct, frozen=True, dict=True):
     token: Counts  # [tokens]
     usable: Flags  # [tokens] sampled by the policy, and no column is broken there
     reading: Reading  # [tokens]
-    law_at: Counts  # [law tokens] index among all sampled tokens: unsure contexts, of all rows
-    law: Law
+    distribution_at: (
+        Counts  # [law tokens] index among all sampled tokens: unsure contexts, of all rows
+    )
+    distribution: TrainerDistribution
     rounding: Rounding  # what an engine in bfloat16 leaves
     experts: bool = False  # the model routes tokens: noise that exchanges experts moves few by much
 
@@ -65,23 +67,23 @@ class Scene(Struct, frozen=True, dict=True):
         """Return the temperature that the table states for each token, 1 where none."""
         return np.where(np.isnan(self.temperature), 1.0, self.temperature)
 
-    def honest_at(self, temperature: Array) -> Array:
+    def expected_at(self, temperature: Array) -> Array:
         """Return the honest column at temperatures [tokens], nats."""
         if np.all(temperature == 1.0):
             return self.reading.log_prob
         return self.reading.tempered(temperature)
 
-    def reach_at(self, honest: Array) -> Array:
+    def sensitivity_at(self, expected: Array) -> Array:
         """Return the reach of logit noise where tokens have other log-probs, [tokens].
 
         Between one and the square root of two times the probability of all other tokens, as at
         temperature 1.
         """
-        if honest is self.reading.log_prob:
+        if expected is self.reading.log_prob:
             return self.reading.reach
         others = np.maximum(-np.expm1(self.reading.log_prob), 1e-12)
         shape = np.clip(self.reading.reach / others, 1.0, np.sqrt(2.0))
-        return -np.expm1(honest) * shape
+        return -np.expm1(expected) * shape
 
     @cached_property
     def index_of_place(self) -> Counts:
@@ -127,7 +129,7 @@ def passage_of(case: Case, row: int, temperature: float = 1.0) -> Passage:
     return Passage(ids, places[places > 0], row, None, len(prompt), temperature)
 
 
-def scene_of(case: Case, rows: Counts, forward: Forward) -> Scene:
+def rescore(case: Case, rows: Counts, forward: Forward) -> RescoredSample:
     """Read rows of a case; rows without a prompt or a response tell nothing and are left out."""
     assert case.prompt_ids is not None
     vocabulary, context = forward.tensors.vocabulary, forward.tensors.context
@@ -149,9 +151,11 @@ def scene_of(case: Case, rows: Counts, forward: Forward) -> Scene:
     reading = forward.read([passage_of(case, int(row)) for row in rows])
     owner, position = case.owner[place], case.position[place]
     token, usable = case.token_id[place].astype(np.int64), case.mask[place]
-    chosen = _law_tokens(reading, case.sampled[place], vocabulary)
-    law = Law(reading.logits_at(chosen), token[chosen], owner[chosen], position[chosen])
-    return Scene(
+    chosen = _distribution_tokens(reading, case.sampled[place], vocabulary)
+    distribution = TrainerDistribution(
+        reading.logits_at(chosen), token[chosen], owner[chosen], position[chosen]
+    )
+    return RescoredSample(
         case=case,
         rows=rows,
         place=place,
@@ -160,8 +164,8 @@ def scene_of(case: Case, rows: Counts, forward: Forward) -> Scene:
         token=token,
         usable=usable,
         reading=reading,
-        law_at=chosen,
-        law=law,
+        distribution_at=chosen,
+        distribution=distribution,
         rounding=_rounding(case, rows, forward, reading),
         experts=bool(forward.tensors.experts),
     )
@@ -174,10 +178,10 @@ def _largest_id(case: Case, row: int) -> int:
     return int(max(case.prompt_ids.row(row).max(initial=0), response.max(initial=0)))
 
 
-def _law_tokens(reading: Reading, sampled: Flags, vocabulary: int) -> Counts:
+def _distribution_tokens(reading: Reading, sampled: Flags, vocabulary: int) -> Counts:
     """Choose tokens whose contexts are unsure, whatever was sampled there."""
     unsure = np.flatnonzero(sampled & (-np.expm1(reading.top) > UNSURE))
-    most = max(min(LAW_TOKENS, LAW_VALUES // vocabulary), 64)
+    most = max(min(DISTRIBUTION_TOKENS, DISTRIBUTION_LOGITS // vocabulary), 64)
     if len(unsure) <= most:
         return unsure
     return unsure[np.linspace(0, len(unsure) - 1, most).astype(np.int64)]
@@ -194,12 +198,12 @@ def _rounding(case: Case, rows: Counts, forward: Forward, reading: Reading) -> R
     passages = [passage_of(case, int(rows[row])) for row in few]
     made = forward.log_probs(passages, LowPrecision()) if passages else np.zeros(0)
     exact = np.full(len(at), FLOAT32)
-    left = unexplained(made, reading.log_prob[at], reading.reach[at], exact)
+    residual = fit_residual(made, reading.log_prob[at], reading.reach[at], exact)
     places = np.concatenate(
         [np.arange(case.start[rows[row]], case.start[rows[row]] + lengths[row]) for row in few]
         or [np.zeros(0, np.int64)]
     ).astype(np.int64)
-    return rounding_of(left, case.token_id[places].astype(np.int64), case.owner[places])
+    return rounding_of(residual, case.token_id[places].astype(np.int64), case.owner[places])
 
 
 class Side(Struct, frozen=True, dict=True):
@@ -210,10 +214,10 @@ class Side(Struct, frozen=True, dict=True):
     recorded: Array  # [tokens]
     known: Flags  # [tokens] sampled, and a number recorded
     temperature: Array  # [tokens] of the honest column
-    honest: Array  # [tokens] at that temperature
-    reach: Array  # [tokens] at that temperature
-    grain: Array  # [tokens] nats that the column's storage can tell apart
-    left: Left  # of the known tokens
+    expected: Array  # [tokens] at that temperature
+    sensitivity: Array  # [tokens] at that temperature
+    resolution: Array  # [tokens] nats that the column's storage can tell apart
+    residual: Residual  # of the known tokens
     explained: bool
 
     @cached_property

@@ -26,7 +26,7 @@ ROUNDING = 1e-9
 UNKNOWN = MetricValue(value=None, level="unknown")
 
 
-class SamplingLaw(Struct, frozen=True):
+class BehaviorMeans(Struct, frozen=True):
     """The way in which means under the behavior policy of a pair are made."""
 
     tokens: str  # SAMPLED, WEIGHTED or NOT_GIVEN
@@ -37,22 +37,22 @@ class SamplingLaw(Struct, frozen=True):
         return self.sequences if metric.presupposes == SEQUENCES_SAMPLED else self.tokens
 
 
-def sampling_law(
+def behavior_means(
     behavior: str, sampler: str | None, weights: Mapping[str, MetricValue] | None
-) -> SamplingLaw:
+) -> BehaviorMeans:
     """Decide how means under `behavior` are made of tokens that `sampler` sampled.
 
     `weights` are the metrics of the pair sampler -> behavior, whose ratios are the weights; None
     where the sampler is not known or not among the policies.
     """
     if behavior == sampler:
-        return SamplingLaw(SAMPLED, SAMPLED)
+        return BehaviorMeans(SAMPLED, SAMPLED)
     if weights is None:
-        return SamplingLaw(NOT_GIVEN, NOT_GIVEN)
+        return BehaviorMeans(NOT_GIVEN, NOT_GIVEN)
     token, sequence = (
         WEIGHTED if _carries(weights, level) else NOT_GIVEN for level in ("token", "seq")
     )
-    return SamplingLaw(token, sequence)
+    return BehaviorMeans(token, sequence)
 
 
 def _carries(weights: Mapping[str, MetricValue], level: str) -> bool:
@@ -75,19 +75,23 @@ def _mean_is_one(weights: Mapping[str, MetricValue]) -> bool:
     return weights["ratio_mean_z"].level != "error"
 
 
-def judged_pair(suite: Suite, weighted: Suite | None, law: SamplingLaw) -> dict[str, MetricValue]:
+def judged_pair(
+    suite: Suite, weighted: Suite | None, means: BehaviorMeans
+) -> dict[str, MetricValue]:
     """Return every metric of a pair: value, 95% interval and level.
 
     `weighted` has the totals of the pair weighted to the sampler, where the law asks for them.
     """
-    return {name: _judged(metric, suite, weighted, law) for name, metric in METRICS.items()}
+    return {name: _judged(metric, suite, weighted, means) for name, metric in METRICS.items()}
 
 
-def _judged(metric: Metric, suite: Suite, weighted: Suite | None, law: SamplingLaw) -> MetricValue:
-    if metric.presupposes is None or law.of(metric) == SAMPLED:
+def _judged(
+    metric: Metric, suite: Suite, weighted: Suite | None, means: BehaviorMeans
+) -> MetricValue:
+    if metric.presupposes is None or means.of(metric) == SAMPLED:
         return judged_metric(metric, suite)
     # Ranks, tails and extremes are read off all tokens, which have no weights.
-    if law.of(metric) == NOT_GIVEN or weighted is None or metric.from_totals is None:
+    if means.of(metric) == NOT_GIVEN or weighted is None or metric.from_totals is None:
         return UNKNOWN
     value = judged_metric(metric, weighted)
     return value if value.value is not None and math.isfinite(value.value) else UNKNOWN

@@ -12,7 +12,7 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 
-class Law(Struct, frozen=True, dict=True):
+class TrainerDistribution(Struct, frozen=True, dict=True):
     """Logits of some contexts with the tokens that were sampled there."""
 
     logits: NDArray[np.float32]  # [tokens, vocabulary]
@@ -23,17 +23,17 @@ class Law(Struct, frozen=True, dict=True):
     def __len__(self) -> int:
         return len(self.token)
 
-    def take(self, chosen: NDArray) -> Law:
+    def take(self, chosen: NDArray) -> TrainerDistribution:
         """Return some of the tokens, by index or by flag."""
-        return Law(
+        return TrainerDistribution(
             self.logits[chosen], self.token[chosen], self.owner[chosen], self.position[chosen]
         )
 
-    def at(self, temperature: float | Array = 1.0) -> Array:
+    def log_prob_at(self, temperature: float | Array = 1.0) -> Array:
         """Return the log-prob of every token at a temperature, [tokens] nats."""
         return log_prob(scaled(self.logits, temperature), self.token)
 
-    def other(self, logits: NDArray[np.float32]) -> Array:
+    def log_prob_under(self, logits: NDArray[np.float32]) -> Array:
         """Return the log-prob of every token under other logits, [tokens] nats."""
         return log_prob(logits, self.token)
 
@@ -101,10 +101,10 @@ class Ranked(Struct, frozen=True, dict=True):
     share_of_top: Array  # [tokens] probability of the sampled token over the largest
 
     @classmethod
-    def of(cls, law: Law, temperature: float | Array) -> Ranked:
+    def of(cls, distribution: TrainerDistribution, temperature: float | Array) -> Ranked:
         """Rank the law at a temperature."""
-        made = softmax(scaled(law.logits, temperature))
-        own = made[np.arange(len(law)), law.token]
+        made = softmax(scaled(distribution.logits, temperature))
+        own = made[np.arange(len(distribution)), distribution.token]
         likelier = made > own[:, None]
         before = np.where(likelier, made, 0.0).sum(axis=1, dtype=np.float64)
         ordered = -np.sort(-made, axis=1)

@@ -16,7 +16,7 @@ Flags = NDArray[np.bool_]
 
 # Nats, rms: two engines with the same weights differ by less, in bfloat16 and without experts; and
 # by more than the second where anything else is wrong.
-HONEST, LOUD = 0.016, 0.03
+ENGINE_NOISE, LARGE_MISMATCH = 0.016, 0.03
 CHANCE = 3.0  # standard errors of agreement that honest tables keep below
 LARGEST = 15.0  # nats; larger log-ratios count as this in means of ratios
 PARTS = 40  # of the tokens, by a log-prob
@@ -31,13 +31,13 @@ class Line(Struct, frozen=True):
     explained: float
 
 
-class Law(Struct, frozen=True, dict=True):
+class LogRatios(Struct, frozen=True, dict=True):
     """What the log-ratios of one pair of policies say of the law that sampled."""
 
     tokens: PairTokens
 
     @cached_property
-    def log_ratio(self) -> Array:
+    def values(self) -> Array:
         """Return trainer - sampler, bounded to LARGEST nats; [tokens]."""
         return np.clip(self.tokens.log_ratio, -LARGEST, LARGEST)
 
@@ -50,18 +50,18 @@ class Law(Struct, frozen=True, dict=True):
     @cached_property
     def k3(self) -> float:
         """Return E[ratio - 1 - log_ratio], nats per token."""
-        return float(np.mean(np.expm1(self.log_ratio) - self.log_ratio))
+        return float(np.mean(np.expm1(self.values) - self.values))
 
     @cached_property
     def ratio_mean(self) -> tuple[float, float]:
         """Return E[ratio], and how many standard errors it is from 1."""
-        excess = np.expm1(self.log_ratio)
+        excess = np.expm1(self.values)
         return 1.0 + float(excess.mean()), self.tokens.z(excess)
 
     @cached_property
     def inverse_mean(self) -> tuple[float, float]:
         """Return E[1 / ratio], and how many standard errors it is from 1."""
-        excess = np.expm1(-self.log_ratio)
+        excess = np.expm1(-self.values)
         return 1.0 + float(excess.mean()), self.tokens.z(excess)
 
     @cached_property
@@ -72,7 +72,7 @@ class Law(Struct, frozen=True, dict=True):
         law than under the recorded one. It is minus a divergence where the recorded law sampled,
         and plus one where the trainer's did.
         """
-        return float(self.log_ratio.mean()), self.tokens.z(self.log_ratio)
+        return float(self.values.mean()), self.tokens.z(self.values)
 
     @cached_property
     def rare_line(self) -> Line | None:
@@ -80,29 +80,29 @@ class Law(Struct, frozen=True, dict=True):
         rare = self.tokens.trainer < -0.5
         if rare.sum() < FEWEST_OF_LINE:
             return None
-        return fit_line(self.tokens.trainer[rare], self.log_ratio[rare])
+        return fit_line(self.tokens.trainer[rare], self.values[rare])
 
     @cached_property
     def proportion(self) -> tuple[float, float]:
         """Return k of sampler = k * trainer, and the share of squares that it leaves of sampler."""
         sampler, trainer = self.tokens.sampler, self.tokens.trainer
         k = float(np.dot(sampler, trainer) / max(np.dot(trainer, trainer), 1e-300))
-        left = np.sum((sampler - k * trainer) ** 2)
-        return k, float(left / max(np.sum(sampler**2), 1e-300))
+        residual = np.sum((sampler - k * trainer) ** 2)
+        return k, float(residual / max(np.sum(sampler**2), 1e-300))
 
     @property
-    def left_by_proportion(self) -> float:
+    def residual_share_of_proportion(self) -> float:
         """Return the share of squared log-ratios that sampler = k * trainer leaves."""
         k, _ = self.proportion
-        left = float(np.sum((self.tokens.sampler - k * self.tokens.trainer) ** 2))
-        return left / max(float(np.sum(self.log_ratio**2)), 1e-300)
+        residual = float(np.sum((self.tokens.sampler - k * self.tokens.trainer) ** 2))
+        return residual / max(float(np.sum(self.values**2)), 1e-300)
 
     @cached_property
     def one_sided(self) -> float:
         """Return the share of squared log-ratios that those of one sign hold, the larger one."""
-        squares = self.log_ratio**2
+        squares = self.values**2
         total = float(squares.sum())
-        negative = float(squares[self.log_ratio < 0].sum())
+        negative = float(squares[self.values < 0].sum())
         return max(negative, total - negative) / total if total > 0 else 0.5
 
     @cached_property
@@ -129,15 +129,15 @@ class Law(Struct, frozen=True, dict=True):
         edges = np.quantile(log_prob, np.linspace(0, 1, PARTS + 1)[1:-1])
         part = np.searchsorted(edges, log_prob)
         count = np.maximum(np.bincount(part, minlength=PARTS), 1)
-        mean = np.bincount(part, self.log_ratio, PARTS) / count
-        spread = np.bincount(part, self.log_ratio**2, PARTS) / count - mean**2
+        mean = np.bincount(part, self.values, PARTS) / count
+        spread = np.bincount(part, self.values**2, PARTS) / count - mean**2
         explained = float(np.sum(count * mean**2 - spread))
-        return explained / max(float(np.sum(self.log_ratio**2)), 1e-300)
+        return explained / max(float(np.sum(self.values**2)), 1e-300)
 
     @cached_property
     def by_token_id(self) -> Agreement:
         """Return how token ids' mean log-ratios agree between the rows of even and odd number."""
-        return cross_fitted(self.tokens.token_id, self.log_ratio, self.tokens.owner % 2 == 1)
+        return cross_fitted(self.tokens.token_id, self.values, self.tokens.owner % 2 == 1)
 
     @cached_property
     def first_tokens(self) -> float:
@@ -148,9 +148,9 @@ class Law(Struct, frozen=True, dict=True):
         first = self.tokens.position < 3
         if first.sum() < 20 or (~first).sum() < 20:
             return 1.0
-        size = np.sort(np.abs(self.log_ratio[first]))
+        size = np.sort(np.abs(self.values[first]))
         size[-1] = size[-2]
-        return _rms(size) / max(_rms(self.log_ratio[~first]), 1e-12)
+        return _rms(size) / max(_rms(self.values[~first]), 1e-12)
 
     @cached_property
     def late(self) -> float:
@@ -158,7 +158,7 @@ class Law(Struct, frozen=True, dict=True):
         late = self.tokens.position > np.median(self.tokens.position)
         if late.sum() < 20 or (~late).sum() < 20:
             return 1.0
-        return _rms(self.log_ratio[late]) / max(_rms(self.log_ratio[~late]), 1e-12)
+        return _rms(self.values[late]) / max(_rms(self.values[~late]), 1e-12)
 
     @cached_property
     def repeated(self) -> Flags:
@@ -173,14 +173,14 @@ class Law(Struct, frozen=True, dict=True):
     @cached_property
     def tail_share(self) -> float:
         """Return the share of squared log-ratios that the largest thousandth of tokens holds."""
-        squares = np.sort(self.log_ratio**2)[::-1]
+        squares = np.sort(self.values**2)[::-1]
         total = squares.sum()
         return float(squares[: max(len(squares) // 1000, 1)].sum() / total) if total > 0 else 0.0
 
     @cached_property
     def _tail(self) -> Flags:
         """Flag the largest hundredth of squared log-ratios, [tokens]."""
-        squares = self.log_ratio**2
+        squares = self.values**2
         flags = np.zeros(len(squares), np.bool_)
         flags[np.argsort(-squares, kind="stable")[: max(len(squares) // 100, 1)]] = True
         return flags
@@ -188,7 +188,7 @@ class Law(Struct, frozen=True, dict=True):
     @cached_property
     def rms_of_bulk(self) -> float:
         """Return the rms log-ratio without the largest hundredth of the tokens, nats."""
-        bulk = self.log_ratio[~self._tail]
+        bulk = self.values[~self._tail]
         return _rms(bulk) if len(bulk) else 0.0
 
     @cached_property
@@ -205,8 +205,8 @@ def fit_line(x: Array, y: Array) -> Line:
     """Fit y = slope * x + intercept by least squares."""
     dx, dy = x - x.mean(), y - y.mean()
     slope = float(np.dot(dx, dy) / max(np.dot(dx, dx), 1e-300))
-    left = dy - slope * dx
-    explained = 1.0 - float(np.dot(left, left) / max(np.dot(dy, dy), 1e-300))
+    residual = dy - slope * dx
+    explained = 1.0 - float(np.dot(residual, residual) / max(np.dot(dy, dy), 1e-300))
     return Line(slope, float(y.mean() - slope * x.mean()), explained)
 
 
