@@ -20,7 +20,7 @@ ACCEPTANCE = Guide(
     warning=0.7, error=0.0, source="Trust Region Masking, arXiv 2512.23075, keeps above 70%"
 )
 EFFECTIVE_SEQUENCES = Guide(warning=30.0, error=0.0, source=PROPOSAL)
-# Beyond these bounds a mean that is weighted by the ratios tells nothing.
+# Beyond these bounds a mean weighted by the ratios is unreliable.
 HEAVY_TAIL = Guide(
     warning=0.7,
     error=math.inf,

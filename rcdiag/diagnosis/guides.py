@@ -84,8 +84,8 @@ def judged(suite: Suite) -> dict[str, MetricValue]:
     }
 
 
-# Causes that are rounding of stored values, and the numbers for which they are no rounding: many
-# small log-probs become 0 at once, so that ratios are off in one direction.
+# Causes of coarse storage, and the metrics that it biases: many small log-probs become 0, which
+# moves ratios in one direction.
 COARSE = ("stored-rounded", "stored-float16", "stored-bfloat16")
 BROKEN_BY_COARSE = ("ratio_mean_z", "kappa")
 
@@ -95,8 +95,8 @@ def with_premises(
 ) -> dict[str, MetricValue]:
     """Return metrics with the level `unknown` where the diagnosis takes a guide's premise away.
 
-    Whether the recorded policy sampled is told by means of ratios. Where log-probs are stored with
-    few digits, and nothing else is wrong, these are off 1 by the digits that are missing.
+    Mean ratios show whether the recorded policy sampled. Coarsely stored log-probs alone move them
+    away from 1, so they prove nothing there.
     """
     if diagnosis is None or diagnosis.verdict not in ("healthy", "correctable"):
         return dict(values)
@@ -111,7 +111,7 @@ def with_premises(
 
 
 def without_numbers() -> dict[str, MetricValue]:
-    """Return every metric without a value: too few rows hold numbers alone."""
+    """Return every metric without a value: too few rows have only finite numbers."""
     return {name: MetricValue(value=None) for name in METRICS}
 
 

@@ -1,4 +1,4 @@
-"""The judge weighs every cause on a case, in stages, and says one verdict."""
+"""Weighs every cause on a case, in stages, and decides one verdict."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from rcdiag.diagnosis.validity import INVALID, UNKNOWN
 from rcdiag.formats import effective, plural
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
 
-# A cause is named from this confidence on, and decides that a run must be mended from the second.
+# Confidence from which a cause is named, and from which its `broken` verdict decides.
 NAMED, DECIDES = 0.5, 0.6
-# In these stages causes exclude each other: the most believed is named.
+# In these stages causes exclude each other: only the one with the highest confidence is named.
 EXCLUSIVE_STAGES = ("law", "difference")
 # KL per sequence below which uncorrected gradients are off by less than their noise: the total
 # variation is then at most 0.1, by Pinsker's inequality.
 COSTS_NOTHING = 0.02
-# Share of rows that agree to rounding once rows were put back where they belong, from which on the
-# others were not.
+# Share of rows that agree to rounding after a realignment, above which the remaining mismatch comes
+# from rows that could not be realigned.
 MOSTLY_REALIGNED = 0.8
 # Share of effective sequences below which whole-sequence weights are of little use.
 MOST_LOST = 0.5
@@ -42,7 +42,7 @@ IN_EVERY_ROW = ("vocab-shard-wrong",)
 MUCH_LESS = 0.1  # confidence by which a narrow cause is less believed than an umbrella
 SURE = 0.9  # confidence from which on a cause is not overruled
 UNLOGGED_SAMPLING = ("temperature-silent", "top-p-silent")
-# Evidence of a fault: what is left of the mismatch without it.
+# Name of an evidence entry: the residual mismatch once a fault is repaired.
 RESIDUAL = "rms log-ratio without that fault"
 
 Named = Sequence[tuple[Cause, Suspicion]]
@@ -57,10 +57,10 @@ def diagnose(case: Case) -> Diagnosis:
 
 
 def suspicions(features: Features) -> list[tuple[Cause, Suspicion]]:
-    """Return the causes that a case speaks for, in the order in which they must be settled.
+    """Return the causes that the evidence supports, in the order of `STAGES`.
 
-    What a cause has mended is judged again for further ones. Where the mismatch begins at some
-    step, the rows from that step on are judged.
+    A cause that can be repaired hands over the repaired table, which is weighed again for further
+    causes. Where the mismatch begins at some step, only rows from that step on are judged.
     """
     named: list[tuple[Cause, Suspicion]] = []
     onset: Onset | None = None
@@ -68,7 +68,8 @@ def suspicions(features: Features) -> list[tuple[Cause, Suspicion]]:
         if stage == "alignment" and features.case.trainer is not None and len(features.case.tokens):
             onset = features.location.onset
             if onset is not None:
-                # What falls back again does not grow: it is judged as a table of its own.
+                # A mismatch that ends again does not grow: its steps are judged as a table of their
+                # own.
                 features = Features(
                     _steps_of_onset(features.case, onset), onset if onset.last is None else None
                 )
@@ -101,7 +102,7 @@ def suspicions(features: Features) -> list[tuple[Cause, Suspicion]]:
 
 
 def _beside_sampling_cause(features: Features, named: Named) -> list[tuple[Cause, Suspicion]]:
-    """Return what a law leaves of the difference that it cannot make."""
+    """Return a second cause for the mismatch that the named sampling cause cannot explain."""
     cause, suspicion = next(entry for entry in named if entry[0].stage == "law")
     if suspicion.share_of_rows < 1:
         return []
@@ -112,8 +113,8 @@ def _beside_sampling_cause(features: Features, named: Named) -> list[tuple[Cause
 def _without_generic_causes(
     features: Features, here: list[tuple[Cause, Suspicion]], named: Named
 ) -> list[tuple[Cause, Suspicion]]:
-    """Return suspicions without those that say only that the two sides differ, where nearly all
-    rows agree once others were put back: what differs belongs to rows that could not be.
+    """Drop generic causes where nearly all rows agree after a realignment: the remaining mismatch
+    is that of rows that could not be realigned.
     """
     moved = any(cause.stage == "alignment" and found.mended is not None for cause, found in named)
     rms = features.location.rms_of_rows if moved else np.empty(0)
@@ -124,13 +125,13 @@ def _without_generic_causes(
 
 
 def _is_broken(cause: Cause, suspicion: Suspicion) -> bool:
-    """Tell whether a fault leaves a column that cannot be mended."""
+    """Tell whether a fault makes a column unusable and cannot be repaired."""
     verdict = suspicion.verdict or cause.words.verdict
     return verdict == "broken" and suspicion.mended is None
 
 
 def _merged(named: Named, cause: Cause, suspicion: Suspicion) -> list[tuple[Cause, Suspicion]]:
-    """Return the named causes with one more; what spoilt the other column too is one cause."""
+    """Add a cause; if it is named already for the other column, merge both entries into one."""
     names = [one.name for one, _ in named]
     if cause.name not in names:
         return [*named, (cause, suspicion)]
@@ -148,7 +149,7 @@ def _merged(named: Named, cause: Cause, suspicion: Suspicion) -> list[tuple[Caus
 
 
 def _not_yet_named(here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
-    """Return the suspicions of causes that are not named yet, or of one column alone."""
+    """Keep suspicions of causes that are not named yet, or named for the other column only."""
     policies = {cause.name: suspicion.policy for cause, suspicion in named}
     return [
         (cause, suspicion)
@@ -162,7 +163,7 @@ def _not_yet_named(here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
 
 
 def _weigh_stage(features: Features, stage: str) -> list[tuple[Cause, Suspicion]]:
-    """Weigh the causes of one stage, narrow ones before umbrellas, the most believed first."""
+    """Weigh the causes of one stage: narrow ones before umbrellas, then by confidence."""
     case = features.case
     pair = case.trainer is not None
     if stage in EXCLUSIVE_STAGES and (not pair or len(case.tokens) < ENOUGH):
@@ -178,7 +179,7 @@ def _weigh_stage(features: Features, stage: str) -> list[tuple[Cause, Suspicion]
         (suspicion.confidence for cause, suspicion in weighed if is_umbrella(cause)), default=0.0
     )
     if stage == "law":
-        # A narrow cause that chance may have made does not stand before a law that it cannot have.
+        # A weakly supported narrow cause does not displace an umbrella with clear evidence.
         weighed = [entry for entry in weighed if entry[1].confidence > surest - MUCH_LESS]
     return sorted(
         weighed,
@@ -191,19 +192,19 @@ def _weigh_stage(features: Features, stage: str) -> list[tuple[Cause, Suspicion]
 
 
 def _weigh_stages(features: Features, last: str) -> list[tuple[Cause, Suspicion]]:
-    """Weigh the causes of all stages up to one again, of a table in which one cause is mended.
+    """Weigh all stages up to `last` again, on a table in which one cause is repaired.
 
-    Whose values stand at other tokens cannot be seen to be logarithms of another base.
+    For example, another base of the logarithm shows only once a shift of tokens is undone.
     """
     stages = [stage for stage in STAGES[: STAGES.index(last) + 1] if stage not in EXCLUSIVE_STAGES]
     return [entry for stage in stages for entry in _weigh_stage(features, stage)]
 
 
 def _weigh_outlier_rows(features: Features) -> list[tuple[Cause, Suspicion]]:
-    """Weigh the laws of sampling on the rows that differ much more than all others do.
+    """Weigh the causes in the sampling distribution on the outlier rows alone.
 
-    One replica that samples by another law looks like one with other weights, and many rows that
-    are in order hide what the law of the few is.
+    A replica with, say, another temperature looks like one with other weights while the many
+    correct rows are averaged in.
     """
     if features.case.trainer is None or not len(features.case.tokens):
         return []
@@ -212,7 +213,7 @@ def _weigh_outlier_rows(features: Features) -> list[tuple[Cause, Suspicion]]:
         return []
     share = float(part.rows.mean())
     case = features.case.take(part.rows)
-    if part.engines:  # what the rows declare holds for the engines that are in order
+    if part.engines:  # the declared temperature holds for the correct engines
         case = replace(case, facts=replace(case.facts, temperature=None))
     where = f"In rows of {', '.join(part.engines)}" if part.engines else "In some rows"
     apart = fact("rms log-ratio", "rows of two kinds", these=part.rms, others=part.rms_of_others)
@@ -233,12 +234,12 @@ def _weigh_outlier_rows(features: Features) -> list[tuple[Cause, Suspicion]]:
 
 
 def is_umbrella(cause: Cause) -> bool:
-    """Tell whether a cause stands for several, of which none can be told from the others."""
+    """Tell whether a cause stands for several that the table cannot tell apart."""
     return cause.words.family == "umbrellas"
 
 
 def _steps_of_onset(case: Case, onset: Onset) -> Case:
-    """Return the case with the rows of the steps whose mismatch is large, and what they state."""
+    """Restrict rows and sampling parameters of the case to the steps with a large mismatch."""
     step = case.facts.step
     if step is None:
         return case
@@ -280,7 +281,8 @@ def diagnosis_of(features: Features, named: Named) -> Diagnosis:
 def _ordered_causes(features: Features, named: Named) -> list[NamedCause]:
     """Return the named causes, those that decide first.
 
-    That the rest is rounding is no cause beside a fault: it is evidence that the fault is all.
+    Engine noise is not a second cause beside a fault: it becomes evidence that the fault explains
+    everything else.
     """
     causes = [_named_cause(features, cause, suspicion) for cause, suspicion in named]
     order = ("broken", "inconclusive", "correctable", "healthy")
@@ -302,9 +304,9 @@ def _ordered_causes(features: Features, named: Named) -> list[NamedCause]:
 def verdict_of_cause(features: Features, cause: Cause, suspicion: Suspicion) -> str:
     """Return the verdict that a cause alone gives on a case.
 
-    A difference without a telling structure is judged by who sampled. And no other difference of
-    two forward passes is correctable where the recorded distribution surely did not sample: then a
-    second fault is there, whatever the first is called.
+    A difference without structure is judged by E[ratio]. If that shows that the recorded
+    distribution did not sample, no difference of two forward passes is correctable: there must be a
+    second fault.
     """
     verdict = suspicion.verdict or cause.words.verdict
     if verdict == "guides":
@@ -336,7 +338,7 @@ def _named_cause(features: Features, cause: Cause, suspicion: Suspicion) -> Name
 
 
 def _repair_actions(features: Features, cause: Cause, verdict: str) -> list[Action]:
-    """Return what mends a cause, the most useful first, and what tells more of it."""
+    """Return the actions that repair a cause, the most useful first."""
     if verdict == "healthy":
         return []
     slug = cause.words.slug
@@ -367,9 +369,10 @@ def _action(features: Features, text: str) -> Action:
 
 
 def by_size(features: Features) -> str:
-    """Return fine where the mismatch costs nothing, by sequence and by every guide, else correct.
+    """Return `healthy` where the mismatch is negligible, else `correctable`.
 
-    Short sequences may differ little as a whole and by more than a guide in every token.
+    Negligible means KL per sequence below COSTS_NOTHING and no per-token number beyond its guide:
+    short sequences can pass the first and fail the second.
     """
     if features.case.trainer is None or not len(features.case.tokens):
         return "healthy"
@@ -390,7 +393,9 @@ def _verdict(case: Case, causes: Sequence[NamedCause]) -> str:
 
 
 def _usefulness(features: Features) -> str:
-    """Say how many sequences importance weights leave: valid and useful are two things."""
+    """Say how many effective sequences importance weights leave: valid weights may still be
+    useless.
+    """
     tokens = features.case.tokens
     log_weights = tokens.row_sums(tokens.log_ratio)[tokens.per_row > 0]
     weights = np.exp(log_weights - log_weights.max())

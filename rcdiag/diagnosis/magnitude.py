@@ -1,4 +1,4 @@
-"""How large a mismatch is, by the guides of the numbers that a score shows of it."""
+"""The size of a mismatch, by the guides of the numbers that `score` shows."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SIZES = (
 def beyond_guides(tokens: PairTokens) -> list[str]:
     """Return the numbers of a mismatch's size that are beyond their guide on a pair's tokens.
 
-    They are the numbers of a score, computed as there, so that no table is called fine whose score
-    has a warning or an error for the size of its mismatch.
+    They are computed as in `score`, so that a verdict is never `healthy` where score has a warning
+    or an error for the size of the mismatch.
     """
     if not len(tokens):
         return []

@@ -1,4 +1,4 @@
-"""The cheapest experiment that settles what a diagnosis leaves open, as a command to copy."""
+"""The cheapest next experiment for an open diagnosis, as a command to copy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.formats import plural
 from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
 
-SURE = 0.95  # confidence from which on look-alikes are not worth an experiment
+SURE = 0.95  # confidence from which look-alikes need no experiment
 ENOUGH = 200  # sampled tokens that a verdict needs
 NAMED = 3  # experiments that are named of those that did not fit
-# Causes that other checkpoints would separate from each other.
+# Causes that tests with other checkpoints can separate.
 OF_OTHER_WEIGHTS = {
     "stale-weights",
     "weights-differ",

@@ -1,4 +1,4 @@
-"""A rule is one number of something that is judged, its guide, and its words."""
+"""A rule compares one number with its guide, and carries the words for the result."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ E = TypeVar("E")  # the evidence that rules of one kind look at
 
 
 class Rule(Struct, Generic[E], frozen=True, kw_only=True):
-    """A number with its guide, as part of a judgement of which the worst rule decides.
+    """A number with its guide; the worst rule decides the verdict.
 
-    A rule that has a yes or a no instead of a number has its bounds at 1, which is a yes.
+    For a yes/no rule the value is a bool and both bounds of the guide are 1.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Was the step safe? Named rules with their sources.
+"""Whether an update is safe: named rules with their sources.
 
 The verdict is the worst rule; where what decides is missing it is "cannot judge", never "ok".
 """

@@ -40,17 +40,17 @@ KEPT_SETS = {"top-p-renormalised", "top-k-renormalised", "min-p-renormalised"}
 WITH_TOOLS, PLACEHOLDER = "mask-includes-tool", "zero-placeholder"
 FEW_MOVED = 0.6  # share of rows
 OPEN = "inconclusive"
-LITTLE = 0.25  # of the rms of what is unexplained, that the law of few rows may leave
+LITTLE = 0.25  # of the rms of what is unexplained, that the distribution of few rows may leave
 RULED_OUT = 12
 
 
 def verdict_with_experiments(
     case: Case, run: Callable[[Case], Outcome] | None
 ) -> tuple[Diagnosis, Outcome | None]:
-    """Judge a case by its table, then by the experiments that `run` makes on what it mends.
+    """Judge a case by its table, then by experiments with a checkpoint on the repaired table.
 
-    Faults of storage, recording and alignment are told by the table; what differs otherwise is told
-    by the experiments, where they explain it.
+    Faults of storage, recording and alignment are decided by the table; all other differences by
+    the experiments `run`, where one of them explains the column.
     """
     features = Features(case)
     # As in `diagnose` of the judge: broken columns hold infinities and zeros.
@@ -72,13 +72,13 @@ def verdict_with_experiments(
     tried = _never_synced_by_step(tried, table)
     tried = _sampling_cause_of_a_part(tried, table)
     if any(cause.name == WITH_TOOLS for cause, _ in settled):
-        # With tokens of tools, of which some may be left in the mask, any law looks flatter.
+        # Tool tokens that are still in the mask make any sampling distribution look flatter.
         tried = [entry for entry in tried if entry[0].name not in UNLOGGED_SAMPLING]
     settled = _without_certain_tokens(settled, tried)
     named = _joined(settled, tried)
     if all(cause.name in NOTHING_WRONG for cause, _ in tried):
-        # A model that explains nearly all tokens does not overrule what the table shows of the law,
-        # or of a difference by token, row or step.
+        # The model explains nearly all tokens. That does not overrule table evidence of a sampling
+        # cause, or of a difference by token, row or step.
         shown = [
             entry
             for entry in table
@@ -86,7 +86,7 @@ def verdict_with_experiments(
         ]
         named = [*settled, *shown] if shown else named
     else:
-        # No experiment explains the columns: what the table tells as surely is no worse a guess.
+        # No experiment explains the columns: a table cause with the same confidence is as good.
         sure = [entry for entry in tried if entry[0].stage in SETTLED]
         guess = max(
             (suspicion.confidence for entry, suspicion in tried if entry.stage not in SETTLED),
@@ -99,14 +99,15 @@ def verdict_with_experiments(
             if entry[0].stage == "law" and entry[1].confidence >= LEAST_OF_SAMPLING
         ]
         if sampling_causes and guess < SURER_THAN_A_GUESS:
-            # Every law was tried: one that leaves more than noise has something else beside it.
+            # All sampling causes were tried: one that leaves more than noise has a second cause
+            # beside it.
             all_of_it = any(_explains_all(cause, outcome) for cause, _ in sampling_causes)
             rest = [] if all_of_it else [one for one in tried if one[0].stage == "difference"]
             named = [*_joined(settled, sure), *sampling_causes, *rest]
         elif surer and (guess < SURER_THAN_A_GUESS or _generic_beside(tried, surer, outcome)):
             named = [*_joined(settled, sure), *surer]
         elif guess < DECIDES and all(is_umbrella(one) and it.verdict == OPEN for one, it in tried):
-            # The whole table tells an umbrella better than experiments on a part of its rows.
+            # An umbrella from the whole table is better founded than one from a part of the rows.
             whole = [
                 entry for entry in table if is_umbrella(entry[0]) and entry[1].confidence > guess
             ]
@@ -128,10 +129,10 @@ def verdict_with_experiments(
 
 
 def _without_moved(case: Case, repaired: Case) -> Case:
-    """Return a mended case without the rows whose log-probs were moved, where these are few.
+    """Return a repaired case without the rows whose log-probs were moved, where these are few.
 
-    A shift or an exchange of rows is mended in the sampler's column, whichever was moved: the two
-    then fit each other, but not always the tokens, by which a model is asked.
+    Shifts and swapped rows are repaired in one column: the two columns then fit each other, but not
+    always the tokens, and the model scores tokens.
     """
     moved = np.zeros(len(case.mask), np.bool_)
     for policy, values in repaired.log_probs.items():
@@ -143,7 +144,7 @@ def _without_moved(case: Case, repaired: Case) -> Case:
 def _without_certain_tokens(
     settled: Sequence[tuple[Cause, Suspicion]], tried: Sequence[tuple[Cause, Suspicion]]
 ) -> list[tuple[Cause, Suspicion]]:
-    """Return what is settled without placeholders that are certain tokens: of kept sets of one."""
+    """Drop `zero-placeholder` if experiments show a kept set: its zeros are certain tokens."""
     kept = any(
         cause.name in KEPT_SETS and suspicion.confidence >= SURE for cause, suspicion in tried
     )
@@ -155,10 +156,7 @@ def _generic_beside(
     surer: Sequence[tuple[Cause, Suspicion]],
     outcome: Outcome,
 ) -> bool:
-    """Tell whether experiments leave an umbrella where the table tells a narrow fault as surely.
-
-    That a column follows the token's id, say, does not tell whether the record sampled.
-    """
+    """Tell whether experiments end at umbrellas while the table supports a narrow, broken cause."""
     wide = all(is_umbrella(cause) for cause, _ in tried if cause.stage not in SETTLED)
     faults = all(cause.words.verdict == "broken" for cause, _ in surer)
     return wide and faults and not any(_refuted(cause, outcome.ruled_out) for cause, _ in surer)
@@ -167,8 +165,8 @@ def _generic_beside(
 def _never_synced_by_step(
     tried: Sequence[tuple[Cause, Suspicion]], table: Sequence[tuple[Cause, Suspicion]]
 ) -> list[tuple[Cause, Suspicion]]:
-    """Name weights that were never synced where experiments show other weights, and the table's
-    steps that the gap grows from one of them on.
+    """Turn `stale-weights` of the experiments into `weights-never-synced` where the table shows
+    that the mismatch grows over the steps.
     """
     grows = [entry for entry in table if entry[0].name == "weights-never-synced"]
     return [
@@ -180,7 +178,7 @@ def _never_synced_by_step(
 def _sampling_cause_of_a_part(
     tried: Sequence[tuple[Cause, Suspicion]], table: Sequence[tuple[Cause, Suspicion]]
 ) -> list[tuple[Cause, Suspicion]]:
-    """Name the table's law of some rows where no experiment explains all rows of a replica."""
+    """Prefer the table's sampling cause of some rows to an uncertain `replica-unsynced`."""
     sampling_cause = [
         entry for entry in table if entry[0].stage == "law" and entry[1].share_of_rows < FEW_MOVED
     ]
@@ -193,7 +191,7 @@ def _sampling_cause_of_a_part(
 
 
 def _stands_beside_engine_noise(cause: Cause, suspicion: Suspicion) -> bool:
-    """Tell whether a suspicion of the table stands where the model explains both columns."""
+    """Tell whether a table cause is kept although the model explains both columns."""
     if cause.name in GENERIC_CAUSES:
         return False
     least = {
@@ -206,7 +204,7 @@ def _stands_beside_engine_noise(cause: Cause, suspicion: Suspicion) -> bool:
 def _with_experiments(
     whole: Sequence[tuple[Cause, Suspicion]], tried: Sequence[tuple[Cause, Suspicion]]
 ) -> list[tuple[Cause, Suspicion]]:
-    """Add to what the table tells that experiments do not explain it."""
+    """Add message and evidence of the unsuccessful experiments to the table's cause."""
     (cause, suspicion), *others = whole
     words = [one.message for _, one in tried]
     evidence = [entry for _, one in tried for entry in one.evidence]
@@ -218,17 +216,15 @@ def _with_experiments(
 
 
 def _refuted(cause: Cause, ruled_out: Sequence[str]) -> bool:
-    """Tell whether experiments tried a cause, or all that it stands for, and it explains less than
-    the model as it is.
-    """
+    """Tell whether experiments ruled out a cause, or all causes that an umbrella stands for."""
     stands_for = KEPT_SETS if cause.name == TRUNCATED else {cause.name}
     return stands_for <= set(ruled_out)
 
 
 def _explains_all(cause: Cause, outcome: Outcome) -> bool:
-    """Tell whether a trial of a law that the table shows leaves the engine's rounding alone.
+    """Tell whether a test of the table's cause leaves only the engine's rounding.
 
-    Where few rows are off its gain is not sure by itself; the table's own evidence is.
+    If few rows are off, its gain alone is not significant, but the table is evidence too.
     """
     return any(
         test.slug == cause.name
@@ -239,13 +235,13 @@ def _explains_all(cause: Cause, outcome: Outcome) -> bool:
 
 
 def _is_surer(cause: Cause, suspicion: Suspicion, guess: float) -> bool:
-    """Tell whether a suspicion of the table is as sure as what no experiment could explain."""
+    """Tell whether a narrow table cause has at least the confidence of the experiments' guess."""
     differs = cause.stage in ("law", "difference") and cause.name not in NOTHING_WRONG
     return differs and not is_umbrella(cause) and suspicion.confidence >= guess
 
 
 def cause_of(slug: str) -> Cause:
-    """Return the cause of a slug; one that no table alone can tell has its words only."""
+    """Return the cause of a slug; one that only experiments detect has nothing but words."""
     if slug in CAUSES:
         return CAUSES[slug]
     return Cause(words=words_of(slug), stage="difference", weigh=lambda features: None)
@@ -254,10 +250,10 @@ def cause_of(slug: str) -> Cause:
 def _joined(
     settled: Sequence[tuple[Cause, Suspicion]], tried: Sequence[tuple[Cause, Suspicion]]
 ) -> list[tuple[Cause, Suspicion]]:
-    """Put together what the table settles and what experiments tell.
+    """Combine causes settled by the table with those of experiments.
 
-    A column that no experiment explains is left to the table's fault where there is one that could
-    not be mended; an experiment that explains all outweighs a doubtful table.
+    If the table shows a fault without repair, only confident experiments are added; an experiment
+    that explains everything outweighs an uncertain table cause.
     """
     whole = [(cause, suspicion) for cause, suspicion in tried if suspicion.confidence >= SURE]
     faults = [cause for cause, _ in whole if cause.name not in NOTHING_WRONG]

@@ -1,4 +1,4 @@
-"""Causes that put a log-prob beside a token that it is not of: shifts, exchanges, other tokens."""
+"""Log-probs that belong to other tokens: shifts, swapped rows, text that was encoded again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rcdiag.table.schema import REENCODED
 
 # Share of turns, or of rows, from which on a shift or an exchange is no accident.
 LEAST_SHARE = 0.02
-# So many turns that fit one token away, and to one side in such a share, do not by chance.
+# Number of turns shifted by one token, and share in the same direction, that exclude chance.
 MANY_ALIKE, NEARLY_ALL = 8, 0.95
 MANY_EXCHANGED = 0.2  # share of rows that do not fit each other by chance
 
@@ -81,10 +81,11 @@ def _shift(features: Features) -> tuple[str, Suspicion] | None:
 
 
 def _shifted_back(features: Features, lag: int, moved: str) -> Case:
-    """Return the case with a policy's values of shifted turns put back; ends are masked out.
+    """Return the case with a policy's shifted turns moved back; the tokens at their ends are
+    masked.
 
-    Turns of which nobody can tell whether they are shifted are masked out too: those that are too
-    short, and those that fit a little better at the lag than as they stand.
+    Turns that cannot be classified are masked too: those that are too short, and those that fit
+    slightly better at the lag.
     """
     alignment, case = features.alignment, features.case
     tokens = case.tokens
@@ -118,8 +119,8 @@ def _rows_swapped(features: Features) -> Suspicion | None:
     share = float(exchanged.sum() / max(full.sum(), 1))
     if exchanged.sum() < 2 or share < LEAST_SHARE:
         return None
-    # The columns of an exchanged row have nothing to do with each other; where they have, rows that
-    # are short or certain fit each other by chance.
+    # The columns of a swapped row are uncorrelated. If they correlate, short or near-certain rows
+    # fit each other by chance.
     comparable = exchanged & (
         np.bincount(alignment.row_of_turn[alignment.long_enough], minlength=rows) > 0
     )
@@ -128,7 +129,7 @@ def _rows_swapped(features: Features) -> Suspicion | None:
         return None
     misfit = alignment.misfit & full
     explained = float((exchanged & misfit).sum() / max(misfit.sum(), 1)) if misfit.any() else 1.0
-    # Sure rows fit several others, so that not all rows of an exchange are found again.
+    # Near-certain rows fit several others, so that not every swapped row finds its partner.
     if explained < (0.3 if share > MANY_EXCHANGED else 0.5):
         return None
     first = int(np.flatnonzero(exchanged)[0])
@@ -155,7 +156,7 @@ def _rows_swapped(features: Features) -> Suspicion | None:
 
 
 def _put_back(features: Features, exchanged: Flags, moved: str) -> Case:
-    """Return the case with exchanged rows of a policy where they fit; other misfits go."""
+    """Return the case with swapped rows of a policy moved back; other misfits are masked."""
     case, partner = features.case, features.alignment.best_row
     taken_out = (case.mask if case.own_mask is None else case.own_mask) & ~case.mask
     own = case.log_probs[moved]
@@ -167,7 +168,7 @@ def _put_back(features: Features, exchanged: Flags, moved: str) -> Case:
         size = min(case.lengths[source], case.lengths[place])
         start, target = case.start[source], case.start[place]
         values[target : target + size] = own[start : start + size]
-        # What was no log-prob in the row that held it is none in this one.
+        # Tokens that were masked as invalid in the source row stay masked in the target row.
         lost[target : target + size] = taken_out[start : start + size]
         lost[target + size : target + case.lengths[place]] = True
         home[place] = True

@@ -1,8 +1,8 @@
-"""What differs beside a fault of the sampling distribution that is named.
+"""A second cause beside a named fault of the sampling distribution.
 
-Two tokens of one context share whatever the context has: the mass of a kept set, a sum over the
-vocabulary, the normalising of a temperature. What is left between them is another fault's; and no
-distribution of the sampler but a penalty knows whether a token occurred before.
+Normalising constants of a context (kept mass, log-sum-exp) cancel in the difference of two log-
+probs; what a power does not explain of these differences is another fault. And only a penalty
+depends on whether a token occurred before.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from rcdiag.diagnosis.causes.cause import Suspicion, fact
 from rcdiag.diagnosis.causes.penalties import penalty
 from rcdiag.diagnosis.features import Features
 
-# Nats, median, by which two tokens of one context may be further apart on one side.
+# Median residual of log-prob differences within one context, nats, that is no second cause.
 BEYOND = 0.08
-# These move two tokens of one context apart otherwise than by a power, so that what is left between
-# the two says nothing of another fault.
+# These causes change log-prob differences within one context by more than a power, so that the
+# residual is no evidence of a second fault.
 NOT_A_POWER = ("penalty", "logit-bias", "logit-softcap")
-BESIDE = 0.75  # score of what is left without a name
+BESIDE = 0.75  # score of an unspecific second cause
 
 
 def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicion] | None:
-    """Look for a second cause beside a sampling distribution; return its slug and evidence."""
+    """Look for a second cause beside `named`; return its slug and evidence."""
     if named in NOT_A_POWER:
         return None
     found = penalty(features)

@@ -1,4 +1,4 @@
-"""Causes by which the two sides saw other contexts: prompts cut, padded or other ones, turns."""
+"""The two sides saw different contexts: truncated, padded or other prompts, dropped turns."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _prompts(case: Case, rows: Flags) -> int:
 
 
 def _chance(case: Case, quiet: Flags, others: Flags) -> float:
-    """Return how likely it is that just these prompts are quiet, if length had no part in it."""
+    """Return the p-value of exactly these prompts agreeing, if length played no role."""
     few, many = _prompts(case, quiet), _prompts(case, others)
     # 1 over the number of ways to choose the few of all.
     return exp(lgamma(few + 1) + lgamma(many + 1) - lgamma(few + many + 1))
@@ -106,10 +106,9 @@ def _rows(features: Features) -> _Rows | None:
 
 
 def _best_limit(rows: _Rows) -> tuple[int, float] | None:
-    """Return the length that best parts quiet rows from loud ones, and the share that it explains.
+    """Return the prompt length that best separates agreeing rows from outliers, and its accuracy.
 
-    Rows with prompts of up to that length should be quiet, longer ones loud. None without two
-    lengths.
+    Rows with prompts of up to that length should agree, longer ones not. None without two lengths.
     """
     values, place = np.unique(rows.lengths[rows.known], return_inverse=True)
     if len(values) < 2:
@@ -145,10 +144,11 @@ def _prompt_truncated(features: Features) -> Suspicion | None:
     if np.mean(rows.large[short]) > MOST_EXCEPTIONS or np.median(rms[short]) > ENGINE_NOISE:
         return None
     if _begin_quietly(features.log_ratios, long & rows.large) > MOST_QUIET:
-        return None  # what begins within responses is a limit of the context, or other weights
+        # a mismatch that starts within responses is a limit of the context, or other weights
+        return None
     by_chance = _chance(case, short, long) >= BY_CHANCE
     if np.median(rms[long]) < MOVED:
-        return None  # other weights move rows so much, and those of long, hard prompts most
+        return None  # other weights have this size too, mostly at long, hard prompts
     next_ = int(rows.lengths[long].min())
     between = f"{first}" if next_ == first + 1 else f"{first} to {next_ - 1}"
     return Suspicion(

@@ -1,6 +1,6 @@
-"""Causes of a genuine difference between two forward passes, one of which is always named.
+"""Real differences between two forward passes; one of these causes is always named.
 
-What none of the others explains is two forward passes that differ without a telling structure.
+If nothing narrower fits it is `forwards-differ`: two passes that differ without structure.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, Lo
 from rcdiag.diagnosis.validity import INVALID
 
 COARSE = 0.1  # nats, rms: quantised weights differ by less
-GIVEN_BACK = 0.2  # of the re-scores' own difference, by which they may miss the columns
+# share of the difference of both re-scores by which a re-score may miss its column
+GIVEN_BACK = 0.2
 NEARLY_ALL_ROWS = 0.8  # share of rows
 BY_CHANCE = 0.01  # chance that any row of a table is taken for one of other tokens
-MANY_ROWS = 32  # rows from which on two kinds of them are told apart
+MANY_ROWS = 32  # fewest rows to split them into two groups
 
 
 def _forwards_differ(features: Features) -> Suspicion | None:
@@ -120,7 +121,7 @@ def _below_a_uniform_guess(features: Features) -> NDArray[np.bool_]:
 
 
 def _not_sampled(features: Features) -> tuple[str, list[str]]:
-    """Say what is left where the recorded distribution surely did not sample.
+    """Describe the difference where the recorded distribution did not sample (INVALID).
 
     Whatever weights, precision, context and function the trainer has, its distribution sums to 1,
     so that E[ratio] is 1 under the recorded one.
@@ -152,7 +153,7 @@ def _reference(features: Features) -> Suspicion | None:
 
 
 def _by_rescore(slug: str) -> Callable[[Features], Suspicion | None]:
-    """Make the question whether honest re-scores tell which side is at fault, and by what."""
+    """Make the weighing function that uses re-scores to find the side at fault."""
 
     def weigh(features: Features) -> Suspicion | None:
         engine, model = features.rescored

@@ -1,4 +1,4 @@
-"""Causes by which the sampler could take a part of the vocabulary only: kept sets and bans."""
+"""The sampler could take only a part of the vocabulary: kept sets (top-p, top-k) and bans."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from rcdiag.diagnosis.causes.laws import (
 from rcdiag.diagnosis.estimates import mean_ratio
 from rcdiag.diagnosis.features import Features
 
-# A kept set is told in spite of noise of both signs by so many standard errors of E[ratio], by so
-# much missing mass, and by so many times the mean square of log-ratios.
+# Detecting a kept set under noise of both signs: standard errors of E[ratio] below 1, missing mass
+# 1 - E[ratio], and its multiple of the mean squared log-ratio.
 SURELY, LEAST_MASS, MOVED = 8.0, 0.003, 3.0
-# Nearly all squared log-ratios have one sign, and those of the other are an engine's noise, nats.
+# Share of squared log-ratios of one sign, and bound on the others (engine noise), nats.
 ONE_SIDED, NOISE = 0.98, 0.12
 # Where the end token was banned up to a position, at most this share of responses ends before
 # this share of it.
 MOST_EARLY, EARLIER = 0.02, 0.9
-# Nats; of what a kept set of one leaves out, the trainer's token has at least so much left.
+# Nats: the trainer's log-prob of the token in a kept set of one is at least this.
 MOST_LEFT_OUT = -1.0
 
 
 def _renormalised(features: Features) -> bool:
-    """Tell whether E[ratio] is below 1 and log-ratios are of one sign but for noise: the recorded
-    distribution is the trainer's without a part of its support.
+    """Tell whether E[ratio] < 1 and log-ratios have one sign up to noise: the recorded distribution
+    lacks a part of the trainer's support.
     """
     low, high = np.quantile(features.log_ratios.values, [0.001, 0.999])
     return bool(features.validity.lacks_support and high <= max(NOISE, 0.35 * abs(low)))
 
 
 def _kept_set(features: Features) -> Suspicion | None:
-    """Look for a law that was renormalised over a kept set, at all positions."""
+    """Detect log-probs that were renormalised over a kept set at all positions."""
     if not usable(features):
         return None
     if sets_of_one(features, features.case.sampler) and not sets_of_one(
@@ -49,7 +49,7 @@ def _kept_set(features: Features) -> Suspicion | None:
     if not _renormalised(features):
         return None
     if features.shared_prefixes is not None and features.shared_prefixes.is_one_power:
-        return None  # a kept set leaves the tokens of one context as far apart as they were
+        return None  # a kept set does not change the log-prob differences within one context
     log_ratios = features.log_ratios
     mean, z = log_ratios.ratio_mean
     low, high = np.quantile(log_ratios.values, [0.001, 0.999])
@@ -75,15 +75,15 @@ def _kept_set(features: Features) -> Suspicion | None:
 
 
 def _from_certain_tokens(features: Features) -> Suspicion | None:
-    """Suspect a kept set where the record is certain of tokens of which the trainer is not.
+    """Detect a kept set from exact zeros: tokens certain for the record, uncertain for the trainer.
 
-    That holds whatever else moves the trainer's law.
+    This works whatever else changes the trainer's distribution.
     """
     tokens = features.case.tokens
     zero = tokens.sampler == 0.0
     unsure = zero & (tokens.trainer < NEARLY)
     if unsure.sum() < CERTAIN or float(np.quantile(tokens.trainer[unsure], 0.1)) < MOST_LEFT_OUT:
-        return None  # zeros of tokens that the trainer finds unlikely stand for no log-prob
+        return None  # zeros at unlikely tokens are placeholders
     (mean, z) = features.log_ratios.ratio_mean
     return Suspicion(
         confidence=0.9,
@@ -114,7 +114,7 @@ def _kept_set_cause(slug: str):
 
 
 def _banned(features: Features) -> tuple[str, Suspicion] | None:
-    """Look for contexts in which the sampler could not take what the trainer expects."""
+    """Detect contexts in which the sampler was not allowed the token that the trainer expects."""
     if not usable(features):
         return None
     log_ratios, tokens = features.log_ratios, features.case.tokens
@@ -131,7 +131,8 @@ def _banned(features: Features) -> tuple[str, Suspicion] | None:
     beyond = float(np.mean(tokens.position > last_place)) > 0.03
     ends = beyond and _stops_at_a_position(tokens, strong) and _none_ends_before(tokens, last_place)
     if not ends and z > -BROKEN:
-        return None  # the place where it ends tells by itself
+        # min-tokens ends at a position, which is evidence of its own; logit-bias needs more
+        return None
     slug = "min-tokens" if ends else "logit-bias"
     return slug, Suspicion(
         confidence=0.85,

@@ -1,4 +1,4 @@
-"""What all causes in the law of sampling ask of a table."""
+"""Tests that all causes in the sampling distribution share."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import numpy as np
 
 from rcdiag.diagnosis.features import Features
 
-# Below this rms log-ratio a law cannot be told from the noise of engines.
+# Below this rms log-ratio no sampling cause stands out from engine noise.
 VISIBLE = 0.012
-# A mean of ratios is not 1 beyond so many clustered standard errors.
+# Clustered standard errors from which a mean ratio is not 1, and up to which it is.
 BROKEN, HOLDS = 4.0, 3.5
-FEWEST = 400  # tokens by which a law is told
-# So many tokens are certain, and hardly any is nearly so, where sets of one token were kept.
+FEWEST = 400  # fewest tokens to judge the sampling distribution
+# Kept sets of one token: fewest exact zeros, what counts as nearly 0 (nats), and the most of these
+# as a share of the zeros.
 CERTAIN, NEARLY, FEW_NEARLY = 20, -1e-3, 0.05
-RARE = -1.5  # nats; some tokens have less, under any law
+RARE = -1.5  # nats; some tokens have less, under any distribution
 
 
 def usable(features: Features) -> bool:
-    """Tell whether a table has tokens enough to tell a law of sampling by, rare ones too.
+    """Tell whether there are enough tokens to judge the sampling distribution, rare ones included.
 
-    Where a floor has taken the rare ones, means over the others say nothing of the law.
+    If a floor removed the rare ones, means over the others are biased.
     """
     tokens = features.case.tokens
     return len(tokens) >= FEWEST and float(tokens.sampler.min()) < RARE
 
 
 def sets_of_one(features: Features, policy: str | None) -> bool:
-    """Tell whether a column is of laws that were renormalised over kept sets, by its zeros.
+    """Detect kept sets of one token in a column: many exact zeros, and hardly a value near 0.
 
-    A set of one token makes that token certain. In a whole law the surer tokens are, the nearer
-    their log-probs come to 0, and few reach it.
+    Without a kept set there are more values near 0 than zeros.
     """
     column = features.columns.get(policy or "")
     if column is None or column.decimals is not None:

@@ -1,4 +1,4 @@
-"""A table without a response mask whose tool tokens have NaN log-probs, as recorders write them."""
+"""Tool tokens with NaN log-probs in a table without a response mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Causes by which nothing is wrong: one precision, the rounding of two engines, other experts."""
+"""Harmless differences: none at all, the rounding of two engines, other experts chosen."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ BITWISE = 1e-4
 # Structure by token id: the correlation of ids' means between halves of the rows, and the share of
 # variance that they explain.
 DIRECTED, EXPLAINED = 0.3, 0.02
-# The first tokens, or the later half, stand apart by so many times.
+# Ratio of rms, first tokens / others or later half / earlier half, from which position matters.
 AT_A_PLACE = 3.0
 # Share of squared log-ratios of one sign; rounding moves tokens both ways.
 MOST_ONE_SIDED = 0.8
-# A tail without a place: the largest thousandth of the tokens holds so much of the squares, and
-# the largest hundredth stands in so many different rows, as far as there are rows.
+# A heavy tail that is anywhere: share of the squares in the largest thousandth of the tokens, and
+# how widely the largest hundredth is spread over rows.
 MOST_IN_TAIL, SPREAD_OVER_ROWS = 0.5, 0.6
 BULK = 0.04  # nats, rms of all but the largest hundredth, with a few experts exchanged
 
 
 def structures(features: Features) -> list[str]:
-    """Return the ways in which log-ratios are not those of rounding, of those that were tested."""
+    """Return the ways in which the log-ratios have structure that rounding does not have."""
     log_ratios, location = features.log_ratios, features.location
     seen = log_ratios.by_token_id
     outliers = location.outlier_rows
@@ -47,7 +47,8 @@ def is_engine_noise(features: Features) -> bool:
         return False
     if log_ratios.rms < ENGINE_NOISE:
         return True
-    # Re-scores tell whose noise it is: one engine may be coarse by itself.
+    # With re-scores of both sides the noise of each engine is known; then only the stricter bound
+    # counts.
     return (
         log_ratios.rms < MOST_OF_ENGINES and None in features.rescored and not structures(features)
     )
@@ -94,7 +95,7 @@ def _engine_noise(features: Features) -> Suspicion | None:
 def _moe_routing(features: Features) -> Suspicion | None:
     """Look for rounding nearly everywhere and a few tokens that are far off, anywhere.
 
-    What moves tokens by their id, their place or their row has another cause.
+    Structure by token id, position or row points to another cause.
     """
     log_ratios = features.log_ratios
     if (

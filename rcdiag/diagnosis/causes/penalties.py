@@ -1,4 +1,4 @@
-"""Causes by which the sampler pushes tokens: penalties for those that occurred, and biases."""
+"""Changes of the sampler's logits: penalties for repeated tokens, and biases."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ FEWEST_OF_KIND = 2  # tokens of an id, repeated and new
 LEAST_GAP, SURELY = 0.06, 5.0  # of shares, and standard errors
 FEW, MANY_IDS = 8, 20  # ids that are pushed at most, and ids that must be seen
 ONE_EDGE = 0.93  # of the largest log-ratio, which others of a pushed id reach
-# Share of the squares of pushed ids that their push leaves at most, and tokens that it must move.
+# Largest residual share of the squares under one bias, and fewest tokens that it must move.
 MOST_LEFT, FEWEST_MOVED = 0.02, 10
 
 
 def _penalty(features: Features) -> Suspicion | None:
-    """Look for a penalty that is all: under the recorded law, which sampled, E[ratio] is 1."""
+    """Detect a penalty as the only fault: then the recorded distribution sampled, and E[ratio] is
+    1.
+    """
     return None if abs(features.log_ratios.ratio_mean[1]) > 2 * BROKEN else penalty(features)
 
 
 def penalty(features: Features) -> Suspicion | None:
-    """Look for a law that depends on whether a token has occurred."""
+    """Detect a distribution that depends on whether a token has occurred before."""
     if not usable(features) or features.log_ratios.rms < VISIBLE or features.log_ratios.rms > 1.0:
         return None
     gap, z = _repeated_less_new(features.log_ratios)
@@ -78,7 +80,7 @@ def _repeated_less_new(log_ratios: LogRatios) -> tuple[float, float]:
 
 
 def pushed(features: Features) -> Suspicion | None:
-    """Look for few token ids that the sampler pushes by a constant, all else being honest."""
+    """Detect a constant bias on the logits of a few token ids."""
     if not usable(features) or features.log_ratios.rms < VISIBLE:
         return None
     log_ratios = features.log_ratios
@@ -109,22 +111,23 @@ def pushed(features: Features) -> Suspicion | None:
 class _FewIds(Struct, frozen=True):
     """Few token ids that are moved while hardly any other is."""
 
-    ids: list[int]  # the loudest first
+    ids: list[int]  # the largest first
     held: float  # share of squared log-ratios
     message: str
     reads: str
 
 
 def _one_way(log_ratios: LogRatios) -> _FewIds | None:
-    """Look for few ids that stand apart to one side, while all others are moved to the other, as
-    normalising moves them.
+    """Find a few ids with log-ratios of one sign while normalisation moves all others slightly to
+    the other sign.
     """
     ids, values = log_ratios.tokens.token_id, log_ratios.values
     counts = np.bincount(ids)
     seen = np.flatnonzero(counts >= 8)
     if len(seen) < MANY_IDS:
         return None
-    # A bias is hardly seen where the token is sure: the rms tells an id, the mean does not.
+    # A bias hardly moves near-certain tokens, so the rms of an id is informative and its mean is
+    # not.
     squares = np.bincount(ids, values**2)
     rms = np.sqrt(squares / np.maximum(counts, 1))
     apart = seen[rms[seen] > max(8.0 * float(np.median(rms[seen])), 0.15)]
@@ -172,7 +175,7 @@ def _one_edge(log_ratios: LogRatios, ids: Counts, sign: float) -> bool:
 
 
 def _residual_share_of_one_bias(log_ratios: LogRatios, ids: Counts, size: float) -> float:
-    """Return the share of squared log-ratios of some ids that a bias of their logits leaves.
+    """Return the residual share of squared log-ratios of some ids under one logit bias.
 
     A bias b moves a token of the trainer's probability p by log(1 + p (e^b - 1)) - b, which is
     near 0 where the token is sure anyway.
@@ -192,7 +195,7 @@ def _named(ids: Counts) -> str:
 
 
 def _share_of_sign(values: Array, sign: float) -> float:
-    """Return the share of squared log-ratios that those of one sign hold."""
+    """Return the share of squared log-ratios with the given sign."""
     squares = values**2
     return float(squares[np.sign(values) == sign].sum() / max(squares.sum(), 1e-300))
 

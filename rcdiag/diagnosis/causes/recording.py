@@ -1,4 +1,4 @@
-"""Causes that are seen where a column holds something else than the sampled token's log-prob."""
+"""A column holds something else than the sampled token's log-prob."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rcdiag.diagnosis.case import Array, RowFacts
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features
 
-# Rows whose tokens are less likely than this together do not stand twice by chance.
+# Rows with a log-prob sum below this do not occur twice by chance.
 UNLIKELY = -9.0
-# Nats that one rare token counts at most: a value that stands for none is no choice.
+# Most nats that one token counts: a sentinel must not make a row look unlikely.
 UNSURE = 6.0
 # Correlation of two sides' log-probs of rare tokens, beyond which they are those of one token.
 MOST_LIKE = 0.8
-# A token of more than half the mass is the likeliest one: nats, from and to where others have some
-# too, how many such tokens tell, and by which share of its surprisal the sides are apart there.
+# A token with more than half of the mass is the likeliest one: range of its log-prob, nats; fewest
+# such tokens; and relative difference of the surprisal that contradicts top-one.
 MAJORITY, FEWEST_OF_MAJORITY, SAME_TOKEN = (-0.6, -0.03), 10, 0.5
 
-# What parts two tokens of one context, over what parts them on the other side, where it is noise.
+# Ratio of log-prob differences within one context, sampler / trainer, below which they are noise.
 OF_CONTEXT = 0.3
 
 
@@ -73,10 +73,10 @@ def _duplicated_rows(features: Features) -> Suspicion | None:
         _surprise(likely[case.mask], tools_masked=not case.mask.all()),
         len(case.lengths),
     )
-    # The same prompt may stand under several group ids, as in dumps that were merged.
+    # Compare prompts, not group ids: merged dumps have one prompt under several ids.
     prompts = case.facts.prompt
-    # A record of the whole law makes answers of a kept set or a low temperature less likely than
-    # they were.
+    # A record at temperature 1 without kept sets understates the probability of answers that were
+    # sampled more sharply: then require twice the surprisal.
     unlikely = 2 * UNLIKELY if _sharper(case.facts) else UNLIKELY
     for index in np.flatnonzero(case.lengths > 0):
         tokens = slice(case.start[index], case.start[index] + case.lengths[index])
@@ -105,7 +105,7 @@ def _duplicated_rows(features: Features) -> Suspicion | None:
 
 
 def _sharper(facts: RowFacts) -> bool:
-    """Tell whether rows declare that they were sampled from less than the whole law at 1."""
+    """Tell whether rows declare a temperature below 1 or a kept set."""
     below_one = (facts.temperature, facts.top_p)
     above_zero = (facts.top_k, facts.min_p)
     return any(v is not None and bool((v < 0.99).any()) for v in below_one) or any(
@@ -116,8 +116,7 @@ def _sharper(facts: RowFacts) -> bool:
 def _surprise(values: Array, *, tools_masked: bool) -> Array:
     """Return the log-probs of choices, 0 for what is none.
 
-    Text of tools is far rarer than what is sampled: where a table masks none, only ordinary choices
-    count.
+    Tool text is much less likely than sampled text: without a mask only ordinary tokens count.
     """
     least = -np.inf if tools_masked else -3.0
     return np.where((values < 0) & (values > least), np.maximum(values, -UNSURE), 0.0)
@@ -131,7 +130,7 @@ def _top_one(features: Features) -> Suspicion | None:
         (str(case.trainer), tokens.trainer, tokens.sampler),
     ):
         likely, rare = other > -0.25, (other < -1.6) & (other > -6.0)
-        # Where a law is honest few tokens are rarer than 1 in 400.
+        # In a correct column few tokens are rarer than 1 in 400.
         if likely.sum() < 20 or rare.sum() < 15 or np.mean(other < -6.0) > 0.05:
             continue
         if np.median(own[rare] - other[rare]) < 0.7:
@@ -201,7 +200,7 @@ def _entropy_recorded(features: Features) -> Suspicion | None:
 def _parts_tokens_of_a_context(features: Features, policy: str) -> bool:
     """Tell whether a policy's values differ between tokens that were sampled in one context.
 
-    An entropy is a number of the context. Forks are pairs that the trainer tells apart.
+    The entropy depends on the context only, so it cannot differ between them.
     """
     prefixes = features.shared_prefixes
     if prefixes is None:

@@ -1,4 +1,4 @@
-"""Causes that take tokens for sampled which were not, or leave out some that were."""
+"""The mask counts tokens that were not sampled, or drops some that were."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _special_ids(features: Features) -> Suspicion | None:
     outliers = features.location.id_outliers
     if not 0 < len(outliers) <= 4 or all(outlier.share_last > 0.8 for outlier in outliers):
         return None
-    # Contexts go wrong at the first tokens; ids go wrong wherever they stand.
+    # A wrong context shows at the first tokens, a wrong id at every position.
     tokens = features.case.tokens
     named = np.isin(tokens.token_id, [outlier.token_id for outlier in outliers])
     early = float(np.mean(tokens.position[named] < 3))
@@ -176,10 +176,9 @@ def _mask_drops_last(features: Features) -> Suspicion | None:
     )
 
 
-# Responses that stop by themselves end with few kinds of token: an end token, or a stop string's.
+# Responses that stop by themselves end with few distinct tokens: an end token or a stop string.
 KINDS_OF_ENDS = 4
-# Kinds of tokens at the end of responses where that was cut off, over those of as many tokens
-# anywhere, at the most.
+# Largest ratio of distinct last tokens to distinct tokens anywhere in a sample of the same size.
 MOST_ENDS = 0.8
 
 
@@ -197,7 +196,7 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
     most = float(counts[:KINDS_OF_ENDS].sum() / len(stopped))
     if len(counts) <= KINDS_OF_ENDS or most > 0.8 or mask[last].mean() < 0.9:
         return None
-    # Answers end with fewer kinds of words than they hold. Where they do not, they are no text.
+    # Text ends with fewer distinct tokens than it contains; otherwise these ids are not text.
     spread = np.linspace(0, len(case.token_id) - 1, len(stopped)).astype(np.int64)
     if len(counts) > MOST_ENDS * len(np.unique(case.token_id[spread])):
         return None
@@ -253,7 +252,7 @@ def _mask_includes_tool(features: Features) -> Suspicion | None:
     # Where a whole response has no log-probs nobody recorded them: a tool writes a part of it.
     runs &= (tokens.row_sums(zero) < tokens.per_row)[tokens.owner]
     if placeholder and runs.sum() > 0.5 * zero.sum():
-        # Zeros that stand for a missing log-prob are strewn; text of tools is a stretch of them.
+        # Placeholder zeros are scattered; tool text is a run of zeros.
         stretches = float(np.mean(runs[zero & (trainer < -0.9)]))
         return Suspicion(
             confidence=0.96 if stretches > 0.9 else 0.85,
@@ -277,11 +276,11 @@ def _mask_includes_tool(features: Features) -> Suspicion | None:
     return _nobody_samples(features)
 
 
-# A token id that stands so often in a table and is always rarer than this may be a tool's.
+# Occurrences, and log-prob (nats) that the id never exceeds, from which it may be a tool's marker.
 OFTEN, NEVER = 12, -6.0
 # Where tools write at all, a token that is rarer than this is taken for theirs.
 UNSAMPLED = -3.0
-# So many times as often as if every token of the table had offered it with its median probability.
+# Occurrences over the number expected if every position offered the id with its median probability.
 TOO_OFTEN = 4.0
 
 
@@ -302,7 +301,7 @@ def _nobody_samples(features: Features) -> Suspicion | None:
     order = of_rare[np.lexsort((likelier[of_rare], tokens.token_id[of_rare]))]
     ids, counts = np.unique(tokens.token_id[of_rare], return_counts=True)
     ends = np.cumsum(counts)
-    # The likeliest tenth of an id's tokens may be ordinary: it may stand in a response as well.
+    # Ignore the likeliest tenth of an id's tokens: the id may occur in responses as well.
     high = likelier[order][ends - 1 - counts // 10]
     middle = likelier[order][ends - 1 - counts // 2]
     too_often = counts / 2 >= TOO_OFTEN * len(tokens) * np.exp(middle)

@@ -1,4 +1,4 @@
-"""Causes that are seen in one column's values: what was written is not what was computed."""
+"""Storage faults: the values of a column are not what was computed."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rcdiag.diagnosis.features.storage import LOG_BASES, StoredColumn
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
 CERTAIN = 0.98
-# Times the error of rounding by which log-ratios tell of something else.
+# Multiple of the rounding error above which log-ratios have another cause as well.
 BEYOND_ROUNDING = 1.5
-# A logarithm of another base is a multiple of the other side's up to noise: how near the logarithm
-# of the median factor is to that of the base, and which share of the rms the factor leaves.
+# Another base makes values = factor * other up to noise: tolerance on the log of the median factor,
+# and the largest residual rms / rms.
 NEAR_THE_BASE, MOST_LEFT_BY_BASE = 0.05, 0.35
 TEMPERATURES = np.arange(1, 21) / 10  # that runs are set to; divided log-probs are multiples too
 # Quantiles of two columns, and how far their logarithms are apart at most where they are alike.
 ODDS, ALIKE = (0.02, 0.05, 0.1, 0.2), 0.35
-# Nats between a value that stands for none and all others.
+# Gap between a sentinel value and all others, nats.
 GAP = 5.0
-# Nats between two sides that no selection makes.
+# Nats between the two sides that selection by log-prob cannot explain.
 FAR = 4.0
 # Nats from which on no log-prob of a token that both sides are sure of is 0 by rounding.
 UNSURE = 1e-2
@@ -120,7 +120,7 @@ def _sign_flipped(features: Features) -> Suspicion | None:
             continue
         if holds_entropy(features, policy):
             continue
-        # Minus signs may be lost on both sides: then neither tells what the other is.
+        # If both columns lost their sign, neither can confirm the other.
         alone = not column.other_is_informative
         if alone and np.max(column.values, initial=0.0, where=column.finite) <= 1.0:
             continue  # probabilities
@@ -307,7 +307,7 @@ def _padding(features: Features) -> Suspicion | None:
     ids, counts = np.unique(case.token_id[last], return_counts=True)
     padding = zero & (case.token_id == ids[counts.argmax()])
     repeated = int(np.count_nonzero(padding[last] & padding[last - 1]))
-    # What a policy samples stands elsewhere too: padding is one run at the end of its row.
+    # A sampled token id occurs elsewhere too; padding is one run at the end of its row.
     runs = int(np.count_nonzero(padding & ~np.append(padding[1:], False)))
     if repeated < max(FEWEST_PADDED, LEAST_PADDED * len(last)) or runs > len(last):
         return None
@@ -408,7 +408,7 @@ def _at_the_edges(features: Features, zeros: Flags, chosen: Flags) -> tuple[floa
     ends = np.append(begins[1:], True)
     run = np.cumsum(np.concatenate([[True], zeros[1:] != zeros[:-1]]) | begins)
     at_begin, at_end = np.bincount(run, begins) > 0, np.bincount(run, ends) > 0
-    # A row of nothing but zeros touches both its edges, and tells of placeholders.
+    # A row of zeros only touches both edges: these are placeholders.
     return (
         float(np.mean((at_begin & ~at_end)[run][chosen])),
         float(np.mean((at_end & ~at_begin)[run][chosen])),
@@ -446,7 +446,7 @@ def _sentinel(features: Features) -> Suspicion | None:
 
 
 def _repeated(features: Features, policy: str, column: StoredColumn, value: float) -> Suspicion:
-    """Suspect a value that stands for no value."""
+    """Report a sentinel: a value that stands for a missing log-prob."""
     here = column.values == value
     count, first = int(here.sum()), _first(features, column, here)
     return Suspicion(
@@ -513,10 +513,10 @@ def _floor(features: Features) -> Suspicion | None:
 
 
 def _cut_off_too(column: StoredColumn, floor: float) -> Flags:
-    """Flag tokens that only the other side has below a floor, but for those that are far apart.
+    """Flag tokens below the floor on the other side only, unless both sides are far apart.
 
-    Where one side's rare tokens are left out and the other's are not, those are left that the one
-    side happens to find likelier, as if it were another law.
+    Dropping the rare tokens of one side alone would be a selection by log-prob, which looks like
+    another distribution.
     """
     return (column.other <= floor) & (column.values - column.other < FAR)
 

@@ -1,4 +1,4 @@
-"""Causes in the temperature: one column is the other's distribution at another one, or nearly so.
+"""Temperature: one column is the other's distribution at another temperature, or nearly so.
 
 With p = softmax(logits / T), log p at one temperature is a multiple of that at another, up to a sum
 that the tokens of a context share: sampler = power * trainer - log sum, where power is T of the
@@ -28,11 +28,11 @@ BY_SHARED_PREFIXES = "scale of log-prob differences, sampler / trainer"
 POWERS, LEAST_POWER = (0.3, 3.3), 0.03
 # Share of squared log-ratios that a temperature must explain, and one that rows declare.
 MOST_OF_SQUARES, DECLARED = 0.4, 0.2
-# How much of a declared temperature's logarithm the slope may show: from less than half on.
+# Range of log(power by slope) / log(declared temperature) that agrees with the declaration.
 LEAST_OF_DECLARED, MOST_OF_DECLARED = 0.4, 1.25
 # The mean log-ratio of divided log-probs over the mean surprisal is at most this.
 MOST_OF_SURPRISAL = 3.0
-# Share of what parts two tokens that a declared temperature leaves beside other differences.
+# Largest residual share of log-prob differences in a context under the declared temperature.
 MOST_LEFT = 0.6
 # Log-probs that were divided are a multiple of the others but for noise, which leaves less than
 # this share of squared log-ratios; or sure tokens tell, by the correlation of their log-ratios'
@@ -67,7 +67,7 @@ def _temperature(features: Features) -> tuple[str, Power, str] | None:
     declared = features.declared.row_temperature
     sampled_at_1 = declared == 1.0 and not features.declared.sampler.sampling_temperature
     if seen.found_by == BY_SLOPE and sampled_at_1:
-        return None  # something else flattens
+        return None  # the slope has another reason than a temperature
     likelier, invalid = _likelier(features), features.validity.answer == INVALID
     if likelier == features.case.trainer or (likelier is None and invalid):
         return "temperature-raw-recorded", seen, "the trainer's distribution sampled"
@@ -90,8 +90,9 @@ def _whose(power: float, declared: float | None) -> str:
 
 
 def _likelier(features: Features) -> str | None:
-    """Return the policy under which the tokens are so much likelier that it sampled them, of the
-    two; None where both may have, or where tokens were left out by their log-probs.
+    """Return which of the two policies sampled, by likelihood.
+
+    None if the data does not decide, or if tokens were left out by their log-probs.
     """
     log_ratios, tokens = features.log_ratios, features.case.tokens
     mean, z = log_ratios.mean
@@ -127,17 +128,15 @@ def _power(features: Features) -> Power | None:
 
 
 def _temperature_and_more(prefixes: SharedPrefixes, declared: float) -> bool:
-    """Tell whether the two sides differ by the temperature of the rows and by something else that
-    leaves less than the temperature takes off.
-    """
+    """Tell whether the declared temperature explains most, but not all, of the difference."""
     off = abs(np.log(declared))
     near = abs(abs(np.log(max(prefixes.power, 1e-9))) - off) < max(A_POWER, 0.1 * off)
     return bool(off > 2 * A_POWER and near and prefixes.residual < MOST_LEFT * prefixes.distance)
 
 
 def _stated(features: Features, seen: Power | None) -> tuple[str, Power, str] | None:
-    """Return the fault that metadata state: columns of two temperatures, which log-probs bear out
-    where they can tell.
+    """Return the fault declared by metadata: columns at two temperatures, unless the log-probs
+    contradict.
     """
     sampler, trained = features.declared.sampler, features.declared.trainer.temperature
     recorded, sampled = sampler.temperature, sampler.sampling_temperature
@@ -163,7 +162,7 @@ def _stated(features: Features, seen: Power | None) -> tuple[str, Power, str] | 
 
 
 def _between(prefixes: SharedPrefixes, power: float) -> bool:
-    """Tell whether a power that is too near to 1 to be seen in forks may be there."""
+    """Tell whether a power may be too near to 1 to show in shared prefixes."""
     return bool(abs(np.log(power)) < 2 * A_POWER and prefixes.residual < 2 * ROUNDING)
 
 
@@ -283,7 +282,8 @@ def _divided(features: Features) -> Suspicion | None:
     if not ((mean < 1 and high < 0.75 and low > 0.002) or (mean > 1 and low > 1.4)):
         return None
     if not _tied_to_surprisal(log_ratios):
-        return None  # what stands in the sum beside the tokens does not know how sure they are
+        # mass added to or removed from the softmax sum does not depend on how certain the token is
+        return None
     declared = features.declared.row_temperature
     return Suspicion(
         confidence=0.92 if declared not in (None, 1.0) else 0.88,
@@ -304,7 +304,7 @@ def _divided(features: Features) -> Suspicion | None:
 
 
 def _tied_to_surprisal(log_ratios: LogRatios) -> bool:
-    """Tell whether the surer a token is, the less it is moved: a power of small rests vanishes."""
+    """Tell whether |log_ratio| shrinks with the surprisal among near-certain tokens."""
     sampler, moved = log_ratios.tokens.sampler, np.abs(log_ratios.values)
     sure = (sampler > -0.1) & (sampler < -1e-3) & (moved > 0)
     if sure.sum() < 20:
@@ -314,8 +314,8 @@ def _tied_to_surprisal(log_ratios: LogRatios) -> bool:
 
 
 def _softcap(features: Features) -> Suspicion | None:
-    """Look for a distribution that is flatter than the other, large gaps between logits more than
-    small ones, which no power makes.
+    """Detect a cap on logits: one distribution is flatter, and large logit gaps shrink more than
+    small ones.
     """
     log_ratios, prefixes = features.log_ratios, features.shared_prefixes
     if not usable(features) or log_ratios.rms < 0.03 or _temperature(features) is not None:

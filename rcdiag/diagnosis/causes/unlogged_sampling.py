@@ -1,4 +1,4 @@
-"""Laws of sampling that neither column shows: told by metadata, entropies or re-scores."""
+"""Sampling parameters that neither column shows: detected from metadata, entropies or re-scores."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rcdiag.diagnosis.features import Features
 
 
 def _unlogged(features: Features) -> tuple[str, Suspicion] | None:
-    """Look for a law of sampling that neither column shows, by metadata, entropies or re-scores.
+    """Detect sampling parameters that neither column shows.
 
-    Entropies settle it, where the table has them: surprisal and entropy agree for the law that
-    sampled.
+    Entropies decide where the table has them: under the distribution that sampled, E[-log p] equals
+    the entropy.
     """
     if not usable(features) or features.log_ratios.rms > 0.05:
         return None
@@ -87,7 +87,7 @@ def _unlogged_by_entropy(features: Features, mean: float, z: float) -> tuple[str
 
 
 def _unlogged_by_kept_set(features: Features) -> tuple[str, Suspicion] | None:
-    """Look for rows that say that a share of the law was kept, of which no mass is missing."""
+    """Detect rows that declare top-p while E[ratio] = 1: no mass is missing."""
     log_ratios = features.log_ratios
     if (
         declared_kept_set(features) != "top-p-renormalised"

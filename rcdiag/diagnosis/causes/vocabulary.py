@@ -1,4 +1,4 @@
-"""A cause in the sum over the vocabulary: a part of it is wrong, or left out."""
+"""A part of the vocabulary is wrong, or missing from the softmax sum."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ IN_MOST_ROWS = 0.9  # share of rows that a sum without a part of the vocabulary 
 
 
 def _vocab_shard(features: Features) -> Suspicion | None:
-    """Look for a trainer whose sum over the vocabulary lacks a part, or whose head does."""
+    """Detect a trainer whose softmax sum or output head lacks a part of the vocabulary."""
     # A part of the vocabulary is wrong at every position, another prompt at the first most of all.
     if not usable(features) or features.log_ratios.first_tokens > FIRST_APART:
         return None
     log_ratios = features.log_ratios
     mean, (inverse, inverse_z) = log_ratios.ratio_mean[0], log_ratios.inverse_mean
     block = _id_block(features)
-    # No law that sums to 1 has E[1 / ratio] below 1, and no few large ratios move that mean.
+    # A normalised distribution cannot have E[1 / ratio] below 1, and a few large ratios hardly move
+    # that mean.
     missing = mean > 1.0 and inverse_z < -BROKEN and log_ratios.one_sided > 0.9
-    # What is left out of a sum leaves the tokens of one context as far apart as they were.
+    # A missing part of the sum does not change log-prob differences within one context.
     missing &= features.shared_prefixes is None or not features.shared_prefixes.is_one_power
-    # It is left out in every row: noise in the rows of a few groups is something else.
+    # It is missing in every row: a shift in the rows of a few groups has another cause.
     tokens = features.case.tokens
     above = tokens.row_sums(log_ratios.values)[tokens.per_row > 0] > 0
     missing = missing and float(np.mean(above)) > IN_MOST_ROWS
@@ -56,7 +57,7 @@ def _vocab_shard(features: Features) -> Suspicion | None:
 
 
 def _sums(log_ratios: LogRatios) -> dict[str, Any]:
-    """Return the means that a law which sums to 1 cannot have."""
+    """Return the means that show that the trainer's probabilities do not sum to 1."""
     (mean, z), (inverse, inverse_z) = log_ratios.ratio_mean, log_ratios.inverse_mean
     return fact(
         "E[ratio] and E[1 / ratio]",

@@ -1,4 +1,4 @@
-"""Causes by which the two sides have other weights: old ones, a part of them, another policy's."""
+"""The two sides have different weights: older ones, a part of them, another policy's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rcdiag.diagnosis.features import ENGINE_NOISE, Features, LogRatios
 from rcdiag.diagnosis.features.location import trend
 from rcdiag.diagnosis.validity import INVALID
 
-MANY_SYNCED = 4  # steps at rounding, after which one other step is no sampler that is never synced
+# steps with rounding only, after which one large step is no evidence of never syncing
+MANY_SYNCED = 4
 FEWEST_MIXED = 4  # rows sampled by several versions, from which on weights changed in flight
 # Share of squared log-ratios of one sign; other weights move tokens both ways.
 MOST_ONE_SIDED = 0.98
@@ -133,11 +134,10 @@ def _lagging(features: Features) -> Suspicion | None:
 
 
 def _growth(rms: Array, lag: Array) -> tuple[float, float]:
-    """Return by how many times rows' rms grows over all lags, and the z of its slope.
+    """Return the growth factor of the rows' rms over the range of lags, and the z of the slope.
 
-    It is that of log rms on the lag by least squares, with errors that allow for unequal variances;
-    logarithms keep a few rows with large log-ratios from deciding. Zero and 1 where lags of fewer
-    than two kinds have enough rows.
+    Least squares of log rms on the lag with heteroscedasticity-robust errors; the logarithm limits
+    the influence of a few large rows. (1, 0) if fewer than two lags have enough rows.
     """
     counts = np.unique(lag, return_counts=True)[1]
     if (counts >= FEWEST_OF_LAG).sum() < 2:
@@ -152,7 +152,7 @@ def _growth(rms: Array, lag: Array) -> tuple[float, float]:
 
 
 def _as_far_behind(features: Features, lag: int, before: Array) -> Suspicion | None:
-    """Weigh weights that are equally many updates behind in all rows that are judged.
+    """Weigh weights with the same lag in all rows.
 
     A lag of one may be a matter of counting. Where the mismatch began at a step, the lags `before`
     that step show whether it began with the lag; else there is nothing to contrast it with, and
@@ -186,7 +186,7 @@ def _short(fingerprint: object) -> str:
 
 
 def _never_synced(features: Features) -> Suspicion | None:
-    """Look for a gap that grows over the steps, as behind weights that stay as they were."""
+    """Detect a mismatch that grows over the steps, as behind weights that stay the same."""
     parts, log_ratios, onset = features.location.by_step, features.log_ratios, features.onset
     if (
         log_ratios.rms < ENGINE_NOISE
@@ -303,7 +303,7 @@ def _changes_within(owner: Counts, version: Counts) -> Flags:
 
 
 def looks_like_other_weights(log_ratios: LogRatios, share: float = 0.08) -> bool:
-    """Tell whether log-ratios depend on the token id, as a drift of weights has it."""
+    """Tell whether log-ratios depend on the token id, as after a drift of weights."""
     seen = log_ratios.by_token_id
     return (
         seen.correlation > 0.8
@@ -323,7 +323,7 @@ def _weights_differ(features: Features) -> Suspicion | None:
         or features.declared.weights_agree
     ):
         return None
-    # Other weights sum to 1, and move tokens both ways: no side is the sharper one everywhere.
+    # Other weights still give normalised probabilities, and move tokens both ways.
     if features.validity.answer == INVALID or log_ratios.one_sided > MOST_ONE_SIDED:
         return None
     return Suspicion(

@@ -1,4 +1,4 @@
-"""Which cause it is where weights of other checkpoints explain the rows of a column."""
+"""Names the cause where weights of other checkpoints explain rows of a column."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ MOST = 0.9  # share of rows that is all of them, but for chance
 
 
 def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> tuple[str, Suspicion] | None:
-    """Tell which rows other weights explain that explain a column as a whole.
+    """Find the rows that other weights explain, where they explain the column as a whole better.
 
-    A column of which some rows, steps or ends of rows are of the trainer's weights is explained by
-    other weights better than by these, too.
+    That is also so if some rows, steps or ends of rows are of the trainer's weights.
     """
     if not isinstance(test.change, Moved) or tester.side.name != "sampler":
         return None
@@ -36,8 +35,8 @@ def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> tuple[str, S
 
 
 def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> tuple[str, Suspicion] | None:
-    """Name weights that were never synced where all rows from some step on are nearer to one
-    checkpoint than to the trainer's weights, and no row before it.
+    """Name `weights-never-synced` if all rows from some step on, and none before, fit one
+    checkpoint better than the trainer's weights.
     """
     own = weights.explained & (weights.best == 0)
     over_steps = _over_steps(tester, weights, own, (weights.best > 0) & ~own)
@@ -103,7 +102,7 @@ def cause_of_weights(
         )
     if (own | other).mean() < 0.8 or other.mean() < 0.02:
         return None
-    # Short and sure rows are as likely under either weights.
+    # Short or near-certain rows fit both weights equally and do not count.
     informative = np.abs(weights.losses[0] - weights.losses[1:].min(axis=0)) > DECISIVE
     share = float((other & informative).sum() / max(((own | other) & informative).sum(), 1))
     names = ", ".join(weights.names[index] for index in np.unique(best[other]))
@@ -145,8 +144,8 @@ def _over_steps(
     if steps is None:
         return None
     step = steps[weights.rows]
-    # Rows near the limit of an engine's noise are neither side's: what counts is that hardly any
-    # row of a step is of the trainer's weights.
+    # Rows near the noise limit fit neither; what counts is that hardly any row of a step fits the
+    # trainer's weights.
     rates = {int(one): 1.0 - float(own[step == one].mean()) for one in np.unique(step)}
     late = [one for one, rate in rates.items() if rate > MOST_OF_STEP]
     mixed = any(1.0 - MOST_OF_STEP < rate < MOST_OF_STEP for rate in rates.values())

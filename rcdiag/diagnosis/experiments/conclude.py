@@ -1,4 +1,4 @@
-"""Experiments on both sides of a case become suspicions: causes, the likeliest first."""
+"""Runs the experiments on both sides of a case and turns them into causes, the likeliest first."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ from rcdiag.engines.changes import Forward
 
 Suspicions = list[tuple[str, Suspicion]]
 
-EVEN = 0.1  # share of a row's tokens: other contexts put off more, coarse rounding fewer
+# share of a row's tokens that are off: other contexts exceed it, coarse rounding does not
+EVEN = 0.1
 ALIKE = 0.4  # rms of the columns' difference over that of their distance from the model
 DOUBTFUL = 0.7  # confidence of rounding where what is left has another shape
 WHOLE = 0.8  # confidence of an experiment that explains a column, or of a clear pattern
@@ -65,16 +66,16 @@ OF_WEIGHTS = {
 KEPT_SETS = {"top-p-renormalised", "top-k-renormalised", "min-p-renormalised", "truncated-law"}
 OF_THE_HEAD = 0.6  # share of the squares that follows the token's id, where the head is another
 FEW_TIMES = 3.0  # an engine's noise, up to which a trainer may be off for reasons of rounding
-MATTERS = 1e-3  # nats, rms, by which a trial must move a column that is explained already
-MUCH = 0.5  # nats per token by which a trial beats an honest column that is near already
-PARTLY = 0.8  # share of squares from which on a trial explains most
-WORTH_SAYING = 0.1  # share of squares from which on what a trial explains is evidence
+MATTERS = 1e-3  # nats, rms, by which a test must move a column that is explained already
+MUCH = 0.5  # nats per token by which a test beats an expected column that is near already
+PARTLY = 0.8  # share of squares from which on a test explains most
+WORTH_SAYING = 0.1  # share of squares from which on what a test explains is evidence
 UNDECIDED = "the tokens do not show whether the recorded distribution sampled them"
 UNFINISHED = 0.5  # confidence of what nothing explains while experiments are left to run
 
 
 class Outcome(Struct):
-    """What experiments tell of a case."""
+    """The result of the experiments on a case."""
 
     sample: RescoredSample
     sides: list[Side]
@@ -88,7 +89,7 @@ class Outcome(Struct):
 
 
 class ExperimentOptions(Struct, frozen=True, kw_only=True):
-    """What a user gives beside the table and the trainer's model."""
+    """What the user provides beside the table and the trainer's model."""
 
     checkpoints: Sequence[Path] = ()
     coders: Coders = no_coders  # of the checkpoint's tokenizer
@@ -100,7 +101,7 @@ class ExperimentOptions(Struct, frozen=True, kw_only=True):
 def run_experiments(
     case: Case, forward: Forward, given: ExperimentOptions | None = None
 ) -> Outcome:
-    """Run the experiments that tell the causes of a case's mismatch apart."""
+    """Run the experiments that separate the causes of a mismatch."""
     given = given or ExperimentOptions()
     sample = rescore(
         case,
@@ -140,10 +141,10 @@ def run_experiments(
 
 
 def _agree_against_model(sides: Sequence[Side]) -> bool:
-    """Tell whether neither column is the model's, and both are off in the same way.
+    """Tell whether both columns differ from the model in the same way.
 
-    What one side does wrong moves one column. Where both are off alike, they were made by other
-    weights than the given ones, or from other tokens than the table holds.
+    A fault of one side moves one column. If both move alike, both were computed with other weights,
+    or from other tokens than those in the table.
     """
     if len(sides) < 2 or any(side.explained for side in sides):
         return False
@@ -161,14 +162,15 @@ def _rms(values: np.ndarray) -> float:
 
 
 def _conclude_both(outcome: Outcome, forward: Forward, given: ExperimentOptions) -> None:
-    """Find out what made two columns that are off alike, from the sampler's."""
+    """Explain two columns that differ from the model in the same way, using the sampler's."""
     before = len(outcome.suspicions)
     one, other = outcome.sides
     _conclude_side(outcome, one, None, forward, given)
     made = outcome.suspicions[before:]
     names = f"{one.policy}_log_probs and {other.policy}_log_probs"
     if made and {slug for slug, _ in made} <= KEPT_SETS:
-        # The trainer renormalises as the sampler does: both are of the law that sampled.
+        # The trainer renormalises as the sampler does: both columns are of the distribution that
+        # sampled.
         kept = made[0][1]
         words = f"{names} agree with each other, both renormalised over kept sets. {kept.message}"
         outcome.suspicions[before:] = [
@@ -224,7 +226,7 @@ def _conclude_both(outcome: Outcome, forward: Forward, given: ExperimentOptions)
 
 
 def _name_noise(sample: RescoredSample, sides: Sequence[Side]) -> tuple[str, Suspicion]:
-    """Name what is left where both columns are the model's own."""
+    """Name the noise where the model explains both columns."""
     exact = all(side.residual.scale <= EXACT for side in sides)
     largest = max(side.residual.rms for side in sides)
     reads = "float32 rounding" if exact else "within the noise of an engine in bfloat16"
@@ -251,7 +253,7 @@ def _name_noise(sample: RescoredSample, sides: Sequence[Side]) -> tuple[str, Sus
 
 
 def doubt_of(sample: RescoredSample, side: Side) -> str | None:
-    """Say in what way a column that rounding may have made differs from rounding; None: in none."""
+    """Say how a residual of the size of rounding differs from rounding; None if it does not."""
     residual, rounding = side.residual, sample.rounding
     if residual.scale <= EXACT:
         return None
@@ -268,7 +270,7 @@ def doubt_of(sample: RescoredSample, side: Side) -> str | None:
 def _conclude_side(
     outcome: Outcome, side: Side, other: Side | None, forward: Forward, given: ExperimentOptions
 ) -> None:
-    """Find out what made one side's column."""
+    """Explain one side's column."""
     if side.residual.scale <= EXACT and side.residual.outlying(EXACT) < 1e-3:
         return
     if not side.explained and other is not None and other.explained:
@@ -284,7 +286,7 @@ def _conclude_side(
     )
     stated = Declared.of(outcome.sample.case).weights_differ and not side.explained
     if stated and given.checkpoints:
-        # Fingerprints of two weights outweigh what any other experiment is likely to tell.
+        # If fingerprints say that weights differ, test checkpoints before anything else.
         named = _try_checkpoints(outcome, tester, given, stated=True)
         if named is not None:
             outcome.tests += run_without_passes(tester).tests
@@ -298,7 +300,7 @@ def _conclude_side(
     if side.explained:
         strong = _strong(found, side)
         if not strong and outcome.sample.rounding.is_heavier_in(side.residual):
-            # Few tokens are off for a reason of their own: another context moves the first ones.
+            # A heavy tail has a cause of its own: another context, say, moves the first tokens.
             passed = run_with_passes(tester, given.progress)
             outcome.tests += passed.tests
             outcome.open += passed.open
@@ -341,7 +343,7 @@ def _conclude_side(
 
 
 def _strong(tests: Sequence[HypothesisTest], side: Side) -> list[HypothesisTest]:
-    """Return the trials that explain what an honest column that is near already leaves."""
+    """Return significant tests where the unchanged model already explains nearly everything."""
     return [
         test
         for test in tests
@@ -352,7 +354,7 @@ def _strong(tests: Sequence[HypothesisTest], side: Side) -> list[HypothesisTest]
 
 
 def _in_some_rows(outcome: Outcome, tester: HypothesisTester) -> tuple[str, Suspicion] | None:
-    """Name the law that the rows are of which alone are off; None where none explains them."""
+    """Name the cause of a subset of rows if only these are off; None if nothing explains them."""
     part = apart(tester.sample, tester.side)
     if part is None:
         return None
@@ -362,7 +364,7 @@ def _in_some_rows(outcome: Outcome, tester: HypothesisTester) -> tuple[str, Susp
     if mine.explained:
         _, named = cause_in_sampling(part, sides)
     else:
-        # They are held against the temperature of the other rows.
+        # They are compared at the temperature of the other rows.
         mine = at_temperature(part, mine, tester.side.temperature)
         few = replace(tester, sample=part, side=mine)
         found = [test for test in run_without_passes(few).tests if explains(test, part.noise)]
@@ -382,8 +384,8 @@ def _try_checkpoints(
 ) -> tuple[str, Suspicion] | None:
     """Score the rows with all checkpoints, and name whose weights made a column; None for none.
 
-    Where metadata do not state other weights, rows that fail most are scored first: if no
-    checkpoint explains one of these, none made the column.
+    Unless metadata declare other weights, the worst rows are scored first: if no checkpoint
+    explains any of them, the others are not scored.
     """
     given.progress(f"weights of {len(given.checkpoints)} checkpoints")
     sample = outcome.sample
@@ -401,7 +403,7 @@ def _try_checkpoints(
 
 
 def _name_best(order: Sequence[HypothesisTest], tester: HypothesisTester) -> tuple[str, Suspicion]:
-    """Name the cause of the best trial, as surely as it is ahead of the others."""
+    """Name the cause of the best test, with a confidence by its margin over the others."""
     best = order[0]
     slug = _slug(best, tester)
     rivals = [test for test in order[1:] if _slug(test, tester) != slug]
@@ -423,12 +425,12 @@ def _name_best(order: Sequence[HypothesisTest], tester: HypothesisTester) -> tup
 
 
 def _slug(test: HypothesisTest, tester: HypothesisTester) -> str:
-    """Return the cause of a trial, which for weights depends on whose they are."""
+    """Return the cause of a test, which for weights depends on whose they are."""
     if test.slug != "stale-weights":
         return test.slug
     if tester.side.name == "trainer":
         return "reference-as-old" if test.experiment == "checkpoints" else "old-after-update"
-    # Weights that sampled give their tokens a higher log-prob than others do.
+    # The weights that sampled give the tokens a higher log-prob than other weights do.
     ahead = test.predicted - tester.side.expected[test.at]
     _, row = np.unique(tester.sample.owner[test.at], return_inverse=True)
     sums = np.bincount(row, np.clip(ahead, -5.0, 5.0))
@@ -445,7 +447,7 @@ def _side_at_fault(slug: str, tester: HypothesisTester) -> str:
 
 
 def _evidence(test: HypothesisTest, tester: HypothesisTester) -> dict[str, Any]:
-    """Return the numbers of a trial."""
+    """Return the numbers of a test."""
     return {
         "name": test.setting,
         "rms of the honest column": test.baseline.rms,
@@ -457,14 +459,14 @@ def _evidence(test: HypothesisTest, tester: HypothesisTester) -> dict[str, Any]:
 
 
 def _reads(test: HypothesisTest, noise: float) -> str:
-    """Say how much of a column a trial explains."""
+    """Say how much of a column a test explains."""
     if explains(test, noise):
         return "explained"
     return f"explains {max(test.explained, 0.0):.0%} of the squares"
 
 
 def _by_chance(tester: HypothesisTester, pattern: Pattern) -> tuple[str, Suspicion] | None:
-    """Name dropout where the same context got different values."""
+    """Name dropout where equal contexts got different values."""
     share = pattern.differs_by_chance
     if share is None or share < 0.25 or pattern.rows_off < 0.7 or tester.side.name != "trainer":
         return None
@@ -500,12 +502,12 @@ class Counted(Struct, frozen=True, kw_only=True):
 def _name_unexplained(
     tester: HypothesisTester, pattern: Pattern, order: Sequence[HypothesisTest], count: Counted
 ) -> tuple[str, Suspicion]:
-    """Name what can be known of a column that no experiment explains."""
+    """Name the best guess for a column that no experiment explains."""
     slug, confidence, words = _by_elimination(tester, pattern)
     if count.not_run:
         confidence = min(confidence, UNFINISHED)
     close = [test.slug for test in order[:3]]
-    # The trainer's own column is not its model's, whatever the reason: no weights mend that.
+    # The trainer's column is not from its own model: importance weights cannot correct that.
     noisy = tester.side.residual.scale < FEW_TIMES * tester.sample.noise
     wrong = slug == "forwards-differ" and not noisy
     by_trainer = slug == "weights-differ" and tester.side.name == "trainer"
@@ -534,7 +536,7 @@ def _name_unexplained(
 
 
 def _by_elimination(tester: HypothesisTester, pattern: Pattern) -> tuple[str, float, str]:
-    """Return cause, confidence and reason by the way in which a column fails."""
+    """Return cause, confidence and reason from the pattern of the residuals."""
     side, noise = tester.side, tester.sample.noise
     sampler = side.name == "sampler"
     experts = bool(tester.forward.tensors.experts)

@@ -1,4 +1,4 @@
-"""Experiments on what a side saw: other prompts, positions, padding, packing, dropped turns."""
+"""Experiments on the context of a side: prompts, positions, padding, packing, dropped turns."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def with_prompt(tester: HypothesisTester, row: int, prompt: Ids) -> Passage | No
 
 
 def first_tokens_excess(tester: HypothesisTester) -> float:
-    """Return how much worse the first tokens of responses are explained than the last ones."""
+    """Return mean baseline loss of the first 8 tokens minus that of tokens from the 24th on."""
     at = tester.side.known_at
     position = tester.sample.position[at]
     early = tester.side.residual.loss[position < 8]
@@ -121,7 +121,7 @@ def run_truncations(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     longest = lengths[row]
     if longest < 3:
         return
-    # Rows that the honest column explains are not cut: their prompts are short enough.
+    # Rows explained by the unchanged model were not truncated: their prompts are short enough.
     good = tester.row_loss < np.median(tester.row_loss) - 3.0
     fits = [len(tester.sample.prompt(int(one))) for one in tester.sample.rows[good]]
     least = max((size for size in fits if size < longest), default=0) if len(fits) > 2 else 0
@@ -285,7 +285,7 @@ def run_packing(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 
 def _test_packed(tester: HypothesisTester, rows: Counts, anew: bool) -> HypothesisTest | None:
-    """Try packs in which each row has so many rows before it as suit it, or none as the first."""
+    """Test packing with the number of preceding rows, 0 to MOST_PACKED, that fits each row best."""
     spans = {int(row): tester.sample.tokens_of([int(row)]) for row in rows}
     columns = {row: tester.side.expected[span] for row, span in spans.items()}
     residual = {row: _residual_in(tester, columns[row], span) for row, span in spans.items()}
@@ -314,7 +314,7 @@ def _test_packed(tester: HypothesisTester, rows: Counts, anew: bool) -> Hypothes
 
 
 def _residual_in(tester: HypothesisTester, column: NDArray[np.float64], span: Counts) -> Residual:
-    """Measure what a prediction leaves of one row's recorded numbers."""
+    """Fit the residual of a prediction on one row."""
     known = tester.side.known[span]
     return tester.residual_of(column[known], span[known])
 
@@ -322,7 +322,7 @@ def _residual_in(tester: HypothesisTester, column: NDArray[np.float64], span: Co
 def _packed_columns(
     tester: HypothesisTester, rows: Sequence[int], before: int, anew: bool
 ) -> dict[int, NDArray[np.float64]]:
-    """Return the log-probs of rows that have so many rows before them in their pack, by row."""
+    """Return the log-probs of rows after `before` other rows of their pack, by row."""
     passages = [_packed(tester, row, before, anew) for row in rows if row >= before]
     passages = [one for one in passages if tester.fits(one)]
     if not passages:
@@ -333,7 +333,7 @@ def _packed_columns(
 
 
 def _packed(tester: HypothesisTester, row: int, before: int, anew: bool) -> Passage:
-    """Return a row after so many rows of its pack."""
+    """Return a row after the `before` preceding rows of its pack."""
     parts = [
         np.concatenate([tester.sample.prompt(one), tester.sample.response(one)])
         for one in range(row - before, row + 1)
@@ -486,7 +486,7 @@ def _context_worth(tester: HypothesisTester) -> float:
 
 
 def _batched(tester: HypothesisTester) -> float:
-    """Padding and packing are of the trainer's batches more than of the sampler's."""
+    """Padding and packing are more likely in the trainer's batches than in the sampler's."""
     return 4.0 if tester.side.name == "trainer" else 0.5
 
 

@@ -1,4 +1,4 @@
-"""An experiment asks whether one cause, or one family of causes, made a recorded column."""
+"""An experiment asks whether a cause, or a family of causes, produced a recorded column."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, Hypot
 
 
 class Experiment(Struct, frozen=True, kw_only=True):
-    """A question to one side's column, what it costs, and how likely it is to tell something.
+    """A question about one side's column, with its cost and its prospects.
 
-    Experiments run in the order of `worth` per `passes`: the probability that the answer is yes,
-    given how the honest column fails, over the forward passes of a few rows that it takes.
+    Experiments run in the order of worth / passes: relative probability of a yes, given how the
+    baseline fails, over the cost in forward passes of a few rows.
     """
 
     name: str
-    slugs: tuple[str, ...]  # causes that its trials can name
+    slugs: tuple[str, ...]  # causes that its tests can name
     asks: str
     run: Callable[[HypothesisTester], Iterator[HypothesisTest]]
     passes: Callable[[HypothesisTester], float] = lambda tester: 0.1
     worth: Callable[[HypothesisTester], float] = lambda tester: 1.0
     sides: tuple[str, ...] = ("sampler", "trainer")
-    of_batch: bool = False  # what stands beside a row decides, so that one context has many values
+    # depends on the other rows of a batch, so that one context may get several values
+    of_batch: bool = False

@@ -1,13 +1,10 @@
-"""How well a predicted column explains a recorded one: what is left, in nats and by token.
+"""How well a predicted column explains a recorded one. residual = recorded - predicted log-prob,
+nats.
 
-A residual is recorded minus predicted log-prob. Rounding of an engine perturbs logits, and a
-perturbation of logits by a standard deviation s moves the log-prob of a token by s times its
-`reach`, sqrt((1 - p)^2 + sum of the other tokens' p^2). So residuals are judged in units of their
-reach: a certain token must be explained to the last digit, an uncertain one to the engine's noise.
-The last digit is the `grain` of the column: what its storage can tell apart, nats.
-
-Losses are those of Cauchy noise: a few tokens that nothing explains cannot decide, and neither do
-many that everything explains.
+Engine rounding perturbs logits; a perturbation with standard deviation s moves a token's log-prob
+by s * `sensitivity`, sqrt((1 - p)^2 + sum of the other tokens' p^2). Residuals are therefore scaled
+by width = scale * sensitivity + resolution, where `resolution` (nats) is the storage precision of
+the column. The loss is the negative log-likelihood of Cauchy noise: a few outliers cannot decide.
 """
 
 from __future__ import annotations
@@ -22,19 +19,19 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-# Float32 sums of a few hundred terms are right to about so many nats: the finest grain.
+# Error of a float32 sum of a few hundred terms, nats: the finest resolution.
 FLOAT32 = 2e-6
 SCALES = np.geomspace(1e-5, 10.0, 13)  # of logit noise, between which the best is searched
-UNSURE = 0.02  # reach from which on noise of the logits shows in a token
-OUTLYING = 10.0  # a residual of so many scales is no noise
+UNSURE = 0.02  # sensitivity from which on noise of the logits shows in a token
+OUTLYING = 10.0  # noise scales from which a residual is an outlier
 LARGEST = 1e4  # nats: beyond it a residual counts as this
 
 
 class Residual(Struct, frozen=True):
-    """What a prediction leaves unexplained of a recorded column."""
+    """The residual of a prediction on a recorded column, with the noise scale that fits it."""
 
     nats: float  # mean loss of a token, up to a constant: the lower the better
-    scale: float  # of the logit noise that would leave such residuals
+    scale: float  # of the logit noise that fits the residuals
     rms: float  # nats
     values: Array  # [tokens] recorded - predicted, nats
     sensitivity: Array  # [tokens]
@@ -66,12 +63,12 @@ class Residual(Struct, frozen=True):
         return float(np.sqrt(np.mean((self.values[unsure] / width) ** 2)))
 
     def within(self, noise: float, outlying: float = 0.05) -> bool:
-        """Tell whether what is left is an engine's noise, but for a share of the tokens."""
+        """Tell whether the residual is engine noise, but for a share `outlying` of the tokens."""
         return self.scale <= 1.3 * noise and self.outlying(max(noise, self.scale)) <= outlying
 
 
 def residuals(recorded: Array, predicted: Array) -> Array:
-    """Return recorded - predicted, nats; what is no number counts as the largest residual."""
+    """Return recorded - predicted, nats, clipped to +-LARGEST; NaN counts as LARGEST."""
     with np.errstate(invalid="ignore"):
         difference = recorded - predicted
     return np.clip(np.nan_to_num(difference, nan=LARGEST), -LARGEST, LARGEST)
@@ -86,7 +83,7 @@ def loss_at(residual: Array, sensitivity: Array, scale: float, resolution: Array
 def fit_residual(
     recorded: Array, predicted: Array, sensitivity: Array, resolution: Array
 ) -> Residual:
-    """Measure what a prediction leaves, at the noise scale that suits it best."""
+    """Fit the noise scale of a prediction's residuals by the smallest mean loss."""
     residual = residuals(recorded, predicted)
     if not len(residual):
         return Residual(0.0, 0.0, 0.0, np.zeros(0), np.zeros(0), np.zeros(0))
@@ -108,7 +105,7 @@ def fit_residual(
 
 
 def margin(better: Array, worse: Array, owner: Counts) -> float:
-    """Return by how many standard errors one loss is below another, rows as clusters."""
+    """Return the z of sum(worse - better) over tokens, with rows as clusters."""
     gain = worse - better
     if not len(gain):
         return 0.0
@@ -121,7 +118,7 @@ def margin(better: Array, worse: Array, owner: Counts) -> float:
 
 
 class Estimate(Struct, frozen=True):
-    """An unknown strength with the interval that the data leave it."""
+    """An estimated parameter with its 95% interval."""
 
     value: float
     low: float

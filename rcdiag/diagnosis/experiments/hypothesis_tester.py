@@ -1,4 +1,4 @@
-"""A bench holds one side of a scene and tries predictions on it."""
+"""Tests hypotheses on the recorded column of one side."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCREEN_ROWS = 6
 CONFIRM_ROWS = 32
 
 
-GAIN = 0.3  # nats a token from which on a trial of few rows is followed up
+GAIN = 0.3  # nats per token from which on a test on few rows is repeated on more
 
 
 def no_coders() -> tuple[Encode | None, Decode | None]:
@@ -36,41 +36,41 @@ def no_coders() -> tuple[Encode | None, Decode | None]:
 
 
 class HypothesisTest(Struct, frozen=True, kw_only=True):
-    """A trial compares what one side recorded with the column that a cause would have made."""
+    """One hypothesis: the recorded column against the column that a cause would have produced."""
 
     experiment: str
     slug: str
     side: str
     setting: str  # what was tried, in a few words: "repetition penalty 1.1 (1.09 to 1.11)"
     values: Mapping[str, float] = field(default_factory=dict)  # estimates by name
-    at: Counts  # [tokens] index in the scene
+    at: Counts  # [tokens] index in the sample
     predicted: Array  # [tokens]
     residual: Residual
-    baseline: Residual  # of the honest column, on the same tokens
-    z: float  # standard errors by which the trial is better than the honest column
-    change: Change | None = None  # of the model, where the trial was a forward pass under one
+    baseline: Residual  # of the unchanged model, on the same tokens
+    z: float  # standard errors by which the hypothesis beats the baseline
+    change: Change | None = None  # of the model, where the test was a forward pass under one
     seconds: float = 0.0
 
     @property
     def gain(self) -> float:
-        """Return by how many nats a token the trial is better than the honest column."""
+        """Return the gain over the baseline, nats per token."""
         return self.baseline.nats - self.residual.nats
 
     @property
     def explained(self) -> float:
-        """Return the share of the squares of the honest column's residuals that is explained."""
+        """Return 1 - sum of squared residuals / that of the baseline."""
         baseline = self.baseline.rms**2
         return 1.0 - self.residual.rms**2 / baseline if baseline > 0 else 0.0
 
     @property
     def is_significant(self) -> bool:
-        """Tell whether a trial explains much more than the honest column, by a margin."""
+        """Tell whether the hypothesis explains much more than the baseline, with z above 4."""
         much = self.explained > 0.5 or self.residual.scale < 0.4 * self.baseline.scale
         return much and self.gain > 0.01 and self.z > 4.0
 
 
 class HypothesisTester(Struct, dict=True):
-    """One side at work: its column, the model, and what else is at hand."""
+    """One side's recorded column, the trainer's model, and the inputs of experiments."""
 
     sample: RescoredSample
     side: Side
@@ -86,7 +86,9 @@ class HypothesisTester(Struct, dict=True):
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def has_time_for(self, passes: float) -> bool:
-        """Tell whether so many passes over a few rows are likely to end before the deadline."""
+        """Tell whether `passes` forward passes over a few rows are likely to end before the
+        deadline.
+        """
         if self.deadline is None:
             return True
         return not self.out_of_time and self.deadline - time.monotonic() > passes * self._pass_time
@@ -114,27 +116,27 @@ class HypothesisTester(Struct, dict=True):
 
     @cached_property
     def distribution_known(self) -> Counts:
-        """Return which of the law's tokens the side recorded a number for."""
+        """Return the indices of contexts with logits at which the side recorded a number."""
         return np.flatnonzero(self.side.known[self.sample.distribution_at])
 
     @cached_property
     def distribution(self) -> TrainerDistribution:
-        """Return the law at tokens that the side recorded a number for."""
+        """Return the trainer's distribution at tokens with a recorded number."""
         return self.sample.distribution.take(self.distribution_known)
 
     @cached_property
     def distribution_at(self) -> Counts:
-        """Return the index in the scene of the tokens of `law`."""
+        """Return the index in the sample of the tokens of `distribution`."""
         return self.sample.distribution_at[self.distribution_known]
 
     @cached_property
     def distribution_temperature(self) -> Array:
-        """Return the temperature of the honest column at the tokens of `law`."""
+        """Return the temperature of the expected column at the tokens of `distribution`."""
         return self.side.temperature[self.distribution_at]
 
     @cached_property
     def row_loss(self) -> Array:
-        """Return the mean loss of the honest column by row of the scene, [rows]."""
+        """Return the mean baseline loss of each row of the sample, [rows]."""
         at = self.side.known_at
         rows = np.searchsorted(self.sample.rows, self.sample.owner[at])
         total = np.bincount(rows, self.side.residual.loss, minlength=len(self.sample.rows))
@@ -143,7 +145,7 @@ class HypothesisTester(Struct, dict=True):
 
     @cached_property
     def screen(self) -> Counts:
-        """Return a few rows that the honest column explains badly, and one that it explains."""
+        """Return a few rows for screening, spread over the badly explained half."""
         lengths = self.sample.case.lengths[self.sample.rows]
         return self._rows(SCREEN_ROWS, lengths <= np.quantile(lengths, 0.7))
 
@@ -161,7 +163,7 @@ class HypothesisTester(Struct, dict=True):
         return np.sort(self.sample.rows[np.unique(chosen)])
 
     def temperature_of(self, row: int) -> float:
-        """Return the temperature of the honest column of a row."""
+        """Return the temperature of the expected column of a row."""
         return float(self.side.temperature[self.sample.tokens_of([row])[0]])
 
     def passage(self, row: int) -> Passage:
@@ -173,7 +175,7 @@ class HypothesisTester(Struct, dict=True):
         return [self.passage(int(row)) for row in rows]
 
     def residual_of(self, predicted: Array, at: Counts) -> Residual:
-        """Measure what a prediction leaves of the side's column."""
+        """Fit the residual of a prediction on the side's column."""
         side = self.side
         return fit_residual(side.recorded[at], predicted, side.sensitivity[at], side.resolution[at])
 

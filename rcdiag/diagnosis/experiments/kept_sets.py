@@ -50,7 +50,7 @@ def run(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 KEPT_SETS = Experiment(
     name="kept-sets",
-    sides=("sampler",),  # whose law it is
+    sides=("sampler",),  # whose distribution it is
     slugs=("top-p-renormalised", "top-k-renormalised", "min-p-renormalised"),
     asks="Are the log-probs renormalised over what top-p, top-k or min-p keeps?",
     run=run,

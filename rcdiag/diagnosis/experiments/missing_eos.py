@@ -1,4 +1,4 @@
-"""Whether responses lack the end token with which the model would end them."""
+"""Detects responses whose end token was cut off, by the model's probability of ending there."""
 
 from __future__ import annotations
 

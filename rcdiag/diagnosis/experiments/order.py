@@ -1,4 +1,4 @@
-"""Experiments run in the order of what they can still tell per second, until one explains all."""
+"""Runs experiments in the order of prospects per cost, until one explains the column."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunSummary(Struct, frozen=True):
 
 
 def run_without_passes(tester: HypothesisTester) -> RunSummary:
-    """Run the experiments that take no forward pass; what no time is left for stays open."""
+    """Run the experiments without a forward pass; those after the deadline are listed as open."""
     began = time.monotonic()
     wanted = [one for one in EXPERIMENTS.values() if tester.side.name in one.sides]
     quick = [one for one in wanted if one.passes(tester) < CHEAP]
@@ -48,8 +48,8 @@ def run_with_passes(
 ) -> RunSummary:
     """Run the experiments that take forward passes until one explains the column.
 
-    Those run first that can tell most per pass; what takes more time than is left stays open.
-    With `of_batch` those alone run that give one context several values.
+    Those with the largest worth / passes run first; those that do not fit before the deadline are
+    listed as open. With `of_batch` only experiments on batching run.
     """
     began = time.monotonic()
     wanted = [one for one in EXPERIMENTS.values() if tester.side.name in one.sides]
@@ -70,7 +70,7 @@ def run_with_passes(
 
 
 def _run(experiment: Experiment, tester: HypothesisTester) -> list[HypothesisTest]:
-    """Run one experiment; its time is shared by its trials."""
+    """Run one experiment; its time is shared by its tests."""
     began = time.monotonic()
     tests = [test for test in experiment.run(tester) if len(test.at)]
     spent = (time.monotonic() - began) / max(len(tests), 1)
@@ -78,9 +78,9 @@ def _run(experiment: Experiment, tester: HypothesisTester) -> list[HypothesisTes
 
 
 def explains(test: HypothesisTest, noise: float) -> bool:
-    """Tell whether a trial explains the column to the engine's noise, by a margin.
+    """Tell whether a test is significant and leaves only engine noise.
 
-    What is off by more than noise under the honest column must be less so under the trial's.
+    It must also halve the share of outlying tokens of the baseline, if there are any.
     """
     if not (test.is_significant and test.residual.within(noise)):
         return False
@@ -89,7 +89,7 @@ def explains(test: HypothesisTest, noise: float) -> bool:
 
 
 def ranked(tests: Sequence[HypothesisTest]) -> list[HypothesisTest]:
-    """Sort trials, the one first that leaves least on the tokens that it shares with others."""
+    """Sort tests by pairwise comparison on their common tokens, the smallest loss first."""
     remaining = sorted(tests, key=lambda test: -test.gain)
     order: list[HypothesisTest] = []
     while remaining:
@@ -103,7 +103,7 @@ def ranked(tests: Sequence[HypothesisTest]) -> list[HypothesisTest]:
 
 
 def ahead(one: HypothesisTest, other: HypothesisTest) -> float:
-    """Return by how many standard errors a trial leaves less than another on common tokens."""
+    """Return by how many standard errors a test leaves less than another on common tokens."""
     common, of_one, of_other = np.intersect1d(one.at, other.at, return_indices=True)
     if len(common) < 30 or one.side != other.side:
         return float(np.sign(one.gain - other.gain))
@@ -112,7 +112,7 @@ def ahead(one: HypothesisTest, other: HypothesisTest) -> float:
 
 
 def common_margin(one: HypothesisTest, other: HypothesisTest, tester: HypothesisTester) -> float:
-    """Return the margin of a trial over another with rows as clusters, 0 without common tokens."""
+    """Return the margin of a test over another with rows as clusters, 0 without common tokens."""
     common, of_one, of_other = np.intersect1d(one.at, other.at, return_indices=True)
     if len(common) < 30:
         return 0.0

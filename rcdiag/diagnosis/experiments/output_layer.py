@@ -1,4 +1,4 @@
-"""Experiments on the last product and the softmax: caps, rounding, padding rows, lost shards."""
+"""Experiments on the output head and the softmax: caps, rounding, padding rows, lost shards."""
 
 from __future__ import annotations
 

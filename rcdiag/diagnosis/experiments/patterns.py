@@ -1,4 +1,4 @@
-"""How a column fails that no experiment explains: by row, by place, by chance, by reward."""
+"""Patterns in the residuals of a column: by row, by position, by chance, by reward."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Array = NDArray[np.float64]
 ROW_OFF = 0.03  # share of a row's tokens from which on it is off
 NEAR = 8  # tokens whose positions are alike
 FEW = 0.02  # share of the tokens of a part of a row that may be off where the part is in order
-# Tokens that would be off in such a part, were the row's spread as in all rows: chance spares it in
-# e^-2, a seventh of the rows.
+# Expected number of off tokens in that part, if they were spread as in all rows: by chance none
+# occurs with probability e^-2, in a seventh of the rows.
 NOT_CHANCE = 2.0
 REPEATED = 12  # pairs of tokens with one context from which on they tell
 
 
 class Pattern(Struct, frozen=True, kw_only=True):
-    """Facts on the residuals of one side's column."""
+    """Summary of the residuals of one side's column."""
 
     differs_by_chance: float | None  # share of tokens that are off and differ in one context
     rows_off: float  # share of the rows that are off
@@ -30,7 +30,8 @@ class Pattern(Struct, frozen=True, kw_only=True):
     ends_in_rows: float  # share of the rows that are off only up to a token of their own
     begins_in_rows: float  # share of the rows that are off only from a token of their own on
     reward: float  # z of residual times advantage
-    recorded_excess: float  # z of mean(recorded - honest): above 0 the recorded law sampled
+    # z of mean(recorded - expected): above 0 the recorded distribution sampled
+    recorded_excess: float
     turns_later: bool  # only turns after the first are off
     by_engine: bool  # rows are off by the engine that made them
     by_prompt: bool  # all rows of a prompt are off, or none
@@ -67,7 +68,7 @@ def pattern_of(tester: HypothesisTester) -> Pattern:
 
 
 def rows_off(sample: RescoredSample, side: Side) -> NDArray[np.bool_]:
-    """Flag the rows of a scene in which more than a few tokens are off, [rows]."""
+    """Flag the rows of a sample in which more than a few tokens are off, [rows]."""
     return _share_off(sample, side) > ROW_OFF
 
 
@@ -101,8 +102,8 @@ def _z(values: Array, row: NDArray) -> float:
 def _by_chance(sample: RescoredSample, side: Side) -> float | None:
     """Compare tokens of different rows whose whole context is the same.
 
-    Whatever a wrong model or context does, it does the same to the same context: tokens that are
-    off, and differ from each other, were made by chance. None with too few of them.
+    A wrong model or context is deterministic: equal contexts with different values mean randomness,
+    such as dropout. None with too few of them.
     """
     seen: dict[bytes, list[int]] = {}
     for row in sample.rows:
@@ -138,7 +139,7 @@ def _by_chance(sample: RescoredSample, side: Side) -> float | None:
 def _usual(off: NDArray[np.bool_], position: NDArray, counted: NDArray[np.bool_]) -> Array:
     """Return the share of tokens that are off near each one's position, [known tokens].
 
-    Responses that begin alike are sure of their first tokens, which no other weights move.
+    The first tokens of responses are often near-certain, so that other weights do not move them.
     """
     near = position // NEAR
     flagged = np.bincount(near[counted], off[counted], minlength=int(near.max(initial=0)) + 1)

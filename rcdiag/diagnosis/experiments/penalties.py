@@ -1,4 +1,4 @@
-"""Experiments on what a sampler adds to logits: penalties, biases and banned tokens."""
+"""Experiments on sampling parameters: kept sets, penalties, biases and banned tokens."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from rcdiag.diagnosis.experiments.trainer_distribution import log_prob, scaled, 
 SCANNED = 1_500  # tokens on which strengths are searched
 REPETITION = (0.8, 0.9, 0.97, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)
 ADDED = (-2.0, -1.0, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 1.0, 2.0)
-MOST_BIASED = 6  # token ids with a bias; where as many are found, all ids are off
+MOST_BIASED = 6  # most token ids with a bias; if as many are found the column has another fault
 BANNED = -30.0  # the bias of a token that cannot be sampled
-HELD_BACK = -3.0  # the bias from which that of an id is searched that is hardly sampled
-FEW = 3  # occurrences from which on a token's own bias can be told
+HELD_BACK = -3.0  # start of the search for the bias of an id that is rarely sampled
+FEW = 3  # occurrences from which on an id's own bias is estimated
 
 
 def seen_before(
     tester: HypothesisTester, chosen: Counts
 ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-    """Return for law tokens which ids the prompt had, and how often the response so far did.
+    """Return which ids the prompt has, and how often the response so far has each.
 
     Both are [tokens, vocabulary].
     """
@@ -241,8 +241,8 @@ def _candidates(
 ) -> list[tuple[int, float]]:
     """Return ids that may have a bias, with a guess of it; `width` is the noise, [tokens].
 
-    Some are off themselves whenever they are sampled; the others would, if they had a bias,
-    explain by how much all others are off.
+    Some are off themselves when sampled; for others a bias would explain the shift of all remaining
+    tokens through the normalisation.
     """
     weight = 1.0 / width**2
     excess = np.clip(np.clip(np.expm1(-residual), -1.0, 3.0), -30.0 * width, 30.0 * width)
@@ -304,21 +304,21 @@ def run_min_tokens(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 PENALTIES = Experiment(
     name="penalties",
-    sides=("sampler",),  # whose law it is
+    sides=("sampler",),  # whose distribution it is
     slugs=("repetition-penalty", "presence-penalty", "penalty"),
     asks="Is a repetition, presence or frequency penalty in the log-probs, and how strong?",
     run=run_penalties,
 )
 BIASES = Experiment(
     name="biases",
-    sides=("sampler",),  # whose law it is
+    sides=("sampler",),  # whose distribution it is
     slugs=("logit-bias",),
     asks="Which token ids have a bias in the log-probs, or are banned?",
     run=run_biases,
 )
 MIN_TOKENS = Experiment(
     name="min-tokens",
-    sides=("sampler",),  # whose law it is
+    sides=("sampler",),  # whose distribution it is
     slugs=("min-tokens",),
     asks="Is the end token banned up to a length?",
     run=run_min_tokens,

@@ -1,4 +1,4 @@
-"""Experiments on what was written down: other tokens, other quantities, other units, other rows."""
+"""Experiments on the recorded values: other quantities, units, tokens or rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL = 0.05  # nats
 
 
 def run_quantities(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try the likeliest token's log-prob, the entropy, and other units of the honest column."""
+    """Try the likeliest token's log-prob, the entropy, and other units of the expected column."""
     side, reading = tester.side, tester.sample.reading
     at, expected = side.known_at, side.expected[side.known_at]
     owner = tester.sample.owner[at]
@@ -66,7 +66,7 @@ def run_quantities(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 
 def _entropy_and_top(tester: HypothesisTester) -> tuple[Array, Array]:
-    """Return minus the top log-prob and the entropy at the side's temperature, [law tokens]."""
+    """Return -max log-prob and the entropy at the side's temperature, [tokens with logits]."""
     logits = scaled(tester.distribution.logits, tester.distribution_temperature)
     return log_sum(logits) - logits.max(axis=1), tester.distribution.entropy(
         tester.distribution_temperature
@@ -105,7 +105,7 @@ def run_divided(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 
 def run_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try the honest column of a neighbouring token, in all rows, in some, or from a turn on."""
+    """Try the expected column of a neighbouring token, in all rows, in some, or from a turn on."""
     side, sample = tester.side, tester.sample
     at = side.known_at
     count = len(sample)
@@ -115,7 +115,7 @@ def run_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         inside[inside] = sample.owner[moved[inside]] == sample.owner[np.flatnonzero(inside)]
         shifted = side.expected.copy()
         shifted[inside] = side.expected[moved[inside]]
-        # At the border of a row there is nothing to shift in: whatever stands there is taken.
+        # At the border of a row no neighbour exists: the recorded value counts as explained.
         shifted[~inside] = side.recorded[~inside]
         yield tester.test("shifts", "shift-by-one", words, shifted[at], at)
         own = np.abs(residuals(side.recorded[at], side.expected[at]))
@@ -200,7 +200,7 @@ def run_ids(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 
 def run_rows(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try the honest column of other rows, matched by their first tokens."""
+    """Try the expected column of other rows, matched by their first tokens."""
     side, sample = tester.side, tester.sample
     rows = sample.rows
     known = side.known

@@ -1,4 +1,4 @@
-"""A scene is a case read once by the trainer's model: the honest columns, and the law behind them.
+"""A sample of a case's rows, re-scored by the trainer's model: expected log-probs and logits.
 
 Experiments compare what one side recorded with what a cause would have made it record.
 """
@@ -24,12 +24,13 @@ Flags = NDArray[np.bool_]
 
 DISTRIBUTION_TOKENS = 6_144  # whose logits are held
 DISTRIBUTION_LOGITS = 1 << 26  # logits that are held at most, of any vocabulary
-UNSURE = 1e-3  # a law whose likeliest token lacks so much probability tells of temperatures
-NOISE_ROWS = 32  # spread over the scene, on which rounding is measured
+# 1 - p of the likeliest token from which a context is informative about the temperature
+UNSURE = 1e-3
+NOISE_ROWS = 32  # spread over the sample, on which rounding is measured
 
 
 class RescoredSample(Struct, frozen=True, dict=True):
-    """Whole rows of a case with the honest log-probs of all their response tokens."""
+    """Whole rows of a case with the model's own log-probs of all response tokens."""
 
     case: Case
     rows: Counts  # [rows] index in the case
@@ -40,11 +41,12 @@ class RescoredSample(Struct, frozen=True, dict=True):
     usable: Flags  # [tokens] sampled by the policy, and no column is broken there
     reading: Reading  # [tokens]
     distribution_at: (
-        Counts  # [law tokens] index among all sampled tokens: unsure contexts, of all rows
+        Counts  # [distribution tokens] index among all sampled tokens: unsure contexts, of all rows
     )
     distribution: TrainerDistribution
     rounding: Rounding  # what an engine in bfloat16 leaves
-    experts: bool = False  # the model routes tokens: noise that exchanges experts moves few by much
+    # mixture of experts: rounding can swap experts, which moves a few tokens by much
+    experts: bool = False
 
     def __len__(self) -> int:
         return len(self.place)
@@ -68,13 +70,14 @@ class RescoredSample(Struct, frozen=True, dict=True):
         return np.where(np.isnan(self.temperature), 1.0, self.temperature)
 
     def expected_at(self, temperature: Array) -> Array:
-        """Return the honest column at temperatures [tokens], nats."""
+        """Return the expected column at temperatures [tokens], nats."""
         if np.all(temperature == 1.0):
             return self.reading.log_prob
         return self.reading.tempered(temperature)
 
     def sensitivity_at(self, expected: Array) -> Array:
-        """Return the reach of logit noise where tokens have other log-probs, [tokens].
+        """Return the sensitivity to logit noise at other log-probs, e.g. another temperature,
+        [tokens].
 
         Between one and the square root of two times the probability of all other tokens, as at
         temperature 1.
@@ -87,7 +90,7 @@ class RescoredSample(Struct, frozen=True, dict=True):
 
     @cached_property
     def index_of_place(self) -> Counts:
-        """Return for each of the case's response tokens its index in the scene, or -1."""
+        """Return for each of the case's response tokens its index in the sample, or -1."""
         index = np.full(len(self.case.token_id), -1)
         index[self.place] = np.arange(len(self.place))
         return index
@@ -130,7 +133,7 @@ def passage_of(case: Case, row: int, temperature: float = 1.0) -> Passage:
 
 
 def rescore(case: Case, rows: Counts, forward: Forward) -> RescoredSample:
-    """Read rows of a case; rows without a prompt or a response tell nothing and are left out."""
+    """Re-score rows of a case; rows without a prompt or response, or too long, are left out."""
     assert case.prompt_ids is not None
     vocabulary, context = forward.tensors.vocabulary, forward.tensors.context
     fits = np.array(
@@ -207,13 +210,13 @@ def _rounding(case: Case, rows: Counts, forward: Forward, reading: Reading) -> R
 
 
 class Side(Struct, frozen=True, dict=True):
-    """One side's recorded column against the honest one at the temperature that suits it best."""
+    """One side's recorded column and the model's expected one at the best-fitting temperature."""
 
     name: str  # sampler or trainer
     policy: str
     recorded: Array  # [tokens]
     known: Flags  # [tokens] sampled, and a number recorded
-    temperature: Array  # [tokens] of the honest column
+    temperature: Array  # [tokens] of the expected column
     expected: Array  # [tokens] at that temperature
     sensitivity: Array  # [tokens] at that temperature
     resolution: Array  # [tokens] nats that the column's storage can tell apart

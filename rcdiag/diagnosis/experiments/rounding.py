@@ -1,7 +1,7 @@
-"""What rounding leaves of the model's own log-probs: a pass of the same weights in bfloat16.
+"""The rounding of a bfloat16 engine, measured by a pass of the same weights in bfloat16.
 
-An engine in bfloat16 rounds other sums than the model's pass does, and leaves residuals of the same
-size, with the same tail, and as little by token id. What leaves more is no rounding.
+Another engine rounds other sums, but its residuals have the same size and tail, and depend as
+little on the token id. Residuals beyond that are no rounding.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def rounding_of(residual: Residual, token: Counts, owner: Counts) -> Rounding:
 def by_token(residual: Residual, token: Counts, owner: Counts) -> float | None:
     """Return the share of the squares of unsure tokens' residuals that follows the token's id.
 
-    The means of one half of the rows are held against those of the other half, so that chance adds
+    The means of one half of the rows are compared with those of the other half, so that chance adds
     nothing. None where too few ids stand in both.
     """
     unsure = residual.sensitivity > UNSURE

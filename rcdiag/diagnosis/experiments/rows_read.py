@@ -1,4 +1,4 @@
-"""Which rows of a case the model reads: spread over it, and fewer where time is short."""
+"""Choice of the rows that the model reads."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rcdiag.diagnosis.experiments.rescored_sample import passage_of
 from rcdiag.engines.changes import Forward
 
 FEWEST_ROWS = 16  # that are read, however short the time
-TIMED = 4  # rows by which the time of the others is told
+TIMED = 4  # rows on which the time of a pass is measured
 
 
 def chosen_rows(case: Case, most: int) -> Counts:
-    """Choose rows spread over a case, at most so many, in runs of neighbours."""
+    """Choose at most `most` rows spread over a case, in blocks of 16 neighbours."""
     count = len(case.lengths)
     if count <= most:
         return np.arange(count)
@@ -27,9 +27,10 @@ def chosen_rows(case: Case, most: int) -> Counts:
 def rows_in_time(
     case: Case, forward: Forward, most: int, deadline: float | None, checkpoints: int
 ) -> Counts:
-    """Choose at most so many rows: fewer where the time to a deadline does not do for all.
+    """Choose at most `most` rows, fewer if the deadline is near.
 
-    The model's own pass, its noise and every checkpoint read them, which half of the time is for.
+    The model's pass, its bfloat16 pass and each checkpoint read them; half of the time is reserved
+    for that.
     """
     rows = chosen_rows(case, most)
     if deadline is None or len(rows) <= FEWEST_ROWS:

@@ -1,4 +1,4 @@
-"""Who is wrong: each side's column against the honest one, at the temperature that suits it."""
+"""Each side's column against the model's, at the best-fitting temperature."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5,
 # Share of tokens that an honest engine leaves far off: more are a fault of few tokens.
 FEW_OFF = 0.004
 EXACT = 3e-5  # scale of the noise of two float32 passes
-UNEVEN = 10.0  # tail from which on a dense trainer's column is not its own model's but for rounding
-SCANNED = 1_500  # law tokens on which temperatures are searched
+# tail above which a dense trainer's column is more than the rounding of its own model
+UNEVEN = 10.0
+SCANNED = 1_500  # distribution tokens on which temperatures are searched
 
 
 def side_of(sample: RescoredSample, name: str, policy: str) -> Side:
-    """Compare a policy's column with the honest ones: raw, at the stated temperature, at any."""
+    """Compare a policy's column with the model at temperature 1, the stated or the best one."""
     recorded = sample.recorded(policy)
     known = sample.usable & np.isfinite(recorded)
     made = _side(sample, name, policy, recorded, known, np.ones(len(sample)))
@@ -37,7 +38,7 @@ def side_of(sample: RescoredSample, name: str, policy: str) -> Side:
 
 
 def at_temperature(sample: RescoredSample, side: Side, temperature: Array) -> Side:
-    """Return a side held against the honest column at other temperatures, [tokens]."""
+    """Return a side compared with the model at given temperatures, [tokens]."""
     return _side(sample, side.name, side.policy, side.recorded, side.known, temperature)
 
 
@@ -81,7 +82,7 @@ def _side(
 
 
 def _resolution(sample: RescoredSample, recorded: Array, known: Flags) -> Array:
-    """Return what a column's storage can tell apart, [tokens] nats: half a step of its grid."""
+    """Return the resolution of a column's storage, half a step of its grid, [tokens] nats."""
     others = np.full(int(known.sum()), np.nan)
     column = StoredColumn(values=recorded[known], other=others, row_of=sample.owner[known])
     if column.grid is None:

@@ -1,4 +1,4 @@
-"""Rows that alone are off, as a scene of their own: one replica's law is hidden by the others."""
+"""Rows that alone are off, as a sample of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FEWEST, MOST = 6, 0.8  # rows that are off, and the share that they are at most
 
 
 def apart(sample: RescoredSample, side: Side) -> RescoredSample | None:
-    """Return the scene of the rows that are off; None where the others are no model's either."""
+    """Return the sample of the rows that are off; None if the model does not explain the others."""
     off = rows_off(sample, side)
     if not FEWEST <= off.sum() <= MOST * len(off):
         return None
@@ -29,7 +29,7 @@ def apart(sample: RescoredSample, side: Side) -> RescoredSample | None:
 
 
 def of_rows(sample: RescoredSample, chosen: np.ndarray) -> RescoredSample:
-    """Return a scene of which some rows are judged, by flag, [rows]."""
+    """Return the sample restricted to some rows, by flag, [rows]."""
     rows = sample.rows[chosen]
     inside = np.isin(sample.owner, rows)
     chosen_contexts = inside[sample.distribution_at]

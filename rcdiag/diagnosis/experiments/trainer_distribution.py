@@ -1,4 +1,4 @@
-"""The trainer's law at some tokens: full logits, and what samplers make of them."""
+"""The trainer's distribution at some tokens: full logits, temperature and kept sets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TrainerDistribution(Struct, frozen=True, dict=True):
         return log_prob(logits, self.token)
 
     def entropy(self, temperature: float | Array = 1.0) -> Array:
-        """Return the entropy of the law at a temperature, [tokens] nats."""
+        """Return the entropy of the distribution at a temperature, [tokens] nats."""
         return entropy(scaled(self.logits, temperature))
 
     @cached_property
@@ -74,7 +74,7 @@ def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def entropy(logits: NDArray[np.float32]) -> Array:
-    """Return the entropy of every context's law, [tokens] nats."""
+    """Return the entropy of every context's distribution, [tokens] nats."""
     top = logits.max(axis=1, keepdims=True)
     weights = np.exp(logits - top)
     total = weights.sum(axis=1, dtype=np.float64)
@@ -83,7 +83,7 @@ def entropy(logits: NDArray[np.float32]) -> Array:
 
 
 def log_prob_variance(logits: NDArray[np.float32]) -> Array:
-    """Return the variance of the log-prob under its own law, [tokens] nats squared."""
+    """Return the variance of the log-prob under its own distribution, [tokens] nats squared."""
     top = logits.max(axis=1, keepdims=True)
     weights = np.exp(logits - top)
     total = weights.sum(axis=1, dtype=np.float64)
@@ -102,7 +102,7 @@ class Ranked(Struct, frozen=True, dict=True):
 
     @classmethod
     def of(cls, distribution: TrainerDistribution, temperature: float | Array) -> Ranked:
-        """Rank the law at a temperature."""
+        """Rank the distribution at a temperature."""
         made = softmax(scaled(distribution.logits, temperature))
         own = made[np.arange(len(distribution)), distribution.token]
         likelier = made > own[:, None]

@@ -1,4 +1,4 @@
-"""The law that sampled the tokens is held against the laws that the columns are of."""
+"""Compares the distribution that sampled the tokens with those of the columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ Named = tuple[str, Suspicion]  # slug of a cause, and what speaks for it
 
 FEWEST = 100  # tokens in unsure contexts that tell of a temperature
 UNSURE_OF_TEMPERATURE = 0.03
-SURE_OF_TWO, OF_NEITHER = 0.97, 0.75  # confidence at most, and where tokens are of neither law
+SURE_OF_TWO, OF_NEITHER = (
+    0.97,
+    0.75,
+)  # confidence at most, and where tokens are of neither distribution
 OFF_ERRORS = 4.0  # standard errors from a temperature that are no chance
 SPANS_EXPLAIN = 0.3  # distance in temperature that is left without spans of foreign tokens
 
@@ -28,7 +31,7 @@ SPANS_EXPLAIN = 0.3  # distance in temperature that is left without spans of for
 def make_suspicion(
     confidence: float, message: str, evidence: Sequence[dict[str, Any]], **more: Any
 ) -> Suspicion:
-    """Make a suspicion of what speaks for a cause."""
+    """Make a suspicion from positional arguments."""
     return Suspicion(confidence=confidence, message=message, evidence=evidence, **more)
 
 
@@ -83,7 +86,8 @@ def _columns_differ(
 ) -> Named:
     """Name the cause where sampler's and trainer's columns are of two temperatures.
 
-    It is as sure as the odds of the two laws, given the tokens; less so where they are of neither.
+    The confidence is the posterior of the two temperatures given the tokens; it is lowered if the
+    tokens fit neither.
     """
     at = _written(tokens)
     likelier = float(
@@ -115,7 +119,7 @@ def _columns_differ(
 def _columns_agree(
     sample: RescoredSample, tokens: Estimate, recorded: float, evidence: Sequence[dict[str, Any]]
 ) -> Named | None:
-    """Name the fault that no mismatch shows: tokens of another law than both columns."""
+    """Name sampling parameters that neither column has, so that no mismatch shows."""
     kept = support_of_tokens(sample.distribution, recorded)
     gain_of_temperature = float(
         sample.distribution.log_prob_at(tokens.value).sum()
@@ -156,7 +160,7 @@ def _columns_agree(
 
 
 def _masked_in(sample: RescoredSample, foreign: np.ndarray, without: Estimate, at: str) -> Named:
-    """Name tokens that the policy did not sample where they alone make the law look flatter."""
+    """Name `mask-includes-tool` if spans of foreign tokens alone explain the higher temperature."""
     share = float(foreign.sum() / sample.usable.sum())
     rows = len(np.unique(sample.owner[foreign])) / len(sample.rows)
     return "mask-includes-tool", make_suspicion(

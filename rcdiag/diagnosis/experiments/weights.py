@@ -102,7 +102,7 @@ def _refined(tester: HypothesisTester, best: HypothesisTest) -> HypothesisTest:
 def _along(
     tester: HypothesisTester, parts: Sequence[str], folders: Sequence[Path] | None = None
 ) -> list[tuple[float, Moved]]:
-    """Return changes by the share of the residuals that lies along them, with their fractions."""
+    """Return changes with their best fraction, by the explained share of squared residuals."""
     found: list[tuple[float, Moved]] = []
     for folder in folders or tester.checkpoints:
         for part in parts:
@@ -126,7 +126,7 @@ def _along(
 def _best_fraction(
     tester: HypothesisTester, changes: Sequence[tuple[float, Moved]]
 ) -> HypothesisTest | None:
-    """Search the fraction of a few changes around where they begin; return the best trial."""
+    """Search the fraction of a few changes around where they begin; return the best test."""
     tests: list[HypothesisTest] = []
     for _, change in changes:
 
@@ -234,13 +234,15 @@ def run_shards(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 
 def _best_of(tester: HypothesisTester, name: str, slug: str, changes: Sequence[tuple[str, Change]]):
-    """Try changes one by one until one explains all; yield the best, tried on more rows."""
+    """Test changes one by one until one explains everything; yield the best, confirmed on more
+    rows.
+    """
     best: tuple[HypothesisTest, Change] | None = None
     few = tester.screen[::2]
     for words, change in changes:
         if tester.out_of_time:
             break
-        # What happened makes every row better; nearly all changes are out after the first one.
+        # The right change improves every row, so one row rejects nearly all others.
         first = tester.test_pass(name, slug, words, few[:1], change)
         if best is not None and (first is None or first.gain < 0.0):
             continue

@@ -1,4 +1,4 @@
-"""Which checkpoint's weights sampled each row, or each token: a posterior."""
+"""Which checkpoint's weights sampled each row: losses, posterior and switches within rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WeightsByRow(Struct, frozen=True, dict=True):
     """How well every candidate's weights explain every row of one side's column."""
 
     names: list[str]  # the trainer's own weights first, then checkpoints
-    columns: list[Array]  # [candidates][tokens of the scene] nats, NaN in rows not scored
+    columns: list[Array]  # [candidates][tokens of the sample] nats, NaN in rows not scored
     rows: Counts  # [rows] index in the case
     losses: Array  # [candidates, rows] summed over tokens
     by_token: Array  # [rows] where every token takes the candidate that suits it best
@@ -56,7 +56,7 @@ class WeightsByRow(Struct, frozen=True, dict=True):
 
     @property
     def by_other_weights(self) -> NDArray[np.bool_]:
-        """Tell which rows other weights than the trainer's explain, in part at least, [rows]."""
+        """Flag rows that other weights than the trainer's explain, at least in part, [rows]."""
         better = self.losses[0] - self.losses[1:].min(axis=0) > DECISIVE
         of_tokens = self.by_token < EXPLAINED * np.maximum(self.tokens, 1)
         return (better & of_tokens) | (self.switch >= 0)
@@ -75,7 +75,7 @@ def weights_by_row(
     checkpoints: Sequence[Path],
     rows: Counts | None = None,
 ) -> WeightsByRow:
-    """Score rows with every checkpoint, and hold the side's column against each; None for all."""
+    """Score rows with every checkpoint and compare the side's column with each; None = all rows."""
     moved = {checkpoint.name: Moved(checkpoint) for checkpoint in checkpoints}
     return rows_of_changes(sample, side, forward, moved, rows)
 
@@ -87,7 +87,7 @@ def rows_of_changes(
     changes: Mapping[str, Change],
     rows: Counts | None = None,
 ) -> WeightsByRow:
-    """Score rows under every change of the weights, and hold the column against each."""
+    """Score rows under every change of the weights and compare the column with each."""
     rows = sample.rows if rows is None else rows
     temperature = {
         int(row): float(t) for row, t in zip(sample.owner, side.temperature, strict=True)

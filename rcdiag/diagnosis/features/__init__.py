@@ -1,4 +1,4 @@
-"""Signs are numbers that are read off a case, and that several causes are told by."""
+"""Features are numbers computed from a case that several causes share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FEWEST_OF_TURNS = 200  # tokens of first turns, and of later ones
 
 
 class Features(Struct, frozen=True, dict=True):
-    """All signs of one case, each computed when a cause first asks for it."""
+    """All features of one case, each computed when a cause first needs it."""
 
     case: Case
     # Where the case is the part of a table from some step on: how the mismatch rose then.
@@ -52,12 +52,12 @@ class Features(Struct, frozen=True, dict=True):
 
     @cached_property
     def alignment(self) -> Alignment:
-        """Return how the two columns fit each other."""
+        """Return how well the two columns correlate, by turn and by row."""
         return Alignment(self.case)
 
     @cached_property
     def log_ratios(self) -> LogRatios:
-        """Return how the log-ratio of sampler and trainer behaves."""
+        """Return statistics of log_ratio = trainer - sampler."""
         return LogRatios(self.case.tokens)
 
     @cached_property
@@ -79,7 +79,7 @@ class Features(Struct, frozen=True, dict=True):
 
     @cached_property
     def shared_prefixes(self) -> SharedPrefixes | None:
-        """Return pairs of tokens that were sampled in one context; None where these are few."""
+        """Return pairs of tokens that were sampled in the same context; None if there are few."""
         return shared_prefixes_of(self.case)
 
     @cached_property
@@ -98,7 +98,7 @@ class Features(Struct, frozen=True, dict=True):
         return rescored_policies(self.case)
 
     def between(self, sampler: str, trainer: str) -> LogRatios:
-        """Return how the log-ratio of two other policies of the table behaves."""
+        """Return statistics of the log-ratio of two other policies of the table."""
         return LogRatios(replace(self.case, sampler=sampler, trainer=trainer).tokens)
 
 

@@ -1,4 +1,4 @@
-"""Signs of alignment: whether one column fits the other better at another token or row."""
+"""Alignment: whether one column fits the other better at another token or row."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
 LAGS = (-2, -1, 0, 1, 2)
-# A turn tells of a shift only with so many tokens.
+# Fewest tokens of a turn whose shift can be detected.
 SHORTEST = 8
 # A turn is shifted where the correlation at another lag is above the first bound and exceeds that
 # at lag 0 by the second.
 FITS, GAIN = 0.8, 0.2
-# Where more is wrong with the columns no lag fits as well: the gain must be surer then, in standard
-# errors.
+# With a second fault no lag fits as well: then the correlation may be lower, but the gain must be
+# significant (Fisher's z, standard errors).
 FITS_BADLY, SURELY = 0.4, 4.5
-# So many tokens of each row are held against those of other rows, of at most so many rows.
+# Tokens of a row that are compared with those of other rows, the fewest of them, and the most rows
+# for which a partner is searched.
 COMPARED, LEAST_COMPARED, ROWS_SEARCHED = 64, 12, 400
 
 
 def sqrt_surprisal(log_probs: Array) -> Array:
-    """Return sqrt(-log_prob), of which rare tokens do not make up all of a correlation."""
+    """Return sqrt(-log_prob), so that rare tokens do not dominate a correlation."""
     return np.sqrt(np.clip(-log_probs, 0.0, 20.0))
 
 
 class Alignment(Struct, frozen=True, dict=True):
-    """How the two columns of a case fit each other, turn by turn and row by row."""
+    """Correlations of the two columns of a case, by turn and by row."""
 
     case: Case
 
@@ -47,8 +48,7 @@ class Alignment(Struct, frozen=True, dict=True):
     def turn(self) -> Counts:
         """Return the number of each token's turn among all turns of the case, [tokens].
 
-        What the table masks parts turns, and what is no number; tokens that were masked out since,
-        as a fault that is mended, leave the turn whole.
+        Masked tokens and NaN end a turn; tokens that a repair masked out later do not.
         """
         case, tokens = self.case, self.tokens
         between = ~(case.mask if case.own_mask is None else case.own_mask)
@@ -121,7 +121,8 @@ class Alignment(Struct, frozen=True, dict=True):
         surely = (
             self.long_enough & (at_best > FITS_BADLY) & ((far - near) * np.sqrt(free / 2) > SURELY)
         )
-        # Put back they fit as the others do: whatever else is wrong is wrong with all.
+        # Shifted back they must fit as well as the other turns: a second fault hits all turns
+        # alike.
         others = self.unshifted[self.long_enough & ~surely & ~shifted]
         usual = float(np.median(others)) if len(others) else FITS_BADLY
         shifted |= surely & (at_best > usual - GAIN / 2)
@@ -130,18 +131,18 @@ class Alignment(Struct, frozen=True, dict=True):
     def distinct_texts(self, turns: Flags) -> int:
         """Count the different texts among some turns; `turns` [turns].
 
-        A sure policy gives one response several times in a group, with the same log-probs: all of
-        them tell no more than one.
+        A confident policy repeats a response within a group, with equal log-probs: repeats are no
+        further evidence.
         """
         first = np.searchsorted(self.turn, np.arange(len(turns) + 1))
         ids = self.tokens.token_id
         return len({ids[first[i] : first[i + 1]].tobytes() for i in np.flatnonzero(turns)})
 
     def differ_most(self, turns: Flags) -> bool:
-        """Tell whether some turns differ more than all other long ones, nats rms; `turns` [turns].
+        """Tell whether some turns have a larger rms log-ratio than all other long ones.
 
-        What stands beside the wrong token does. In sure turns a small difference at one token makes
-        a correlation low, and any other lag's higher.
+        `turns` is [turns]. Misaligned turns do. In turns of near-certain tokens a small difference
+        at one token lowers the correlation at lag 0, which is no shift.
         """
         squares = (self.tokens.sampler - self.tokens.trainer) ** 2
         total = np.bincount(self.turn, squares, len(turns))
@@ -160,11 +161,11 @@ class Alignment(Struct, frozen=True, dict=True):
 
     @cached_property
     def best_row(self) -> Counts:
-        """Return for each row the row whose log-probs of the trainer fit it, itself mostly; [rows].
+        """Return for each row the row whose trainer log-probs fit its sampler log-probs best;
+        [rows].
 
-        A row is exchanged where another row leaves less than a tenth of its squared difference, or
-        a third where that is much less than all further rows leave. Both are taken over the tokens
-        that both rows have: a response that begins as a shorter one does fits its log-probs there.
+        It is another row if that leaves less than a tenth of the squared difference, or about a
+        third if all further rows leave much more. Both sums run over positions that both rows have.
         """
         tokens, rows = self.tokens, len(self.case.lengths)
         partner = np.arange(rows)
@@ -201,16 +202,17 @@ class Alignment(Struct, frozen=True, dict=True):
         )
         fits = (least < 0.1 * there) | ((least < 0.35 * there) & alone)
         partner[long[chosen[fits]]] = long[best[fits]]
-        # Rows of which several claim to be the partner fit many: they are short or certain.
+        # A row that is the partner of several is short or near-certain, and fits many by chance.
         claims = np.bincount(long[best[fits]], minlength=rows)
         several = claims[partner] > 1
         partner[several] = np.flatnonzero(several)
         return partner
 
     def misplaced_policy(self, part: Flags) -> str:
-        """Return the policy whose values of some tokens stand beside other tokens; `part` [tokens].
+        """Return the policy whose log-probs belong to other tokens.
 
-        What a token's id tells of its log-prob, it tells of the column that is in place.
+        `part` flags the misaligned ones, [tokens]. The column that is in place correlates more with
+        the mean log-prob of each token id.
         """
         tokens, case = self.tokens, self.case
         correlations_by_id = []
@@ -240,7 +242,7 @@ class Alignment(Struct, frozen=True, dict=True):
 
     @cached_property
     def misfit(self) -> Flags:
-        """Flag the rows whose columns hardly have to do with each other, [rows]."""
+        """Flag the rows with an unshifted turn whose columns hardly correlate, [rows]."""
         bad = self.long_enough & (self.unshifted < 0.6) & (self.shift == 0)
         return np.bincount(self.row_of_turn[bad], minlength=len(self.case.lengths)) > 0
 

@@ -1,4 +1,4 @@
-"""Signs of structure: which rows, steps, engines, versions and token ids differ most."""
+"""Which rows, steps, engines and token ids have the largest log-ratios."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Counts = NDArray[np.int64]
 
 FEWEST_OUTLIERS = 8  # rows of a second kind
 KINDS_APART = 5.0  # times the rms of the first kind
-# Rows that differ by less are alike, whatever the differences: those of a second kind are loud.
+# Floor of a row's rms: rows below it count as equal.
 SMALLEST = LARGE_MISMATCH / KINDS_APART  # nats rms
 
 
 class MismatchByGroup(Struct, frozen=True):
-    """The parts of a table by one property: their labels, rows, and mismatch."""
+    """The mismatch of a table by one property, such as the step or the engine."""
 
     labels: list[str]
     rows: Counts  # [parts]
@@ -61,11 +61,11 @@ def _median(values: Array) -> float:
 
 
 def trend(values: Array) -> float:
-    """Return by which factor positive values grow over their order, by the medians of the first and
-    the last third; 1 where they do not, beyond chance.
+    """Return the growth factor of a series: median of the last third over that of the first; 1
+    where there is no significant trend.
 
     Spearman's rank correlation of n values without a trend is normal about 0 with the variance
-    1 / (n - 1). Fewer than ten values must all but rise, or fall, from each to the next.
+    1 / (n - 1). Fewer than ten values must be almost monotonic.
     """
     count = len(values)
     if count < FEWEST_OF_TREND:
@@ -95,7 +95,7 @@ class IdOutlier(Struct, frozen=True):
 
 
 class OutlierRows(Struct, frozen=True):
-    """Rows that differ much more than all others: those of some engines, or whichever they are."""
+    """Rows with a much larger mismatch than all others: those of some engines, or any rows."""
 
     rows: Flags  # [rows]
     engines: list[str]  # empty where no engine tells them
@@ -168,10 +168,10 @@ class MismatchLocation(Struct, frozen=True, dict=True):
 
     @cached_property
     def outlier_rows(self) -> OutlierRows | None:
-        """Return the rows that differ much more than the others; None where rows are of one kind.
+        """Return the rows with a much larger mismatch than the others.
 
-        They are the rows of some engines, or rows of a second kind: there is a gap between the rms
-        of the kinds, and hardly a row in it.
+        None where there are none. They are the rows of some engines, or the upper one of two
+        separate clusters of rms.
         """
         return self._outlier_engines() or self._second_kind()
 
@@ -180,7 +180,8 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         if parts is None or engine is None:
             return None
         small = float(np.min(parts.rms))
-        # One row alone can make an engine's rms: what an engine does is in most of its rows.
+        # A single row can dominate the rms of its engine; a fault of the engine shows in the median
+        # row.
         typical = self._typical_rows(engine, parts.labels)
         large = (parts.rms > max(3.0 * small, ENGINE_NOISE)) & (typical > 2.0 * np.nanmin(typical))
         if not large.any() or large.all():
@@ -198,11 +199,12 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         rms = self.rms_of_rows
         known = np.isfinite(rms)
         sizes = np.sort(rms[known])
-        # Rows of sure tokens alone differ by next to nothing: they are no kind of their own.
+        # Rows of near-certain tokens have next to no mismatch: the floor keeps them from being a
+        # cluster.
         order = np.log(np.maximum(sizes, SMALLEST))
         if len(order) < 4 * FEWEST_OUTLIERS:
             return None
-        # The split by which the two kinds spread least around their own means.
+        # Otsu's split: the variance between the two clusters is largest.
         count = np.arange(1, len(order))
         sums, total = np.cumsum(order)[:-1], order.sum()
         between = (sums - count * total / len(order)) ** 2 / (count * (len(order) - count))
@@ -244,7 +246,7 @@ class MismatchLocation(Struct, frozen=True, dict=True):
 
     @cached_property
     def id_outliers(self) -> list[IdOutlier]:
-        """Return the ids whose tokens differ most, at most 8, the loudest first.
+        """Return the token ids with the largest log-ratios, at most 8, the largest first.
 
         Their log-ratios are beyond 2.5 nats on the mean and always alike. Empty where the mismatch
         is not theirs: they must hold half of the squared log-ratios with at most 15% of tokens.

@@ -1,4 +1,4 @@
-"""Signs of the law: how the log-ratio depends on the log-prob, the token and the place."""
+"""How the log-ratio depends on the log-prob, the token id and the position."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rcdiag.diagnosis.case import PairTokens
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-# Nats, rms: two engines with the same weights differ by less, in bfloat16 and without experts; and
-# by more than the second where anything else is wrong.
+# Nats, rms: two bfloat16 engines with the same dense weights differ by less than the first; above
+# the second something else is wrong.
 ENGINE_NOISE, LARGE_MISMATCH = 0.016, 0.03
 CHANCE = 3.0  # standard errors of agreement that honest tables keep below
 LARGEST = 15.0  # nats; larger log-ratios count as this in means of ratios
@@ -32,7 +32,7 @@ class Line(Struct, frozen=True):
 
 
 class LogRatios(Struct, frozen=True, dict=True):
-    """What the log-ratios of one pair of policies say of the law that sampled."""
+    """Statistics of log_ratio = trainer - sampler, nats, over the sampled tokens of one pair."""
 
     tokens: PairTokens
 
@@ -68,9 +68,8 @@ class LogRatios(Struct, frozen=True, dict=True):
     def mean(self) -> tuple[float, float]:
         """Return E[log_ratio], nats, and how many standard errors it is from 0.
 
-        Times the tokens it is the log of how much likelier these tokens are under the trainer's
-        law than under the recorded one. It is minus a divergence where the recorded law sampled,
-        and plus one where the trainer's did.
+        It is -KL(recorded || trainer) if the recorded distribution sampled, and KL(trainer ||
+        recorded) if the trainer's did.
         """
         return float(self.values.mean()), self.tokens.z(self.values)
 
@@ -84,7 +83,7 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @cached_property
     def proportion(self) -> tuple[float, float]:
-        """Return k of sampler = k * trainer, and the share of squares that it leaves of sampler."""
+        """Return k of the fit sampler = k * trainer, and its residual share of sum sampler^2."""
         sampler, trainer = self.tokens.sampler, self.tokens.trainer
         k = float(np.dot(sampler, trainer) / max(np.dot(trainer, trainer), 1e-300))
         residual = np.sum((sampler - k * trainer) ** 2)
@@ -92,14 +91,14 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @property
     def residual_share_of_proportion(self) -> float:
-        """Return the share of squared log-ratios that sampler = k * trainer leaves."""
+        """Return the residual of sampler = k * trainer as a share of the squared log-ratios."""
         k, _ = self.proportion
         residual = float(np.sum((self.tokens.sampler - k * self.tokens.trainer) ** 2))
         return residual / max(float(np.sum(self.values**2)), 1e-300)
 
     @cached_property
     def one_sided(self) -> float:
-        """Return the share of squared log-ratios that those of one sign hold, the larger one."""
+        """Return the share of squared log-ratios with the dominant sign, 0.5 to 1."""
         squares = self.values**2
         total = float(squares.sum())
         negative = float(squares[self.values < 0].sum())
@@ -107,24 +106,25 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @cached_property
     def power(self) -> float | None:
-        """Return a where sampler = a * trainer - a sum that a context's tokens share, by the slope
-        of the log-ratio on the trainer's log-prob; None for few tokens that are not sure.
+        """Return `a` of sampler = a * trainer + constant of the context.
+
+        It is 1 - slope of the log-ratio on the trainer's log-prob; None with few uncertain tokens.
         """
         return None if self.rare_line is None else 1.0 - self.rare_line.slope
 
     @cached_property
     def by_log_prob(self) -> float:
-        """Return the share of squared log-ratios that the log-prob of either side explains,
-        whichever function of it they are; the smaller share of the two sides.
+        """Return the share of squared log-ratios explained by any function of one side's log-prob;
+        the smaller share of the two sides.
 
-        A temperature makes each column a function of the other. Noise and other weights do not, and
-        a column of the wrong tokens explains the log-ratio, but the other column does not.
+        With another temperature each column is a function of the other. With noise or other weights
+        it is not; with misaligned tokens only one column explains the log-ratio.
         """
         return min(self._explained_by(self.tokens.trainer), self._explained_by(self.tokens.sampler))
 
     def _explained_by(self, log_prob: Array) -> float:
-        """Return the share of squared log-ratios in their means over equal parts of the tokens, by
-        a log-prob, without the bias that the spread within a part adds.
+        """Return the share of squared log-ratios explained by their means in PARTS quantile bins of
+        a log-prob, corrected for the bias from the spread within a bin.
         """
         edges = np.quantile(log_prob, np.linspace(0, 1, PARTS + 1)[1:-1])
         part = np.searchsorted(edges, log_prob)
@@ -143,7 +143,7 @@ class LogRatios(Struct, frozen=True, dict=True):
     def first_tokens(self) -> float:
         """Return the rms log-ratio of the first 3 tokens of responses over that of the others.
 
-        One token is no pattern: the largest of the first counts as the second largest.
+        A single token is no pattern: the largest |log_ratio| is replaced by the second largest.
         """
         first = self.tokens.position < 3
         if first.sum() < 20 or (~first).sum() < 20:
@@ -193,8 +193,8 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @cached_property
     def rows_of_tail(self) -> float:
-        """Return over how many rows the largest hundredth of the tokens is spread: 1 where each
-        stands in a row of its own, or where every row has one.
+        """Return how widely the largest hundredth of the tokens is spread: different rows over the
+        most possible, 1 = each in a row of its own or one in every row.
         """
         owner = self.tokens.owner[self._tail]
         rows = int((self.tokens.per_row > 0).sum())
@@ -211,7 +211,7 @@ def fit_line(x: Array, y: Array) -> Line:
 
 
 class Agreement(NamedTuple):
-    """How labels' means agree between two halves of the values.
+    """How the means by label agree between two halves of the data.
 
     `correlation` is that of the means; `explained` the share of the values' variance that the means
     explain; `labels` the effective number of labels, whose counts are the weights.
@@ -223,7 +223,7 @@ class Agreement(NamedTuple):
 
     @property
     def beyond_chance(self) -> bool:
-        """Tell whether so many labels agree better than they do by chance.
+        """Tell whether the correlation is significant for this number of labels.
 
         Fisher's z: atanh(correlation) of n independent pairs is normal about 0 with the variance
         1 / (n - 3) (Fisher 1921, On the "probable error" of a coefficient of correlation deduced
