@@ -201,7 +201,7 @@ def joined_cases(cases: Sequence[Case]) -> Case:
     if len(cases) == 1:
         return first
 
-    def of(name: str) -> NDArray:
+    def of(name: str) -> NDArray[Any]:
         return np.concatenate([getattr(case, name) for case in cases])
 
     def by_policy(name: str) -> dict[str, Array]:
@@ -287,4 +287,5 @@ class PairTokens(Struct, frozen=True, kw_only=True, dict=True):
         if rows < 2:
             return z
         t = float(student_quantile(rows - 1, normal_cdf(-z)))
-        return t * (rows / (rows - 1 + t * t)) ** 0.5
+        value: float = t * (rows / (rows - 1 + t * t)) ** 0.5
+        return value

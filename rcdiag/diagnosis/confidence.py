@@ -61,7 +61,8 @@ def _bounded(value: float, most: float) -> float:
 
 @cache
 def _coefficients() -> dict[str, float]:
-    return tomllib.loads(COEFFICIENTS.read_text())["coefficients"]
+    values: dict[str, float] = tomllib.loads(COEFFICIENTS.read_text())["coefficients"]
+    return values
 
 
 def confidence(features: Features, cause: Cause, suspicion: Suspicion) -> float:

@@ -8,8 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.correction_health import LOST_MASS
-from rcdiag.diagnosis.guides import level
-from rcdiag.diagnosis.rule import Rule
+from rcdiag.diagnosis.guides import Rule, level
 from rcdiag.registry import Registry
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.results.sweep import SweepRow

@@ -8,18 +8,17 @@ import numpy as np
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Array, Case
-from rcdiag.diagnosis.causes.beside_law import beside_sampling_cause
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
+from rcdiag.diagnosis.causes.difference import beside_sampling_cause
 from rcdiag.diagnosis.confidence import calibrated
-from rcdiag.diagnosis.estimates import rough
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, Onset
-from rcdiag.diagnosis.magnitude import beyond_guides
+from rcdiag.diagnosis.guides import beyond_guides
 from rcdiag.diagnosis.next_experiment import ENOUGH, can_be_scored, here, next_experiment
 from rcdiag.diagnosis.over_steps import over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.validity import INVALID, UNKNOWN
-from rcdiag.formats import effective, plural
+from rcdiag.formats import effective, plural, rough
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
 
 # Confidence from which a cause is named, and from which its `broken` verdict decides.

@@ -26,7 +26,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.estimates import mean_ratio
+from rcdiag.formats import mean_ratio
 from rcdiag.statistics.distributions import student_quantile
 
 Array = NDArray[np.float64]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rcdiag.diagnosis.constraints import CONSTRAINTS
-from rcdiag.diagnosis.rule import Rule
+from rcdiag.diagnosis.guides import Rule
 from rcdiag.diagnosis.update_health import UPDATE_RULES
 from rcdiag.glossary.entry import Entry, Kind, first_clause, with_headings
 from rcdiag.glossary.guides import bounds_of

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 import rcdiag as api
 from rcdiag.diagnosis.checks.families import family_checks
 from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.guides import SIZES, beyond_guides
 from rcdiag.diagnosis.judge import by_size
-from rcdiag.diagnosis.magnitude import SIZES, beyond_guides
 from rcdiag.results import SEVERITIES
 from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
 from rcdiag.statistics.metrics import MAGNITUDE, METRICS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -104,7 +104,7 @@ def _shifted_back(features: Features, lag: int, moved: str) -> Case:
     return case.with_log_probs(moved, values).without_tokens(case.flagged(lost))
 
 
-def _shift_cause(slug: str):
+def _shift_cause(slug: str) -> Callable[[Features], Suspicion | None]:
     def weigh(features: Features) -> Suspicion | None:
         shift = _shift(features)
         return shift[1] if shift is not None and shift[0] == slug else None

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.noise import NOISE, is_engine_noise
+from rcdiag.diagnosis.causes.penalties import penalty
 from rcdiag.diagnosis.causes.weights import WEIGHTS, looks_like_other_weights, older_trainer
-from rcdiag.diagnosis.estimates import share_of
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
 from rcdiag.diagnosis.validity import INVALID
+from rcdiag.formats import share_of
 
 COARSE = 0.1  # nats, rms: quantised weights differ by less
 # share of the difference of both re-scores by which a re-score may miss its column
@@ -252,6 +253,42 @@ def _quantised(slug: str) -> Callable[[Features], Suspicion | None]:
         )
 
     return weigh
+
+
+# Median residual of log-prob differences within one context, nats, that is no second cause.
+BEYOND = 0.08
+# These causes change log-prob differences within one context by more than a power, so that the
+# residual is no evidence of a second fault.
+NOT_A_POWER = ("penalty", "logit-bias", "logit-softcap")
+BESIDE = 0.75  # score of an unspecific second cause
+
+
+def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicion] | None:
+    """Look for a second cause beside `named`; return its slug and evidence."""
+    if named in NOT_A_POWER:
+        return None
+    found = penalty(features)
+    if found is not None:
+        return "penalty", found
+    prefixes = features.shared_prefixes
+    if prefixes is None or prefixes.residual <= BEYOND:
+        return None
+    return "forwards-differ", Suspicion(
+        confidence=BESIDE,
+        message=f"Beside that the two forward passes differ: two tokens of one context are "
+        f"{prefixes.residual:.2g} nats further apart on one side, as under other weights, "
+        "precision or model function.",
+        evidence=[
+            fact(
+                "log-prob differences in a context",
+                "not only a scale",
+                unexplained=prefixes.residual,
+            )
+        ],
+        side="engine",
+        also_possible=["weights-differ", "stale-weights", "quantised-weights", "penalty"],
+        verdict="correctable",
+    )
 
 
 DIFFERENCE = (

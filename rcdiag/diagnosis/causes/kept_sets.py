@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from rcdiag.diagnosis.case import PairTokens
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.laws import (
-    BROKEN,
-    CERTAIN,
-    HOLDS,
-    NEARLY,
-    declared_kept_set,
-    sets_of_one,
-    usable,
-)
-from rcdiag.diagnosis.estimates import mean_ratio
 from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features.log_ratios import IS_ONE, NOT_ONE
+from rcdiag.formats import mean_ratio
 
 # Detecting a kept set under noise of both signs: standard errors of E[ratio] below 1, missing mass
 # 1 - E[ratio], and its multiple of the mean squared log-ratio.
@@ -29,6 +23,39 @@ MOST_EARLY, EARLIER = 0.02, 0.9
 # Nats: the trainer's log-prob of the token in a kept set of one is at least this.
 MOST_LEFT_OUT = -1.0
 
+# Kept sets of one token: fewest exact zeros, what counts as nearly 0 (nats), and the most of these
+# as a share of the zeros.
+CERTAIN, NEARLY, FEW_NEARLY = 20, -1e-3, 0.05
+
+
+def sets_of_one(features: Features, policy: str | None) -> bool:
+    """Detect kept sets of one token in a column: many exact zeros, and hardly a value near 0.
+
+    Without a kept set there are more values near 0 than zeros.
+    """
+    column = features.columns.get(policy or "")
+    if column is None or column.decimals is not None:
+        return False
+    certain = int((column.values == 0.0).sum())
+    nearly = int(((column.values < 0.0) & (column.values > NEARLY)).sum())
+    return certain >= CERTAIN and nearly <= FEW_NEARLY * certain
+
+
+def declared_kept_set(features: Features) -> str | None:
+    """Return which kept set the table's columns declare; None where none."""
+    facts = features.case.facts
+    for slug, values in (
+        ("top-p-renormalised", facts.top_p),
+        ("top-k-renormalised", facts.top_k),
+        ("min-p-renormalised", facts.min_p),
+    ):
+        if values is not None and np.isfinite(values).any():
+            known = values[np.isfinite(values)]
+            acts = known < 1.0 if slug == "top-p-renormalised" else known > 0.0
+            if float(np.mean(acts)) > 0.9:
+                return slug
+    return None
+
 
 def _renormalised(features: Features) -> bool:
     """Tell whether E[ratio] < 1 and log-ratios have one sign up to noise: the recorded distribution
@@ -40,7 +67,7 @@ def _renormalised(features: Features) -> bool:
 
 def _kept_set(features: Features) -> Suspicion | None:
     """Detect log-probs that were renormalised over a kept set at all positions."""
-    if not usable(features):
+    if not features.log_ratios.show_sampling:
         return None
     if sets_of_one(features, features.case.sampler) and not sets_of_one(
         features, features.case.trainer
@@ -103,7 +130,7 @@ def _from_certain_tokens(features: Features) -> Suspicion | None:
     )
 
 
-def _kept_set_cause(slug: str):
+def _kept_set_cause(slug: str) -> Callable[[Features], Suspicion | None]:
     def weigh(features: Features) -> Suspicion | None:
         suspicion = _kept_set(features)
         if suspicion is None or (declared_kept_set(features) or "truncated-law") != slug:
@@ -115,12 +142,12 @@ def _kept_set_cause(slug: str):
 
 def _banned(features: Features) -> tuple[str, Suspicion] | None:
     """Detect contexts in which the sampler was not allowed the token that the trainer expects."""
-    if not usable(features):
+    if not features.log_ratios.show_sampling:
         return None
     log_ratios, tokens = features.log_ratios, features.case.tokens
     mean, z = log_ratios.ratio_mean
     low, high = np.quantile(log_ratios.values, [0.001, 0.999])
-    if z > -HOLDS or low > -3.0 or high > 0.16 or log_ratios.first_tokens > 3:
+    if z > -IS_ONE or low > -3.0 or high > 0.16 or log_ratios.first_tokens > 3:
         return None
     strong = log_ratios.values < -1.0
     share = float(strong.mean())
@@ -130,7 +157,7 @@ def _banned(features: Features) -> tuple[str, Suspicion] | None:
     last_place = float(tokens.position[strong].max())
     beyond = float(np.mean(tokens.position > last_place)) > 0.03
     ends = beyond and _stops_at_a_position(tokens, strong) and _none_ends_before(tokens, last_place)
-    if not ends and z > -BROKEN:
+    if not ends and z > -NOT_ONE:
         # min-tokens ends at a position, which is evidence of its own; logit-bias needs more
         return None
     slug = "min-tokens" if ends else "logit-bias"
@@ -170,7 +197,7 @@ def _none_ends_before(tokens: PairTokens, place: float) -> bool:
     return bool(np.mean(last[tokens.per_row > 0] < EARLIER * place) <= MOST_EARLY)
 
 
-def banned_cause(slug: str):
+def banned_cause(slug: str) -> Callable[[Features], Suspicion | None]:
     def weigh(features: Features) -> Suspicion | None:
         banned = _banned(features)
         return banned[1] if banned is not None and banned[0] == slug else None

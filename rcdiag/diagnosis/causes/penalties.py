@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.laws import BROKEN, VISIBLE, usable
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
+from rcdiag.diagnosis.features.log_ratios import NOT_ONE, VISIBLE
 
 # Repeated tokens are compared with new ones of the same id that are about as likely.
 LIKE = (-16.0, -2.0, -0.5, -0.05)
@@ -24,12 +24,16 @@ def _penalty(features: Features) -> Suspicion | None:
     """Detect a penalty as the only fault: then the recorded distribution sampled, and E[ratio] is
     1.
     """
-    return None if abs(features.log_ratios.ratio_mean[1]) > 2 * BROKEN else penalty(features)
+    return None if abs(features.log_ratios.ratio_mean[1]) > 2 * NOT_ONE else penalty(features)
 
 
 def penalty(features: Features) -> Suspicion | None:
     """Detect a distribution that depends on whether a token has occurred before."""
-    if not usable(features) or features.log_ratios.rms < VISIBLE or features.log_ratios.rms > 1.0:
+    if (
+        not features.log_ratios.show_sampling
+        or features.log_ratios.rms < VISIBLE
+        or features.log_ratios.rms > 1.0
+    ):
         return None
     gap, z = _repeated_less_new(features.log_ratios)
     if gap < LEAST_GAP or z < SURELY:
@@ -81,12 +85,12 @@ def _repeated_less_new(log_ratios: LogRatios) -> tuple[float, float]:
 
 def pushed(features: Features) -> Suspicion | None:
     """Detect a constant bias on the logits of a few token ids."""
-    if not usable(features) or features.log_ratios.rms < VISIBLE:
+    if not features.log_ratios.show_sampling or features.log_ratios.rms < VISIBLE:
         return None
     log_ratios = features.log_ratios
     if log_ratios.first_tokens > 4 or log_ratios.rms > 1.0:
         return None
-    if log_ratios.ratio_mean[1] < -BROKEN:
+    if log_ratios.ratio_mean[1] < -NOT_ONE:
         return None  # a bias leaves every token possible: E[ratio] stays 1
     few = _one_way(log_ratios)
     if few is None:

@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.missing_mask import tool_spans
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.location import IdOutlier
 
+SPAN = 3  # tokens of the shortest span that is taken for a tool's output
+# Share of NaN tokens in spans between sampled tokens from which on they are tool tokens. A forward
+# pass that overflows leaves NaN to the end of the response, and single NaNs are scattered.
+IN_SPANS = 0.8
 
-def _id_evidence(outliers: list[IdOutlier]) -> list[dict]:
+
+def tool_spans(case: Case) -> Flags | None:
+    """Return the NaN tokens [response tokens] of a multi-turn table whose mask is missing.
+
+    They are spans of NaN inside responses, with sampled tokens on both sides, where no token of the
+    table is masked. None where NaN is anything else, or absent.
+    """
+    own = case.mask if case.own_mask is None else case.own_mask
+    if not own.all():
+        return None
+    pair = [case.sampler] if case.trainer is None else [case.sampler, case.trainer]
+    nan = np.any([np.isnan(case.log_probs[policy]) for policy in pair], axis=0)
+    if not nan.any():
+        return None
+    first_of_row = case.position == 0
+    last_of_row = case.position == case.lengths[case.owner] - 1
+    begins = np.flatnonzero(nan & (first_of_row | ~np.roll(nan, 1)))
+    ends = np.flatnonzero(nan & (last_of_row | ~np.roll(nan, -1)))
+    inside = ~first_of_row[begins] & ~last_of_row[ends]
+    lengths = ends - begins + 1
+    if lengths[inside & (lengths >= SPAN)].sum() < IN_SPANS * nan.sum():
+        return None
+    flags: Flags = nan
+    return flags
+
+
+def _id_evidence(outliers: list[IdOutlier]) -> list[dict[str, Any]]:
     return [
         fact(
             f"token id {outlier.token_id}",
@@ -91,7 +122,8 @@ def _end_tokens(case: Case) -> Flags:
     last = np.append(np.diff(case.owner[case.mask]) != 0, True)[: len(ids)]
     if not last.any():
         return last
-    return last & (ids == np.bincount(ids[last]).argmax())
+    flags: Flags = last & (ids == np.bincount(ids[last]).argmax())
+    return flags
 
 
 def _without_sampled(case: Case, sampled: Flags) -> Case:
@@ -341,7 +373,8 @@ def _short_runs(features: Features, zero: Flags) -> Flags:
     tokens = features.case.tokens
     runs = _long_runs(tokens.owner, zero, least=2)
     number = np.cumsum(np.diff(runs, prepend=False) | (np.diff(tokens.owner, prepend=-1) != 0))
-    return runs & (np.bincount(number, tokens.trainer < UNSAMPLED)[number] > 0)
+    flags: Flags = runs & (np.bincount(number, tokens.trainer < UNSAMPLED)[number] > 0)
+    return flags
 
 
 def _parted_by(case: Case, tools: Flags) -> Case:
@@ -356,7 +389,8 @@ def _long_runs(owner: np.ndarray, flags: np.ndarray, least: int = 4) -> np.ndarr
     number = np.cumsum(begins) * flags
     counts = np.bincount(number)
     counts[0] = 0
-    return counts[number] >= least
+    values: np.ndarray = counts[number] >= least
+    return values
 
 
 SAMPLED_TOKENS = (

@@ -9,9 +9,9 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.laws import sets_of_one
-from rcdiag.diagnosis.causes.missing_mask import tool_spans
+from rcdiag.diagnosis.causes.kept_sets import sets_of_one
 from rcdiag.diagnosis.causes.recording import holds_entropy
+from rcdiag.diagnosis.causes.sampled_tokens import tool_spans
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.alignment import sqrt_surprisal
 from rcdiag.diagnosis.features.storage import LOG_BASES, StoredColumn
@@ -228,7 +228,8 @@ def _by_temperature(features: Features, k: float, ratio: float) -> bool:
     declared = features.declared.row_temperature
     if declared is None or declared <= 0 or not k > 0:
         return False
-    return abs(abs(np.log(k)) - abs(np.log(declared))) <= abs(np.log(k / ratio))
+    found: bool = abs(abs(np.log(k)) - abs(np.log(declared))) <= abs(np.log(k / ratio))
+    return found
 
 
 def _cumulative(features: Features) -> Suspicion | None:
@@ -420,7 +421,8 @@ def _moved(features: Features) -> Flags:
     alignment = features.alignment
     rows = len(features.case.lengths)
     shifted = np.bincount(alignment.row_of_turn[alignment.shift != 0], minlength=rows) > 0
-    return shifted | (alignment.best_row != np.arange(rows))
+    flags: Flags = shifted | (alignment.best_row != np.arange(rows))
+    return flags
 
 
 def _sentinel(features: Features) -> Suspicion | None:

@@ -7,17 +7,18 @@ trainer over T of the record.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.laws import BROKEN, VISIBLE, usable
-from rcdiag.diagnosis.estimates import mean_ratio
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, LogRatios
+from rcdiag.diagnosis.features.log_ratios import NOT_ONE, VISIBLE
 from rcdiag.diagnosis.features.shared_prefixes import A_POWER, ROUNDING, SharedPrefixes
 from rcdiag.diagnosis.validity import INVALID
+from rcdiag.formats import mean_ratio
 
 # What gives the power.
 BY_SLOPE = "1 - slope of the log-ratio on the trainer's log-prob"
@@ -54,7 +55,7 @@ class Power(Struct, frozen=True):
 def _temperature(features: Features) -> tuple[str, Power, str] | None:
     """Return which fault of temperature there is, the power, and what shows who sampled."""
     if (
-        not usable(features)
+        not features.log_ratios.show_sampling
         or features.log_ratios.rms < VISIBLE
         or features.log_ratios.one_sided > 0.995
     ):
@@ -166,7 +167,7 @@ def _between(prefixes: SharedPrefixes, power: float) -> bool:
     return bool(abs(np.log(power)) < 2 * A_POWER and prefixes.residual < 2 * ROUNDING)
 
 
-def _temperature_cause(slug: str):
+def _temperature_cause(slug: str) -> Callable[[Features], Suspicion | None]:
     def weigh(features: Features) -> Suspicion | None:
         fault = _temperature(features)
         if fault is None or fault[0] != slug:
@@ -245,7 +246,7 @@ def _sentence(slug: str, estimate: float, stated: float | None, features: Featur
 
 def _divided(features: Features) -> Suspicion | None:
     """Look for log-probs that were divided by the temperature and not normalised again."""
-    if not usable(features) or features.log_ratios.rms < VISIBLE:
+    if not features.log_ratios.show_sampling or features.log_ratios.rms < VISIBLE:
         return None
     log_ratios, tokens = features.log_ratios, features.case.tokens
     k, residual = log_ratios.proportion
@@ -271,7 +272,7 @@ def _divided(features: Features) -> Suspicion | None:
     if float(tokens.trainer.max()) > 0:
         return None
     (mean, z), (_, inverse_z) = log_ratios.ratio_mean, log_ratios.inverse_mean
-    if log_ratios.one_sided < 0.98 or abs(z) < BROKEN or abs(inverse_z) < BROKEN:
+    if log_ratios.one_sided < 0.98 or abs(z) < NOT_ONE or abs(inverse_z) < NOT_ONE:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = tokens.sampler / tokens.trainer
@@ -318,7 +319,11 @@ def _softcap(features: Features) -> Suspicion | None:
     small ones.
     """
     log_ratios, prefixes = features.log_ratios, features.shared_prefixes
-    if not usable(features) or log_ratios.rms < 0.03 or _temperature(features) is not None:
+    if (
+        not features.log_ratios.show_sampling
+        or log_ratios.rms < 0.03
+        or _temperature(features) is not None
+    ):
         return None
     if (
         log_ratios.power is None

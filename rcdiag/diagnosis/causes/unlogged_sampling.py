@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.laws import HOLDS, VISIBLE, declared_kept_set, sets_of_one, usable
+from rcdiag.diagnosis.causes.kept_sets import declared_kept_set, sets_of_one
 from rcdiag.diagnosis.causes.temperatures import MOST_OF_SQUARES
-from rcdiag.diagnosis.estimates import mean_ratio
 from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features.log_ratios import IS_ONE, VISIBLE
+from rcdiag.formats import mean_ratio
 
 
 def _unlogged(features: Features) -> tuple[str, Suspicion] | None:
@@ -17,7 +20,7 @@ def _unlogged(features: Features) -> tuple[str, Suspicion] | None:
     Entropies decide where the table has them: under the distribution that sampled, E[-log p] equals
     the entropy.
     """
-    if not usable(features) or features.log_ratios.rms > 0.05:
+    if not features.log_ratios.show_sampling or features.log_ratios.rms > 0.05:
         return None
     stated = _unlogged_by_metadata(features)
     if stated is not None:
@@ -91,7 +94,7 @@ def _unlogged_by_kept_set(features: Features) -> tuple[str, Suspicion] | None:
     log_ratios = features.log_ratios
     if (
         declared_kept_set(features) != "top-p-renormalised"
-        or abs(log_ratios.ratio_mean[1]) >= HOLDS
+        or abs(log_ratios.ratio_mean[1]) >= IS_ONE
     ):
         return None
     if sets_of_one(features, features.case.sampler):
@@ -140,7 +143,7 @@ def _unlogged_by_rescore(features: Features) -> tuple[str, Suspicion] | None:
     )
 
 
-def _unlogged_cause(slug: str):
+def _unlogged_cause(slug: str) -> Callable[[Features], Suspicion | None]:
     def weigh(features: Features) -> Suspicion | None:
         unlogged = _unlogged(features)
         return unlogged[1] if unlogged is not None and unlogged[0] == slug else None

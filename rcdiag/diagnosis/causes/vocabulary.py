@@ -8,9 +8,9 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.laws import BROKEN, usable
-from rcdiag.diagnosis.estimates import mean_ratio
 from rcdiag.diagnosis.features import Features, LogRatios
+from rcdiag.diagnosis.features.log_ratios import NOT_ONE
+from rcdiag.formats import mean_ratio
 
 FIRST_APART = 4.0  # times the others' rms: first tokens of another prompt
 # Nats: the mean log-ratio of wrong ids is below the first, of half of them below the other.
@@ -22,14 +22,14 @@ IN_MOST_ROWS = 0.9  # share of rows that a sum without a part of the vocabulary 
 def _vocab_shard(features: Features) -> Suspicion | None:
     """Detect a trainer whose softmax sum or output head lacks a part of the vocabulary."""
     # A part of the vocabulary is wrong at every position, another prompt at the first most of all.
-    if not usable(features) or features.log_ratios.first_tokens > FIRST_APART:
+    if not features.log_ratios.show_sampling or features.log_ratios.first_tokens > FIRST_APART:
         return None
     log_ratios = features.log_ratios
     mean, (inverse, inverse_z) = log_ratios.ratio_mean[0], log_ratios.inverse_mean
     block = _id_block(features)
     # A normalised distribution cannot have E[1 / ratio] below 1, and a few large ratios hardly move
     # that mean.
-    missing = mean > 1.0 and inverse_z < -BROKEN and log_ratios.one_sided > 0.9
+    missing = mean > 1.0 and inverse_z < -NOT_ONE and log_ratios.one_sided > 0.9
     # A missing part of the sum does not change log-prob differences within one context.
     missing &= features.shared_prefixes is None or not features.shared_prefixes.is_one_power
     # It is missing in every row: a shift in the rows of a few groups has another cause.

@@ -9,10 +9,10 @@ import numpy as np
 from rcdiag.diagnosis.case import Array, Case, Counts, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.noise import is_engine_noise
-from rcdiag.diagnosis.estimates import share_of
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, LogRatios
 from rcdiag.diagnosis.features.location import trend
 from rcdiag.diagnosis.validity import INVALID
+from rcdiag.formats import share_of
 
 # steps with rounding only, after which one large step is no evidence of never syncing
 MANY_SYNCED = 4
@@ -101,7 +101,8 @@ def _lags(case: Case) -> Array | None:
     if not case.facts.version_by_token:
         return (step - version).astype(np.float64)
     lag = (step[case.owner] - version).astype(np.float64)
-    return np.bincount(case.owner, lag, len(step)) / np.maximum(case.lengths, 1)
+    values: Array = np.bincount(case.owner, lag, len(step)) / np.maximum(case.lengths, 1)
+    return values
 
 
 def _lagging(features: Features) -> Suspicion | None:
@@ -299,7 +300,8 @@ def _in_flight(features: Features) -> Suspicion | None:
 def _changes_within(owner: Counts, version: Counts) -> Flags:
     """Flag the tokens before which the version changes within their row, [tokens]."""
     same_row = np.diff(owner, prepend=-1) == 0
-    return same_row & (np.diff(version, prepend=version[:1]) != 0)
+    flags: Flags = same_row & (np.diff(version, prepend=version[:1]) != 0)
+    return flags
 
 
 def looks_like_other_weights(log_ratios: LogRatios, share: float = 0.08) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion
-from rcdiag.diagnosis.estimates import share_of
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
 from rcdiag.diagnosis.experiments.patterns import pattern_of
 from rcdiag.diagnosis.experiments.unlogged_sampling import make_suspicion
@@ -15,6 +14,7 @@ from rcdiag.diagnosis.experiments.weights_by_row import (
     rows_of_changes,
 )
 from rcdiag.engines.changes import Moved
+from rcdiag.formats import share_of
 
 MOST_OF_STEP = 0.7  # share of a step's rows
 SOME = 0.25  # share of such steps' rows that other weights must explain

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Suspicion
-from rcdiag.diagnosis.estimates import share_of
 from rcdiag.diagnosis.experiments.checkpoint_causes import (
     cause_by_row,
     cause_of_weights,
@@ -33,12 +32,10 @@ from rcdiag.diagnosis.experiments.order import (
     run_with_passes,
     run_without_passes,
 )
-from rcdiag.diagnosis.experiments.patterns import Pattern, pattern_of, retokenised
-from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side, rescore
+from rcdiag.diagnosis.experiments.patterns import Pattern, only_rows_off, pattern_of, retokenised
+from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side, rescore, rows_in_time
 from rcdiag.diagnosis.experiments.rounding import by_token
-from rcdiag.diagnosis.experiments.rows_read import rows_in_time
 from rcdiag.diagnosis.experiments.sides import EXACT, at_temperature, side_of
-from rcdiag.diagnosis.experiments.some_rows import apart
 from rcdiag.diagnosis.experiments.unlogged_sampling import cause_in_sampling, make_suspicion
 from rcdiag.diagnosis.experiments.weights_by_row import (
     WeightsByRow,
@@ -46,6 +43,7 @@ from rcdiag.diagnosis.experiments.weights_by_row import (
 )
 from rcdiag.diagnosis.features.declared import Declared
 from rcdiag.engines.changes import Forward
+from rcdiag.formats import share_of
 
 Suspicions = list[tuple[str, Suspicion]]
 
@@ -355,7 +353,7 @@ def _strong(tests: Sequence[HypothesisTest], side: Side) -> list[HypothesisTest]
 
 def _in_some_rows(outcome: Outcome, tester: HypothesisTester) -> tuple[str, Suspicion] | None:
     """Name the cause of a subset of rows if only these are off; None if nothing explains them."""
-    part = apart(tester.sample, tester.side)
+    part = only_rows_off(tester.sample, tester.side)
     if part is None:
         return None
     share = len(part.rows) / len(tester.sample.rows)

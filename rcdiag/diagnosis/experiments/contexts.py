@@ -9,11 +9,11 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import Residual
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
     GAIN,
     Counts,
+    Experiment,
     HypothesisTest,
     HypothesisTester,
 )
@@ -61,7 +61,8 @@ def _before(added: Sequence[int], ids: Ids) -> Ids:
 
 def _without(token: int, ids: Ids) -> Ids:
     """Take a token out of a prompt, wherever it stands."""
-    return ids[ids != token]
+    values: Ids = ids[ids != token]
+    return values
 
 
 def run_prompts(tester: HypothesisTester) -> Iterator[HypothesisTest]:

@@ -77,7 +77,10 @@ def residuals(recorded: Array, predicted: Array) -> Array:
 def loss_at(residual: Array, sensitivity: Array, scale: float, resolution: Array) -> Array:
     """Return the Cauchy loss of residuals for logit noise of a scale, [tokens]."""
     width = scale * sensitivity + resolution
-    return np.log(width) + np.log1p((residual / width) ** 2) - np.log(sensitivity + FLOAT32)
+    values: Array = (
+        np.log(width) + np.log1p((residual / width) ** 2) - np.log(sensitivity + FLOAT32)
+    )
+    return values
 
 
 def fit_residual(

@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import golden
-from rcdiag.diagnosis.experiments.hypothesis_tester import GAIN, HypothesisTest, HypothesisTester
+from rcdiag.diagnosis.experiments.hypothesis_tester import (
+    GAIN,
+    Experiment,
+    HypothesisTest,
+    HypothesisTester,
+)
 from rcdiag.engines.changes import (
     Change,
     KeyValueCache,

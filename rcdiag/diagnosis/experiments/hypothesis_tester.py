@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -251,3 +251,21 @@ class HypothesisTester(Struct, dict=True):
         """Tell whether a passage is not much longer than the model's context."""
         context = self.forward.tensors.context
         return context is None or len(passage.ids) <= 2 * context
+
+
+class Experiment(Struct, frozen=True, kw_only=True):
+    """A question about one side's column, with its cost and its prospects.
+
+    Experiments run in the order of worth / passes: relative probability of a yes, given how the
+    baseline fails, over the cost in forward passes of a few rows.
+    """
+
+    name: str
+    slugs: tuple[str, ...]  # causes that its tests can name
+    asks: str
+    run: Callable[[HypothesisTester], Iterator[HypothesisTest]]
+    passes: Callable[[HypothesisTester], float] = lambda tester: 0.1
+    worth: Callable[[HypothesisTester], float] = lambda tester: 1.0
+    sides: tuple[str, ...] = ("sampler", "trainer")
+    # depends on the other rows of a batch, so that one context may get several values
+    of_batch: bool = False

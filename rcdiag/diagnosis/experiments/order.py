@@ -9,11 +9,51 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.experiments.all_experiments import EXPERIMENTS
-from rcdiag.diagnosis.experiments.experiment import Experiment
+from rcdiag.diagnosis.experiments.contexts import CONTEXTS
 from rcdiag.diagnosis.experiments.fit import fit_residual, margin
-from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
+from rcdiag.diagnosis.experiments.functions import FUNCTIONS
+from rcdiag.diagnosis.experiments.hypothesis_tester import (
+    Experiment,
+    HypothesisTest,
+    HypothesisTester,
+)
+from rcdiag.diagnosis.experiments.output_layer import (
+    PADDING_ROWS,
+    ROUNDED_LOGITS,
+    SOFTCAP,
+    VOCABULARY_SHARDS,
+)
+from rcdiag.diagnosis.experiments.recorded import (
+    DIVIDED,
+    NOT_SHIFTED,
+    OTHER_ROWS,
+    QUANTITIES,
+    SHIFTS,
+    TOKEN_IDS,
+)
+from rcdiag.diagnosis.experiments.sampling_parameters import (
+    BIASES,
+    KEPT_SETS,
+    MIN_TOKENS,
+    PENALTIES,
+)
 from rcdiag.diagnosis.experiments.sides import FEW_OFF
+from rcdiag.diagnosis.experiments.weights import WEIGHTS
+from rcdiag.registry import Registry
+
+EXPERIMENTS: Registry[Experiment] = Registry(
+    "experiment",
+    (
+        *(QUANTITIES, DIVIDED, SHIFTS, TOKEN_IDS, OTHER_ROWS),
+        *(KEPT_SETS, PENALTIES, BIASES, MIN_TOKENS),
+        *(SOFTCAP, ROUNDED_LOGITS, PADDING_ROWS, VOCABULARY_SHARDS),
+        NOT_SHIFTED,
+        *CONTEXTS,
+        *FUNCTIONS,
+        *WEIGHTS,
+    ),
+)
+
 
 CHEAP = 1.0  # passes below which an experiment runs before all that takes a pass
 

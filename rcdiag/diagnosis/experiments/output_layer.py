@@ -7,9 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import searched
-from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
+from rcdiag.diagnosis.experiments.hypothesis_tester import (
+    Experiment,
+    HypothesisTest,
+    HypothesisTester,
+)
 from rcdiag.diagnosis.experiments.trainer_distribution import log_sum, scaled
 
 CAPS = tuple(np.geomspace(2.0, 200.0, 12).tolist())
@@ -35,7 +38,8 @@ def run_softcap(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     at, temperature = tester.distribution_at[some], tester.distribution_temperature[some]
 
     def capped(logits: NDArray[np.float32], cap: float) -> NDArray[np.float32]:
-        return np.float32(cap) * np.tanh(logits / np.float32(cap))
+        values: NDArray[np.float32] = np.float32(cap) * np.tanh(logits / np.float32(cap))
+        return values
 
     def loss(log_cap: float) -> float:
         logits = scaled(capped(few.logits, float(np.exp(log_cap))), temperature)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from rcdiag.diagnosis.experiments.fit import fit_residual
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTester
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 
 Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
 ROW_OFF = 0.03  # share of a row's tokens from which on it is off
 NEAR = 8  # tokens whose positions are alike
@@ -86,14 +89,15 @@ def _share_off(sample: RescoredSample, side: Side) -> Array:
     row = np.searchsorted(sample.rows, sample.owner[side.known_at])
     count = len(sample.rows)
     off = np.bincount(row, _tokens_off(sample, side), minlength=count)
-    return off / np.maximum(np.bincount(row, minlength=count), 1)
+    values: Array = off / np.maximum(np.bincount(row, minlength=count), 1)
+    return values
 
 
 def _rms(values: Array) -> float:
     return float(np.sqrt(np.mean(values**2))) if len(values) else 0.0
 
 
-def _z(values: Array, row: NDArray) -> float:
+def _z(values: Array, row: Counts) -> float:
     sums = np.bincount(row, np.clip(values, -5.0, 5.0))
     error = float(np.sqrt(np.sum(sums**2)))
     return float(sums.sum() / error) if error > 0 else 0.0
@@ -136,7 +140,7 @@ def _by_chance(sample: RescoredSample, side: Side) -> float | None:
     return differ / (differ + same) if differ + same >= REPEATED else None
 
 
-def _usual(off: NDArray[np.bool_], position: NDArray, counted: NDArray[np.bool_]) -> Array:
+def _usual(off: NDArray[np.bool_], position: Counts, counted: NDArray[np.bool_]) -> Array:
     """Return the share of tokens that are off near each one's position, [known tokens].
 
     The first tokens of responses are often near-certain, so that other weights do not move them.
@@ -144,11 +148,12 @@ def _usual(off: NDArray[np.bool_], position: NDArray, counted: NDArray[np.bool_]
     near = position // NEAR
     flagged = np.bincount(near[counted], off[counted], minlength=int(near.max(initial=0)) + 1)
     tokens = np.bincount(near[counted], minlength=len(flagged))
-    return ((flagged + 0.5 * off.mean()) / (tokens + 0.5))[near]
+    values: Array = ((flagged + 0.5 * off.mean()) / (tokens + 0.5))[near]
+    return values
 
 
 def _within_rows(
-    off: NDArray[np.bool_], row: NDArray, count: int, usual: Array
+    off: NDArray[np.bool_], row: Counts, count: int, usual: Array
 ) -> tuple[Array, Array]:
     """Tell for every row whether tokens are off only before, or only after, one of its own."""
     ends, begins = np.zeros(count), np.zeros(count)
@@ -173,7 +178,7 @@ def _within_rows(
     return ends, begins
 
 
-def _with_reward(sample: RescoredSample, at: NDArray, residual: Array) -> float:
+def _with_reward(sample: RescoredSample, at: Counts, residual: Array) -> float:
     """Return the z of residuals times advantage, rows as clusters; 0 without advantages."""
     facts = sample.case.facts
     advantage = facts.advantage if facts.advantage is not None else facts.reward
@@ -186,7 +191,7 @@ def _with_reward(sample: RescoredSample, at: NDArray, residual: Array) -> float:
     return _z(np.nan_to_num(values * np.clip(residual, -1.0, 1.0)), row)
 
 
-def _later_turns(sample: RescoredSample, at: NDArray, off: NDArray[np.bool_]) -> bool:
+def _later_turns(sample: RescoredSample, at: Counts, off: NDArray[np.bool_]) -> bool:
     """Tell whether all tokens that are off stand after a token that was not sampled."""
     sampled = sample.case.mask[sample.place]
     if sampled.all():
@@ -248,7 +253,9 @@ def retokenised(tester: HypothesisTester) -> float | None:
     return agree / rows if rows >= 5 else None
 
 
-def _differs(tester: HypothesisTester, ids: NDArray, mask: NDArray[np.bool_]) -> int | None:
+def _differs(
+    tester: HypothesisTester, ids: NDArray[np.int32], mask: NDArray[np.bool_]
+) -> int | None:
     """Return the first token that differs when the text of a response is encoded anew."""
     assert tester.encode is not None
     assert tester.decode is not None
@@ -266,3 +273,36 @@ def _differs(tester: HypothesisTester, ids: NDArray, mask: NDArray[np.bool_]) ->
         if place is not None and (best is None or place < best):
             best = place
     return best
+
+
+FEWEST_OFF, MOST_OFF = 6, 0.8  # rows that are off, and the share that they are at most
+
+
+def only_rows_off(sample: RescoredSample, side: Side) -> RescoredSample | None:
+    """Return the sample of the rows that are off; None if the model does not explain the others."""
+    off = rows_off(sample, side)
+    if not FEWEST_OFF <= off.sum() <= MOST_OFF * len(off):
+        return None
+    at = side.known_at
+    others = at[~np.isin(sample.owner[at], sample.rows[off])]
+    residual = fit_residual(
+        side.recorded[others],
+        side.expected[others],
+        side.sensitivity[others],
+        side.resolution[others],
+    )
+    return restricted(sample, off) if len(others) and residual.within(sample.noise) else None
+
+
+def restricted(sample: RescoredSample, chosen: np.ndarray) -> RescoredSample:
+    """Return the sample restricted to some rows, by flag, [rows]."""
+    rows = sample.rows[chosen]
+    inside = np.isin(sample.owner, rows)
+    chosen_contexts = inside[sample.distribution_at]
+    return replace(
+        sample,
+        rows=rows,
+        usable=sample.usable & inside,
+        distribution_at=sample.distribution_at[chosen_contexts],
+        distribution=sample.distribution.take(chosen_contexts),
+    )

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rcdiag.diagnosis.estimates import share_of
-from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import residuals
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
     GAIN,
     Array,
     Counts,
+    Experiment,
     HypothesisTest,
     HypothesisTester,
 )
 from rcdiag.diagnosis.experiments.trainer_distribution import log_sum, scaled
+from rcdiag.formats import share_of
 
 LN_2, LN_10 = float(np.log(2.0)), float(np.log(10.0))
 OFF = 12.0  # noise scales from which on a token is not explained

@@ -7,6 +7,8 @@ likelihood of the tokens is largest at their temperature.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -110,7 +112,7 @@ def support_of_tokens(distribution: TrainerDistribution, temperature: float = 1.
     return max(found, key=lambda support: support.gain)
 
 
-def _best(rule: str, place: Array | Counts, grid: Array, kept) -> Support:
+def _best(rule: str, place: Array | Counts, grid: Array, kept: Callable[[float], Array]) -> Support:
     """Take the strength of a rule with the largest likelihood."""
     best = Support(rule, float("nan"), -np.inf, 0, 0.0)
     for value in grid:

@@ -23,7 +23,7 @@ class TrainerDistribution(Struct, frozen=True, dict=True):
     def __len__(self) -> int:
         return len(self.token)
 
-    def take(self, chosen: NDArray) -> TrainerDistribution:
+    def take(self, chosen: Counts | NDArray[np.bool_]) -> TrainerDistribution:
         """Return some of the tokens, by index or by flag."""
         return TrainerDistribution(
             self.logits[chosen], self.token[chosen], self.owner[chosen], self.position[chosen]
@@ -58,12 +58,14 @@ def log_sum(logits: NDArray[np.float32]) -> Array:
     """Return the logarithm of the sum of exponentials, [tokens]."""
     top = logits.max(axis=1)
     total = np.exp(logits - top[:, None]).sum(axis=1, dtype=np.float64)
-    return np.log(total) + top
+    values: Array = np.log(total) + top
+    return values
 
 
 def log_prob(logits: NDArray[np.float32], token: Counts) -> Array:
     """Return the log-prob of one token of every context, [tokens] nats."""
-    return logits[np.arange(len(token)), token].astype(np.float64) - log_sum(logits)
+    values: Array = logits[np.arange(len(token)), token].astype(np.float64) - log_sum(logits)
+    return values
 
 
 def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -79,7 +81,8 @@ def entropy(logits: NDArray[np.float32]) -> Array:
     weights = np.exp(logits - top)
     total = weights.sum(axis=1, dtype=np.float64)
     mean = (weights * (logits - top)).sum(axis=1, dtype=np.float64) / total
-    return np.log(total) - mean
+    values: Array = np.log(total) - mean
+    return values
 
 
 def log_prob_variance(logits: NDArray[np.float32]) -> Array:
@@ -89,7 +92,8 @@ def log_prob_variance(logits: NDArray[np.float32]) -> Array:
     total = weights.sum(axis=1, dtype=np.float64)
     mean = (weights * (logits - top)).sum(axis=1, dtype=np.float64) / total
     square = (weights * (logits - top) ** 2).sum(axis=1, dtype=np.float64) / total
-    return np.maximum(square - mean**2, 0.0)
+    values: Array = np.maximum(square - mean**2, 0.0)
+    return values
 
 
 class Ranked(Struct, frozen=True, dict=True):
@@ -119,7 +123,8 @@ class Ranked(Struct, frozen=True, dict=True):
         """Return the mass that top-p keeps: tokens until their sum reaches the threshold."""
         kept = 1 + (self.cumulative < threshold).sum(axis=1)
         kept = np.minimum(kept, self.cumulative.shape[1])
-        return self.cumulative[np.arange(len(kept)), kept - 1].astype(np.float64)
+        values: Array = self.cumulative[np.arange(len(kept)), kept - 1].astype(np.float64)
+        return values
 
     def top_k(self, most: int) -> Array:
         """Return the mass of the `most` likeliest tokens."""
@@ -128,4 +133,5 @@ class Ranked(Struct, frozen=True, dict=True):
     def min_p(self, share: float) -> Array:
         """Return the mass of the tokens with at least that share of the largest probability."""
         kept = self.probability >= np.float32(share) * self.probability[:, :1]
-        return np.where(kept, self.probability, 0.0).sum(axis=1, dtype=np.float64)
+        values: Array = np.where(kept, self.probability, 0.0).sum(axis=1, dtype=np.float64)
+        return values

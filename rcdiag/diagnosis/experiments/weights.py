@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import golden
-from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
+from rcdiag.diagnosis.experiments.hypothesis_tester import (
+    Experiment,
+    HypothesisTest,
+    HypothesisTester,
+)
 from rcdiag.engines.changes import Change, Experts, Moved, Shards
 
 GAIN = 0.15
@@ -233,7 +236,9 @@ def run_shards(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     yield from _best_of(tester, "shards", "shard-wrong", finer)
 
 
-def _best_of(tester: HypothesisTester, name: str, slug: str, changes: Sequence[tuple[str, Change]]):
+def _best_of(
+    tester: HypothesisTester, name: str, slug: str, changes: Sequence[tuple[str, Change]]
+) -> Generator[HypothesisTest, None, tuple[HypothesisTest, Change] | None]:
     """Test changes one by one until one explains everything; yield the best, confirmed on more
     rows.
     """

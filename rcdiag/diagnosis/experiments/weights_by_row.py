@@ -42,24 +42,28 @@ class WeightsByRow(Struct, frozen=True, dict=True):
     def posterior(self) -> Array:
         """Return the probability of every candidate for every row, [candidates, rows]."""
         weights = np.exp(-(self.losses - self.losses.min(axis=0)))
-        return weights / weights.sum(axis=0)
+        values: Array = weights / weights.sum(axis=0)
+        return values
 
     @cached_property
     def best(self) -> Counts:
         """Return the likeliest candidate of every row, [rows]."""
-        return np.argmin(self.losses, axis=0)
+        counts: Counts = np.argmin(self.losses, axis=0)
+        return counts
 
     @cached_property
     def explained(self) -> NDArray[np.bool_]:
         """Tell which rows their likeliest candidate explains to the engine's noise, [rows]."""
-        return self.losses.min(axis=0) < EXPLAINED * np.maximum(self.tokens, 1)
+        flags: NDArray[np.bool_] = self.losses.min(axis=0) < EXPLAINED * np.maximum(self.tokens, 1)
+        return flags
 
     @property
     def by_other_weights(self) -> NDArray[np.bool_]:
         """Flag rows that other weights than the trainer's explain, at least in part, [rows]."""
         better = self.losses[0] - self.losses[1:].min(axis=0) > DECISIVE
         of_tokens = self.by_token < EXPLAINED * np.maximum(self.tokens, 1)
-        return (better & of_tokens) | (self.switch >= 0)
+        flags: NDArray[np.bool_] = (better & of_tokens) | (self.switch >= 0)
+        return flags
 
     @property
     def mixed(self) -> float:

@@ -62,7 +62,8 @@ class Alignment(Struct, frozen=True, dict=True):
     def first_turn(self) -> Flags:
         """Flag the turns that are the first of their row, [turns]."""
         starts = np.flatnonzero(np.diff(self.turn, prepend=-1))
-        return np.diff(self.tokens.owner[starts], prepend=-1) != 0
+        flags: Flags = np.diff(self.tokens.owner[starts], prepend=-1) != 0
+        return flags
 
     @cached_property
     def row_of_turn(self) -> Counts:
@@ -276,7 +277,8 @@ def _by_turn(sampler: Array, trainer: Array, place: Counts, turn: Counts, lag: i
     count = np.bincount(own, minlength=turns)
 
     def mean(values: Array) -> Array:
-        return np.bincount(own, weights=values, minlength=turns) / np.maximum(count, 1)
+        result: Array = np.bincount(own, weights=values, minlength=turns) / np.maximum(count, 1)
+        return result
 
     first, second = mean(one), mean(two)
     variances = [mean(one**2) - first**2, mean(two**2) - second**2]

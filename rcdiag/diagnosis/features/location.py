@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -219,7 +220,7 @@ class MismatchLocation(Struct, frozen=True, dict=True):
             return None
         return OutlierRows(known & (rms >= above[0]), [], large, small)
 
-    def _parts(self, label: NDArray) -> MismatchByGroup | None:
+    def _parts(self, label: NDArray[Any]) -> MismatchByGroup | None:
         own = label.astype(str) if label.dtype == object else label
         labels, index = np.unique(own, return_inverse=True)
         if len(labels) < 2 or len(labels) > 2000:

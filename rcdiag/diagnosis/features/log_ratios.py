@@ -17,6 +17,12 @@ Flags = NDArray[np.bool_]
 # Nats, rms: two bfloat16 engines with the same dense weights differ by less than the first; above
 # the second something else is wrong.
 ENGINE_NOISE, LARGE_MISMATCH = 0.016, 0.03
+# Below this rms log-ratio, nats, no sampling cause stands out from engine noise.
+VISIBLE = 0.012
+# Clustered standard errors from which a mean ratio is not 1, and up to which it is.
+NOT_ONE, IS_ONE = 4.0, 3.5
+FEWEST = 400  # fewest tokens to judge the sampling distribution
+RARE = -1.5  # nats; whatever the sampling distribution, some tokens have less
 CHANCE = 3.0  # standard errors of agreement that honest tables keep below
 LARGEST = 15.0  # nats; larger log-ratios count as this in means of ratios
 PARTS = 40  # of the tokens, by a log-prob
@@ -35,6 +41,14 @@ class LogRatios(Struct, frozen=True, dict=True):
     """Statistics of log_ratio = trainer - sampler, nats, over the sampled tokens of one pair."""
 
     tokens: PairTokens
+
+    @property
+    def show_sampling(self) -> bool:
+        """Tell whether there are enough tokens to judge the sampling distribution, rare ones too.
+
+        If a floor removed the rare ones, means over the others are biased.
+        """
+        return len(self.tokens) >= FEWEST and float(self.tokens.sampler.min()) < RARE
 
     @cached_property
     def values(self) -> Array:

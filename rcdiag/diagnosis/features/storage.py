@@ -125,7 +125,8 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         A distribution renormalised over a kept set of one token is exactly 0 too, but only where
         the other policy finds the token likely.
         """
-        return (self.values == 0.0) & (self.other < -0.9)
+        flags: Flags = (self.values == 0.0) & (self.other < -0.9)
+        return flags
 
     @cached_property
     def mode(self) -> tuple[float, int]:

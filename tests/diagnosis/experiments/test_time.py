@@ -7,10 +7,9 @@ import time
 import numpy as np
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.experiments.all_experiments import EXPERIMENTS
 from rcdiag.diagnosis.experiments.conclude import ExperimentOptions, run_experiments
-from rcdiag.diagnosis.experiments.order import run_with_passes
-from rcdiag.diagnosis.experiments.rows_read import rows_in_time
+from rcdiag.diagnosis.experiments.order import EXPERIMENTS, run_with_passes
+from rcdiag.diagnosis.experiments.rescored_sample import rows_in_time
 from rcdiag.diagnosis.verdict import verdict_with_experiments
 from tests.diagnosis.experiments.samples import TableOfLogits, made_tester, made_up
 
