@@ -285,17 +285,17 @@ def _ordered_causes(features: Features, named: Named) -> list[NamedCause]:
     """
     causes = [_named_cause(features, cause, suspicion) for cause, suspicion in named]
     order = ("broken", "inconclusive", "correctable", "healthy")
-    settled = [cause for cause in causes if cause.slug not in NOTHING_WRONG]
-    quiet = [cause for cause in causes if cause.slug in NOTHING_WRONG]
-    if not settled:
-        return quiet
-    settled.sort(key=lambda cause: (order.index(cause.verdict), -cause.confidence))
-    if settled[0].verdict == "healthy":
-        return [*settled, *(replace(cause, actions=[]) for cause in quiet)]
+    faults = [cause for cause in causes if cause.slug not in NOTHING_WRONG]
+    harmless = [cause for cause in causes if cause.slug in NOTHING_WRONG]
+    if not faults:
+        return harmless
+    faults.sort(key=lambda cause: (order.index(cause.verdict), -cause.confidence))
+    if faults[0].verdict == "healthy":
+        return [*faults, *(replace(cause, actions=[]) for cause in harmless)]
     residual = [
-        {**one.evidence[0], "name": RESIDUAL} for one in quiet if one.slug == "engine-noise"
+        {**one.evidence[0], "name": RESIDUAL} for one in harmless if one.slug == "engine-noise"
     ]
-    first, *others = settled
+    first, *others = faults
     evidence = [*first.evidence[:1], *residual, *first.evidence[1:]]
     return [replace(first, evidence=evidence), *others]
 

@@ -96,7 +96,11 @@ def _series(case: Case, index: Counts, steps: int) -> list[Series]:
     """Return the numbers of each step: mismatch, response length, reward and entropy."""
     tokens = case.tokens
     values = TokenValues.of(tokens.sampler, tokens.trainer, np.clip(tokens.log_ratio, -15.0, 15.0))
-    cluster = np.arange(tokens.rows) if case.facts.group is None else _numbered(case.facts.group)
+    cluster = (
+        np.arange(tokens.rows)
+        if case.facts.group is None
+        else np.unique(case.facts.group, return_inverse=True)[1]
+    )
     means = _Means(index, steps, cluster)
     of_tokens = tokens.owner
     excess = values.ratios.excess
@@ -120,10 +124,6 @@ def _series(case: Case, index: Counts, steps: int) -> list[Series]:
         of_policy = np.nan_to_num(entropy[tokens.place])
         made.append(means.series("entropy", of_policy, of_tokens, tenth, small=1e-3))
     return made
-
-
-def _numbered(group: NDArray[np.uint64]) -> Counts:
-    return np.unique(group, return_inverse=True)[1]
 
 
 class _Means(Struct, frozen=True):
@@ -214,7 +214,7 @@ def _sentence(
         if onset == ends:
             return f"k3_kl spikes at step {onset} only"
         return f"k3_kl is large in steps {onset} to {ends} and falls back afterwards"
-    some = _loud(k3)
+    some = _large(k3)
     if some is not None and not moved:
         named = ", ".join(map(str, steps[some][:SHOWN])) + (", ..." if len(some) > SHOWN else "")
         if len(some) == 1:
@@ -255,7 +255,7 @@ def _of_trend(k3: Array) -> str:
     )
 
 
-def _loud(k3: Array) -> Counts | None:
+def _large(k3: Array) -> Counts | None:
     """Return the indices of steps whose k3 is far above that of the others; None without such."""
     for low, high in pairwise(np.sort(k3)):
         if high > 5 * max(low, 1e-5) and high > 1e-4:

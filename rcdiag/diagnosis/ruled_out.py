@@ -58,8 +58,8 @@ def _nothing_cut(features: Features) -> bool:
 
 
 def _same_weights(features: Features) -> bool:
-    quiet = features.log_ratios.rms < 0.016 and features.log_ratios.by_token_id.correlation < 0.6
-    return features.declared.weights_agree or quiet
+    small = features.log_ratios.rms < 0.016 and features.log_ratios.by_token_id.correlation < 0.6
+    return features.declared.weights_agree or small
 
 
 def _steady(features: Features) -> bool:

@@ -19,7 +19,7 @@ FEWEST = 4  # rows of either kind
 # Sizes of the batches that rows may have been padded in.
 BATCHES = (2, 4, 8, 16, 32, 64, 128)
 MOST_EXCEPTIONS = 0.02  # share of rows that a limit of the prompt's length may leave unexplained
-MOST_QUIET = 0.1  # share of rows with a cut prompt whose response begins as if it were not
+MOST_AGREEING = 0.1  # share of rows with a cut prompt whose response begins as if it were not
 MOVED = 0.1  # nats, rms: a prompt that was cut moves most rows by more
 LEAST_PADDED = 0.6  # share of the padded rows that must be off
 ONE_SIDED = 0.99  # share of squared log-ratios of one sign, from which on the other has no part
@@ -76,9 +76,9 @@ def _prompts(case: Case, rows: Flags) -> int:
     return int(rows.sum()) if known is None else len(np.unique(known[rows]))
 
 
-def _chance(case: Case, quiet: Flags, others: Flags) -> float:
+def _chance(case: Case, agreeing: Flags, others: Flags) -> float:
     """Return the p-value of exactly these prompts agreeing, if length played no role."""
-    few, many = _prompts(case, quiet), _prompts(case, others)
+    few, many = _prompts(case, agreeing), _prompts(case, others)
     # 1 over the number of ways to choose the few of all.
     return exp(lgamma(few + 1) + lgamma(many + 1) - lgamma(few + many + 1))
 
@@ -114,13 +114,13 @@ def _best_limit(rows: _Rows) -> tuple[int, float] | None:
     if len(values) < 2:
         return None
     large = np.bincount(place, rows.large[rows.known], len(values))
-    quiet = np.bincount(place, minlength=len(values)) - large
-    explained = np.cumsum(quiet) + large.sum() - np.cumsum(large)
+    agreeing = np.bincount(place, minlength=len(values)) - large
+    explained = np.cumsum(agreeing) + large.sum() - np.cumsum(large)
     best = int(np.argmax(explained[:-1]))
     return int(values[best]), float(explained[best] / rows.known.sum())
 
 
-def _begin_quietly(log_ratios: LogRatios, rows: Flags) -> float:
+def _share_agreeing_at_first(log_ratios: LogRatios, rows: Flags) -> float:
     """Return the share of some rows whose first third agrees to rounding, although they differ."""
     tokens = log_ratios.tokens
     first = np.searchsorted(tokens.owner, np.arange(tokens.rows))
@@ -143,7 +143,7 @@ def _prompt_truncated(features: Features) -> Suspicion | None:
         return None
     if np.mean(rows.large[short]) > MOST_EXCEPTIONS or np.median(rms[short]) > ENGINE_NOISE:
         return None
-    if _begin_quietly(features.log_ratios, long & rows.large) > MOST_QUIET:
+    if _share_agreeing_at_first(features.log_ratios, long & rows.large) > MOST_AGREEING:
         # a mismatch that starts within responses is a limit of the context, or other weights
         return None
     by_chance = _chance(case, short, long) >= BY_CHANCE

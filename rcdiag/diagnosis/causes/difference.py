@@ -30,7 +30,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
     log_ratios, validity = features.log_ratios, features.validity
     if len(features.case.tokens) == 0 or is_engine_noise(features):
         return None
-    quiet = _share_of_rows_at_rounding(features)
+    at_rounding = _share_of_rows_at_rounding(features)
     other_tokens = _below_a_uniform_guess(features)
     if validity.answer == INVALID:
         where, possible = _not_sampled(features)
@@ -41,9 +41,9 @@ def _forwards_differ(features: Features) -> Suspicion | None:
             "tokens in another context"
         )
         possible = ["retokenised", "context-differs", "special-token-ids", "prompt-truncated"]
-    elif quiet is not None:
+    elif at_rounding is not None:
         where = (
-            f" in some rows, while {share_of(quiet)} agree to rounding: another replica, "
+            f" in some rows, while {share_of(at_rounding)} agree to rounding: another replica, "
             "packing, padding, a cache, or text that was encoded again"
         )
         possible = ["replica-unsynced", "packing-leak", "retokenised", "context-differs"]
@@ -145,8 +145,11 @@ def _share_of_rows_at_rounding(features: Features) -> float | None:
     rms = rms[np.isfinite(rms)]
     if len(rms) < MANY_ROWS:
         return None
-    quiet, large = float(np.mean(rms < ENGINE_NOISE)), float(np.mean(rms > 3 * LARGE_MISMATCH))
-    return quiet if min(quiet, large) > 0.1 and quiet + large > 0.85 else None
+    at_rounding, large = (
+        float(np.mean(rms < ENGINE_NOISE)),
+        float(np.mean(rms > 3 * LARGE_MISMATCH)),
+    )
+    return at_rounding if min(at_rounding, large) > 0.1 and at_rounding + large > 0.85 else None
 
 
 def _reference(features: Features) -> Suspicion | None:

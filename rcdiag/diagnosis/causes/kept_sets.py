@@ -21,7 +21,7 @@ ONE_SIDED, NOISE = 0.98, 0.12
 # this share of it.
 MOST_EARLY, EARLIER = 0.02, 0.9
 # Nats: the trainer's log-prob of the token in a kept set of one is at least this.
-MOST_LEFT_OUT = -1.0
+LEAST_LOG_PROB = -1.0
 
 # Kept sets of one token: fewest exact zeros, what counts as nearly 0 (nats), and the most of these
 # as a share of the zeros.
@@ -109,7 +109,7 @@ def _from_certain_tokens(features: Features) -> Suspicion | None:
     tokens = features.case.tokens
     zero = tokens.sampler == 0.0
     unsure = zero & (tokens.trainer < NEARLY)
-    if unsure.sum() < CERTAIN or float(np.quantile(tokens.trainer[unsure], 0.1)) < MOST_LEFT_OUT:
+    if unsure.sum() < CERTAIN or float(np.quantile(tokens.trainer[unsure], 0.1)) < LEAST_LOG_PROB:
         return None  # zeros at unlikely tokens are placeholders
     (mean, z) = features.log_ratios.ratio_mean
     return Suspicion(

@@ -72,10 +72,10 @@ def _engine_noise(features: Features) -> Suspicion | None:
     log_ratios = features.log_ratios
     if not len(features.case.tokens) or log_ratios.rms < BITWISE or not is_engine_noise(features):
         return None
-    quiet = log_ratios.rms < ENGINE_NOISE
+    small = log_ratios.rms < ENGINE_NOISE
     others = ["bf16-logits", "batch-noise", "temperature-silent", "top-p-silent"]
     return Suspicion(
-        confidence=0.9 if quiet else 0.7,
+        confidence=0.9 if small else 0.7,
         message=f"Log-ratios are small ({log_ratios.rms:.2g} nats rms) and do not depend on token "
         "id, position, row or step: the rounding of two engines.",
         evidence=[
@@ -88,7 +88,7 @@ def _engine_noise(features: Features) -> Suspicion | None:
                 explained=log_ratios.by_token_id.explained,
             ),
         ],
-        also_possible=others if quiet else ["moe-routing", "quantised-weights", *others[:2]],
+        also_possible=others if small else ["moe-routing", "quantised-weights", *others[:2]],
     )
 
 

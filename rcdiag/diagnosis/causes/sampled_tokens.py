@@ -69,7 +69,9 @@ def _eos_one_sided(features: Features) -> Suspicion | None:
         evidence=_id_evidence(outliers),
         side="trainer" if outliers[0].mean < 0 else "recorder",
         also_possible=["special-token-ids"],
-        mended=_without_ids(features.case, outliers),
+        mended=features.case.without_tokens(
+            np.isin(features.case.token_id, [outlier.token_id for outlier in outliers])
+        ),
     )
 
 
@@ -133,10 +135,6 @@ def _without_sampled(case: Case, sampled: Flags) -> Case:
     return case.without_tokens(flags)
 
 
-def _without_ids(case: Case, outliers: list[IdOutlier]) -> Case:
-    return case.without_tokens(np.isin(case.token_id, [outlier.token_id for outlier in outliers]))
-
-
 def _before_ids(case: Case, outliers: list[IdOutlier]) -> Case:
     """Mask out each row from the first of these ids on: what follows saw another context."""
     ids = [outlier.token_id for outlier in outliers]
@@ -154,8 +152,8 @@ def _special_ids(features: Features) -> Suspicion | None:
     named = np.isin(tokens.token_id, [outlier.token_id for outlier in outliers])
     early = float(np.mean(tokens.position[named] < 3))
     rest = features.log_ratios.values[~named]
-    quiet = float(np.median(np.abs(rest))) if len(rest) else 0.0
-    if early > 0.5 or quiet > 0.05 or any(abs(outlier.mean) < 4 for outlier in outliers):
+    median_of_others = float(np.median(np.abs(rest))) if len(rest) else 0.0
+    if early > 0.5 or median_of_others > 0.05 or any(abs(outlier.mean) < 4 for outlier in outliers):
         return None
     if float(np.median(tokens.trainer[named])) > 0:
         return None  # no id has such a log-prob: the trainer's sum lacks something
@@ -165,7 +163,8 @@ def _special_ids(features: Features) -> Suspicion | None:
     return Suspicion(
         confidence=0.85,
         message=f"The mismatch is that of token ids {ids} alone, log-ratio "
-        f"{outliers[0].mean:.1f} on the mean; half of the others differ by less than {quiet:.1g}.",
+        f"{outliers[0].mean:.1f} on the mean; half of the others differ by less than "
+        f"{median_of_others:.1g}.",
         evidence=_id_evidence(outliers),
         side="trainer",
         also_possible=["eos-one-sided", "retokenised"],

@@ -72,11 +72,6 @@ def _rows_with(column: StoredColumn, tokens: Flags) -> float:
     return len(np.unique(column.row_of[tokens])) / max(len(column.row_starts), 1)
 
 
-def _first(features: Features, column: StoredColumn, tokens: Flags) -> int:
-    """Return the number in the table of the first row that holds one of some tokens."""
-    return int(features.case.row[column.row_of[np.flatnonzero(tokens)[0]]])
-
-
 def _nan_log_probs(features: Features) -> Suspicion | None:
     spoilt = [entry for entry in _columns(features) if entry[0] in features.case.not_numbers]
     if not spoilt or tool_spans(features.case) is not None:
@@ -450,7 +445,8 @@ def _sentinel(features: Features) -> Suspicion | None:
 def _repeated(features: Features, policy: str, column: StoredColumn, value: float) -> Suspicion:
     """Report a sentinel: a value that stands for a missing log-prob."""
     here = column.values == value
-    count, first = int(here.sum()), _first(features, column, here)
+    count = int(here.sum())
+    first = int(features.case.row[column.row_of[np.flatnonzero(here)[0]]])
     return Suspicion(
         confidence=CERTAIN if value in SENTINELS else 0.9,
         message=f"{count:,} values of `{policy}` are exactly {value:g}, which stands for no value; "

@@ -34,7 +34,7 @@ LEAST_OF_DECLARED, MOST_OF_DECLARED = 0.4, 1.25
 # The mean log-ratio of divided log-probs over the mean surprisal is at most this.
 MOST_OF_SURPRISAL = 3.0
 # Largest residual share of log-prob differences in a context under the declared temperature.
-MOST_LEFT = 0.6
+MOST_RESIDUAL = 0.6
 # Log-probs that were divided are a multiple of the others but for noise, which leaves less than
 # this share of squared log-ratios; or sure tokens tell, by the correlation of their log-ratios'
 # size with their surprisal, both as logarithms.
@@ -132,7 +132,9 @@ def _temperature_and_more(prefixes: SharedPrefixes, declared: float) -> bool:
     """Tell whether the declared temperature explains most, but not all, of the difference."""
     off = abs(np.log(declared))
     near = abs(abs(np.log(max(prefixes.power, 1e-9))) - off) < max(A_POWER, 0.1 * off)
-    return bool(off > 2 * A_POWER and near and prefixes.residual < MOST_LEFT * prefixes.distance)
+    return bool(
+        off > 2 * A_POWER and near and prefixes.residual < MOST_RESIDUAL * prefixes.distance
+    )
 
 
 def _stated(features: Features, seen: Power | None) -> tuple[str, Power, str] | None:

@@ -27,7 +27,13 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
         return None
     asked = whole[np.unique(np.linspace(0, len(whole) - 1, ASKED).astype(np.int64))]
     room = forward.tensors.context
-    asked = np.array([row for row in asked if room is None or _length(sample, int(row)) < room])
+    asked = np.array(
+        [
+            row
+            for row in asked
+            if room is None or len(sample.prompt(int(row))) + int(case.lengths[row]) < room
+        ]
+    )
     if len(asked) < FEWEST:
         return None
     probability = np.zeros(len(asked))
@@ -54,10 +60,6 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
         share_of_rows=share,
         also_possible=[],
     )
-
-
-def _length(sample: RescoredSample, row: int) -> int:
-    return len(sample.prompt(row)) + int(sample.case.lengths[row])
 
 
 def _ended(sample: RescoredSample, row: int, end: int) -> Passage:

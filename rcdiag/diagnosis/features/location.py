@@ -174,7 +174,7 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         None where there are none. They are the rows of some engines, or the upper one of two
         separate clusters of rms.
         """
-        return self._outlier_engines() or self._second_kind()
+        return self._outlier_engines() or self._outlier_cluster()
 
     def _outlier_engines(self) -> OutlierRows | None:
         parts, engine = self.by_engine, self.case.facts.engine
@@ -196,7 +196,7 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         rms, names = self.rms_of_rows, np.asarray(engine, dtype=str)
         return np.array([np.nanmedian(rms[names == label]) for label in labels])
 
-    def _second_kind(self) -> OutlierRows | None:
+    def _outlier_cluster(self) -> OutlierRows | None:
         rms = self.rms_of_rows
         known = np.isfinite(rms)
         sizes = np.sort(rms[known])

@@ -212,7 +212,8 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         allowed = BY_OTHERS * abs(np.log(factor)) * np.array([4, *[1] * len(parts)])
         ranges_and_bounds = zip((sure, *parts), allowed, strict=True)
         return any(
-            len(off) >= FEWEST_ALIKE and abs(_median(off)) > most for off, most in ranges_and_bounds
+            len(off) >= FEWEST_ALIKE and abs(float(np.median(off))) > most
+            for off, most in ranges_and_bounds
         )
 
     def _off(self, factor: float) -> list[Array]:
@@ -224,10 +225,6 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         surprisal = -self.other[usable] * np.exp(off / 2)
         ranges = [SURE, *pairwise(SURPRISALS)]
         return [off[(surprisal > low) & (surprisal <= high)] for low, high in ranges]
-
-
-def _median(values: Array) -> float:
-    return float(np.median(values)) if len(values) else 0.0
 
 
 def stored_column(case: Case, policy: str, other: str | None) -> StoredColumn:
