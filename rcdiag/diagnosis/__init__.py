@@ -1,1 +1,1 @@
-"""Results are judged here: checks ask what is out of order, and say what to do about it."""
+"""Judges results: checks ask for problems, causes explain a mismatch, guides set levels."""

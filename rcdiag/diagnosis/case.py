@@ -1,4 +1,4 @@
-"""A case is everything that a table says about two policies, in arrays: what causes are told by."""
+"""A case holds everything that a table says about two policies, as flat numpy arrays."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def picked_tokens(self) -> bool:
-        """Tell whether single tokens of rows that are judged were left out since, as broken."""
+        """Tell whether single tokens were masked out of rows that still count."""
         if self.own_mask is None:
             return False
         judged = np.zeros(len(self.lengths), np.bool_)
@@ -120,9 +120,10 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def sampled(self) -> Flags:
-        """Flag the tokens that the policy sampled, whatever columns hold, [response tokens].
+        """Flag the tokens that the policy sampled, with or without a log-prob, [response tokens].
 
-        Tokens without a log-prob are often the rare ones: the law that sampled is that of all.
+        Tokens without a log-prob are often the rare ones: an estimate of the sampling distribution
+        needs them too.
         """
         if self.broken is None:
             return self.mask
@@ -137,7 +138,7 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
         return self._part(rows, self.lengths[rows], np.repeat(rows, self.lengths))
 
     def heads(self, most: int) -> Case:
-        """Return the case with at most so many response tokens of each row, its first."""
+        """Return the case with only the first `most` response tokens of each row."""
         if self.lengths.max(initial=0) <= most:
             return self
         everything = np.ones(len(self.lengths), np.bool_)
@@ -175,9 +176,9 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
         return replace(self, mask=self.mask & ~tokens, own_mask=own)
 
     def without_values(self, tokens: Flags) -> Case:
-        """Return the case with sampled tokens masked out whose values are none, [response tokens].
+        """Return the case with sampled tokens masked out that have no valid log-prob.
 
-        They count among those that the policy sampled.
+        `tokens` is [response tokens]; they still count as sampled.
         """
         broken = tokens if self.broken is None else self.broken | tokens
         return replace(self.without_tokens(tokens), broken=broken)
@@ -200,7 +201,7 @@ def joined_cases(cases: Sequence[Case]) -> Case:
     if len(cases) == 1:
         return first
 
-    def of(name: str) -> NDArray:
+    def of(name: str) -> NDArray[Any]:
         return np.concatenate([getattr(case, name) for case in cases])
 
     def by_policy(name: str) -> dict[str, Array]:
@@ -271,13 +272,13 @@ class PairTokens(Struct, frozen=True, kw_only=True, dict=True):
         return np.bincount(self.owner, values, self.rows).astype(np.float64)
 
     def z(self, values: Array) -> float:
-        """Return how many standard errors the mean of values [tokens] is from 0, rows clustered."""
+        """Return the z of the mean of values [tokens] against 0, with rows as clusters."""
         sums = self.row_sums(values)
         error = np.sqrt(np.sum(sums**2))
         return float(sums.sum() / error) if error > 0 else 0.0
 
     def as_far(self, z: float) -> float:
-        """Return which `z` of these rows is as unlikely by chance as that of very many rows.
+        """Return the z that is as unlikely with this many rows as `z` is with infinitely many.
 
         The z of n rows is at most sqrt(n). It is a function of Student's t with n - 1 degrees of
         freedom: z^2 = n t^2 / (n - 1 + t^2).
@@ -288,4 +289,5 @@ class PairTokens(Struct, frozen=True, kw_only=True, dict=True):
         if rows < 2:
             return z
         t = float(student_quantile(rows - 1, ndtr(-z)))
-        return t * (rows / (rows - 1 + t * t)) ** 0.5
+        value: float = t * (rows / (rows - 1 + t * t)) ** 0.5
+        return value

@@ -1,8 +1,8 @@
-"""How sure a named cause is: a logistic fit over generated tables whose faults are known.
+"""The probability that a named cause is right: a logistic regression, fitted on generated tables.
 
-A cause's own score says how well its evidence fits, on a scale of its own. What such a score is
-worth depends on the table: how many tokens and rows speak, how large the mismatch is, whether who
-sampled agrees with the verdict, how close the next cause of the same stage comes. The coefficients
+A cause scores its evidence on a scale of its own. How much such a score is worth depends on the
+table: on the number of tokens and rows, the size of the mismatch, whether E[ratio] agrees with the
+verdict, and the score of the runner-up in the same stage. The coefficients
 in `confidence.toml` turn these into a probability; the file says which tables they were fitted on
 and by which command.
 """
@@ -18,23 +18,24 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion
-from rcdiag.diagnosis.signs import HONEST, Signs
+from rcdiag.diagnosis.features import ENGINE_NOISE, Features
 from rcdiag.diagnosis.validity import INVALID, UNKNOWN
 
 COEFFICIENTS = Path(__file__).with_name("confidence.toml")
-# No table is evidence of more: beyond this the fit has too few tables to be held to it.
+# Upper bound of the probability: above it there are too few fitted tables to check calibration.
 MOST = 0.98
 
 
-def features(signs: Signs, cause: Cause, suspicion: Suspicion) -> dict[str, float]:
-    """Return what the confidence in a cause is computed from, by name; each is bounded."""
-    case = signs.case
+def predictors(features: Features, cause: Cause, suspicion: Suspicion) -> dict[str, float]:
+    """Return the predictors of the logistic regression by name; all are bounded."""
+    case = features.case
     tokens, rows, size, agrees = int(case.mask.sum()), len(case.lengths), 0.0, 0.0
     if case.trainer is not None and len(case.tokens):
-        size = _bounded(math.log10(max(signs.law.rms, 1e-6) / HONEST), 2.0)
+        size = _bounded(math.log10(max(features.log_ratios.rms, 1e-6) / ENGINE_NOISE), 2.0)
         broken = (suspicion.verdict or cause.words.verdict) == "broken"
-        # A genuine difference speaks for VALID; other contexts do too, and are broken all the same.
-        valid = {INVALID: -1.0, UNKNOWN: 0.0}.get(signs.validity.answer, 1.0)
+        # A real difference of two forward passes goes with VALID. So do other contexts, which are
+        # broken nevertheless.
+        valid = {INVALID: -1.0, UNKNOWN: 0.0}.get(features.validity.answer, 1.0)
         agrees = max(-valid, 0.0) if broken else valid
     return {
         "score": _logit(suspicion.confidence),
@@ -60,22 +61,23 @@ def _bounded(value: float, most: float) -> float:
 
 @cache
 def _coefficients() -> dict[str, float]:
-    return tomllib.loads(COEFFICIENTS.read_text())["coefficients"]
+    values: dict[str, float] = tomllib.loads(COEFFICIENTS.read_text())["coefficients"]
+    return values
 
 
-def confidence(signs: Signs, cause: Cause, suspicion: Suspicion) -> float:
+def confidence(features: Features, cause: Cause, suspicion: Suspicion) -> float:
     """Return the probability that a cause that is named with such evidence is right."""
     weights = _coefficients()
-    named = features(signs, cause, suspicion)
+    named = predictors(features, cause, suspicion)
     total = sum(weights[name] * value for name, value in named.items())
     return min(1.0 / (1.0 + math.exp(-total)), MOST)
 
 
 def calibrated(
-    signs: Signs, named: Sequence[tuple[Cause, Suspicion]]
+    features: Features, named: Sequence[tuple[Cause, Suspicion]]
 ) -> list[tuple[Cause, Suspicion]]:
     """Return named causes with the probability that each is right in place of its score."""
     return [
-        (cause, replace(found, confidence=confidence(signs, cause, found)))
+        (cause, replace(found, confidence=confidence(features, cause, found)))
         for cause, found in named
     ]

@@ -8,8 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.correction_health import LOST_MASS
-from rcdiag.diagnosis.guides import level
-from rcdiag.diagnosis.rule import Rule
+from rcdiag.diagnosis.guides import Rule, level
 from rcdiag.registry import Registry
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.results.sweep import SweepRow
@@ -20,7 +19,7 @@ ACCEPTANCE = Guide(
     warning=0.7, error=0.0, source="Trust Region Masking, arXiv 2512.23075, keeps above 70%"
 )
 EFFECTIVE_SEQUENCES = Guide(warning=30.0, error=0.0, source=PROPOSAL)
-# Beyond these bounds a mean that is weighted by the ratios tells nothing.
+# Beyond these bounds a mean weighted by the ratios is unreliable.
 HEAVY_TAIL = Guide(
     warning=0.7,
     error=math.inf,

@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from rcdiag.corrections.apply import Outcome
 from rcdiag.corrections.correction import Correction
-from rcdiag.diagnosis.guides import worst
-from rcdiag.diagnosis.rule import Rule
+from rcdiag.diagnosis.guides import Rule, worst
 from rcdiag.registry import Registry
 from rcdiag.results.guide import PROPOSAL, Guide
 

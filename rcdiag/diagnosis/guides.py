@@ -1,18 +1,24 @@
-"""Numbers are compared with their guides here and nowhere else."""
+"""Compares numbers with their guides: the only place that sets levels; `Rule` bundles both."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, TypeVar
 
+import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
+from rcdiag.diagnosis.case import PairTokens
 from rcdiag.results.base import LEVELS, MetricValue
 from rcdiag.results.diagnosis import Diagnosis
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.intervals import too_few
 from rcdiag.statistics.metrics import BY_CLUSTERS, METRICS, Metric, measured
+from rcdiag.statistics.ratios import TOKEN_SUMS, TokenValues
 from rcdiag.statistics.suite import Suite
+from rcdiag.statistics.totals import Totals
 
 
 def level(
@@ -84,8 +90,8 @@ def judged(suite: Suite) -> dict[str, MetricValue]:
     }
 
 
-# Causes that are rounding of stored values, and the numbers for which they are no rounding: many
-# small log-probs become 0 at once, so that ratios are off in one direction.
+# Causes of coarse storage, and the metrics that it biases: many small log-probs become 0, which
+# moves ratios in one direction.
 COARSE = ("stored-rounded", "stored-float16", "stored-bfloat16")
 BROKEN_BY_COARSE = ("ratio_mean_z", "kappa")
 
@@ -95,8 +101,8 @@ def with_premises(
 ) -> dict[str, MetricValue]:
     """Return metrics with the level `unknown` where the diagnosis takes a guide's premise away.
 
-    Whether the recorded policy sampled is told by means of ratios. Where log-probs are stored with
-    few digits, and nothing else is wrong, these are off 1 by the digits that are missing.
+    Mean ratios show whether the recorded policy sampled. Coarsely stored log-probs alone move them
+    away from 1, so they prove nothing there.
     """
     if diagnosis is None or diagnosis.verdict not in ("healthy", "correctable"):
         return dict(values)
@@ -111,7 +117,7 @@ def with_premises(
 
 
 def without_numbers() -> dict[str, MetricValue]:
-    """Return every metric without a value: too few rows hold numbers alone."""
+    """Return every metric without a value: too few rows have only finite numbers."""
     return {name: MetricValue(value=None) for name in METRICS}
 
 
@@ -153,3 +159,80 @@ def _too_wide(metric: Metric, value: MetricValue) -> bool:
         return False
     least, most = metric.range
     return value.high - value.low > WIDEST_SHARE * (most - least)
+
+
+# The means over tokens that have a guide.
+SIZES = (
+    "k3_kl",
+    "k2_kl",
+    "k1_kl",
+    "exp_abs_log_ratio_mean",
+    "ratio_deviation_mean",
+    "prob_diff_mean",
+)
+
+
+def beyond_guides(tokens: PairTokens) -> list[str]:
+    """Return the numbers of a mismatch's size that are beyond their guide on a pair's tokens.
+
+    They are computed as in `score`, so that a verdict is never `healthy` where score has a warning
+    or an error for the size of the mismatch.
+    """
+    if not len(tokens):
+        return []
+    values = TokenValues.of(tokens.sampler, tokens.trainer, tokens.log_ratio)
+    count = np.array([float(len(tokens))])
+    rows = np.array([float(np.count_nonzero(tokens.per_row))])
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = {name: np.array([each.of(values).sum()]) for name, each in TOKEN_SUMS.items()}
+    totals = Totals(rows, count, sums, {}, {}, {})
+    beyond = []
+    for name in SIZES:
+        metric = METRICS[name]
+        assert metric.guide is not None
+        assert metric.from_totals is not None
+        if level(metric.guide, float(metric.from_totals(totals)[0])) in ("warning", "error"):
+            beyond.append(name)
+    return beyond
+
+
+E = TypeVar("E")  # the evidence that rules of one kind look at
+
+
+class Rule(Struct, Generic[E], frozen=True, kw_only=True):
+    """A number with its guide; the worst rule decides the verdict.
+
+    For a yes/no rule the value is a bool and both bounds of the guide are 1.
+    """
+
+    name: str
+    says: str  # what it looks at and where it is absent, in plain sentences
+    formula: str | None = None
+    direction: str | None = None
+    unit: str = ""
+    guide: Guide
+    # The guide on given evidence, where it depends on that.
+    guide_for: Callable[[E], Guide] | None = None
+    value: Callable[[E], float | bool | MetricValue | None]
+    message: Callable[[E], str]  # what it says about given evidence
+    applies: Callable[[E], bool] = lambda evidence: True
+    decides: bool = False  # where its number is missing there is no good verdict
+    heading: str = ""  # of its number's column in the terminal's tables
+    see: tuple[str, ...] = ()  # names that `rcdiag explain` answers
+
+    def number(self, evidence: E) -> float | None:
+        """Return the number that the rule looks at; None where it has none."""
+        value = self.value(evidence)
+        if isinstance(value, MetricValue):
+            value = value.value
+        if value is None or isinstance(value, bool) or value != value:
+            return None
+        return float(value)
+
+    def level(self, evidence: E) -> str:
+        """Return the level of the rule's number; `ok` where there is no number."""
+        value = self.value(evidence)
+        guide = self.guide if self.guide_for is None else self.guide_for(evidence)
+        if isinstance(value, MetricValue):
+            return level(guide, value.value, value.low, value.high) or "ok"
+        return level(guide, value) or "ok"

@@ -1,4 +1,4 @@
-"""The judge weighs every cause on a case, in stages, and says one verdict."""
+"""Weighs every cause on a case, in stages, and decides one verdict."""
 
 from __future__ import annotations
 
@@ -8,79 +8,81 @@ import numpy as np
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Array, Case
-from rcdiag.diagnosis.causes.beside_law import beside_law
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
+from rcdiag.diagnosis.causes.difference import beside_sampling_cause
 from rcdiag.diagnosis.confidence import calibrated
-from rcdiag.diagnosis.estimates import rough
-from rcdiag.diagnosis.magnitude import beyond_guides
+from rcdiag.diagnosis.features import ENGINE_NOISE, Features, Onset
+from rcdiag.diagnosis.guides import beyond_guides
 from rcdiag.diagnosis.next_experiment import ENOUGH, can_be_scored, here, next_experiment
 from rcdiag.diagnosis.over_steps import over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
-from rcdiag.diagnosis.signs import HONEST, Onset, Signs
 from rcdiag.diagnosis.validity import INVALID, UNKNOWN
-from rcdiag.formats import effective, plural
+from rcdiag.formats import effective, plural, rough
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
 
-# A cause is named from this confidence on, and decides that a run must be mended from the second.
+# Confidence from which a cause is named, and from which its `broken` verdict decides.
 NAMED, DECIDES = 0.5, 0.6
-# In these stages causes exclude each other: the most believed is named.
-ONE_OF = ("law", "difference")
+# In these stages causes exclude each other: only the one with the highest confidence is named.
+EXCLUSIVE_STAGES = ("law", "difference")
 # KL per sequence below which uncorrected gradients are off by less than their noise: the total
 # variation is then at most 0.1, by Pinsker's inequality.
 COSTS_NOTHING = 0.02
-# Share of rows that agree to rounding once rows were put back where they belong, from which on the
-# others were not.
-PUT_BACK = 0.8
+# Share of rows that agree to rounding after a realignment, above which the remaining mismatch comes
+# from rows that could not be realigned.
+MOSTLY_REALIGNED = 0.8
 # Share of effective sequences below which whole-sequence weights are of little use.
 MOST_LOST = 0.5
 # Causes that say no more than that the two sides differ.
-LAST = "forwards-differ"
-WIDEST = (LAST, "context-differs")
+GENERIC = "forwards-differ"
+GENERIC_CAUSES = (GENERIC, "context-differs")
 # Faults of the trainer's layout: they hit every row, and do not pass while a run goes on.
 IN_EVERY_ROW = ("vocab-shard-wrong",)
 MUCH_LESS = 0.1  # confidence by which a narrow cause is less believed than an umbrella
 SURE = 0.9  # confidence from which on a cause is not overruled
-SILENT = ("temperature-silent", "top-p-silent")
-# Evidence of a fault: what is left of the mismatch without it.
-LEFT = "rms log-ratio without that fault"
+UNLOGGED_SAMPLING = ("temperature-silent", "top-p-silent")
+# Name of an evidence entry: the residual mismatch once a fault is repaired.
+RESIDUAL = "rms log-ratio without that fault"
 
 Named = Sequence[tuple[Cause, Suspicion]]
 
 
 def diagnose(case: Case) -> Diagnosis:
     """Weigh all causes on a case and say the verdict."""
-    signs = Signs(case)
+    features = Features(case)
     # Broken columns hold infinities and zeros, and what is computed from them is NaN.
     with np.errstate(all="ignore"):
-        return diagnosis_of(signs, calibrated(signs, suspicions(signs)))
+        return diagnosis_of(features, calibrated(features, suspicions(features)))
 
 
-def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
-    """Return the causes that a case speaks for, in the order in which they must be settled.
+def suspicions(features: Features) -> list[tuple[Cause, Suspicion]]:
+    """Return the causes that the evidence supports, in the order of `STAGES`.
 
-    What a cause has mended is judged again for further ones. Where the mismatch begins at some
-    step, the rows from that step on are judged.
+    A cause that can be repaired hands over the repaired table, which is weighed again for further
+    causes. Where the mismatch begins at some step, only rows from that step on are judged.
     """
     named: list[tuple[Cause, Suspicion]] = []
     onset: Onset | None = None
     for stage in STAGES:
-        if stage == "alignment" and signs.case.trainer is not None and len(signs.case.tokens):
-            onset = signs.places.onset
+        if stage == "alignment" and features.case.trainer is not None and len(features.case.tokens):
+            onset = features.location.onset
             if onset is not None:
-                # What falls back again does not grow: it is judged as a table of its own.
-                signs = Signs(_from(signs.case, onset), onset if onset.last is None else None)
+                # A mismatch that ends again does not grow: its steps are judged as a table of their
+                # own.
+                features = Features(
+                    _steps_of_onset(features.case, onset), onset if onset.last is None else None
+                )
         if stage == "difference" and any(cause.stage == "law" for cause, _ in named):
-            return [*named, *_beside_law(signs, named)]
-        if stage in ONE_OF and any(_is_broken(*entry) for entry in named):
+            return [*named, *_beside_sampling_cause(features, named)]
+        if stage in EXCLUSIVE_STAGES and any(_is_broken(*entry) for entry in named):
             break  # nothing can be read off a column that holds something else
-        here = _of_stage(signs, stage)
+        here = _weigh_stage(features, stage)
         if onset is not None and onset.last is not None:
             here = [entry for entry in here if entry[0].name not in IN_EVERY_ROW]
         if stage == "law" and not here:
-            here = _of_loud_rows(signs)
-        if stage in ONE_OF:
-            here = _but_for_rows_left_out_of_place(signs, here, named)
+            here = _weigh_outlier_rows(features)
+        if stage in EXCLUSIVE_STAGES:
+            here = _without_generic_causes(features, here, named)
         while here:
             cause, suspicion = here[0]
             if len(here) > 1:
@@ -88,47 +90,47 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
             began = onset is not None and STAGES.index(stage) >= STAGES.index("alignment")
             if began and onset is not None and cause.name not in NOTHING_WRONG:
                 suspicion = replace(suspicion, from_step=onset.step)
-            suspicion = replace(suspicion, verdict=verdict_of_cause(signs, cause, suspicion))
-            named = _with(named, cause, suspicion)
+            suspicion = replace(suspicion, verdict=verdict_of_cause(features, cause, suspicion))
+            named = _merged(named, cause, suspicion)
             if suspicion.mended is not None:
-                mended = suspicion.mended.without_tokens(~signs.case.mask)
-                signs = Signs(mended, signs.onset)
-                here = _of_stages(signs, stage)
-            here = [] if stage in ONE_OF else _unnamed(here, named)
+                repaired = suspicion.mended.without_tokens(~features.case.mask)
+                features = Features(repaired, features.onset)
+                here = _weigh_stages(features, stage)
+            here = [] if stage in EXCLUSIVE_STAGES else _not_yet_named(here, named)
     return named
 
 
-def _beside_law(signs: Signs, named: Named) -> list[tuple[Cause, Suspicion]]:
-    """Return what a law leaves of the difference that it cannot make."""
-    cause, law = next(entry for entry in named if entry[0].stage == "law")
-    if law.share_of_rows < 1:
+def _beside_sampling_cause(features: Features, named: Named) -> list[tuple[Cause, Suspicion]]:
+    """Return a second cause for the mismatch that the named sampling cause cannot explain."""
+    cause, suspicion = next(entry for entry in named if entry[0].stage == "law")
+    if suspicion.share_of_rows < 1:
         return []
-    rest = beside_law(signs, cause.name)
+    rest = beside_sampling_cause(features, cause.name)
     return [] if rest is None else [(CAUSES[rest[0]], rest[1])]
 
 
-def _but_for_rows_left_out_of_place(
-    signs: Signs, here: list[tuple[Cause, Suspicion]], named: Named
+def _without_generic_causes(
+    features: Features, here: list[tuple[Cause, Suspicion]], named: Named
 ) -> list[tuple[Cause, Suspicion]]:
-    """Return suspicions without those that say only that the two sides differ, where nearly all
-    rows agree once others were put back: what differs belongs to rows that could not be.
+    """Drop generic causes where nearly all rows agree after a realignment: the remaining mismatch
+    is that of rows that could not be realigned.
     """
     moved = any(cause.stage == "alignment" and found.mended is not None for cause, found in named)
-    rms = signs.places.rms_of_rows if moved else np.empty(0)
+    rms = features.location.rms_of_rows if moved else np.empty(0)
     rms = rms[np.isfinite(rms)]
-    if not len(rms) or float(np.mean(rms < HONEST)) < PUT_BACK:
+    if not len(rms) or float(np.mean(rms < ENGINE_NOISE)) < MOSTLY_REALIGNED:
         return here
-    return [entry for entry in here if entry[0].name not in WIDEST]
+    return [entry for entry in here if entry[0].name not in GENERIC_CAUSES]
 
 
 def _is_broken(cause: Cause, suspicion: Suspicion) -> bool:
-    """Tell whether a fault leaves a column that cannot be mended."""
+    """Tell whether a fault makes a column unusable and cannot be repaired."""
     verdict = suspicion.verdict or cause.words.verdict
     return verdict == "broken" and suspicion.mended is None
 
 
-def _with(named: Named, cause: Cause, suspicion: Suspicion) -> list[tuple[Cause, Suspicion]]:
-    """Return the named causes with one more; what spoilt the other column too is one cause."""
+def _merged(named: Named, cause: Cause, suspicion: Suspicion) -> list[tuple[Cause, Suspicion]]:
+    """Add a cause; if it is named already for the other column, merge both entries into one."""
     names = [one.name for one, _ in named]
     if cause.name not in names:
         return [*named, (cause, suspicion)]
@@ -145,96 +147,98 @@ def _with(named: Named, cause: Cause, suspicion: Suspicion) -> list[tuple[Cause,
     return [*named[:place], (cause, both), *named[place + 1 :]]
 
 
-def _unnamed(here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
-    """Return the suspicions of causes that are not named yet, or of one column alone."""
-    told = {cause.name: suspicion.policy for cause, suspicion in named}
+def _not_yet_named(here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
+    """Keep suspicions of causes that are not named yet, or named for the other column only."""
+    policies = {cause.name: suspicion.policy for cause, suspicion in named}
     return [
         (cause, suspicion)
         for cause, suspicion in here
-        if cause.name not in told
+        if cause.name not in policies
         or (
-            None not in (told[cause.name], suspicion.policy)
-            and told[cause.name] != suspicion.policy
+            None not in (policies[cause.name], suspicion.policy)
+            and policies[cause.name] != suspicion.policy
         )
     ]
 
 
-def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:
-    """Weigh the causes of one stage, narrow ones before umbrellas, the most believed first."""
-    case = signs.case
+def _weigh_stage(features: Features, stage: str) -> list[tuple[Cause, Suspicion]]:
+    """Weigh the causes of one stage: narrow ones before umbrellas, then by confidence."""
+    case = features.case
     pair = case.trainer is not None
-    if stage in ONE_OF and (not pair or len(case.tokens) < ENOUGH):
+    if stage in EXCLUSIVE_STAGES and (not pair or len(case.tokens) < ENOUGH):
         return []
     weighed = []
     for cause in CAUSES.values():
         if cause.stage != stage or (cause.needs_two and not pair):
             continue
-        suspicion = cause.weigh(signs)
+        suspicion = cause.weigh(features)
         if suspicion is not None and suspicion.confidence >= NAMED:
             weighed.append((cause, suspicion))
-    surest = max((told.confidence for cause, told in weighed if is_umbrella(cause)), default=0.0)
+    surest = max(
+        (suspicion.confidence for cause, suspicion in weighed if is_umbrella(cause)), default=0.0
+    )
     if stage == "law":
-        # A narrow cause that chance may have made does not stand before a law that it cannot have.
+        # A weakly supported narrow cause does not displace an umbrella with clear evidence.
         weighed = [entry for entry in weighed if entry[1].confidence > surest - MUCH_LESS]
     return sorted(
         weighed,
         key=lambda entry: (
-            entry[0].name == LAST,
+            entry[0].name == GENERIC,
             is_umbrella(entry[0]),
             -entry[1].confidence,
         ),
     )
 
 
-def _of_stages(signs: Signs, last: str) -> list[tuple[Cause, Suspicion]]:
-    """Weigh the causes of all stages up to one again, of a table in which one cause is mended.
+def _weigh_stages(features: Features, last: str) -> list[tuple[Cause, Suspicion]]:
+    """Weigh all stages up to `last` again, on a table in which one cause is repaired.
 
-    Whose values stand at other tokens cannot be seen to be logarithms of another base.
+    For example, another base of the logarithm shows only once a shift of tokens is undone.
     """
-    stages = [stage for stage in STAGES[: STAGES.index(last) + 1] if stage not in ONE_OF]
-    return [entry for stage in stages for entry in _of_stage(signs, stage)]
+    stages = [stage for stage in STAGES[: STAGES.index(last) + 1] if stage not in EXCLUSIVE_STAGES]
+    return [entry for stage in stages for entry in _weigh_stage(features, stage)]
 
 
-def _of_loud_rows(signs: Signs) -> list[tuple[Cause, Suspicion]]:
-    """Weigh the laws of sampling on the rows that differ much more than all others do.
+def _weigh_outlier_rows(features: Features) -> list[tuple[Cause, Suspicion]]:
+    """Weigh the causes in the sampling distribution on the outlier rows alone.
 
-    One replica that samples by another law looks like one with other weights, and many rows that
-    are in order hide what the law of the few is.
+    A replica with, say, another temperature looks like one with other weights while the many
+    correct rows are averaged in.
     """
-    if signs.case.trainer is None or not len(signs.case.tokens):
+    if features.case.trainer is None or not len(features.case.tokens):
         return []
-    part = signs.places.loud_rows
+    part = features.location.outlier_rows
     if part is None:
         return []
     share = float(part.rows.mean())
-    case = signs.case.take(part.rows)
-    if part.engines:  # what the rows declare holds for the engines that are in order
+    case = features.case.take(part.rows)
+    if part.engines:  # the declared temperature holds for the correct engines
         case = replace(case, facts=replace(case.facts, temperature=None))
     where = f"In rows of {', '.join(part.engines)}" if part.engines else "In some rows"
-    apart = fact("rms log-ratio", "rows of two kinds", these=part.loud, others=part.quiet)
+    apart = fact("rms log-ratio", "rows of two kinds", these=part.rms, others=part.rms_of_others)
     return [
         (
             cause,
             replace(
-                told,
-                message=f"{where} ({share:.0%} of all), which differ by {part.loud:.2g} nats rms "
-                f"and the others by {part.quiet:.2g}: {told.message}",
-                evidence=[*told.evidence, apart],
+                suspicion,
+                message=f"{where} ({share:.0%} of all), which differ by {part.rms:.2g} nats rms "
+                f"and the others by {part.rms_of_others:.2g}: {suspicion.message}",
+                evidence=[*suspicion.evidence, apart],
                 share_of_rows=share,
             ),
         )
-        for cause, told in _of_stage(Signs(case, signs.onset), "law")
+        for cause, suspicion in _weigh_stage(Features(case, features.onset), "law")
         if cause.words.family != "context" and cause.name not in IN_EVERY_ROW
     ]
 
 
 def is_umbrella(cause: Cause) -> bool:
-    """Tell whether a cause stands for several, of which none can be told from the others."""
+    """Tell whether a cause stands for several that the table cannot tell apart."""
     return cause.words.family == "umbrellas"
 
 
-def _from(case: Case, onset: Onset) -> Case:
-    """Return the case with the rows of the steps whose mismatch is large, and what they state."""
+def _steps_of_onset(case: Case, onset: Onset) -> Case:
+    """Restrict rows and sampling parameters of the case to the steps with a large mismatch."""
     step = case.facts.step
     if step is None:
         return case
@@ -254,64 +258,67 @@ def _from(case: Case, onset: Onset) -> Case:
     return replace(case.without_rows(outside), facts=stated)
 
 
-def diagnosis_of(signs: Signs, named: Named) -> Diagnosis:
+def diagnosis_of(features: Features, named: Named) -> Diagnosis:
     """Say the verdict on a case whose causes are named."""
-    case = signs.case
+    case = features.case
     pair = {"sampler": case.sampler}
     if case.trainer is not None:
         pair["trainer"] = case.trainer
-    causes = _causes(signs, named)
+    causes = _ordered_causes(features, named)
     verdict = _verdict(case, causes)
     return Diagnosis(
         verdict=verdict,
-        summary=_summary(signs, verdict, causes),
+        summary=_summary(features, verdict, causes),
         pair=pair,
         causes=causes,
-        ruled_out=ruled_out(signs, [cause.slug for cause in causes]),
+        ruled_out=ruled_out(features, [cause.slug for cause in causes]),
         next=next_experiment(case, verdict, causes),
-        over_steps=over_steps(signs),
+        over_steps=over_steps(features),
     )
 
 
-def _causes(signs: Signs, named: Named) -> list[NamedCause]:
+def _ordered_causes(features: Features, named: Named) -> list[NamedCause]:
     """Return the named causes, those that decide first.
 
-    That the rest is rounding is no cause beside a fault: it is evidence that the fault is all.
+    Engine noise is not a second cause beside a fault: it becomes evidence that the fault explains
+    everything else.
     """
-    causes = [_named_cause(signs, cause, suspicion) for cause, suspicion in named]
+    causes = [_named_cause(features, cause, suspicion) for cause, suspicion in named]
     order = ("broken", "inconclusive", "correctable", "healthy")
-    settled = [cause for cause in causes if cause.slug not in NOTHING_WRONG]
-    quiet = [cause for cause in causes if cause.slug in NOTHING_WRONG]
-    if not settled:
-        return quiet
-    settled.sort(key=lambda cause: (order.index(cause.verdict), -cause.confidence))
-    if settled[0].verdict == "healthy":
-        return [*settled, *(replace(cause, actions=[]) for cause in quiet)]
-    left = [{**one.evidence[0], "name": LEFT} for one in quiet if one.slug == "engine-noise"]
-    first, *others = settled
-    evidence = [*first.evidence[:1], *left, *first.evidence[1:]]
+    faults = [cause for cause in causes if cause.slug not in NOTHING_WRONG]
+    harmless = [cause for cause in causes if cause.slug in NOTHING_WRONG]
+    if not faults:
+        return harmless
+    faults.sort(key=lambda cause: (order.index(cause.verdict), -cause.confidence))
+    if faults[0].verdict == "healthy":
+        return [*faults, *(replace(cause, actions=[]) for cause in harmless)]
+    residual = [
+        {**one.evidence[0], "name": RESIDUAL} for one in harmless if one.slug == "engine-noise"
+    ]
+    first, *others = faults
+    evidence = [*first.evidence[:1], *residual, *first.evidence[1:]]
     return [replace(first, evidence=evidence), *others]
 
 
-def verdict_of_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> str:
+def verdict_of_cause(features: Features, cause: Cause, suspicion: Suspicion) -> str:
     """Return the verdict that a cause alone gives on a case.
 
-    A difference without a telling structure is judged by who sampled. And no other difference of
-    two forward passes is correctable where the recorded distribution surely did not sample: then a
-    second fault is there, whatever the first is called.
+    A difference without structure is judged by E[ratio]. If that shows that the recorded
+    distribution did not sample, no difference of two forward passes is correctable: there must be a
+    second fault.
     """
     verdict = suspicion.verdict or cause.words.verdict
     if verdict == "guides":
-        verdict = by_size(signs)
+        verdict = by_size(features)
     if cause.stage != "difference" or verdict not in ("healthy", "correctable"):
         return verdict
-    valid = signs.validity.answer
-    if valid == UNKNOWN and cause.name == LAST and suspicion.verdict is None:
+    valid = features.validity.answer
+    if valid == UNKNOWN and cause.name == GENERIC and suspicion.verdict is None:
         return "inconclusive"
     return "broken" if valid == INVALID else verdict
 
 
-def _named_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> NamedCause:
+def _named_cause(features: Features, cause: Cause, suspicion: Suspicion) -> NamedCause:
     words = cause.words
     verdict = suspicion.verdict or words.verdict
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
@@ -323,53 +330,54 @@ def _named_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> NamedCause
         share_of_rows=round(float(suspicion.share_of_rows), 4),
         message=suspicion.message,
         evidence=[dict(entry) for entry in suspicion.evidence],
-        actions=_mending(signs, cause, verdict),
+        actions=_repair_actions(features, cause, verdict),
         also_possible=[slug for slug in possible if slug != words.slug],
         from_step=suspicion.from_step,
     )
 
 
-def _mending(signs: Signs, cause: Cause, verdict: str) -> list[Action]:
-    """Return what mends a cause, the most useful first, and what tells more of it."""
+def _repair_actions(features: Features, cause: Cause, verdict: str) -> list[Action]:
+    """Return the actions that repair a cause, the most useful first."""
     if verdict == "healthy":
         return []
     slug = cause.words.slug
-    actions = [_action(signs, text) for text in cause.words.mend[:2]]
-    sampler, trainer = signs.declared.sampler.model, signs.declared.trainer.model
-    differ = signs.declared.weights_differ and slug == "stale-weights"
-    if differ and sampler and trainer and can_be_scored(signs.case):
+    actions = [_action(features, text) for text in cause.words.mend[:2]]
+    sampler, trainer = features.declared.sampler.model, features.declared.trainer.model
+    differ = features.declared.weights_differ and slug == "stale-weights"
+    if differ and sampler and trainer and can_be_scored(features.case):
         command = (
-            f"rcdiag diagnose {signs.case.source} --model {here(trainer)} --checkpoint "
+            f"rcdiag diagnose {features.case.source} --model {here(trainer)} --checkpoint "
             f"{here(sampler, 'OLDER')}"
         )
         return [*actions[:1], Action(text="Confirm", command=command), *actions[1:]]
-    told = Action(text="In each engine and trainer", command=f"rcdiag explain {slug}")
-    return [*actions, told]
+    details = Action(text="In each engine and trainer", command=f"rcdiag explain {slug}")
+    return [*actions, details]
 
 
-def _action(signs: Signs, text: str) -> Action:
+def _action(features: Features, text: str) -> Action:
     """Return an action of a cause's words; a command behind a colon is that of this table."""
     says, colon, command = text.partition(": rcdiag ")
     if not colon:
         return Action(text=text)
-    if not can_be_scored(signs.case):
+    if not can_be_scored(features.case):
         return Action(text=f"{says}, with `prompt_ids` in the table.")
-    command = command.removesuffix(".").replace("DUMP", signs.case.source)
-    if model := signs.declared.trainer.model:
+    command = command.removesuffix(".").replace("DUMP", features.case.source)
+    if model := features.declared.trainer.model:
         command = command.replace("CKPT", here(model))
     return Action(text=says, command=f"rcdiag {command}")
 
 
-def by_size(signs: Signs) -> str:
-    """Return fine where the mismatch costs nothing, by sequence and by every guide, else correct.
+def by_size(features: Features) -> str:
+    """Return `healthy` where the mismatch is negligible, else `correctable`.
 
-    Short sequences may differ little as a whole and by more than a guide in every token.
+    Negligible means KL per sequence below COSTS_NOTHING and no per-token number beyond its guide:
+    short sequences can pass the first and fail the second.
     """
-    if signs.case.trainer is None or not len(signs.case.tokens):
+    if features.case.trainer is None or not len(features.case.tokens):
         return "healthy"
-    tokens = signs.case.tokens
+    tokens = features.case.tokens
     rows = max(int((tokens.per_row > 0).sum()), 1)
-    little = signs.law.k3 * len(tokens) / rows <= COSTS_NOTHING
+    little = features.log_ratios.k3 * len(tokens) / rows <= COSTS_NOTHING
     return "healthy" if little and not beyond_guides(tokens) else "correctable"
 
 
@@ -383,41 +391,43 @@ def _verdict(case: Case, causes: Sequence[NamedCause]) -> str:
     return "correctable" if any(cause.verdict == "correctable" for cause in causes) else "healthy"
 
 
-def _usefulness(signs: Signs) -> str:
-    """Say how many sequences importance weights leave: valid and useful are two things."""
-    tokens = signs.case.tokens
+def _usefulness(features: Features) -> str:
+    """Say how many effective sequences importance weights leave: valid weights may still be
+    useless.
+    """
+    tokens = features.case.tokens
     log_weights = tokens.row_sums(tokens.log_ratio)[tokens.per_row > 0]
     weights = np.exp(log_weights - log_weights.max())
-    left, rows = float(weights.sum() ** 2 / np.sum(weights**2)), len(weights)
-    found = f"leave an ESS of {effective(left)} of {plural(rows, 'sequence')}"
-    if left < MOST_LOST * rows:
+    ess, rows = float(weights.sum() ** 2 / np.sum(weights**2)), len(weights)
+    found = f"leave an ESS of {effective(ess)} of {plural(rows, 'sequence')}"
+    if ess < MOST_LOST * rows:
         return f"Importance weights are valid but {found}: remove the cause first."
     return f"Importance weights are valid and {found}."
 
 
-def _summary(signs: Signs, verdict: str, causes: Sequence[NamedCause]) -> str:
+def _summary(features: Features, verdict: str, causes: Sequence[NamedCause]) -> str:
     """Say the verdict's cause in one or two sentences."""
-    case = signs.case
+    case = features.case
     if not causes:
         if case.trainer is None:
-            return f"{_alone(case)}; its values look valid."
+            return f"{_single_column(case)}; its values look valid."
         return (
             f"{len(case.tokens):,} sampled tokens with log-probs of both sides are too few to tell "
             f"anything; {ENOUGH} are needed at least."
         )
     if case.trainer is None:
-        return f"{_alone(case)}. {causes[0].message}"
-    useful = f" {_usefulness(signs)}" if verdict == "correctable" else ""
-    return f"{_since(signs, causes[0])}{causes[0].message}{useful}"
+        return f"{_single_column(case)}. {causes[0].message}"
+    useful = f" {_usefulness(features)}" if verdict == "correctable" else ""
+    return f"{_steps_prefix(features, causes[0])}{causes[0].message}{useful}"
 
 
-def _alone(case: Case) -> str:
+def _single_column(case: Case) -> str:
     return f"Only one log-prob column (`{case.sampler}`) was found, so nothing was compared"
 
 
-def _since(signs: Signs, cause: NamedCause) -> str:
+def _steps_prefix(features: Features, cause: NamedCause) -> str:
     """Say in which steps a cause shows; empty where it shows in all."""
-    onset = signs.places.onset
+    onset = features.location.onset
     if cause.from_step is None:
         return ""
     if onset is None:

@@ -1,4 +1,4 @@
-"""The cheapest experiment that settles what a diagnosis leaves open, as a command to copy."""
+"""The cheapest next experiment for an open diagnosis, as a command to copy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.formats import plural
 from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
 
-SURE = 0.95  # confidence from which on look-alikes are not worth an experiment
+SURE = 0.95  # confidence from which look-alikes need no experiment
 ENOUGH = 200  # sampled tokens that a verdict needs
 NAMED = 3  # experiments that are named of those that did not fit
-# Causes that other checkpoints would separate from each other.
+# Causes that tests with other checkpoints can separate.
 OF_OTHER_WEIGHTS = {
     "stale-weights",
     "weights-differ",
@@ -70,7 +70,12 @@ def can_be_scored(case: Case) -> bool:
 
 
 def next_after_experiments(
-    diagnosis: Diagnosis, case: Case, *, model: str, checkpoints: Sequence[str], left: Sequence[str]
+    diagnosis: Diagnosis,
+    case: Case,
+    *,
+    model: str,
+    checkpoints: Sequence[str],
+    not_run: Sequence[str],
 ) -> list[Action]:
     """Name what to run after the experiments with a checkpoint.
 
@@ -81,9 +86,9 @@ def next_after_experiments(
         return diagnosis.next
     again = f"rcdiag diagnose {case.source} --model {quoted(model)}"
     tried = "".join(f" --checkpoint {quoted(name)}" for name in checkpoints)
-    if left:
-        more = f" and {len(left) - NAMED} more" if len(left) > NAMED else ""
-        text = f"run what did not fit into the budget: {', '.join(left[:NAMED])}{more}"
+    if not_run:
+        more = f" and {len(not_run) - NAMED} more" if len(not_run) > NAMED else ""
+        text = f"run what did not fit into the budget: {', '.join(not_run[:NAMED])}{more}"
         return [Action(text=text, command=f"{again}{tried}")]
     if not _is_open(diagnosis.verdict, diagnosis.causes):
         return []

@@ -10,16 +10,16 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.signs import Signs
-from rcdiag.diagnosis.signs.places import trend
+from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features.location import trend
 from rcdiag.results.diagnosis import MovedNumber, OverSteps
 from rcdiag.statistics.ratios import TokenValues, outside
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-# A number has moved if it stays beyond the earlier steps by this multiple of their spread, and of
-# its standard error.
+# A number has moved if it stays away from the median of the earlier steps by more than SPREADS *
+# their spread + ERRORS * its standard error.
 SPREADS, ERRORS = 2.0, 4.0
 MOST_STEPS = 2000
 SHOWN = 4  # numbers of a sentence
@@ -37,9 +37,9 @@ class Series(Struct, frozen=True):
     of_mismatch: bool
 
 
-def over_steps(signs: Signs) -> OverSteps | None:
-    """Describe the changes over the steps of a case; None without several steps of two policies."""
-    case = signs.case
+def over_steps(features: Features) -> OverSteps | None:
+    """Describe changes over the training steps; None without several steps of two policies."""
+    case = features.case
     if case.trainer is None or case.facts.step is None or not len(case.tokens):
         return None
     steps, index = np.unique(case.facts.step, return_inverse=True)
@@ -63,9 +63,9 @@ def over_steps(signs: Signs) -> OverSteps | None:
     ]
     names = {one.name for one in series if one.of_mismatch}
     if not any(one.name in names for one in moved):
-        moved = []  # what else a run does over its steps is its own affair
+        moved = []  # changes without a change of the mismatch are normal training
     moved.sort(key=lambda one: one.moved_at)
-    onset = signs.places.onset
+    onset = features.location.onset
     ends = None if onset is None or onset.last is None else int(onset.steps.labels[onset.last])
     k3 = _known(series[0], known).value
     return OverSteps(
@@ -93,10 +93,14 @@ def _known(series: Series, known: NDArray[np.bool_]) -> Series:
 
 
 def _series(case: Case, index: Counts, steps: int) -> list[Series]:
-    """Return the numbers of each step: those of the mismatch, and what else a run may do."""
+    """Return the numbers of each step: mismatch, response length, reward and entropy."""
     tokens = case.tokens
     values = TokenValues.of(tokens.sampler, tokens.trainer, np.clip(tokens.log_ratio, -15.0, 15.0))
-    cluster = np.arange(tokens.rows) if case.facts.group is None else _numbered(case.facts.group)
+    cluster = (
+        np.arange(tokens.rows)
+        if case.facts.group is None
+        else np.unique(case.facts.group, return_inverse=True)[1]
+    )
     means = _Means(index, steps, cluster)
     of_tokens = tokens.owner
     excess = values.ratios.excess
@@ -122,12 +126,8 @@ def _series(case: Case, index: Counts, steps: int) -> list[Series]:
     return made
 
 
-def _numbered(group: NDArray[np.uint64]) -> Counts:
-    return np.unique(group, return_inverse=True)[1]
-
-
 class _Means(Struct, frozen=True):
-    """Takes means over steps, with errors over prompt groups."""
+    """Means by step, with standard errors clustered by prompt group."""
 
     step: Counts  # [rows] index of the step
     steps: int
@@ -151,7 +151,7 @@ class _Means(Struct, frozen=True):
         of_step = self.step[owner]
         count = np.maximum(np.bincount(of_step, minlength=self.steps), 1)
         mean = np.bincount(of_step, values, self.steps) / count
-        # Sums of what is left by group and step, which are what the error is made of.
+        # The clustered error is that of the residual sums by prompt group and step.
         most = int(self.cluster.max(initial=0)) + 1
         part = of_step * most + self.cluster[owner]
         sums = np.bincount(part, values - mean[of_step], self.steps * most)
@@ -187,7 +187,7 @@ def _changes(series: Series) -> list[tuple[int, int]]:
 def _change(series: Series, began: int) -> int | None:
     """Return the first step from which on a series stays beyond the steps before."""
     scale = series.scale[began:]
-    # Steps of one group show no error of their own: that of the others holds for them.
+    # A step with one group has no error of its own: the median of the other steps is used.
     error = series.error[began:]
     finite = error[np.isfinite(error)]
     typical = float(np.median(finite)) if len(finite) else None
@@ -197,7 +197,7 @@ def _change(series: Series, began: int) -> int | None:
             continue
         spread = float(np.abs(before - np.median(before)).max())
         if typical is None and at < 3:
-            continue  # neither rows nor steps tell how far a step is off by chance
+            continue  # neither groups nor earlier steps give a standard error
         errors = np.where(np.isfinite(error[at:]), error[at:], typical or 0.0)
         of_before = np.where(np.isfinite(error[:at]), error[:at], typical or 0.0)
         chance = np.hypot(errors, np.median(of_before))
@@ -214,7 +214,7 @@ def _sentence(
         if onset == ends:
             return f"k3_kl spikes at step {onset} only"
         return f"k3_kl is large in steps {onset} to {ends} and falls back afterwards"
-    some = _loud(k3)
+    some = _large(k3)
     if some is not None and not moved:
         named = ", ".join(map(str, steps[some][:SHOWN])) + (", ..." if len(some) > SHOWN else "")
         if len(some) == 1:
@@ -255,7 +255,7 @@ def _of_trend(k3: Array) -> str:
     )
 
 
-def _loud(k3: Array) -> Counts | None:
+def _large(k3: Array) -> Counts | None:
     """Return the indices of steps whose k3 is far above that of the others; None without such."""
     for low, high in pairwise(np.sort(k3)):
         if high > 5 * max(low, 1e-5) and high > 1e-4:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from rcdiag.diagnosis.signs import Signs
-from rcdiag.diagnosis.signs.alignment import GAIN, LAGS
+from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features.alignment import GAIN, LAGS
 
 SHIFTS = ("shift-by-one", "shift-some-rows", "shift-after-tool")
 TEMPERATURES = (
@@ -19,55 +19,55 @@ KEPT_SETS = ("top-p-renormalised", "top-k-renormalised", "min-p-renormalised")
 WEIGHTS = ("stale-weights", "weights-never-synced", "tied-head-desync", "lora-missing")
 
 
-def ruled_out(signs: Signs, named: Collection[str]) -> list[str]:
+def ruled_out(features: Features, named: Collection[str]) -> list[str]:
     """Return the causes that a table rules out, the most common ones first."""
-    if signs.case.trainer is None or len(signs.case.tokens) < 400:
+    if features.case.trainer is None or len(features.case.tokens) < 400:
         return []
-    against = [slug for slugs, test, _ in TESTS if test(signs) for slug in slugs]
+    against = [slug for slugs, test, _ in TESTS if test(features) for slug in slugs]
     return [slug for slug in against if slug not in named]
 
 
-def _aligned(signs: Signs) -> bool:
+def _aligned(features: Features) -> bool:
     """Tell whether almost every turn aligns best at lag 0, in absolute terms or against other lags.
 
     Where the columns differ a lot no turn correlates well, but shifted or swapped ones would
     correlate better at another lag or row.
     """
-    alignment = signs.alignment
-    zero = alignment.as_they_stand
+    alignment = features.alignment
+    zero = alignment.unshifted
     if not np.any(~np.isnan(zero)):
         return False
     if float(np.nanquantile(zero, 0.02)) > 0.8:
         return True
     elsewhere = np.delete(alignment.correlations, LAGS.index(0), axis=0)
     best = np.max(np.where(np.isnan(elsewhere), -1.0, elsewhere), axis=0)
-    margin = (zero - best)[alignment.judged]
-    own_row = alignment.exchanged == np.arange(len(signs.case.lengths))
+    margin = (zero - best)[alignment.long_enough]
+    own_row = alignment.best_row == np.arange(len(features.case.lengths))
     return float(np.quantile(margin, 0.02)) > GAIN and bool(own_row.all())
 
 
-def _no_other_law(signs: Signs) -> bool:
+def _no_other_temperature(features: Features) -> bool:
     """Tell whether log-ratios are too small for a temperature, or the table states just one."""
-    sampler, trainer = signs.declared.sampler, signs.declared.trainer
+    sampler, trainer = features.declared.sampler, features.declared.trainer
     stated = {sampler.temperature, sampler.sampling_temperature, trainer.temperature}
-    return signs.law.rms < 0.012 or (len(stated) == 1 and None not in stated)
+    return features.log_ratios.rms < 0.012 or (len(stated) == 1 and None not in stated)
 
 
-def _nothing_cut(signs: Signs) -> bool:
-    return abs(signs.law.ratio_mean[1]) < 3.0 and signs.law.rms < 0.1
+def _nothing_cut(features: Features) -> bool:
+    return abs(features.log_ratios.ratio_mean[1]) < 3.0 and features.log_ratios.rms < 0.1
 
 
-def _same_weights(signs: Signs) -> bool:
-    quiet = signs.law.rms < 0.016 and signs.law.by_token_id.correlation < 0.6
-    return signs.declared.weights_agree or quiet
+def _same_weights(features: Features) -> bool:
+    small = features.log_ratios.rms < 0.016 and features.log_ratios.by_token_id.correlation < 0.6
+    return features.declared.weights_agree or small
 
 
-def _steady(signs: Signs) -> bool:
-    parts = signs.places.by_engine
+def _steady(features: Features) -> bool:
+    parts = features.location.by_engine
     return parts is not None and float(parts.rms.max()) < 2 * float(parts.rms.min())
 
 
-TESTS: tuple[tuple[tuple[str, ...], Callable[[Signs], bool], str], ...] = (
+TESTS: tuple[tuple[tuple[str, ...], Callable[[Features], bool], str], ...] = (
     (
         (*SHIFTS, "rows-swapped"),
         _aligned,
@@ -75,7 +75,7 @@ TESTS: tuple[tuple[tuple[str, ...], Callable[[Signs], bool], str], ...] = (
     ),
     (
         TEMPERATURES,
-        _no_other_law,
+        _no_other_temperature,
         "log-ratios are too small for another temperature, or the table states one temperature for "
         "sampling and both columns",
     ),

@@ -1,7 +1,7 @@
-"""Recorded, re-scored and trainer log-probs: who stands apart, and what is only noise.
+"""Recorded, re-scored and trainer log-probs: which one disagrees, and what is only noise.
 
-The noise floor is what one policy differs from itself in another batch. The procedure is rcdiag's
-proposal.
+The noise floor is the k2 of one policy against itself, scored in other batches. The
+procedure is rcdiag's proposal.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def at_floor(apart: MetricValue, floor: NoiseFloor | None) -> bool | None:
     return low is not None and high is not None and low <= high
 
 
-# Two policies stand together when their k2 is below a quarter of either's to the third (half the
-# rms log-ratio), with both intervals apart.
+# Two policies agree against the third when their k2 is below a quarter of either's to the third
+# (half of the rms log-ratio), with disjoint intervals.
 TOGETHER = 0.25
 VERDICTS = {
     "trainer": "engine-against-trainer",

@@ -1,4 +1,4 @@
-"""Was the step safe? Named rules with their sources.
+"""Whether an update is safe: named rules with their sources.
 
 The verdict is the worst rule; where what decides is missing it is "cannot judge", never "ok".
 """
@@ -10,8 +10,7 @@ import math
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.guides import worst
-from rcdiag.diagnosis.rule import Rule
+from rcdiag.diagnosis.guides import Rule, worst
 from rcdiag.errors import setting
 from rcdiag.registry import Registry
 from rcdiag.results import AfterStep, Factor, GradientReport, Health, Shares

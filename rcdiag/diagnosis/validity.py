@@ -26,7 +26,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.estimates import mean_ratio
+from rcdiag.formats import mean_ratio
 from rcdiag.statistics.intervals import student_quantile
 
 Array = NDArray[np.float64]
@@ -44,8 +44,8 @@ LEAST_KAPPA = 2.0 * (LARGEST - 1.0) / LARGEST**2
 MOST_BY_KAPPA = (1.0 - LEAST_KAPPA) / 2.0  # 0.44
 # A mean ratio nearer to 1 than this is 1: rounding of what was recorded moves it as far.
 ROUNDING = 1e-3
-# Nats, rms: noise of up to .06 is taken for that of two honest engines, and a sample shows a little
-# more by chance. The mean squared error of the record is E[ratio] - 1.
+# Nats, rms: two correct engines differ by up to .06, and a sample shows a little more by chance.
+# The mean squared error of the record is E[ratio] - 1.
 MOST_OF_ENGINES = 0.07
 FEWEST_ROWS = 8  # fewer give no honest interval
 
@@ -63,7 +63,7 @@ class Interval(Struct, frozen=True):
 
 
 class Validity(Struct, frozen=True, dict=True):
-    """Whether the recorded distribution sampled the tokens of a table, and with which power."""
+    """Whether the recorded distribution sampled the tokens, with intervals."""
 
     ratio_mean: Interval  # E[ratio]
     excess: Interval  # (E[ratio] - 1) / E[log_ratio^2]
@@ -74,9 +74,9 @@ class Validity(Struct, frozen=True, dict=True):
     def answer(self) -> str:
         """Return VALID, INVALID or UNKNOWN.
 
-        Invalid is a record that is as far from what sampled as the trainer is, or surely further
-        than rounding makes it. A few large ratios make the interval of E[ratio] wide; kappa may
-        then still decide.
+        INVALID: the record is at least as far from the sampling distribution as the trainer is, or
+        further than the rounding of two engines. If a few large ratios make the interval of
+        E[ratio] too wide, kappa may still decide.
         """
         if self.rows < FEWEST_ROWS:
             return UNKNOWN

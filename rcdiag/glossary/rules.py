@@ -8,7 +8,7 @@ from typing import Any
 
 from rcdiag.diagnosis.checks import all_checks, find_check
 from rcdiag.diagnosis.constraints import CONSTRAINTS
-from rcdiag.diagnosis.rule import Rule
+from rcdiag.diagnosis.guides import Rule
 from rcdiag.diagnosis.update_health import UPDATE_RULES
 from rcdiag.entry import Entry, first_clause
 from rcdiag.glossary.kinds import Kind, with_headings

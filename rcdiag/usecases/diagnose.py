@@ -25,8 +25,8 @@ from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.rows_of_model import steps_of_model
 
 if TYPE_CHECKING:
-    from rcdiag.diagnosis.experiments.bench import Trial
     from rcdiag.diagnosis.experiments.conclude import Outcome
+    from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest
 
 MOST_TRIALS = 40  # in a result, of one column, beside the best of each experiment
 
@@ -63,7 +63,7 @@ def diagnose(
                 case,
                 model=model.name,
                 checkpoints=[str(folder) for folder in checkpoints],
-                left=list(dict.fromkeys(outcome.open)),
+                not_run=list(dict.fromkeys(outcome.open)),
             ),
         )
     result = DiagnoseResult(
@@ -73,8 +73,8 @@ def diagnose(
         trainer_model=None if model is None else model.name,
         checkpoints=[str(folder) for folder in checkpoints],
         steps_of_model=None if outcome is None else outcome.steps,
-        rows_read=0 if outcome is None else len(outcome.scene.rows),
-        noise_scale=None if outcome is None else outcome.scene.noise,
+        rows_read=0 if outcome is None else len(outcome.sample.rows),
+        noise_scale=None if outcome is None else outcome.sample.noise,
         token_temperature=None
         if outcome is None or outcome.temperature is None
         else MetricValue(
@@ -115,7 +115,7 @@ def _runner(
     """Make the function that runs the experiments on a case."""
 
     def run(case: Case) -> Outcome:
-        from rcdiag.diagnosis.experiments.conclude import Given, experimental
+        from rcdiag.diagnosis.experiments.conclude import ExperimentOptions, run_experiments
         from rcdiag.engines.hf.fleet import Fleet
         from rcdiag.engines.tokenizer import coders
 
@@ -132,7 +132,7 @@ def _runner(
             return folders[None if steps is None else int(steps[row])]
 
         progress.say(f"scoring rows with {folder_of(0)}")
-        given = Given(
+        given = ExperimentOptions(
             checkpoints=[one for one in checkpoints if one not in folders.values()]
             or list(checkpoints),
             coders=cache(partial(coders, folder_of(0))),  # both sides' benches ask
@@ -140,7 +140,7 @@ def _runner(
             deadline=deadline,
             progress=lambda name: progress.say(f"experiment: {name}"),
         )
-        return replace(experimental(case, Fleet(folder_of), given), steps=chosen)
+        return replace(run_experiments(case, Fleet(folder_of), given), steps=chosen)
 
     return run
 
@@ -152,30 +152,30 @@ def _experiments(outcome: Outcome) -> list[ExperimentResult]:
     policies = {side.name: side.policy for side in outcome.sides}
     listed: list[ExperimentResult] = []
     for name, policy in policies.items():
-        for trial in _most_telling([one for one in outcome.trials if one.side == name]):
+        for test in _most_telling([one for one in outcome.tests if one.side == name]):
             listed.append(
                 ExperimentResult(
-                    experiment=trial.experiment,
-                    cause=trial.slug,
+                    experiment=test.experiment,
+                    cause=test.slug,
                     column=policy,
-                    setting=trial.setting,
-                    explained=explains(trial, outcome.scene.noise),
-                    rms_before=trial.before.rms,
-                    rms_left=trial.left.rms,
-                    gain=trial.gain,
-                    z=trial.z,
-                    values=dict(trial.values),
-                    tested_tokens=len(trial.at),
-                    seconds=trial.seconds,
+                    setting=test.setting,
+                    explained=explains(test, outcome.sample.noise),
+                    rms_before=test.baseline.rms,
+                    rms_left=test.residual.rms,
+                    gain=test.gain,
+                    z=test.z,
+                    values=dict(test.values),
+                    tested_tokens=len(test.at),
+                    seconds=test.seconds,
                 )
             )
     return listed
 
 
-def _most_telling(trials: Sequence[Trial]) -> list[Trial]:
+def _most_telling(tests: Sequence[HypothesisTest]) -> list[HypothesisTest]:
     """Return the best trial of every experiment and the best of the others, the best first."""
-    order = sorted(trials, key=lambda one: -one.gain)
-    best: dict[str, Trial] = {}
+    order = sorted(tests, key=lambda one: -one.gain)
+    best: dict[str, HypothesisTest] = {}
     for one in order:
         best.setdefault(one.experiment, one)
     others = [one for one in order if one is not best[one.experiment]]
@@ -186,7 +186,7 @@ def _most_telling(trials: Sequence[Trial]) -> list[Trial]:
 def _weights(outcome: Outcome) -> list[WeightsOfRow]:
     """List every row's posterior over the candidates' weights."""
     policies = {side.name: side.policy for side in outcome.sides}
-    rows = outcome.scene.case.row
+    rows = outcome.sample.case.row
     return [
         {
             "row": int(rows[row]),

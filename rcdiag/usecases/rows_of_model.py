@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rcdiag.diagnosis.case import Case, Counts
-from rcdiag.diagnosis.experiments.scene import passage_of
+from rcdiag.diagnosis.experiments.rescored_sample import passage_of
 from rcdiag.engines.changes import Forward
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.usecases.checkpoints import Model

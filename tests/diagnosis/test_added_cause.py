@@ -10,7 +10,7 @@ import pytest
 
 from rcdiag.diagnosis.causes.cause import CAUSES, Cause, Suspicion, fact
 from rcdiag.diagnosis.causes.cause_words import CauseWords
-from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.features import Features
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain, names
 from rcdiag.pages.page import page
@@ -23,8 +23,8 @@ from tests.diagnosis.tables import made, write
 from tests.usecases.replay.builders import replay_of
 
 
-def _first_token(signs: Signs) -> Suspicion | None:
-    tokens = signs.case.tokens
+def _first_token(features: Features) -> Suspicion | None:
+    tokens = features.case.tokens
     first = tokens.sampler[tokens.position == 0]
     if len(first) < 20 or np.ptp(first) > 0:
         return None
@@ -32,7 +32,7 @@ def _first_token(signs: Signs) -> Suspicion | None:
         confidence=0.95,
         message=f"The first token of {len(first)} responses has one log-prob.",
         evidence=[fact("values at first tokens", "one and the same", value=float(first[0]))],
-        mended=signs.case.without_tokens(signs.case.position == 0),
+        mended=features.case.without_tokens(features.case.position == 0),
     )
 
 

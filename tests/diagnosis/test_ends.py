@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.experiments.ends import told_by_ends
+from rcdiag.diagnosis.experiments.missing_eos import cause_in_missing_eos
 from rcdiag.table.trajectories import Ragged
 from tests.diagnosis.tables import END, made
 
@@ -47,7 +47,7 @@ class Model:
     ("share", "ends", "told"), [(0.9, False, True), (0.2, False, False), (0.9, True, False)]
 )
 def test_ends_are_missing_where_the_model_would_end(share: float, ends: bool, told: bool) -> None:
-    answer = told_by_ends(scene(ends=ends), Model(share))  # type: ignore[arg-type]
+    answer = cause_in_missing_eos(scene(ends=ends), Model(share))  # type: ignore[arg-type]
     assert (answer is not None) == told
     if answer is not None:
         assert answer[0] == "mask-drops-last"

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rcdiag.diagnosis.estimates import mean_ratio, rough, share_of
+from rcdiag.formats import mean_ratio, rough, share_of
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import diagnose
-from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.validity import INVALID
 from rcdiag.pages.headline import fact_text
 from tests.diagnosis.tables import changed, drifted, made, rerouted, tempered
@@ -28,17 +28,17 @@ def test_other_weights_whose_record_did_not_sample_are_not_correctable():
     """Beside other weights the record lacks the temperature: E[ratio] is surely above 1."""
     diagnosis = diagnose(raw_of_other_weights())
     assert diagnosis.verdict == "broken"
-    assert Signs(raw_of_other_weights()).validity.answer == INVALID
+    assert Features(raw_of_other_weights()).validity.answer == INVALID
 
 
 def test_one_token_among_the_first_is_no_pattern():
     case = made(rows=64, seed=4)
     far = case.log_probs["old"].copy()
     far[case.start[7]] -= 6.0
-    assert Signs(case.with_log_probs("old", far)).law.first_tokens < 2.0
+    assert Features(case.with_log_probs("old", far)).log_ratios.first_tokens < 2.0
     many = case.log_probs["old"].copy()
     many[case.start[:12]] -= 1.0
-    assert Signs(case.with_log_probs("old", many)).law.first_tokens > 4.0
+    assert Features(case.with_log_probs("old", many)).log_ratios.first_tokens > 4.0
 
 
 @pytest.mark.parametrize("size", [0.03, 0.06])
@@ -52,7 +52,7 @@ def test_even_noise_of_two_coarse_engines_is_no_fault(size: float) -> None:
 
 def test_as_large_a_difference_in_few_contexts_is_not_even_noise() -> None:
     case = made(trained=rerouted(0.4, 0.1), rows=300, seed=8)
-    assert Signs(case).law.rms < 0.08
+    assert Features(case).log_ratios.rms < 0.08
     assert "engine-noise" not in [cause.slug for cause in diagnose(case).causes]
 
 

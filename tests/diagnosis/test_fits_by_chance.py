@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import diagnose
-from rcdiag.diagnosis.signs import Signs
 from tests.diagnosis.tables import drifted, made, shifted, single
 
 ROWS, LENGTH = 128, 60
@@ -46,7 +46,7 @@ def sure_and_alike(case: Case, rows: range, spike: float) -> Case:
 @pytest.mark.parametrize("rows", [4, 8])
 def test_one_sure_response_of_a_group_does_not_show_a_shift(rows: int) -> None:
     case = sure_and_alike(made(trained=drifted(0.3), rows=ROWS, seed=6), range(rows), -0.1)
-    assert np.count_nonzero(Signs(case).alignment.shift) == rows  # each looks shifted
+    assert np.count_nonzero(Features(case).alignment.shift) == rows  # each looks shifted
     assert ALIGNMENT.isdisjoint(named(case))
 
 
@@ -56,8 +56,8 @@ def test_turns_that_differ_less_than_all_others_are_not_shifted() -> None:
         rollout, old = np.full(LENGTH, -1e-4), np.full(LENGTH, -1e-4)
         rollout[20 + row], old[19 + row] = -0.1, -0.13
         case = with_row(case, row, rollout=single(rollout), old=single(old))
-    alignment = Signs(case).alignment
-    assert alignment.distinct(alignment.shift != 0) == 8
+    alignment = Features(case).alignment
+    assert alignment.distinct_texts(alignment.shift != 0) == 8
     assert ALIGNMENT.isdisjoint(named(case))
 
 
@@ -81,5 +81,5 @@ def test_a_response_that_begins_as_a_shorter_one_is_not_exchanged_with_it() -> N
         case = with_row(case, long, old=np.where(rest, own - 4.0, own))
         cut[tokens.stop : case.start[brief] + LENGTH] = True
     case = case.without_tokens(cut)
-    assert np.all(Signs(case).alignment.exchanged == np.arange(ROWS))
+    assert np.all(Features(case).alignment.best_row == np.arange(ROWS))
     assert "rows-swapped" not in named(case)

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import diagnose
-from rcdiag.diagnosis.signs import Signs
 from tests.diagnosis.tables import (
     Law,
     capped,
@@ -35,10 +35,10 @@ def slugs(case: Case) -> list[str]:
 
 @pytest.mark.parametrize("temperature", [0.6, 0.9, 1.1, 1.4])
 def test_forks_give_the_temperature(temperature: float) -> None:
-    forks = Signs(forked(plain, noisy(0.01, tempered(temperature)))).forks
-    assert forks is not None
-    assert forks.of_one_power
-    assert forks.power == pytest.approx(temperature, rel=0.02)
+    prefixes = Features(forked(plain, noisy(0.01, tempered(temperature)))).shared_prefixes
+    assert prefixes is not None
+    assert prefixes.is_one_power
+    assert prefixes.power == pytest.approx(temperature, rel=0.02)
 
 
 @pytest.mark.parametrize("temperature", [0.6, 0.9, 1.1, 1.4])
@@ -50,9 +50,9 @@ def test_a_temperature_that_no_column_states_is_told(temperature: float) -> None
 @pytest.mark.parametrize("cap", [12.0, 20.0, 30.0])
 def test_a_cap_is_no_temperature(cap: float) -> None:
     case = forked(plain, noisy(0.01, capped(cap)))
-    forks = Signs(case).forks
-    assert forks is not None
-    assert not forks.of_one_power
+    prefixes = Features(case).shared_prefixes
+    assert prefixes is not None
+    assert not prefixes.is_one_power
     assert not {*TEMPERATURES, "temperature-raw-recorded"} & set(slugs(case))
 
 
@@ -66,16 +66,16 @@ def test_a_cap_is_no_temperature(cap: float) -> None:
     ],
 )
 def test_what_a_context_shares_is_no_power(sampled: Law, trained: Law) -> None:
-    forks = Signs(forked(sampled, trained)).forks
-    assert forks is not None
-    assert not forks.of_one_power
+    prefixes = Features(forked(sampled, trained)).shared_prefixes
+    assert prefixes is not None
+    assert not prefixes.is_one_power
 
 
 def test_rows_of_other_prompts_or_steps_share_no_context() -> None:
     case = forked(plain, noisy(0.01, tempered(0.7)))
     every = np.arange(len(case.lengths))
     for facts in ({"prompt": every.astype(np.uint64)}, {"step": every}, {"prompt": None}):
-        assert Signs(replace(case, facts=replace(case.facts, **facts))).forks is None
+        assert Features(replace(case, facts=replace(case.facts, **facts))).shared_prefixes is None
 
 
 def test_metadata_state_a_temperature_that_is_too_near_to_one_to_be_seen() -> None:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 import rcdiag
 from rcdiag.diagnosis.case import Case, joined_cases
+from rcdiag.diagnosis.features.alignment import LEAST_COMPARED, Alignment
 from rcdiag.diagnosis.judge import diagnose
-from rcdiag.diagnosis.signs.alignment import LEAST_COMPARED, Alignment
 from rcdiag.results import Diagnosis
 from tests.diagnosis.tables import (
     END,
@@ -640,12 +640,12 @@ def test_exchanged_rows_are_found_among_rows_too_short_to_have_a_partner(policy)
     case = swapped(HONEST, policy, 3)
     short = made(length=LEAST_COMPARED - 1, seed=2)
     mixed = joined_cases([short, case, short])
-    alone, places = Alignment(case).exchanged, np.arange(len(mixed.lengths))
+    alone, places = Alignment(case).best_row, np.arange(len(mixed.lengths))
     assert (alone != EVERY).sum() == 6
     expected = places.copy()
     expected[len(short.lengths) :][: len(alone)] = len(short.lengths) + alone
-    assert Alignment(mixed).exchanged.tolist() == expected.tolist()
-    assert Alignment(short).exchanged.tolist() == np.arange(len(short.lengths)).tolist()
+    assert Alignment(mixed).best_row.tolist() == expected.tolist()
+    assert Alignment(short).best_row.tolist() == np.arange(len(short.lengths)).tolist()
 
 
 def test_a_first_token_without_a_value_is_a_placeholder_and_no_other_prompt() -> None:

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import diagnose
-from rcdiag.diagnosis.signs import Signs
 from tests.diagnosis.tables import drifted, made, noisy, plain, single, taken_twice, with_values
 
 ROWS = 128
@@ -125,7 +125,7 @@ def test_a_slope_that_explains_little_is_no_temperature() -> None:
     """Honest noise over two dozen tokens: a significant slope, and a tiny share of the squares."""
     case = made(plain, noisy(0.05), rows=400)
     tilted = with_values(case, "old", lambda values: 0.99 * values)
-    assert 0.0 < Signs(tilted).law.by_log_prob < 0.4
+    assert 0.0 < Features(tilted).log_ratios.by_log_prob < 0.4
     named = {cause.slug for cause in diagnose(tilted).causes}
     assert not any("temperature" in slug for slug in named)
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import CAUSES
+from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import diagnose
-from rcdiag.diagnosis.signs import Signs
 from rcdiag.results import NamedCause
 from tests.diagnosis.tables import (
     Array,
@@ -43,7 +43,13 @@ def steps() -> NDArray[np.int64]:
 
 
 def table(
-    first: int, sampled: Law, recorded: Law, trained: Law, *, stated: float | None = None, seed: int
+    first: int,
+    sampled: Law,
+    recorded: Law,
+    trained: Law,
+    *,
+    stated: float | None = None,
+    seed: int,
 ) -> Case:
     facts = {} if stated is None else {"temperature": np.where(steps() >= first, stated, 1.0)}
     return made(
@@ -102,10 +108,13 @@ def test_a_penalty_of_one_step_is_named() -> None:
 
 def test_one_sided_log_ratios_are_never_weights_that_stay_behind() -> None:
     law = top_k(5)
-    signs = Signs(table(7, law, law, plain, seed=1))
-    onset = signs.places.onset
+    features = Features(table(7, law, law, plain, seed=1))
+    onset = features.location.onset
     assert onset is not None
-    assert CAUSES["weights-never-synced"].weigh(Signs(signs.case.take(steps() >= 7), onset)) is None
+    assert (
+        CAUSES["weights-never-synced"].weigh(Features(features.case.take(steps() >= 7), onset))
+        is None
+    )
 
 
 def test_few_rows_count_by_students_t() -> None:

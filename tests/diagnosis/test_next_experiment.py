@@ -26,12 +26,12 @@ def cause(slug: str, confidence: float, *possible: str) -> NamedCause:
     )
 
 
-def after(verdict, *causes, checkpoints=(), left=()):
+def after(verdict, *causes, checkpoints=(), not_run=()):
     diagnosis = Diagnosis(verdict=verdict, summary="", pair={}, causes=list(causes))
     return [
         (action.text, action.command)
         for action in next_after_experiments(
-            diagnosis, CASE, model="ckpt/step 8", checkpoints=checkpoints, left=left
+            diagnosis, CASE, model="ckpt/step 8", checkpoints=checkpoints, not_run=not_run
         )
     ]
 
@@ -68,7 +68,7 @@ def test_what_no_time_was_left_for_is_next_with_the_same_checkpoints():
         "correctable",
         cause("fp8-weights", 0.99),
         checkpoints=["ckpt/step_4"],
-        left=["quantised", "window", "rotary", "packing"],
+        not_run=["quantised", "window", "rotary", "packing"],
     )
     assert text == "run what did not fit into the budget: quantised, window, rotary and 1 more"
     assert command == (

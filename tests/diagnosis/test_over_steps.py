@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 import rcdiag as api
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.features.location import trend
 from rcdiag.diagnosis.judge import diagnose
-from rcdiag.diagnosis.signs.places import trend
 from rcdiag.results.diagnosis import OverSteps
 from tests.cli.conftest import rcdiag  # noqa: F401
 from tests.diagnosis.tables import counted, made, noisy, plain, write

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rcdiag.diagnosis.case import Case, RowFacts
-from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.features import Features
 
 LENGTH = 50
 
@@ -33,12 +33,12 @@ def differing(rms: list[float]) -> Case:
 @pytest.mark.parametrize("equal", [0.0, 1e-7])
 def test_rows_that_agree_to_the_last_bit_are_no_kind_of_their_own(equal):
     rms = [equal] * 7 + [0.003] * 40 + [0.012] * 30 + [0.08] * 16
-    part = Signs(differing(rms)).places.loud_rows
+    part = Features(differing(rms)).location.outlier_rows
     assert part is not None
     assert np.flatnonzero(part.rows).tolist() == list(range(77, 93))
-    assert part.quiet < 0.01
-    assert part.loud == pytest.approx(0.08)
+    assert part.rms_of_others < 0.01
+    assert part.rms == pytest.approx(0.08)
 
 
 def test_rows_that_differ_by_less_than_rounding_are_of_one_kind():
-    assert Signs(differing([0.0] * 20 + [0.012] * 60)).places.loud_rows is None
+    assert Features(differing([0.0] * 20 + [0.012] * 60)).location.outlier_rows is None

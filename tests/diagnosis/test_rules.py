@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.constraints import CONSTRAINTS, Judged, refused
 from rcdiag.diagnosis.correction_health import CORRECTION_RULES
-from rcdiag.diagnosis.guides import level
-from rcdiag.diagnosis.rule import Rule
+from rcdiag.diagnosis.guides import Rule, level
 from rcdiag.diagnosis.update_health import UPDATE_RULES, health
 from rcdiag.glossary import explain
 from rcdiag.results import MetricValue

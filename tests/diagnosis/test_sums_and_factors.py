@@ -8,8 +8,8 @@ import pytest
 import rcdiag.diagnosis.judge as judging
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import Cause, Suspicion
+from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import diagnose
-from rcdiag.diagnosis.signs import Signs
 from tests.diagnosis.tables import (
     Law,
     divided,
@@ -35,7 +35,7 @@ def padded(rows: int) -> Law:
 @pytest.mark.parametrize("seed", range(3))
 def test_padding_in_the_sum_is_no_rounding(seed):
     case = made(plain, padded(12), rows=128, length=60, seed=seed)
-    law = Signs(case).law
+    law = Features(case).log_ratios
     assert 1.0 - law.ratio_mean[0] < 0.003
     diagnosis = diagnose(case)
     assert diagnosis.verdict == "broken"
@@ -65,10 +65,10 @@ def test_another_base_is_told_beside_noise(base):
 def test_a_narrow_cause_by_chance_gives_way_to_a_law(confidence, first, monkeypatch):
     def weighing(slug: str, certainty: float) -> Cause:
         told = Suspicion(confidence=certainty, message=slug)
-        return Cause(words=CAUSES[slug].words, stage="law", weigh=lambda signs: told)
+        return Cause(words=CAUSES[slug].words, stage="law", weigh=lambda features: told)
 
     told = {"penalty": weighing("penalty", 0.9)}
     told["prompt-truncated"] = weighing("prompt-truncated", confidence)
     monkeypatch.setattr(judging, "CAUSES", told)
-    (cause, _), *_ = judging._of_stage(Signs(made(rows=64, length=30)), "law")
+    (cause, _), *_ = judging._weigh_stage(Features(made(rows=64, length=30)), "law")
     assert cause.name == first

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rcdiag.diagnosis.signs.law import cross_fitted
+from rcdiag.diagnosis.features.log_ratios import cross_fitted
 
 
 @pytest.mark.parametrize("seed", range(8))

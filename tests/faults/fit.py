@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 import rcdiag
 from rcdiag.diagnosis.causes.cause import Suspicion
-from rcdiag.diagnosis.confidence import COEFFICIENTS, features
+from rcdiag.diagnosis.confidence import COEFFICIENTS, predictors
+from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import suspicions
-from rcdiag.diagnosis.signs import Signs
 from rcdiag.results.diagnosis import NOTHING_WRONG
 from rcdiag.usecases.case_of_table import pair_of_table, read_case
 
@@ -51,13 +51,13 @@ def observed(path: Path, right: set[str]) -> list[tuple[dict[str, float], bool]]
     """Return features and outcome of each cause that is named of a table."""
     table = rcdiag.open_table(str(path))
     case = read_case(table, *pair_of_table(table))
-    signs = Signs(case)
+    features = Features(case)
     with np.errstate(all="ignore"):
-        named: list[tuple[Any, Suspicion]] = suspicions(signs)
+        named: list[tuple[Any, Suspicion]] = suspicions(features)
         # That the rest is rounding is no cause beside a fault.
         faults = [one for one in named if one[0].name not in NOTHING_WRONG]
         return [
-            (features(signs, cause, found), "*" in right or cause.name in right)
+            (predictors(features, cause, found), "*" in right or cause.name in right)
             for cause, found in faults or named
         ]
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 import rcdiag as api
 from rcdiag.diagnosis.checks.families import family_checks
+from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.guides import SIZES, beyond_guides
 from rcdiag.diagnosis.judge import by_size
-from rcdiag.diagnosis.magnitude import SIZES, beyond_guides
-from rcdiag.diagnosis.signs import Signs
 from rcdiag.results import SEVERITIES
 from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
 from rcdiag.statistics.metrics import MAGNITUDE, METRICS
@@ -80,7 +80,7 @@ def test_short_rows_are_fine_or_not_by_every_guide(difference, size):
     k3 = float(np.mean(np.expm1(tokens.log_ratio) - tokens.log_ratio))
     assert 6 * k3 < 0.02  # by its sequences alone it would be fine
     assert ("prob_diff_mean" in beyond_guides(tokens)) == (size == "correctable")
-    assert by_size(Signs(even)) == size
+    assert by_size(Features(even)) == size
 
 
 def test_the_sizes_are_the_numbers_of_a_score(tmp_path):

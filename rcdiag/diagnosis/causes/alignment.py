@@ -1,30 +1,30 @@
-"""Causes that put a log-prob beside a token that it is not of: shifts, exchanges, other tokens."""
+"""Log-probs that belong to other tokens: shifts, swapped rows, text that was encoded again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from rcdiag.diagnosis.case import Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.signs import Signs
-from rcdiag.diagnosis.signs.alignment import LAGS
+from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features.alignment import LAGS
 from rcdiag.table.schema import REENCODED
 
 # Share of turns, or of rows, from which on a shift or an exchange is no accident.
 LEAST_SHARE = 0.02
-# So many turns that fit one token away, and to one side in such a share, do not by chance.
+# Number of turns shifted by one token, and share in the same direction, that exclude chance.
 MANY_ALIKE, NEARLY_ALL = 8, 0.95
 MANY_EXCHANGED = 0.2  # share of rows that do not fit each other by chance
 
 
-def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
+def _shift(features: Features) -> tuple[str, Suspicion] | None:
     """Return which shift there is, of all rows, of some, or after the first turn."""
-    alignment = signs.alignment
+    alignment = features.alignment
     shifted = alignment.shift != 0
-    distinct = alignment.distinct(shifted)
+    distinct = alignment.distinct_texts(shifted)
     if distinct < 2 or not alignment.differ_most(shifted):
         return None
     first = alignment.first_turn
@@ -35,22 +35,22 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
     if np.mean(lags == lag) < 0.7 or max(share_first, share_later) < LEAST_SHARE:
         return None
     # A shift explains most of the turns that do not fit; other faults look shifted in few.
-    misfits = alignment.judged & (alignment.as_they_stand < 0.6)
+    misfits = alignment.long_enough & (alignment.unshifted < 0.6)
     by_one = abs(lag) == 1 and distinct >= MANY_ALIKE and np.mean(lags == lag) >= NEARLY_ALL
     if np.mean(shifted[misfits]) < 0.5 and not by_one:
         return None
-    several = (~first & alignment.judged).sum() >= 4
+    several = (~first & alignment.long_enough).sum() >= 4
     rows = np.unique(alignment.row_of_turn[shifted])
-    share = len(rows) / max(int((signs.case.tokens.per_row > 0).sum()), 1)
+    share = len(rows) / max(int((features.case.tokens.per_row > 0).sum()), 1)
     if several and share_later > 0.2 and share_first < 0.2 * share_later:
         slug, text = "shift-after-tool", "From the second turn on"
     elif max(share_first, share_later) > 0.9:
         slug, text = "shift-by-one", "In all rows"
     else:
         slug, text = "shift-some-rows", f"In {len(rows)} rows ({share:.0%})"
-    moved = alignment.out_of_place(shifted[alignment.turn])
-    later = (lag > 0) == (moved == signs.case.sampler)
-    zero = float(np.nanmedian(alignment.as_they_stand[shifted]))
+    moved = alignment.misplaced_policy(shifted[alignment.turn])
+    later = (lag > 0) == (moved == features.case.sampler)
+    zero = float(np.nanmedian(alignment.unshifted[shifted]))
     best = float(np.nanmedian(alignment.correlations[2 + lag][shifted]))
     return slug, Suspicion(
         confidence=0.97 if distinct >= 5 else 0.55,
@@ -73,20 +73,21 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
                 later=share_later,
             ),
         ],
-        side="recorder" if moved == signs.case.sampler else "trainer",
+        side="recorder" if moved == features.case.sampler else "trainer",
         share_of_rows=share,
         also_possible=[] if slug == "shift-by-one" else ["shift-by-one"],
-        mended=_shifted_back(signs, lag, moved),
+        mended=_shifted_back(features, lag, moved),
     )
 
 
-def _shifted_back(signs: Signs, lag: int, moved: str) -> Case:
-    """Return the case with a policy's values of shifted turns put back; ends are masked out.
+def _shifted_back(features: Features, lag: int, moved: str) -> Case:
+    """Return the case with a policy's shifted turns moved back; the tokens at their ends are
+    masked.
 
-    Turns of which nobody can tell whether they are shifted are masked out too: those that are too
-    short, and those that fit a little better at the lag than as they stand.
+    Turns that cannot be classified are masked too: those that are too short, and those that fit
+    slightly better at the lag.
     """
-    alignment, case = signs.alignment, signs.case
+    alignment, case = features.alignment, features.case
     tokens = case.tokens
     own, ahead = (tokens.sampler, lag) if moved == case.sampler else (tokens.trainer, -lag)
     move = alignment.shift[alignment.turn] == lag
@@ -97,45 +98,47 @@ def _shifted_back(signs: Signs, lag: int, moved: str) -> Case:
     same &= tokens.place[source] == tokens.place + ahead  # not beside a token that is left out
     values = case.log_probs[moved].copy()
     values[tokens.place[move & same]] = own[source[move & same]]
-    better = alignment.correlations[LAGS.index(lag)] > alignment.as_they_stand
-    lost = ((alignment.shift != 0) | ~alignment.judged | better)[alignment.turn]
+    better = alignment.correlations[LAGS.index(lag)] > alignment.unshifted
+    lost = ((alignment.shift != 0) | ~alignment.long_enough | better)[alignment.turn]
     lost &= ~(move & same)
     return case.with_log_probs(moved, values).without_tokens(case.flagged(lost))
 
 
-def _is(slug: str):
-    def weigh(signs: Signs) -> Suspicion | None:
-        shift = _shift(signs)
+def _shift_cause(slug: str) -> Callable[[Features], Suspicion | None]:
+    def weigh(features: Features) -> Suspicion | None:
+        shift = _shift(features)
         return shift[1] if shift is not None and shift[0] == slug else None
 
     return weigh
 
 
-def _rows_swapped(signs: Signs) -> Suspicion | None:
-    alignment, rows = signs.alignment, len(signs.case.lengths)
-    exchanged = alignment.exchanged != np.arange(rows)
-    full = signs.case.tokens.per_row >= 12
+def _rows_swapped(features: Features) -> Suspicion | None:
+    alignment, rows = features.alignment, len(features.case.lengths)
+    exchanged = alignment.best_row != np.arange(rows)
+    full = features.case.tokens.per_row >= 12
     share = float(exchanged.sum() / max(full.sum(), 1))
     if exchanged.sum() < 2 or share < LEAST_SHARE:
         return None
-    # The columns of an exchanged row have nothing to do with each other; where they have, rows that
-    # are short or certain fit each other by chance.
-    told = exchanged & (np.bincount(alignment.row_of_turn[alignment.judged], minlength=rows) > 0)
-    closed = float(np.mean(exchanged[alignment.exchanged[exchanged]]))
-    if closed <= 0.6 and told.any() and np.mean(alignment.misfit[told]) < 0.5:
+    # The columns of a swapped row are uncorrelated. If they correlate, short or near-certain rows
+    # fit each other by chance.
+    comparable = exchanged & (
+        np.bincount(alignment.row_of_turn[alignment.long_enough], minlength=rows) > 0
+    )
+    closed = float(np.mean(exchanged[alignment.best_row[exchanged]]))
+    if closed <= 0.6 and comparable.any() and np.mean(alignment.misfit[comparable]) < 0.5:
         return None
     misfit = alignment.misfit & full
     explained = float((exchanged & misfit).sum() / max(misfit.sum(), 1)) if misfit.any() else 1.0
-    # Sure rows fit several others, so that not all rows of an exchange are found again.
+    # Near-certain rows fit several others, so that not every swapped row finds its partner.
     if explained < (0.3 if share > MANY_EXCHANGED else 0.5):
         return None
     first = int(np.flatnonzero(exchanged)[0])
-    moved = alignment.out_of_place(exchanged[signs.case.tokens.owner])
+    moved = alignment.misplaced_policy(exchanged[features.case.tokens.owner])
     return Suspicion(
         confidence=0.95 if closed > 0.6 else 0.75,
         message=f"{int(exchanged.sum())} of {int(full.sum())} rows have another row's log-probs in "
-        f"`{moved}`: the sampler's of row {signs.case.row[first]} fit the trainer's of row "
-        f"{signs.case.row[alignment.exchanged[first]]}.",
+        f"`{moved}`: the sampler's of row {features.case.row[first]} fit the trainer's of row "
+        f"{features.case.row[alignment.best_row[first]]}.",
         evidence=[
             fact(
                 "rows whose column matches another row",
@@ -145,16 +148,16 @@ def _rows_swapped(signs: Signs) -> Suspicion | None:
                 out_of_place=moved,
             )
         ],
-        side="recorder" if moved == signs.case.sampler else "trainer",
+        side="recorder" if moved == features.case.sampler else "trainer",
         share_of_rows=share,
         also_possible=[],
-        mended=_put_back(signs, exchanged, moved),
+        mended=_put_back(features, exchanged, moved),
     )
 
 
-def _put_back(signs: Signs, exchanged: Flags, moved: str) -> Case:
-    """Return the case with exchanged rows of a policy where they fit; other misfits go."""
-    case, partner = signs.case, signs.alignment.exchanged
+def _put_back(features: Features, exchanged: Flags, moved: str) -> Case:
+    """Return the case with swapped rows of a policy moved back; other misfits are masked."""
+    case, partner = features.case, features.alignment.best_row
     taken_out = (case.mask if case.own_mask is None else case.own_mask) & ~case.mask
     own = case.log_probs[moved]
     values = own.copy()
@@ -165,18 +168,18 @@ def _put_back(signs: Signs, exchanged: Flags, moved: str) -> Case:
         size = min(case.lengths[source], case.lengths[place])
         start, target = case.start[source], case.start[place]
         values[target : target + size] = own[start : start + size]
-        # What was no log-prob in the row that held it is none in this one.
+        # Tokens that were masked as invalid in the source row stay masked in the target row.
         lost[target : target + size] = taken_out[start : start + size]
         lost[target + size : target + case.lengths[place]] = True
         home[place] = True
-    homeless = (exchanged | signs.alignment.misfit) & ~home
-    mended = case.with_log_probs(moved, values).without_tokens(lost)
-    return mended.without_rows(homeless)
+    homeless = (exchanged | features.alignment.misfit) & ~home
+    repaired = case.with_log_probs(moved, values).without_tokens(lost)
+    return repaired.without_rows(homeless)
 
 
-def _retokenised(signs: Signs) -> Suspicion | None:
+def _retokenised(features: Features) -> Suspicion | None:
     """Read what a conversion measured of a dump of text, whose tokens are the tokenizer's."""
-    facts = signs.case.metadata.get(REENCODED)
+    facts = features.case.metadata.get(REENCODED)
     if not isinstance(facts, Mapping):
         return None
     to_text = _share_off(facts, "rows_decoding_to_their_text", "rows")
@@ -214,7 +217,7 @@ def _share_off(facts: Mapping[str, Any], good: str, rows: str) -> float | None:
 
 ALIGNMENT = (
     *(
-        shipped(slug, "alignment", _is(slug))
+        shipped(slug, "alignment", _shift_cause(slug))
         for slug in ("shift-by-one", "shift-after-tool", "shift-some-rows")
     ),
     shipped("rows-swapped", "alignment", _rows_swapped),

@@ -6,20 +6,20 @@ from rcdiag.diagnosis.causes.alignment import ALIGNMENT
 from rcdiag.diagnosis.causes.cause import CAUSES, shipped
 from rcdiag.diagnosis.causes.context import CONTEXT
 from rcdiag.diagnosis.causes.difference import DIFFERENCE
-from rcdiag.diagnosis.causes.kept_sets import KEPT_SETS, banned
+from rcdiag.diagnosis.causes.kept_sets import KEPT_SETS, banned_cause
 from rcdiag.diagnosis.causes.penalties import PENALTIES, pushed
 from rcdiag.diagnosis.causes.recording import RECORDING
 from rcdiag.diagnosis.causes.sampled_tokens import SAMPLED_TOKENS
-from rcdiag.diagnosis.causes.silent_laws import SILENT_LAWS
 from rcdiag.diagnosis.causes.storage import STORAGE
 from rcdiag.diagnosis.causes.temperatures import TEMPERATURES
+from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SAMPLING
 from rcdiag.diagnosis.causes.vocabulary import VOCABULARY
 
 __all__ = ["CAUSES"]
 
 LOGIT_BIAS = shipped(
-    "logit-bias", "law", lambda signs: banned("logit-bias")(signs) or pushed(signs)
+    "logit-bias", "law", lambda features: banned_cause("logit-bias")(features) or pushed(features)
 )
-SAMPLING = (*TEMPERATURES, *KEPT_SETS, LOGIT_BIAS, *PENALTIES, *VOCABULARY, *SILENT_LAWS)
+SAMPLING = (*TEMPERATURES, *KEPT_SETS, LOGIT_BIAS, *PENALTIES, *VOCABULARY, *UNLOGGED_SAMPLING)
 
 CAUSES.ship((*STORAGE, *RECORDING, *ALIGNMENT, *SAMPLED_TOKENS, *SAMPLING, *CONTEXT, *DIFFERENCE))

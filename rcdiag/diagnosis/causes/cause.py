@@ -13,19 +13,19 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause_words import CauseWords, words_of
-from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.features import Features
 from rcdiag.registry import Registry
 
-# What must be settled before what: later stages judge what earlier ones have mended. In the last
-# two one cause alone is named, the most believed.
+# The order of weighing: later stages judge the table that earlier ones have repaired. In the last
+# two only the cause with the highest confidence is named. `law` is the sampling distribution.
 STAGES = ("storage", "recording", "alignment", "law", "difference")
 
 
 class Suspicion(Struct, frozen=True, kw_only=True):
-    """A suspicion is what speaks for a cause in one table, and how sure that makes it."""
+    """The evidence for a cause in one table, and its confidence."""
 
-    # How well the evidence fits, from 0 to 1, on a scale of the cause's own: `diagnosis.confidence`
-    # turns it into the probability that is shown.
+    # Score from 0 to 1 on a scale of the cause's own: `diagnosis.confidence` turns it into the
+    # probability that is shown.
     confidence: float
     rival: float = 0.0  # that of the next cause of the same stage
     message: str  # what the cause did to this table, in a sentence with numbers
@@ -40,12 +40,12 @@ class Suspicion(Struct, frozen=True, kw_only=True):
 
 
 class Cause(Struct, frozen=True, kw_only=True):
-    """A hypothesis with the question it asks of a table, and the words that name and mend it."""
+    """A hypothesis: the function that weighs a table's evidence, and the words that explain it."""
 
     words: CauseWords
     stage: str  # of STAGES
-    weigh: Callable[[Signs], Suspicion | None]
-    needs_two: bool = True  # it is told by the log-probs of both sides
+    weigh: Callable[[Features], Suspicion | None]
+    needs_two: bool = True  # it needs the log-probs of both sides
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ CAUSES: Registry[Cause] = Registry("cause")
 
 
 def shipped(
-    slug: str, stage: str, weigh: Callable[[Signs], Suspicion | None], *, needs_two: bool = True
+    slug: str, stage: str, weigh: Callable[[Features], Suspicion | None], *, needs_two: bool = True
 ) -> Cause:
     """Make a cause whose words stand in one of the files in `words/`."""
     return Cause(words=words_of(slug), stage=stage, weigh=weigh, needs_two=needs_two)

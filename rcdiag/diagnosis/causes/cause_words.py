@@ -42,7 +42,7 @@ FAMILIES: Mapping[str, str] = {
 SIDES = ("sampler", "recorder", "trainer", "storage", "engine", "none")
 VERDICTS = ("broken", "correctable", "guides")
 
-# Where something is mended: key of `mend_in` -> how it writes its own name.
+# Where something is repaired: key of `mend_in` -> how it writes its own name.
 PLACES: Mapping[str, str] = {
     "vllm": "vLLM",
     "sglang": "SGLang",
@@ -69,7 +69,7 @@ class Link(Struct, frozen=True, kw_only=True):
 
 
 class CauseWords(Struct, frozen=True, kw_only=True):
-    """The words on one cause: what happens, how it shows, what tells it apart, what mends it."""
+    """The words on one cause: what happens, how it shows, its look-alikes, its repair."""
 
     slug: str
     family: str  # of FAMILIES
@@ -80,7 +80,7 @@ class CauseWords(Struct, frozen=True, kw_only=True):
     side: str  # of SIDES
     verdict: str  # of VERDICTS
     mend: tuple[str, ...]
-    # Key of PLACES -> options that mend it there.
+    # Key of PLACES -> options that repair it there.
     mend_in: Mapping[str, str] = field(default_factory=dict)
     umbrella: tuple[str, ...] = ()  # slugs
     look_alikes: tuple[str, ...] = ()  # slugs

@@ -1,4 +1,4 @@
-"""Causes by which the two sides saw other contexts: prompts cut, padded or other ones, turns."""
+"""The two sides saw different contexts: truncated, padded or other prompts, dropped turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Cause, Suspicion, fact, shipped
-from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
+from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
 
 Flags = NDArray[np.bool_]
 
@@ -19,26 +19,26 @@ FEWEST = 4  # rows of either kind
 # Sizes of the batches that rows may have been padded in.
 BATCHES = (2, 4, 8, 16, 32, 64, 128)
 MOST_EXCEPTIONS = 0.02  # share of rows that a limit of the prompt's length may leave unexplained
-MOST_QUIET = 0.1  # share of rows with a cut prompt whose response begins as if it were not
+MOST_AGREEING = 0.1  # share of rows with a cut prompt whose response begins as if it were not
 MOVED = 0.1  # nats, rms: a prompt that was cut moves most rows by more
 LEAST_PADDED = 0.6  # share of the padded rows that must be off
 ONE_SIDED = 0.99  # share of squared log-ratios of one sign, from which on the other has no part
 BY_CHANCE = 0.01  # probability below which groups of rows do not part by chance
 
 
-def _context(signs: Signs) -> Suspicion | None:
-    law = signs.law
-    if law.rms < 0.03 or law.first_tokens < 4.0:
+def _context(features: Features) -> Suspicion | None:
+    log_ratios = features.log_ratios
+    if log_ratios.rms < 0.03 or log_ratios.first_tokens < 4.0:
         return None
     return Suspicion(
         confidence=0.88,
-        message=f"Log-ratios of the first three tokens are {law.first_tokens:.0f} times those of "
-        "the others: the two sides saw other prompts, or at other positions.",
+        message=f"Log-ratios of the first three tokens are {log_ratios.first_tokens:.0f} times "
+        "those of the others: the two sides saw other prompts, or at other positions.",
         evidence=[
             fact(
                 "rms log-ratio, first tokens / others",
                 "the prompt differs",
-                ratio=law.first_tokens,
+                ratio=log_ratios.first_tokens,
             )
         ],
         also_possible=[
@@ -51,10 +51,10 @@ def _context(signs: Signs) -> Suspicion | None:
     )
 
 
-def _context_stripped(signs: Signs) -> Suspicion | None:
+def _context_stripped(features: Features) -> Suspicion | None:
     """Look for rows that agree in their first turn and not in later ones."""
-    agree = signs.first_turns_agree
-    if agree is None or signs.law.rms < 0.03:
+    agree = features.first_turns_agree
+    if agree is None or features.log_ratios.rms < 0.03:
         return None
     before, after = agree
     return Suspicion(
@@ -76,9 +76,9 @@ def _prompts(case: Case, rows: Flags) -> int:
     return int(rows.sum()) if known is None else len(np.unique(known[rows]))
 
 
-def _chance(case: Case, quiet: Flags, others: Flags) -> float:
-    """Return how likely it is that just these prompts are quiet, if length had no part in it."""
-    few, many = _prompts(case, quiet), _prompts(case, others)
+def _chance(case: Case, agreeing: Flags, others: Flags) -> float:
+    """Return the p-value of exactly these prompts agreeing, if length played no role."""
+    few, many = _prompts(case, agreeing), _prompts(case, others)
     # 1 over the number of ways to choose the few of all.
     return exp(lgamma(few + 1) + lgamma(many + 1) - lgamma(few + many + 1))
 
@@ -91,50 +91,49 @@ class _Rows(Struct, frozen=True):
     known: Flags  # [rows] with a token
 
     @property
-    def loud(self) -> Flags:
+    def large(self) -> Flags:
         """Flag the rows that differ by more than two engines do, [rows]."""
-        return self.known & (self.rms > LOUD)
+        return self.known & (self.rms > LARGE_MISMATCH)
 
 
-def _rows(signs: Signs) -> _Rows | None:
+def _rows(features: Features) -> _Rows | None:
     """Return the rows where lengths of prompts are known and something differs, else None."""
-    lengths = signs.case.facts.prompt_length
-    if lengths is None or signs.law.rms < LOUD:
+    lengths = features.case.facts.prompt_length
+    if lengths is None or features.log_ratios.rms < LARGE_MISMATCH:
         return None
-    rms = signs.places.rms_of_rows
+    rms = features.location.rms_of_rows
     return _Rows(lengths, rms, np.isfinite(rms))
 
 
 def _best_limit(rows: _Rows) -> tuple[int, float] | None:
-    """Return the length that best parts quiet rows from loud ones, and the share that it explains.
+    """Return the prompt length that best separates agreeing rows from outliers, and its accuracy.
 
-    Rows with prompts of up to that length should be quiet, longer ones loud. None without two
-    lengths.
+    Rows with prompts of up to that length should agree, longer ones not. None without two lengths.
     """
     values, place = np.unique(rows.lengths[rows.known], return_inverse=True)
     if len(values) < 2:
         return None
-    loud = np.bincount(place, rows.loud[rows.known], len(values))
-    quiet = np.bincount(place, minlength=len(values)) - loud
-    explained = np.cumsum(quiet) + loud.sum() - np.cumsum(loud)
+    large = np.bincount(place, rows.large[rows.known], len(values))
+    agreeing = np.bincount(place, minlength=len(values)) - large
+    explained = np.cumsum(agreeing) + large.sum() - np.cumsum(large)
     best = int(np.argmax(explained[:-1]))
     return int(values[best]), float(explained[best] / rows.known.sum())
 
 
-def _begin_quietly(law: Law, rows: Flags) -> float:
+def _share_agreeing_at_first(log_ratios: LogRatios, rows: Flags) -> float:
     """Return the share of some rows whose first third agrees to rounding, although they differ."""
-    tokens = law.tokens
+    tokens = log_ratios.tokens
     first = np.searchsorted(tokens.owner, np.arange(tokens.rows))
     index = np.arange(len(tokens)) - first[tokens.owner]
     early = index < np.maximum(tokens.per_row // 3, 3)[tokens.owner]
-    squares = tokens.row_sums(np.where(early, law.log_ratio**2, 0.0))
+    squares = tokens.row_sums(np.where(early, log_ratios.values**2, 0.0))
     rms = np.sqrt(squares / np.maximum(tokens.row_sums(early.astype(np.float64)), 1))
-    return float(np.mean(rms[rows] < HONEST)) if rows.any() else 0.0
+    return float(np.mean(rms[rows] < ENGINE_NOISE)) if rows.any() else 0.0
 
 
-def _prompt_truncated(signs: Signs) -> Suspicion | None:
+def _prompt_truncated(features: Features) -> Suspicion | None:
     """Look for a length of the prompt up to which rows agree, and beyond which they do not."""
-    case, rows = signs.case, _rows(signs)
+    case, rows = features.case, _rows(features)
     best = None if rows is None else _best_limit(rows)
     if rows is None or best is None:
         return None
@@ -142,13 +141,14 @@ def _prompt_truncated(signs: Signs) -> Suspicion | None:
     short, long = rows.known & (rows.lengths <= first), rows.known & (rows.lengths > first)
     if explained < 1.0 - MOST_EXCEPTIONS or min(short.sum(), long.sum()) < FEWEST:
         return None
-    if np.mean(rows.loud[short]) > MOST_EXCEPTIONS or np.median(rms[short]) > HONEST:
+    if np.mean(rows.large[short]) > MOST_EXCEPTIONS or np.median(rms[short]) > ENGINE_NOISE:
         return None
-    if _begin_quietly(signs.law, long & rows.loud) > MOST_QUIET:
-        return None  # what begins within responses is a limit of the context, or other weights
+    if _share_agreeing_at_first(features.log_ratios, long & rows.large) > MOST_AGREEING:
+        # a mismatch that starts within responses is a limit of the context, or other weights
+        return None
     by_chance = _chance(case, short, long) >= BY_CHANCE
     if np.median(rms[long]) < MOVED:
-        return None  # other weights move rows so much, and those of long, hard prompts most
+        return None  # other weights have this size too, mostly at long, hard prompts
     next_ = int(rows.lengths[long].min())
     between = f"{first}" if next_ == first + 1 else f"{first} to {next_ - 1}"
     return Suspicion(
@@ -181,25 +181,25 @@ def _longest_of_batch(case: Case, lengths: NDArray[np.int64], size: int) -> tupl
     return (lengths == longest[index]) & whole, whole
 
 
-def _padding_counts(signs: Signs) -> Suspicion | None:
+def _padding_counts(features: Features) -> Suspicion | None:
     """Look for a size of batches by which padded rows differ and those without padding do not."""
-    case, rows = signs.case, _rows(signs)
-    if rows is None or signs.law.one_sided > ONE_SIDED:
+    case, rows = features.case, _rows(features)
+    if rows is None or features.log_ratios.one_sided > ONE_SIDED:
         return None  # padding moves log-probs both ways; what bans tokens early on moves them one
-    rms, known, loud = rows.rms, rows.known, rows.loud
+    rms, known, large = rows.rms, rows.known, rows.large
     tried: list[tuple[float, int, Flags, Flags]] = []
     for size in BATCHES:
         longest, whole = _longest_of_batch(case, rows.lengths, size)
         bare, padded = longest & known, whole & known & ~longest
         if min(bare.sum(), padded.sum()) >= 2 * FEWEST:
-            tried.append((float(loud[padded].mean() - loud[bare].mean()), size, bare, padded))
+            tried.append((float(large[padded].mean() - large[bare].mean()), size, bare, padded))
     if not tried:
         return None
     _, size, bare, padded = max(tried, key=lambda entry: entry[0])
-    off = loud & padded
-    if loud[bare].mean() > 2 * MOST_EXCEPTIONS or off.sum() < LEAST_PADDED * padded.sum():
+    off = large & padded
+    if large[bare].mean() > 2 * MOST_EXCEPTIONS or off.sum() < LEAST_PADDED * padded.sum():
         return None
-    if _chance(case, bare, off) > BY_CHANCE or np.median(rms[bare]) > HONEST:
+    if _chance(case, bare, off) > BY_CHANCE or np.median(rms[bare]) > ENGINE_NOISE:
         return None
     return Suspicion(
         confidence=0.85,

@@ -1,6 +1,6 @@
-"""Causes of a genuine difference between two forward passes, one of which is always named.
+"""Real differences between two forward passes; one of these causes is always named.
 
-What none of the others explains is two forward passes that differ without a telling structure.
+If nothing narrower fits it is `forwards-differ`: two passes that differ without structure.
 """
 
 from __future__ import annotations
@@ -11,42 +11,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.noise import NOISE, noisy
-from rcdiag.diagnosis.causes.weights import WEIGHTS, by_weights, older_trainer
-from rcdiag.diagnosis.estimates import share_of
-from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
+from rcdiag.diagnosis.causes.noise import NOISE, is_engine_noise
+from rcdiag.diagnosis.causes.penalties import penalty
+from rcdiag.diagnosis.causes.weights import WEIGHTS, looks_like_other_weights, older_trainer
+from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
 from rcdiag.diagnosis.validity import INVALID
+from rcdiag.formats import share_of
 
 COARSE = 0.1  # nats, rms: quantised weights differ by less
-GIVEN_BACK = 0.2  # of the re-scores' own difference, by which they may miss the columns
+# share of the difference of both re-scores by which a re-score may miss its column
+GIVEN_BACK = 0.2
 NEARLY_ALL_ROWS = 0.8  # share of rows
 BY_CHANCE = 0.01  # chance that any row of a table is taken for one of other tokens
-MANY_ROWS = 32  # rows from which on two kinds of them are told apart
+MANY_ROWS = 32  # fewest rows to split them into two groups
 
 
-def _forwards_differ(signs: Signs) -> Suspicion | None:
-    law, validity = signs.law, signs.validity
-    if len(signs.case.tokens) == 0 or noisy(signs):
+def _forwards_differ(features: Features) -> Suspicion | None:
+    log_ratios, validity = features.log_ratios, features.validity
+    if len(features.case.tokens) == 0 or is_engine_noise(features):
         return None
-    quiet = _share_of_quiet_rows(signs)
-    other_tokens = _below_a_uniform_guess(signs)
+    at_rounding = _share_of_rows_at_rounding(features)
+    other_tokens = _below_a_uniform_guess(features)
     if validity.answer == INVALID:
-        where, possible = _not_sampled(signs)
+        where, possible = _not_sampled(features)
     elif other_tokens.any():
         where = (
-            f"; in {int(other_tokens.sum())} of {len(other_tokens)} rows `{signs.case.trainer}` "
+            f"; in {int(other_tokens.sum())} of {len(other_tokens)} rows `{features.case.trainer}` "
             "gives the tokens less than a uniform guess would: it scored other tokens, or the same "
             "tokens in another context"
         )
         possible = ["retokenised", "context-differs", "special-token-ids", "prompt-truncated"]
-    elif quiet is not None:
+    elif at_rounding is not None:
         where = (
-            f" in some rows, while {share_of(quiet)} agree to rounding: another replica, "
+            f" in some rows, while {share_of(at_rounding)} agree to rounding: another replica, "
             "packing, padding, a cache, or text that was encoded again"
         )
         possible = ["replica-unsynced", "packing-leak", "retokenised", "context-differs"]
     else:
-        times = law.rms / HONEST
+        times = log_ratios.rms / ENGINE_NOISE
         where = (
             f", {times:.1f} times what the rounding of two engines explains, and the table does "
             "not show why: if weights are in sync, one of the two computes another function, "
@@ -54,25 +56,28 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
         )
         possible = ["weights-differ", "context-differs", "quantised-weights"]
     return Suspicion(
-        confidence=0.92 if law.rms > LOUD else 0.7,
-        message=f"The two forward passes differ ({law.rms:.2g} nats rms){where}. "
+        confidence=0.92 if log_ratios.rms > LARGE_MISMATCH else 0.7,
+        message=f"The two forward passes differ ({log_ratios.rms:.2g} nats rms){where}. "
         f"{validity.sentence}",
-        evidence=[fact("rms log-ratio", "more than rounding", rms=law.rms), validity.evidence],
+        evidence=[
+            fact("rms log-ratio", "more than rounding", rms=log_ratios.rms),
+            validity.evidence,
+        ],
         side="engine",
         also_possible=possible,
         verdict="broken" if other_tokens.any() else None,
     )
 
 
-def _not_of_these_tokens(signs: Signs) -> Suspicion | None:
+def _not_of_these_tokens(features: Features) -> Suspicion | None:
     """Detect a trainer column that scores other tokens in nearly every row."""
-    if len(signs.case.tokens) == 0:
+    if len(features.case.tokens) == 0:
         return None
-    deficits = _deficits(signs)[signs.case.tokens.per_row > 0]
+    deficits = _deficits(features)[features.case.tokens.per_row > 0]
     if not deficits.sum() > 0.0 or np.mean(deficits > 0.0) < NEARLY_ALL_ROWS:
         return None
-    trainer, tokens = str(signs.case.trainer), signs.case.tokens
-    mean, uniform = float(tokens.trainer.mean()), _uniform(signs)
+    trainer, tokens = str(features.case.trainer), features.case.tokens
+    mean, uniform = float(tokens.trainer.mean()), _uniform(features)
     return Suspicion(
         confidence=0.7,
         message=f"`{trainer}_log_probs` are {mean:.1f} on the mean, below "
@@ -90,21 +95,21 @@ def _not_of_these_tokens(signs: Signs) -> Suspicion | None:
     )
 
 
-def _uniform(signs: Signs) -> float:
+def _uniform(features: Features) -> float:
     """Return the log-prob of a uniform guess over the ids of the table, in nats: -ln(largest + 1).
 
     The true vocabulary is at least as large, so that its uniform guess is no better than this.
     """
-    return -float(np.log(float(signs.case.tokens.token_id.max()) + 1.0))
+    return -float(np.log(float(features.case.tokens.token_id.max()) + 1.0))
 
 
-def _deficits(signs: Signs) -> NDArray[np.float64]:
+def _deficits(features: Features) -> NDArray[np.float64]:
     """Return by how many nats a uniform guess scores each row's tokens better than the trainer."""
-    tokens = signs.case.tokens
-    return tokens.per_row * _uniform(signs) - tokens.row_sums(tokens.trainer)
+    tokens = features.case.tokens
+    return tokens.per_row * _uniform(features) - tokens.row_sums(tokens.trainer)
 
 
-def _below_a_uniform_guess(signs: Signs) -> NDArray[np.bool_]:
+def _below_a_uniform_guess(features: Features) -> NDArray[np.bool_]:
     """Detect rows [rows] whose tokens the trainer surely scores worse than a uniform guess would.
 
     Over whatever distribution p samples, E[uniform / p] <= 1, so that by Markov's inequality the
@@ -112,17 +117,17 @@ def _below_a_uniform_guess(signs: Signs) -> NDArray[np.bool_]:
     exp(-c). Rows are counted where that has a chance of .01 in the whole table. Weights that lag or
     are quantised never come near this; other tokens or another context do.
     """
-    deficits = _deficits(signs)
+    deficits = _deficits(features)
     return np.asarray(deficits > np.log(len(deficits) / BY_CHANCE), np.bool_)
 
 
-def _not_sampled(signs: Signs) -> tuple[str, list[str]]:
-    """Say what is left where the recorded distribution surely did not sample.
+def _not_sampled(features: Features) -> tuple[str, list[str]]:
+    """Describe the difference where the recorded distribution did not sample (INVALID).
 
     Whatever weights, precision, context and function the trainer has, its distribution sums to 1,
     so that E[ratio] is 1 under the recorded one.
     """
-    if signs.validity.lacks_support:
+    if features.validity.lacks_support:
         return (
             ": the sampler could not take all that the trainer expects, or the trainer's "
             "probabilities do not sum to 1",
@@ -134,31 +139,34 @@ def _not_sampled(signs: Signs) -> tuple[str, list[str]]:
     )
 
 
-def _share_of_quiet_rows(signs: Signs) -> float | None:
+def _share_of_rows_at_rounding(features: Features) -> float | None:
     """Return the share of rows at rounding where rows are of two kinds; None where of one."""
-    rms = signs.places.rms_of_rows
+    rms = features.location.rms_of_rows
     rms = rms[np.isfinite(rms)]
     if len(rms) < MANY_ROWS:
         return None
-    quiet, loud = float(np.mean(rms < HONEST)), float(np.mean(rms > 3 * LOUD))
-    return quiet if min(quiet, loud) > 0.1 and quiet + loud > 0.85 else None
+    at_rounding, large = (
+        float(np.mean(rms < ENGINE_NOISE)),
+        float(np.mean(rms > 3 * LARGE_MISMATCH)),
+    )
+    return at_rounding if min(at_rounding, large) > 0.1 and at_rounding + large > 0.85 else None
 
 
-def _reference(signs: Signs) -> Suspicion | None:
-    return older_trainer(signs) or _by_rescore("reference-as-old")(signs)
+def _reference(features: Features) -> Suspicion | None:
+    return older_trainer(features) or _by_rescore("reference-as-old")(features)
 
 
-def _by_rescore(slug: str) -> Callable[[Signs], Suspicion | None]:
-    """Make the question whether honest re-scores tell which side is at fault, and by what."""
+def _by_rescore(slug: str) -> Callable[[Features], Suspicion | None]:
+    """Make the weighing function that uses re-scores to find the side at fault."""
 
-    def weigh(signs: Signs) -> Suspicion | None:
-        engine, model = signs.rescored
-        if engine is None or model is None or signs.law.rms < 0.02:
+    def weigh(features: Features) -> Suspicion | None:
+        engine, model = features.rescored
+        if engine is None or model is None or features.log_ratios.rms < 0.02:
             return None
-        case = signs.case
-        noise = max(signs.between(engine, model).rms, 1e-4)
-        trainer = signs.between(model, str(case.trainer))
-        sampler = signs.between(case.sampler, engine)
+        case = features.case
+        noise = max(features.between(engine, model).rms, 1e-4)
+        trainer = features.between(model, str(case.trainer))
+        sampler = features.between(case.sampler, engine)
         facts = [
             fact(
                 "rms log-ratio",
@@ -179,7 +187,7 @@ def _by_rescore(slug: str) -> Callable[[Signs], Suspicion | None]:
                 f"`{case.sampler}` is not what the engine gives with the trainer's weights "
                 f"(`{engine}`)"
             )
-        elif max(trainer.rms, sampler.rms) < GIVEN_BACK * noise and LOUD < noise < COARSE:
+        elif max(trainer.rms, sampler.rms) < GIVEN_BACK * noise and LARGE_MISMATCH < noise < COARSE:
             named = "quantised-weights"
             text = (
                 f"`{engine}` gives `{case.sampler}` back and `{model}` `{case.trainer}`: with the "
@@ -201,22 +209,22 @@ def _by_rescore(slug: str) -> Callable[[Signs], Suspicion | None]:
     return weigh
 
 
-def _trainer_fault(law: Law) -> str:
-    if law.first_tokens > 5.5:
+def _trainer_fault(log_ratios: LogRatios) -> str:
+    if log_ratios.first_tokens > 5.5:
         return "context-differs"
-    return "reference-as-old" if by_weights(law) else "forwards-differ"
+    return "reference-as-old" if looks_like_other_weights(log_ratios) else "forwards-differ"
 
 
-def _sampler_fault(law: Law) -> str:
-    if law.first_tokens > 5.5:
+def _sampler_fault(log_ratios: LogRatios) -> str:
+    if log_ratios.first_tokens > 5.5:
         return "context-differs"
-    if by_weights(law):
+    if looks_like_other_weights(log_ratios):
         return "weights-differ"
-    return "quantised-weights" if law.rms < COARSE else "forwards-differ"
+    return "quantised-weights" if log_ratios.rms < COARSE else "forwards-differ"
 
 
-def _declared_quantisation(signs: Signs) -> tuple[str, str] | None:
-    text = signs.declared.sampler.quantisation
+def _declared_quantisation(features: Features) -> tuple[str, str] | None:
+    text = features.declared.sampler.quantisation
     if text is None:
         return None
     for word, slug in (
@@ -234,20 +242,56 @@ def _declared_quantisation(signs: Signs) -> tuple[str, str] | None:
     return "quantised-weights", text
 
 
-def _quantised(slug: str) -> Callable[[Signs], Suspicion | None]:
-    def weigh(signs: Signs) -> Suspicion | None:
-        declared = _declared_quantisation(signs)
-        if declared is None or declared[0] != slug or signs.declared.weights_differ:
+def _quantised(slug: str) -> Callable[[Features], Suspicion | None]:
+    def weigh(features: Features) -> Suspicion | None:
+        declared = _declared_quantisation(features)
+        if declared is None or declared[0] != slug or features.declared.weights_differ:
             return None
         return Suspicion(
             confidence=0.92,
             message=f"Metadata says that the sampler's weights are quantised ({declared[1]}); "
-            f"log-ratios are {signs.law.rms:.2g} nats rms.",
+            f"log-ratios are {features.log_ratios.rms:.2g} nats rms.",
             evidence=[fact("quantisation of the sampler", "declared", declared=declared[1])],
             also_possible=["stale-weights"],
         )
 
     return weigh
+
+
+# Median residual of log-prob differences within one context, nats, that is no second cause.
+BEYOND = 0.08
+# These causes change log-prob differences within one context by more than a power, so that the
+# residual is no evidence of a second fault.
+NOT_A_POWER = ("penalty", "logit-bias", "logit-softcap")
+BESIDE = 0.75  # score of an unspecific second cause
+
+
+def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicion] | None:
+    """Look for a second cause beside `named`; return its slug and evidence."""
+    if named in NOT_A_POWER:
+        return None
+    found = penalty(features)
+    if found is not None:
+        return "penalty", found
+    prefixes = features.shared_prefixes
+    if prefixes is None or prefixes.residual <= BEYOND:
+        return None
+    return "forwards-differ", Suspicion(
+        confidence=BESIDE,
+        message=f"Beside that the two forward passes differ: two tokens of one context are "
+        f"{prefixes.residual:.2g} nats further apart on one side, as under other weights, "
+        "precision or model function.",
+        evidence=[
+            fact(
+                "log-prob differences in a context",
+                "not only a scale",
+                unexplained=prefixes.residual,
+            )
+        ],
+        side="engine",
+        also_possible=["weights-differ", "stale-weights", "quantised-weights", "penalty"],
+        verdict="correctable",
+    )
 
 
 DIFFERENCE = (

@@ -1,56 +1,85 @@
-"""Causes by which the sampler could take a part of the vocabulary only: kept sets and bans."""
+"""The sampler could take only a part of the vocabulary: kept sets (top-p, top-k) and bans."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
 from rcdiag.diagnosis.case import PairTokens
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.laws import (
-    BROKEN,
-    CERTAIN,
-    HOLDS,
-    NEARLY,
-    declared_kept_set,
-    sets_of_one,
-    usable,
-)
-from rcdiag.diagnosis.estimates import mean_ratio
-from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features.log_ratios import IS_ONE, NOT_ONE
+from rcdiag.formats import mean_ratio
 
-# A kept set is told in spite of noise of both signs by so many standard errors of E[ratio], by so
-# much missing mass, and by so many times the mean square of log-ratios.
+# Detecting a kept set under noise of both signs: standard errors of E[ratio] below 1, missing mass
+# 1 - E[ratio], and its multiple of the mean squared log-ratio.
 SURELY, LEAST_MASS, MOVED = 8.0, 0.003, 3.0
-# Nearly all squared log-ratios have one sign, and those of the other are an engine's noise, nats.
+# Share of squared log-ratios of one sign, and bound on the others (engine noise), nats.
 ONE_SIDED, NOISE = 0.98, 0.12
 # Where the end token was banned up to a position, at most this share of responses ends before
 # this share of it.
 MOST_EARLY, EARLIER = 0.02, 0.9
-# Nats; of what a kept set of one leaves out, the trainer's token has at least so much left.
-MOST_LEFT_OUT = -1.0
+# Nats: the trainer's log-prob of the token in a kept set of one is at least this.
+LEAST_LOG_PROB = -1.0
+
+# Kept sets of one token: fewest exact zeros, what counts as nearly 0 (nats), and the most of these
+# as a share of the zeros.
+CERTAIN, NEARLY, FEW_NEARLY = 20, -1e-3, 0.05
 
 
-def _renormalised(signs: Signs) -> bool:
-    """Tell whether E[ratio] is below 1 and log-ratios are of one sign but for noise: the recorded
-    distribution is the trainer's without a part of its support.
+def sets_of_one(features: Features, policy: str | None) -> bool:
+    """Detect kept sets of one token in a column: many exact zeros, and hardly a value near 0.
+
+    Without a kept set there are more values near 0 than zeros.
     """
-    low, high = np.quantile(signs.law.log_ratio, [0.001, 0.999])
-    return bool(signs.validity.lacks_support and high <= max(NOISE, 0.35 * abs(low)))
+    column = features.columns.get(policy or "")
+    if column is None or column.decimals is not None:
+        return False
+    certain = int((column.values == 0.0).sum())
+    nearly = int(((column.values < 0.0) & (column.values > NEARLY)).sum())
+    return certain >= CERTAIN and nearly <= FEW_NEARLY * certain
 
 
-def _kept_set(signs: Signs) -> Suspicion | None:
-    """Look for a law that was renormalised over a kept set, at all positions."""
-    if not usable(signs):
+def declared_kept_set(features: Features) -> str | None:
+    """Return which kept set the table's columns declare; None where none."""
+    facts = features.case.facts
+    for slug, values in (
+        ("top-p-renormalised", facts.top_p),
+        ("top-k-renormalised", facts.top_k),
+        ("min-p-renormalised", facts.min_p),
+    ):
+        if values is not None and np.isfinite(values).any():
+            known = values[np.isfinite(values)]
+            acts = known < 1.0 if slug == "top-p-renormalised" else known > 0.0
+            if float(np.mean(acts)) > 0.9:
+                return slug
+    return None
+
+
+def _renormalised(features: Features) -> bool:
+    """Tell whether E[ratio] < 1 and log-ratios have one sign up to noise: the recorded distribution
+    lacks a part of the trainer's support.
+    """
+    low, high = np.quantile(features.log_ratios.values, [0.001, 0.999])
+    return bool(features.validity.lacks_support and high <= max(NOISE, 0.35 * abs(low)))
+
+
+def _kept_set(features: Features) -> Suspicion | None:
+    """Detect log-probs that were renormalised over a kept set at all positions."""
+    if not features.log_ratios.show_sampling:
         return None
-    if sets_of_one(signs, signs.case.sampler) and not sets_of_one(signs, signs.case.trainer):
-        return _of_certain_tokens(signs)
-    if not _renormalised(signs):
+    if sets_of_one(features, features.case.sampler) and not sets_of_one(
+        features, features.case.trainer
+    ):
+        return _from_certain_tokens(features)
+    if not _renormalised(features):
         return None
-    if signs.forks is not None and signs.forks.of_one_power:
-        return None  # a kept set leaves the tokens of one context as far apart as they were
-    law = signs.law
-    mean, z = law.ratio_mean
-    low, high = np.quantile(law.log_ratio, [0.001, 0.999])
+    if features.shared_prefixes is not None and features.shared_prefixes.is_one_power:
+        return None  # a kept set does not change the log-prob differences within one context
+    log_ratios = features.log_ratios
+    mean, z = log_ratios.ratio_mean
+    low, high = np.quantile(log_ratios.values, [0.001, 0.999])
     return Suspicion(
         confidence=0.9,
         message="Recorded log-probs lack a part of what the trainer expects, as over a kept set: "
@@ -72,17 +101,17 @@ def _kept_set(signs: Signs) -> Suspicion | None:
     )
 
 
-def _of_certain_tokens(signs: Signs) -> Suspicion | None:
-    """Suspect a kept set where the record is certain of tokens of which the trainer is not.
+def _from_certain_tokens(features: Features) -> Suspicion | None:
+    """Detect a kept set from exact zeros: tokens certain for the record, uncertain for the trainer.
 
-    That holds whatever else moves the trainer's law.
+    This works whatever else changes the trainer's distribution.
     """
-    tokens = signs.case.tokens
+    tokens = features.case.tokens
     zero = tokens.sampler == 0.0
     unsure = zero & (tokens.trainer < NEARLY)
-    if unsure.sum() < CERTAIN or float(np.quantile(tokens.trainer[unsure], 0.1)) < MOST_LEFT_OUT:
-        return None  # zeros of tokens that the trainer finds unlikely stand for no log-prob
-    (mean, z) = signs.law.ratio_mean
+    if unsure.sum() < CERTAIN or float(np.quantile(tokens.trainer[unsure], 0.1)) < LEAST_LOG_PROB:
+        return None  # zeros at unlikely tokens are placeholders
+    (mean, z) = features.log_ratios.ratio_mean
     return Suspicion(
         confidence=0.9,
         message=f"Recorded log-probs are renormalised over a kept set: {int(zero.sum()):,} tokens "
@@ -92,7 +121,7 @@ def _of_certain_tokens(signs: Signs) -> Suspicion | None:
             fact(
                 "log-probs of exactly 0",
                 "kept sets of one token",
-                **{signs.case.sampler: int(zero.sum())},
+                **{features.case.sampler: int(zero.sum())},
                 unsure_for_the_trainer=int(unsure.sum()),
             ),
             fact("E[ratio]", "the mean mass that the kept set holds", value=mean, z=z),
@@ -101,40 +130,41 @@ def _of_certain_tokens(signs: Signs) -> Suspicion | None:
     )
 
 
-def _truncated(slug: str):
-    def weigh(signs: Signs) -> Suspicion | None:
-        suspicion = _kept_set(signs)
-        if suspicion is None or (declared_kept_set(signs) or "truncated-law") != slug:
+def _kept_set_cause(slug: str) -> Callable[[Features], Suspicion | None]:
+    def weigh(features: Features) -> Suspicion | None:
+        suspicion = _kept_set(features)
+        if suspicion is None or (declared_kept_set(features) or "truncated-law") != slug:
             return None
         return suspicion
 
     return weigh
 
 
-def _banned(signs: Signs) -> tuple[str, Suspicion] | None:
-    """Look for contexts in which the sampler could not take what the trainer expects."""
-    if not usable(signs):
+def _banned(features: Features) -> tuple[str, Suspicion] | None:
+    """Detect contexts in which the sampler was not allowed the token that the trainer expects."""
+    if not features.log_ratios.show_sampling:
         return None
-    law, tokens = signs.law, signs.case.tokens
-    mean, z = law.ratio_mean
-    low, high = np.quantile(law.log_ratio, [0.001, 0.999])
-    if z > -HOLDS or low > -3.0 or high > 0.16 or law.first_tokens > 3:
+    log_ratios, tokens = features.log_ratios, features.case.tokens
+    mean, z = log_ratios.ratio_mean
+    low, high = np.quantile(log_ratios.values, [0.001, 0.999])
+    if z > -IS_ONE or low > -3.0 or high > 0.16 or log_ratios.first_tokens > 3:
         return None
-    strong = law.log_ratio < -1.0
+    strong = log_ratios.values < -1.0
     share = float(strong.mean())
-    if share > 0.2 or law.one_sided < 0.97:
+    if share > 0.2 or log_ratios.one_sided < 0.97:
         return None
     # The end token is banned up to a length: nothing happens after it.
     last_place = float(tokens.position[strong].max())
     beyond = float(np.mean(tokens.position > last_place)) > 0.03
-    ends = beyond and _falls_silent(tokens, strong) and _none_ends_before(tokens, last_place)
-    if not ends and z > -BROKEN:
-        return None  # the place where it ends tells by itself
+    ends = beyond and _stops_at_a_position(tokens, strong) and _none_ends_before(tokens, last_place)
+    if not ends and z > -NOT_ONE:
+        # min-tokens ends at a position, which is evidence of its own; logit-bias needs more
+        return None
     slug = "min-tokens" if ends else "logit-bias"
     return slug, Suspicion(
         confidence=0.85,
         message=f"At {share:.2%} of the tokens the trainer expects something else by "
-        f"{-float(np.median(law.log_ratio[strong])):.1f} nats, and nowhere the reverse: the "
+        f"{-float(np.median(log_ratios.values[strong])):.1f} nats, and nowhere the reverse: the "
         "sampler was kept from the token that was due"
         + (f", at positions up to {int(last_place)}." if slug == "min-tokens" else "."),
         evidence=[
@@ -150,7 +180,7 @@ def _banned(signs: Signs) -> tuple[str, Suspicion] | None:
     )
 
 
-def _falls_silent(tokens: PairTokens, strong: np.ndarray) -> bool:
+def _stops_at_a_position(tokens: PairTokens, strong: np.ndarray) -> bool:
     """Tell whether strong log-ratios end at a position long before responses do."""
     places = np.sort(tokens.position[strong])
     if len(places) < 10:
@@ -167,9 +197,9 @@ def _none_ends_before(tokens: PairTokens, place: float) -> bool:
     return bool(np.mean(last[tokens.per_row > 0] < EARLIER * place) <= MOST_EARLY)
 
 
-def banned(slug: str):
-    def weigh(signs: Signs) -> Suspicion | None:
-        banned = _banned(signs)
+def banned_cause(slug: str) -> Callable[[Features], Suspicion | None]:
+    def weigh(features: Features) -> Suspicion | None:
+        banned = _banned(features)
         return banned[1] if banned is not None and banned[0] == slug else None
 
     return weigh
@@ -177,7 +207,7 @@ def banned(slug: str):
 
 KEPT_SETS = (
     *(
-        shipped(slug, "law", _truncated(slug))
+        shipped(slug, "law", _kept_set_cause(slug))
         for slug in (
             "truncated-law",
             "top-p-renormalised",
@@ -185,5 +215,5 @@ KEPT_SETS = (
             "min-p-renormalised",
         )
     ),
-    shipped("min-tokens", "law", banned("min-tokens")),
+    shipped("min-tokens", "law", banned_cause("min-tokens")),
 )

@@ -1,9 +1,9 @@
-"""Causes by which nothing is wrong: one precision, the rounding of two engines, other experts."""
+"""Harmless differences: none at all, the rounding of two engines, other experts chosen."""
 
 from __future__ import annotations
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.signs import HONEST, Signs
+from rcdiag.diagnosis.features import ENGINE_NOISE, Features
 from rcdiag.diagnosis.validity import INVALID, MOST_OF_ENGINES
 
 # Both sides compute in one precision with one kernel.
@@ -11,110 +11,118 @@ BITWISE = 1e-4
 # Structure by token id: the correlation of ids' means between halves of the rows, and the share of
 # variance that they explain.
 DIRECTED, EXPLAINED = 0.3, 0.02
-# The first tokens, or the later half, stand apart by so many times.
+# Ratio of rms, first tokens / others or later half / earlier half, from which position matters.
 AT_A_PLACE = 3.0
 # Share of squared log-ratios of one sign; rounding moves tokens both ways.
 MOST_ONE_SIDED = 0.8
-# A tail without a place: the largest thousandth of the tokens holds so much of the squares, and
-# the largest hundredth stands in so many different rows, as far as there are rows.
+# A heavy tail that is anywhere: share of the squares in the largest thousandth of the tokens, and
+# how widely the largest hundredth is spread over rows.
 MOST_IN_TAIL, SPREAD_OVER_ROWS = 0.5, 0.6
 BULK = 0.04  # nats, rms of all but the largest hundredth, with a few experts exchanged
 
 
-def structures(signs: Signs) -> list[str]:
-    """Return the ways in which log-ratios are not those of rounding, of those that were tested."""
-    law, places = signs.law, signs.places
-    seen = law.by_token_id
-    loud = places.loud_rows
+def structures(features: Features) -> list[str]:
+    """Return the ways in which the log-ratios have structure that rounding does not have."""
+    log_ratios, location = features.log_ratios, features.location
+    seen = log_ratios.by_token_id
+    outliers = location.outlier_rows
     tests = {
         "by token id": seen.correlation >= DIRECTED
         and seen.explained >= EXPLAINED
         and seen.beyond_chance,
-        "at the first tokens": law.first_tokens > AT_A_PLACE,
-        "by position": not 1 / AT_A_PLACE < law.late < AT_A_PLACE,
-        "of one sign": law.one_sided > MOST_ONE_SIDED,
-        "by engine": loud is not None and bool(loud.engines),
-        "in some rows alone": loud is not None and not loud.engines,
-        "in some steps alone": signs.onset is not None or places.onset is not None,
+        "at the first tokens": log_ratios.first_tokens > AT_A_PLACE,
+        "by position": not 1 / AT_A_PLACE < log_ratios.late < AT_A_PLACE,
+        "of one sign": log_ratios.one_sided > MOST_ONE_SIDED,
+        "by engine": outliers is not None and bool(outliers.engines),
+        "in some rows alone": outliers is not None and not outliers.engines,
+        "in some steps alone": features.onset is not None or location.onset is not None,
     }
     return [name for name, found in tests.items() if found]
 
 
-def noisy(signs: Signs) -> bool:
+def is_engine_noise(features: Features) -> bool:
     """Tell whether the mismatch is no more than two honest engines have, and shaped as theirs."""
-    law = signs.law
-    if signs.validity.answer == INVALID:
+    log_ratios = features.log_ratios
+    if features.validity.answer == INVALID:
         return False
-    if law.rms < HONEST:
+    if log_ratios.rms < ENGINE_NOISE:
         return True
-    # Re-scores tell whose noise it is: one engine may be coarse by itself.
-    return law.rms < MOST_OF_ENGINES and None in signs.rescored and not structures(signs)
+    # With re-scores of both sides the noise of each engine is known; then only the stricter bound
+    # counts.
+    return (
+        log_ratios.rms < MOST_OF_ENGINES and None in features.rescored and not structures(features)
+    )
 
 
-def _healthy(signs: Signs) -> Suspicion | None:
-    law = signs.law
-    if not len(signs.case.tokens) or law.rms >= BITWISE:
+def _healthy(features: Features) -> Suspicion | None:
+    log_ratios = features.log_ratios
+    if not len(features.case.tokens) or log_ratios.rms >= BITWISE:
         return None
     return Suspicion(
         confidence=0.95,
-        message=f"Both columns agree to {law.rms:.1g} nats rms: one precision on both sides.",
-        evidence=[fact("rms log-ratio", "one precision on both sides", rms=law.rms)],
+        message=f"Both columns agree to {log_ratios.rms:.1g} nats rms: one precision on both "
+        "sides.",
+        evidence=[fact("rms log-ratio", "one precision on both sides", rms=log_ratios.rms)],
         also_possible=["temperature-silent", "top-p-silent"],
         verdict="healthy",
     )
 
 
-def _engine_noise(signs: Signs) -> Suspicion | None:
-    law = signs.law
-    if not len(signs.case.tokens) or law.rms < BITWISE or not noisy(signs):
+def _engine_noise(features: Features) -> Suspicion | None:
+    log_ratios = features.log_ratios
+    if not len(features.case.tokens) or log_ratios.rms < BITWISE or not is_engine_noise(features):
         return None
-    quiet = law.rms < HONEST
+    small = log_ratios.rms < ENGINE_NOISE
     others = ["bf16-logits", "batch-noise", "temperature-silent", "top-p-silent"]
     return Suspicion(
-        confidence=0.9 if quiet else 0.7,
-        message=f"Log-ratios are small ({law.rms:.2g} nats rms) and do not depend on token id, "
-        "position, row or step: the rounding of two engines.",
+        confidence=0.9 if small else 0.7,
+        message=f"Log-ratios are small ({log_ratios.rms:.2g} nats rms) and do not depend on token "
+        "id, position, row or step: the rounding of two engines.",
         evidence=[
-            fact("rms log-ratio", "rounding", rms=law.rms),
-            signs.validity.evidence,
+            fact("rms log-ratio", "rounding", rms=log_ratios.rms),
+            features.validity.evidence,
             fact(
                 "shift per token id, repeated in the other half of the rows",
                 "too weak for a drift of weights",
-                correlation=law.by_token_id.correlation,
-                explained=law.by_token_id.explained,
+                correlation=log_ratios.by_token_id.correlation,
+                explained=log_ratios.by_token_id.explained,
             ),
         ],
-        also_possible=others if quiet else ["moe-routing", "quantised-weights", *others[:2]],
+        also_possible=others if small else ["moe-routing", "quantised-weights", *others[:2]],
     )
 
 
-def _moe_routing(signs: Signs) -> Suspicion | None:
+def _moe_routing(features: Features) -> Suspicion | None:
     """Look for rounding nearly everywhere and a few tokens that are far off, anywhere.
 
-    What moves tokens by their id, their place or their row has another cause.
+    Structure by token id, position or row points to another cause.
     """
-    law = signs.law
-    if not len(signs.case.tokens) or noisy(signs) or law.tail_share < MOST_IN_TAIL:
+    log_ratios = features.log_ratios
+    if (
+        not len(features.case.tokens)
+        or is_engine_noise(features)
+        or log_ratios.tail_share < MOST_IN_TAIL
+    ):
         return None
-    if law.rms_of_bulk > BULK or signs.validity.answer == INVALID:
+    if log_ratios.rms_of_bulk > BULK or features.validity.answer == INVALID:
         return None
-    anywhere = not set(structures(signs)) - {"of one sign", "in some rows alone"}
-    anywhere &= abs(law.by_token_id.correlation) < DIRECTED
-    if not anywhere or law.rows_of_tail < SPREAD_OVER_ROWS:
+    anywhere = not set(structures(features)) - {"of one sign", "in some rows alone"}
+    anywhere &= abs(log_ratios.by_token_id.correlation) < DIRECTED
+    if not anywhere or log_ratios.rows_of_tail < SPREAD_OVER_ROWS:
         return None
     return Suspicion(
         confidence=0.65,
-        message=f"The bulk of the tokens agrees ({law.rms_of_bulk:.2g} nats rms but for the "
-        f"largest 1%), and 0.1% of them, anywhere, hold {law.tail_share:.0%} of the squared "
+        message=f"The bulk of the tokens agrees ({log_ratios.rms_of_bulk:.2g} nats rms but for the "
+        f"largest 1%), and 0.1% of them, anywhere, hold {log_ratios.tail_share:.0%} of the squared "
         "log-ratios: as where the engines chose other experts for a few tokens.",
         evidence=[
-            fact("rms log-ratio but for the largest 1%", "rounding", rms=law.rms_of_bulk),
+            fact("rms log-ratio but for the largest 1%", "rounding", rms=log_ratios.rms_of_bulk),
             fact(
                 "share of log_ratio² in the top 0.1% of tokens",
                 "a few tokens dominate",
-                share=law.tail_share,
+                share=log_ratios.tail_share,
             ),
-            signs.validity.evidence,
+            features.validity.evidence,
         ],
         also_possible=["engine-noise", "batch-noise", "moe-expert-wrong"],
     )

@@ -1,4 +1,4 @@
-"""Causes by which the sampler pushes tokens: penalties for those that occurred, and biases."""
+"""Changes of the sampler's logits: penalties for repeated tokens, and biases."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.laws import BROKEN, VISIBLE, usable
-from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
+from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
+from rcdiag.diagnosis.features.log_ratios import NOT_ONE, VISIBLE
 
 # Repeated tokens are compared with new ones of the same id that are about as likely.
 LIKE = (-16.0, -2.0, -0.5, -0.05)
@@ -16,20 +16,26 @@ FEWEST_OF_KIND = 2  # tokens of an id, repeated and new
 LEAST_GAP, SURELY = 0.06, 5.0  # of shares, and standard errors
 FEW, MANY_IDS = 8, 20  # ids that are pushed at most, and ids that must be seen
 ONE_EDGE = 0.93  # of the largest log-ratio, which others of a pushed id reach
-# Share of the squares of pushed ids that their push leaves at most, and tokens that it must move.
+# Largest residual share of the squares under one bias, and fewest tokens that it must move.
 MOST_LEFT, FEWEST_MOVED = 0.02, 10
 
 
-def _penalty(signs: Signs) -> Suspicion | None:
-    """Look for a penalty that is all: under the recorded law, which sampled, E[ratio] is 1."""
-    return None if abs(signs.law.ratio_mean[1]) > 2 * BROKEN else penalty(signs)
+def _penalty(features: Features) -> Suspicion | None:
+    """Detect a penalty as the only fault: then the recorded distribution sampled, and E[ratio] is
+    1.
+    """
+    return None if abs(features.log_ratios.ratio_mean[1]) > 2 * NOT_ONE else penalty(features)
 
 
-def penalty(signs: Signs) -> Suspicion | None:
-    """Look for a law that depends on whether a token has occurred."""
-    if not usable(signs) or signs.law.rms < VISIBLE or signs.law.rms > 1.0:
+def penalty(features: Features) -> Suspicion | None:
+    """Detect a distribution that depends on whether a token has occurred before."""
+    if (
+        not features.log_ratios.show_sampling
+        or features.log_ratios.rms < VISIBLE
+        or features.log_ratios.rms > 1.0
+    ):
         return None
-    gap, z = _repeated_less_new(signs.law)
+    gap, z = _repeated_less_new(features.log_ratios)
     if gap < LEAST_GAP or z < SURELY:
         return None
     return Suspicion(
@@ -49,18 +55,20 @@ def penalty(signs: Signs) -> Suspicion | None:
     )
 
 
-def _repeated_less_new(law: Law) -> tuple[float, float]:
+def _repeated_less_new(log_ratios: LogRatios) -> tuple[float, float]:
     """Return how much more often repeated tokens have a positive log-ratio than new ones of the
     same id and of like log-prob, and its z.
 
     Other weights move each token by its id and context, whether it has occurred or not.
     """
-    tokens = law.tokens
-    unsure = (tokens.trainer < LIKE[-1]) & (np.abs(law.log_ratio) > max(0.005, 0.05 * law.rms))
+    tokens = log_ratios.tokens
+    unsure = (tokens.trainer < LIKE[-1]) & (
+        np.abs(log_ratios.values) > max(0.005, 0.05 * log_ratios.rms)
+    )
     kind = tokens.token_id[unsure].astype(np.int64) * len(LIKE)
     kind += np.digitize(tokens.trainer[unsure], LIKE)
-    up = law.log_ratio[unsure] > 0
-    again = law.repeated[unsure]
+    up = log_ratios.values[unsure] > 0
+    again = log_ratios.repeated[unsure]
     size = int(kind.max(initial=-1)) + 1
     counts = [np.bincount(kind[part], minlength=size) for part in (again, ~again)]
     shared = (counts[0] >= FEWEST_OF_KIND) & (counts[1] >= FEWEST_OF_KIND)
@@ -75,19 +83,19 @@ def _repeated_less_new(law: Law) -> tuple[float, float]:
     return gap, gap * total**0.5
 
 
-def pushed(signs: Signs) -> Suspicion | None:
-    """Look for few token ids that the sampler pushes by a constant, all else being honest."""
-    if not usable(signs) or signs.law.rms < VISIBLE:
+def pushed(features: Features) -> Suspicion | None:
+    """Detect a constant bias on the logits of a few token ids."""
+    if not features.log_ratios.show_sampling or features.log_ratios.rms < VISIBLE:
         return None
-    law = signs.law
-    if law.first_tokens > 4 or law.rms > 1.0:
+    log_ratios = features.log_ratios
+    if log_ratios.first_tokens > 4 or log_ratios.rms > 1.0:
         return None
-    if law.ratio_mean[1] < -BROKEN:
+    if log_ratios.ratio_mean[1] < -NOT_ONE:
         return None  # a bias leaves every token possible: E[ratio] stays 1
-    few = _one_way(law)
+    few = _one_way(log_ratios)
     if few is None:
         return None
-    named = np.isin(law.tokens.token_id, few.ids)
+    named = np.isin(log_ratios.tokens.token_id, few.ids)
     return Suspicion(
         confidence=0.85,
         message=few.message,
@@ -96,7 +104,7 @@ def pushed(signs: Signs) -> Suspicion | None:
                 "log-ratio of these ids",
                 few.reads,
                 ids=few.ids[:8],
-                mean=float(law.log_ratio[named].mean()),
+                mean=float(log_ratios.values[named].mean()),
                 share_of_squares=round(few.held, 3),
             )
         ],
@@ -107,22 +115,23 @@ def pushed(signs: Signs) -> Suspicion | None:
 class _FewIds(Struct, frozen=True):
     """Few token ids that are moved while hardly any other is."""
 
-    ids: list[int]  # the loudest first
+    ids: list[int]  # the largest first
     held: float  # share of squared log-ratios
     message: str
     reads: str
 
 
-def _one_way(law: Law) -> _FewIds | None:
-    """Look for few ids that stand apart to one side, while all others are moved to the other, as
-    normalising moves them.
+def _one_way(log_ratios: LogRatios) -> _FewIds | None:
+    """Find a few ids with log-ratios of one sign while normalisation moves all others slightly to
+    the other sign.
     """
-    ids, values = law.tokens.token_id, law.log_ratio
+    ids, values = log_ratios.tokens.token_id, log_ratios.values
     counts = np.bincount(ids)
     seen = np.flatnonzero(counts >= 8)
     if len(seen) < MANY_IDS:
         return None
-    # A bias is hardly seen where the token is sure: the rms tells an id, the mean does not.
+    # A bias hardly moves near-certain tokens, so the rms of an id is informative and its mean is
+    # not.
     squares = np.bincount(ids, values**2)
     rms = np.sqrt(squares / np.maximum(counts, 1))
     apart = seen[rms[seen] > max(8.0 * float(np.median(rms[seen])), 0.15)]
@@ -136,11 +145,11 @@ def _one_way(law: Law) -> _FewIds | None:
         return None
     named = np.isin(ids, chosen)
     others = values[~named]
-    other_way = _share_of_squares(others[np.abs(others) > HONEST], -sign)
+    other_way = _share_of_sign(others[np.abs(others) > ENGINE_NOISE], -sign)
     held = float(squares[chosen].sum() / max(squares.sum(), 1e-300))
-    if _share_of_squares(values[named], sign) < 0.95 or held < 0.15 or other_way < 0.9:
+    if _share_of_sign(values[named], sign) < 0.95 or held < 0.15 or other_way < 0.9:
         return None
-    if not _one_edge(law, chosen, sign):
+    if not _one_edge(log_ratios, chosen, sign):
         return None
     up = sign < 0
     return _FewIds(
@@ -153,7 +162,7 @@ def _one_way(law: Law) -> _FewIds | None:
     )
 
 
-def _one_edge(law: Law, ids: Counts, sign: float) -> bool:
+def _one_edge(log_ratios: LogRatios, ids: Counts, sign: float) -> bool:
     """Tell whether log-ratios of some ids go to one side, up to one constant.
 
     A bias moves a token by all of its size where the token is rare, and never by more. Other
@@ -161,25 +170,25 @@ def _one_edge(law: Law, ids: Counts, sign: float) -> bool:
     """
     if not len(ids):
         return False
-    to_side = [sign * law.log_ratio[law.tokens.token_id == one] for one in ids]
+    to_side = [sign * log_ratios.values[log_ratios.tokens.token_id == one] for one in ids]
     edge = max(float(values.max()) for values in to_side)
     near = [int((values > ONE_EDGE * edge).sum()) for values in to_side]
     if sum(near) >= 3 and (len(ids) == 1 or sum(count > 0 for count in near) >= 2):
         return True
-    return _left_by_one_push(law, ids, -sign * edge) < MOST_LEFT
+    return _residual_share_of_one_bias(log_ratios, ids, -sign * edge) < MOST_LEFT
 
 
-def _left_by_one_push(law: Law, ids: Counts, size: float) -> float:
-    """Return the share of squared log-ratios of some ids that a bias of their logits leaves.
+def _residual_share_of_one_bias(log_ratios: LogRatios, ids: Counts, size: float) -> float:
+    """Return the residual share of squared log-ratios of some ids under one logit bias.
 
     A bias b moves a token of the trainer's probability p by log(1 + p (e^b - 1)) - b, which is
     near 0 where the token is sure anyway.
     """
-    chosen = np.isin(law.tokens.token_id, ids)
-    moved = law.log_ratio[chosen]
-    if np.count_nonzero(np.abs(moved) > LOUD) < FEWEST_MOVED:
+    chosen = np.isin(log_ratios.tokens.token_id, ids)
+    moved = log_ratios.values[chosen]
+    if np.count_nonzero(np.abs(moved) > LARGE_MISMATCH) < FEWEST_MOVED:
         return 1.0
-    expected = np.log1p(np.exp(law.tokens.trainer[chosen]) * np.expm1(size)) - size
+    expected = np.log1p(np.exp(log_ratios.tokens.trainer[chosen]) * np.expm1(size)) - size
     return float(np.sum((moved - expected) ** 2) / max(float(np.sum(moved**2)), 1e-300))
 
 
@@ -189,8 +198,8 @@ def _named(ids: Counts) -> str:
     return f"token id{'s' if len(ids) > 1 else ''} {text}"
 
 
-def _share_of_squares(values: Array, sign: float) -> float:
-    """Return the share of squared log-ratios that those of one sign hold."""
+def _share_of_sign(values: Array, sign: float) -> float:
+    """Return the share of squared log-ratios with the given sign."""
     squares = values**2
     return float(squares[np.sign(values) == sign].sum() / max(squares.sum(), 1e-300))
 

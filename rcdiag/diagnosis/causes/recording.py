@@ -1,4 +1,4 @@
-"""Causes that are seen where a column holds something else than the sampled token's log-prob."""
+"""A column holds something else than the sampled token's log-prob."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, RowFacts
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.features import Features
 
-# Rows whose tokens are less likely than this together do not stand twice by chance.
+# Rows with a log-prob sum below this do not occur twice by chance.
 UNLIKELY = -9.0
-# Nats that one rare token counts at most: a value that stands for none is no choice.
+# Most nats that one token counts: a sentinel must not make a row look unlikely.
 UNSURE = 6.0
 # Correlation of two sides' log-probs of rare tokens, beyond which they are those of one token.
 MOST_LIKE = 0.8
-# A token of more than half the mass is the likeliest one: nats, from and to where others have some
-# too, how many such tokens tell, and by which share of its surprisal the sides are apart there.
+# A token with more than half of the mass is the likeliest one: range of its log-prob, nats; fewest
+# such tokens; and relative difference of the surprisal that contradicts top-one.
 MAJORITY, FEWEST_OF_MAJORITY, SAME_TOKEN = (-0.6, -0.03), 10, 0.5
 
-# What parts two tokens of one context, over what parts them on the other side, where it is noise.
+# Ratio of log-prob differences within one context, sampler / trainer, below which they are noise.
 OF_CONTEXT = 0.3
 
 
-def _columns_identical(signs: Signs) -> Suspicion | None:
-    tokens = signs.case.tokens
+def _columns_identical(features: Features) -> Suspicion | None:
+    tokens = features.case.tokens
     if len(tokens) < 20:
         return None
     same = float(np.mean(tokens.sampler == tokens.trainer))
     if same < 0.999 or np.ptp(tokens.sampler) < 1e-9:
         return None
-    if signs.declared.bitwise or _computed_again(signs):
+    if features.declared.bitwise or _computed_again(features):
         return None
     return Suspicion(
         confidence=0.9,
@@ -44,22 +44,22 @@ def _columns_identical(signs: Signs) -> Suspicion | None:
     )
 
 
-def _computed_again(signs: Signs) -> bool:
+def _computed_again(features: Features) -> bool:
     """Tell whether a re-score gives the values of both columns to the last bit, so that both sides
     can have computed them.
 
     What the trainer's model gives and the sampler's engine does not is the trainer's number alone.
     """
-    tokens = signs.case.tokens
-    engine, model = signs.rescored
+    tokens = features.case.tokens
+    engine, model = features.rescored
     name = engine or model
     if name is None:
         return False
-    return float(np.mean(signs.case.log_probs[name][tokens.place] == tokens.sampler)) > 0.999
+    return float(np.mean(features.case.log_probs[name][tokens.place] == tokens.sampler)) > 0.999
 
 
-def _duplicated_rows(signs: Signs) -> Suspicion | None:
-    case = signs.case
+def _duplicated_rows(features: Features) -> Suspicion | None:
+    case = features.case
     values = case.log_probs[case.sampler]
     seen: dict[bytes, int] = {}
     again = np.zeros(len(case.lengths), np.bool_)
@@ -73,10 +73,10 @@ def _duplicated_rows(signs: Signs) -> Suspicion | None:
         _surprise(likely[case.mask], tools_masked=not case.mask.all()),
         len(case.lengths),
     )
-    # The same prompt may stand under several group ids, as in dumps that were merged.
+    # Compare prompts, not group ids: merged dumps have one prompt under several ids.
     prompts = case.facts.prompt
-    # A record of the whole law makes answers of a kept set or a low temperature less likely than
-    # they were.
+    # A record at temperature 1 without kept sets understates the probability of answers that were
+    # sampled more sharply: then require twice the surprisal.
     unlikely = 2 * UNLIKELY if _sharper(case.facts) else UNLIKELY
     for index in np.flatnonzero(case.lengths > 0):
         tokens = slice(case.start[index], case.start[index] + case.lengths[index])
@@ -105,7 +105,7 @@ def _duplicated_rows(signs: Signs) -> Suspicion | None:
 
 
 def _sharper(facts: RowFacts) -> bool:
-    """Tell whether rows declare that they were sampled from less than the whole law at 1."""
+    """Tell whether rows declare a temperature below 1 or a kept set."""
     below_one = (facts.temperature, facts.top_p)
     above_zero = (facts.top_k, facts.min_p)
     return any(v is not None and bool((v < 0.99).any()) for v in below_one) or any(
@@ -116,30 +116,29 @@ def _sharper(facts: RowFacts) -> bool:
 def _surprise(values: Array, *, tools_masked: bool) -> Array:
     """Return the log-probs of choices, 0 for what is none.
 
-    Text of tools is far rarer than what is sampled: where a table masks none, only ordinary choices
-    count.
+    Tool text is much less likely than sampled text: without a mask only ordinary tokens count.
     """
     least = -np.inf if tools_masked else -3.0
     return np.where((values < 0) & (values > least), np.maximum(values, -UNSURE), 0.0)
 
 
-def _top_one(signs: Signs) -> Suspicion | None:
-    case = signs.case
+def _top_one(features: Features) -> Suspicion | None:
+    case = features.case
     tokens = case.tokens
     for policy, own, other in (
         (case.sampler, tokens.sampler, tokens.trainer),
         (str(case.trainer), tokens.trainer, tokens.sampler),
     ):
         likely, rare = other > -0.25, (other < -1.6) & (other > -6.0)
-        # Where a law is honest few tokens are rarer than 1 in 400.
+        # In a correct column few tokens are rarer than 1 in 400.
         if likely.sum() < 20 or rare.sum() < 15 or np.mean(other < -6.0) > 0.05:
             continue
         if np.median(own[rare] - other[rare]) < 0.7:
             continue
         # The likeliest token has at most the probability that the sampled one leaves.
-        left = np.log(-np.expm1(np.clip(other[rare], -30, -1e-9)))
+        remaining = np.log(-np.expm1(np.clip(other[rare], -30, -1e-9)))
         close = float(np.median(np.abs(own[likely] - other[likely])))
-        fits = float(np.mean((own[rare] <= left + 0.1) & (own[rare] > -3.5)))
+        fits = float(np.mean((own[rare] <= remaining + 0.1) & (own[rare] > -3.5)))
         above = float(np.mean(own >= other - 0.1))
         # What the likeliest token has does not depend on how rare the sampled one is.
         follows = float(np.corrcoef(own[rare], other[rare])[0, 1])
@@ -167,17 +166,17 @@ def _top_one(signs: Signs) -> Suspicion | None:
     return None
 
 
-def _entropy_recorded(signs: Signs) -> Suspicion | None:
-    case = signs.case
-    for policy, column in signs.columns.items():
+def _entropy_recorded(features: Features) -> Suspicion | None:
+    case = features.case
+    for policy, column in features.columns.items():
         if len(column.values) < 50 or np.mean(column.values == 0) > 0.3:
             continue
         positive = float(np.mean(column.values[column.finite] >= 0)) if column.finite.any() else 0
         values = -np.abs(column.values) if positive > 0.95 else column.values
-        stated = _states_entropy(signs, policy)
+        stated = _states_entropy(features, policy)
         if not stated and not _like_entropy(values, column.other):
             continue
-        if not stated and _parts_tokens_of_a_context(signs, policy):
+        if not stated and _parts_tokens_of_a_context(features, policy):
             continue
         return Suspicion(
             confidence=0.97 if stated else 0.85,
@@ -198,17 +197,19 @@ def _entropy_recorded(signs: Signs) -> Suspicion | None:
     return None
 
 
-def _parts_tokens_of_a_context(signs: Signs, policy: str) -> bool:
+def _parts_tokens_of_a_context(features: Features, policy: str) -> bool:
     """Tell whether a policy's values differ between tokens that were sampled in one context.
 
-    An entropy is a number of the context. Forks are pairs that the trainer tells apart.
+    The entropy depends on the context only, so it cannot differ between them.
     """
-    forks = signs.forks
-    if forks is None:
+    prefixes = features.shared_prefixes
+    if prefixes is None:
         return False
-    if policy != signs.case.sampler:
+    if policy != features.case.sampler:
         return True
-    return float(np.median(np.abs(forks.sampler))) > OF_CONTEXT * float(np.median(forks.trainer))
+    return float(np.median(np.abs(prefixes.sampler))) > OF_CONTEXT * float(
+        np.median(prefixes.trainer)
+    )
 
 
 def _spread(values: Array) -> float:
@@ -216,18 +217,18 @@ def _spread(values: Array) -> float:
     return float(np.std(finite)) if len(finite) else 0.0
 
 
-def holds_entropy(signs: Signs, policy: str) -> bool:
+def holds_entropy(features: Features, policy: str) -> bool:
     """Tell whether a policy's values are entropies, with or without a minus sign."""
-    column = signs.columns[policy]
+    column = features.columns[policy]
     values = -np.abs(column.values)
-    return _states_entropy(signs, policy) or _like_entropy(values, column.other)
+    return _states_entropy(features, policy) or _like_entropy(values, column.other)
 
 
-def _states_entropy(signs: Signs, policy: str) -> bool:
+def _states_entropy(features: Features, policy: str) -> bool:
     """Tell whether a policy's values are those of its column of entropies."""
-    entropy = signs.case.entropy.get(policy)
-    values = np.abs(signs.columns[policy].values)
-    return entropy is not None and _equal(values, entropy[signs.case.mask])
+    entropy = features.case.entropy.get(policy)
+    values = np.abs(features.columns[policy].values)
+    return entropy is not None and _equal(values, entropy[features.case.mask])
 
 
 def _equal(values: Array, entropy: Array) -> bool:

@@ -1,18 +1,49 @@
-"""Causes that take tokens for sampled which were not, or leave out some that were."""
+"""The mask counts tokens that were not sampled, or drops some that were."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.missing_mask import tool_spans
-from rcdiag.diagnosis.signs import Signs
-from rcdiag.diagnosis.signs.places import IdOutlier
+from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features.location import IdOutlier
+
+SPAN = 3  # tokens of the shortest span that is taken for a tool's output
+# Share of NaN tokens in spans between sampled tokens from which on they are tool tokens. A forward
+# pass that overflows leaves NaN to the end of the response, and single NaNs are scattered.
+IN_SPANS = 0.8
 
 
-def _id_evidence(outliers: list[IdOutlier]) -> list[dict]:
+def tool_spans(case: Case) -> Flags | None:
+    """Return the NaN tokens [response tokens] of a multi-turn table whose mask is missing.
+
+    They are spans of NaN inside responses, with sampled tokens on both sides, where no token of the
+    table is masked. None where NaN is anything else, or absent.
+    """
+    own = case.mask if case.own_mask is None else case.own_mask
+    if not own.all():
+        return None
+    pair = [case.sampler] if case.trainer is None else [case.sampler, case.trainer]
+    nan = np.any([np.isnan(case.log_probs[policy]) for policy in pair], axis=0)
+    if not nan.any():
+        return None
+    first_of_row = case.position == 0
+    last_of_row = case.position == case.lengths[case.owner] - 1
+    begins = np.flatnonzero(nan & (first_of_row | ~np.roll(nan, 1)))
+    ends = np.flatnonzero(nan & (last_of_row | ~np.roll(nan, -1)))
+    inside = ~first_of_row[begins] & ~last_of_row[ends]
+    lengths = ends - begins + 1
+    if lengths[inside & (lengths >= SPAN)].sum() < IN_SPANS * nan.sum():
+        return None
+    flags: Flags = nan
+    return flags
+
+
+def _id_evidence(outliers: list[IdOutlier]) -> list[dict[str, Any]]:
     return [
         fact(
             f"token id {outlier.token_id}",
@@ -24,11 +55,11 @@ def _id_evidence(outliers: list[IdOutlier]) -> list[dict]:
     ]
 
 
-def _eos_one_sided(signs: Signs) -> Suspicion | None:
-    last_zero = _last_zeros(signs)
+def _eos_one_sided(features: Features) -> Suspicion | None:
+    last_zero = _last_zeros(features)
     if last_zero is not None:
         return last_zero
-    outliers = signs.places.id_outliers
+    outliers = features.location.id_outliers
     if not outliers or any(outlier.share_last < 0.8 for outlier in outliers):
         return None
     return Suspicion(
@@ -38,14 +69,16 @@ def _eos_one_sided(signs: Signs) -> Suspicion | None:
         evidence=_id_evidence(outliers),
         side="trainer" if outliers[0].mean < 0 else "recorder",
         also_possible=["special-token-ids"],
-        mended=_without_ids(signs.case, outliers),
+        mended=features.case.without_tokens(
+            np.isin(features.case.token_id, [outlier.token_id for outlier in outliers])
+        ),
     )
 
 
-def _last_zeros(signs: Signs) -> Suspicion | None:
+def _last_zeros(features: Features) -> Suspicion | None:
     """Look for end tokens that one side gives no log-prob."""
-    last = _end_tokens(signs.case)
-    for policy, column in signs.columns.items():
+    last = _end_tokens(features.case)
+    for policy, column in features.columns.items():
         zeros = column.values == 0.0
         surely = zeros & (column.other < 0)
         if last.sum() < 10 or zeros[last].mean() < 0.9 or zeros[~last].mean() > 0.2:
@@ -64,10 +97,10 @@ def _last_zeros(signs: Signs) -> Suspicion | None:
                     elsewhere=float(zeros[~last].mean()),
                 )
             ],
-            side="recorder" if policy == signs.case.sampler else "trainer",
+            side="recorder" if policy == features.case.sampler else "trainer",
             also_possible=["zero-placeholder", "special-token-ids"],
             verdict="broken",
-            mended=_without_sampled(signs.case, last),
+            mended=_without_sampled(features.case, last),
         )
     return None
 
@@ -91,7 +124,8 @@ def _end_tokens(case: Case) -> Flags:
     last = np.append(np.diff(case.owner[case.mask]) != 0, True)[: len(ids)]
     if not last.any():
         return last
-    return last & (ids == np.bincount(ids[last]).argmax())
+    flags: Flags = last & (ids == np.bincount(ids[last]).argmax())
+    return flags
 
 
 def _without_sampled(case: Case, sampled: Flags) -> Case:
@@ -99,10 +133,6 @@ def _without_sampled(case: Case, sampled: Flags) -> Case:
     flags = np.zeros(len(case.mask), np.bool_)
     flags[np.flatnonzero(case.mask)[sampled]] = True
     return case.without_tokens(flags)
-
-
-def _without_ids(case: Case, outliers: list[IdOutlier]) -> Case:
-    return case.without_tokens(np.isin(case.token_id, [outlier.token_id for outlier in outliers]))
 
 
 def _before_ids(case: Case, outliers: list[IdOutlier]) -> Case:
@@ -113,37 +143,38 @@ def _before_ids(case: Case, outliers: list[IdOutlier]) -> Case:
     return case.without_tokens(here > before[case.owner])
 
 
-def _special_ids(signs: Signs) -> Suspicion | None:
-    outliers = signs.places.id_outliers
+def _special_ids(features: Features) -> Suspicion | None:
+    outliers = features.location.id_outliers
     if not 0 < len(outliers) <= 4 or all(outlier.share_last > 0.8 for outlier in outliers):
         return None
-    # Contexts go wrong at the first tokens; ids go wrong wherever they stand.
-    tokens = signs.case.tokens
+    # A wrong context shows at the first tokens, a wrong id at every position.
+    tokens = features.case.tokens
     named = np.isin(tokens.token_id, [outlier.token_id for outlier in outliers])
     early = float(np.mean(tokens.position[named] < 3))
-    rest = signs.law.log_ratio[~named]
-    quiet = float(np.median(np.abs(rest))) if len(rest) else 0.0
-    if early > 0.5 or quiet > 0.05 or any(abs(outlier.mean) < 4 for outlier in outliers):
+    rest = features.log_ratios.values[~named]
+    median_of_others = float(np.median(np.abs(rest))) if len(rest) else 0.0
+    if early > 0.5 or median_of_others > 0.05 or any(abs(outlier.mean) < 4 for outlier in outliers):
         return None
     if float(np.median(tokens.trainer[named])) > 0:
         return None  # no id has such a log-prob: the trainer's sum lacks something
-    if signs.first_turns_agree is not None:
+    if features.first_turns_agree is not None:
         return None  # an id is wrong in the first turn too: later ones saw another context
     ids = ", ".join(str(outlier.token_id) for outlier in outliers)
     return Suspicion(
         confidence=0.85,
         message=f"The mismatch is that of token ids {ids} alone, log-ratio "
-        f"{outliers[0].mean:.1f} on the mean; half of the others differ by less than {quiet:.1g}.",
+        f"{outliers[0].mean:.1f} on the mean; half of the others differ by less than "
+        f"{median_of_others:.1g}.",
         evidence=_id_evidence(outliers),
         side="trainer",
         also_possible=["eos-one-sided", "retokenised"],
-        mended=_before_ids(signs.case, outliers),
+        mended=_before_ids(features.case, outliers),
     )
 
 
-def _mask_drops_last(signs: Signs) -> Suspicion | None:
+def _mask_drops_last(features: Features) -> Suspicion | None:
     """Look for responses whose last token is the same in all rows, and masked."""
-    case = signs.case
+    case = features.case
     rows = np.flatnonzero(case.lengths > 1)
     if len(rows) < 20:
         return None
@@ -176,10 +207,9 @@ def _mask_drops_last(signs: Signs) -> Suspicion | None:
     )
 
 
-# Responses that stop by themselves end with few kinds of token: an end token, or a stop string's.
+# Responses that stop by themselves end with few distinct tokens: an end token or a stop string.
 KINDS_OF_ENDS = 4
-# Kinds of tokens at the end of responses where that was cut off, over those of as many tokens
-# anywhere, at the most.
+# Largest ratio of distinct last tokens to distinct tokens anywhere in a sample of the same size.
 MOST_ENDS = 0.8
 
 
@@ -197,7 +227,7 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
     most = float(counts[:KINDS_OF_ENDS].sum() / len(stopped))
     if len(counts) <= KINDS_OF_ENDS or most > 0.8 or mask[last].mean() < 0.9:
         return None
-    # Answers end with fewer kinds of words than they hold. Where they do not, they are no text.
+    # Text ends with fewer distinct tokens than it contains; otherwise these ids are not text.
     spread = np.linspace(0, len(case.token_id) - 1, len(stopped)).astype(np.int64)
     if len(counts) > MOST_ENDS * len(np.unique(case.token_id[spread])):
         return None
@@ -220,9 +250,9 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
     )
 
 
-def _mask_includes_tool(signs: Signs) -> Suspicion | None:
+def _mask_includes_tool(features: Features) -> Suspicion | None:
     """Look for long runs of tokens that no policy would have sampled."""
-    case = signs.case
+    case = features.case
     if (spans := tool_spans(case)) is not None:
         return Suspicion(
             confidence=0.96,
@@ -253,7 +283,7 @@ def _mask_includes_tool(signs: Signs) -> Suspicion | None:
     # Where a whole response has no log-probs nobody recorded them: a tool writes a part of it.
     runs &= (tokens.row_sums(zero) < tokens.per_row)[tokens.owner]
     if placeholder and runs.sum() > 0.5 * zero.sum():
-        # Zeros that stand for a missing log-prob are strewn; text of tools is a stretch of them.
+        # Placeholder zeros are scattered; tool text is a run of zeros.
         stretches = float(np.mean(runs[zero & (trainer < -0.9)]))
         return Suspicion(
             confidence=0.96 if stretches > 0.9 else 0.85,
@@ -270,27 +300,29 @@ def _mask_includes_tool(signs: Signs) -> Suspicion | None:
             ],
             side="recorder",
             also_possible=["zero-placeholder"],
-            mended=_parted_by(signs.case, signs.case.flagged(runs | _short_runs(signs, zero))),
+            mended=_parted_by(
+                features.case, features.case.flagged(runs | _short_runs(features, zero))
+            ),
         )
-    return _nobody_samples(signs)
+    return _nobody_samples(features)
 
 
-# A token id that stands so often in a table and is always rarer than this may be a tool's.
+# Occurrences, and log-prob (nats) that the id never exceeds, from which it may be a tool's marker.
 OFTEN, NEVER = 12, -6.0
 # Where tools write at all, a token that is rarer than this is taken for theirs.
 UNSAMPLED = -3.0
-# So many times as often as if every token of the table had offered it with its median probability.
+# Occurrences over the number expected if every position offered the id with its median probability.
 TOO_OFTEN = 4.0
 
 
-def _nobody_samples(signs: Signs) -> Suspicion | None:
+def _nobody_samples(features: Features) -> Suspicion | None:
     """Look for token ids that stand often and always where both sides would never sample them.
 
     Markers of tools' outputs are such: both sides score them, and agree that no policy wrote them.
     Rare ids are sampled, too, in long tables: of N tokens at most about N p have a probability of p
     or less. Of a marker's tokens half have the median probability or less, and are more than that.
     """
-    tokens = signs.case.tokens
+    tokens = features.case.tokens
     likelier = np.minimum(np.maximum(tokens.sampler, tokens.trainer), 0.0)
     rare, times = np.unique(tokens.token_id[likelier < NEVER], return_counts=True)
     rare = rare[times >= OFTEN - OFTEN // 10]
@@ -300,7 +332,7 @@ def _nobody_samples(signs: Signs) -> Suspicion | None:
     order = of_rare[np.lexsort((likelier[of_rare], tokens.token_id[of_rare]))]
     ids, counts = np.unique(tokens.token_id[of_rare], return_counts=True)
     ends = np.cumsum(counts)
-    # The likeliest tenth of an id's tokens may be ordinary: it may stand in a response as well.
+    # Ignore the likeliest tenth of an id's tokens: the id may occur in responses as well.
     high = likelier[order][ends - 1 - counts // 10]
     middle = likelier[order][ends - 1 - counts // 2]
     too_often = counts / 2 >= TOO_OFTEN * len(tokens) * np.exp(middle)
@@ -331,16 +363,17 @@ def _nobody_samples(signs: Signs) -> Suspicion | None:
         side="recorder",
         share_of_rows=float(np.mean(np.bincount(tokens.owner[named], minlength=tokens.rows) > 0)),
         also_possible=[],
-        mended=_parted_by(signs.case, signs.case.flagged(unlikely)),
+        mended=_parted_by(features.case, features.case.flagged(unlikely)),
     )
 
 
-def _short_runs(signs: Signs, zero: Flags) -> Flags:
+def _short_runs(features: Features, zero: Flags) -> Flags:
     """Flag two or more zeros in a row among which is a token that nobody samples, [tokens]."""
-    tokens = signs.case.tokens
+    tokens = features.case.tokens
     runs = _long_runs(tokens.owner, zero, least=2)
     number = np.cumsum(np.diff(runs, prepend=False) | (np.diff(tokens.owner, prepend=-1) != 0))
-    return runs & (np.bincount(number, tokens.trainer < UNSAMPLED)[number] > 0)
+    flags: Flags = runs & (np.bincount(number, tokens.trainer < UNSAMPLED)[number] > 0)
+    return flags
 
 
 def _parted_by(case: Case, tools: Flags) -> Case:
@@ -355,7 +388,8 @@ def _long_runs(owner: np.ndarray, flags: np.ndarray, least: int = 4) -> np.ndarr
     number = np.cumsum(begins) * flags
     counts = np.bincount(number)
     counts[0] = 0
-    return counts[number] >= least
+    values: np.ndarray = counts[number] >= least
+    return values
 
 
 SAMPLED_TOKENS = (

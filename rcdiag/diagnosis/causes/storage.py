@@ -1,4 +1,4 @@
-"""Causes that are seen in one column's values: what was written is not what was computed."""
+"""Storage faults: the values of a column are not what was computed."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.laws import sets_of_one
-from rcdiag.diagnosis.causes.missing_mask import tool_spans
+from rcdiag.diagnosis.causes.kept_sets import sets_of_one
 from rcdiag.diagnosis.causes.recording import holds_entropy
-from rcdiag.diagnosis.signs import Signs
-from rcdiag.diagnosis.signs.alignment import tamed
-from rcdiag.diagnosis.signs.storage import LOG_BASES, StoredColumn
+from rcdiag.diagnosis.causes.sampled_tokens import tool_spans
+from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features.alignment import sqrt_surprisal
+from rcdiag.diagnosis.features.storage import LOG_BASES, StoredColumn
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
 CERTAIN = 0.98
-# Times the error of rounding by which log-ratios tell of something else.
+# Multiple of the rounding error above which log-ratios have another cause as well.
 BEYOND_ROUNDING = 1.5
-# A logarithm of another base is a multiple of the other side's up to noise: how near the logarithm
-# of the median factor is to that of the base, and which share of the rms the factor leaves.
+# Another base makes values = factor * other up to noise: tolerance on the log of the median factor,
+# and the largest residual rms / rms.
 NEAR_THE_BASE, MOST_LEFT_BY_BASE = 0.05, 0.35
 TEMPERATURES = np.arange(1, 21) / 10  # that runs are set to; divided log-probs are multiples too
 # Quantiles of two columns, and how far their logarithms are apart at most where they are alike.
 ODDS, ALIKE = (0.02, 0.05, 0.1, 0.2), 0.35
-# Nats between a value that stands for none and all others.
+# Gap between a sentinel value and all others, nats.
 GAP = 5.0
-# Nats between two sides that no selection makes.
+# Nats between the two sides that selection by log-prob cannot explain.
 FAR = 4.0
 # Nats from which on no log-prob of a token that both sides are sure of is 0 by rounding.
 UNSURE = 1e-2
@@ -43,18 +43,18 @@ AT_EDGES = 0.95
 SENTINELS = (1.0, -9999.0, -1000.0, -999.0, -100.0, -1e4, -1e6, -1e9, -1e10, -10000.0)
 
 
-def _columns(signs: Signs) -> Iterator[tuple[str, StoredColumn]]:
+def _columns(features: Features) -> Iterator[tuple[str, StoredColumn]]:
     """Yield the columns of the pair that hold a value, with their policies."""
-    for policy, column in signs.columns.items():
+    for policy, column in features.columns.items():
         if len(column.values) >= 20:
             yield policy, column
 
 
-def _side(signs: Signs, policy: str) -> str:
-    return "recorder" if policy == signs.case.sampler else "trainer"
+def _side(features: Features, policy: str) -> str:
+    return "recorder" if policy == features.case.sampler else "trainer"
 
 
-def _mended(case: Case, policy: str, change: Callable[[Array], Array]) -> Case:
+def _repaired(case: Case, policy: str, change: Callable[[Array], Array]) -> Case:
     """Return the case with one policy's values changed back."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return case.with_log_probs(policy, change(case.log_probs[policy]))
@@ -72,38 +72,33 @@ def _rows_with(column: StoredColumn, tokens: Flags) -> float:
     return len(np.unique(column.row_of[tokens])) / max(len(column.row_starts), 1)
 
 
-def _first(signs: Signs, column: StoredColumn, tokens: Flags) -> int:
-    """Return the number in the table of the first row that holds one of some tokens."""
-    return int(signs.case.row[column.row_of[np.flatnonzero(tokens)[0]]])
-
-
-def _nan_log_probs(signs: Signs) -> Suspicion | None:
-    spoilt = [entry for entry in _columns(signs) if entry[0] in signs.case.not_numbers]
-    if not spoilt or tool_spans(signs.case) is not None:
+def _nan_log_probs(features: Features) -> Suspicion | None:
+    spoilt = [entry for entry in _columns(features) if entry[0] in features.case.not_numbers]
+    if not spoilt or tool_spans(features.case) is not None:
         return None
     bad = np.any([~column.finite for _, column in spoilt], axis=0)
     first_policy, column = spoilt[0]
     return Suspicion(
         confidence=CERTAIN,
-        message=" ".join(_no_numbers(signs, policy, column) for policy, column in spoilt),
+        message=" ".join(_no_numbers(features, policy, column) for policy, column in spoilt),
         evidence=[
             fact(
                 "tokens without a number",
                 "never so in a log-softmax of finite logits",
-                **{policy: signs.case.not_numbers[policy][0] for policy, _ in spoilt},
-                first_row=min(signs.case.not_numbers[policy][1] for policy, _ in spoilt),
+                **{policy: features.case.not_numbers[policy][0] for policy, _ in spoilt},
+                first_row=min(features.case.not_numbers[policy][1] for policy, _ in spoilt),
             )
         ],
-        side=_side(signs, first_policy),
+        side=_side(features, first_policy),
         share_of_rows=_rows_with(column, bad),
         also_possible=[],
-        mended=_without(signs.case, bad),
+        mended=_without(features.case, bad),
     )
 
 
-def _no_numbers(signs: Signs, policy: str, column: StoredColumn) -> str:
+def _no_numbers(features: Features, policy: str, column: StoredColumn) -> str:
     """Say how many log-probs of a column are no numbers, and where the first stands."""
-    count, first = signs.case.not_numbers[policy]
+    count, first = features.case.not_numbers[policy]
     values = column.values[~column.finite]
     what = "NaN" if np.isnan(values).all() else "NaN or infinite"
     if len(values) and np.isinf(values).all():
@@ -113,15 +108,15 @@ def _no_numbers(signs: Signs, policy: str, column: StoredColumn) -> str:
     return f"{count:,} log-probs of `{policy}` are {what}; the first stands in row {first}."
 
 
-def _sign_flipped(signs: Signs) -> Suspicion | None:
-    for policy, column in _columns(signs):
+def _sign_flipped(features: Features) -> Suspicion | None:
+    for policy, column in _columns(features):
         positive = column.values > 0
         if np.mean(positive[column.values != 0] if (column.values != 0).any() else False) < 0.95:
             continue
-        if holds_entropy(signs, policy):
+        if holds_entropy(features, policy):
             continue
-        # Minus signs may be lost on both sides: then neither tells what the other is.
-        alone = not column.other_tells
+        # If both columns lost their sign, neither can confirm the other.
+        alone = not column.other_is_informative
         if alone and np.max(column.values, initial=0.0, where=column.finite) <= 1.0:
             continue  # probabilities
         rare = column.values[column.other < -3.0]
@@ -139,16 +134,16 @@ def _sign_flipped(signs: Signs) -> Suspicion | None:
                     **{policy: float(np.mean(positive))},
                 )
             ],
-            side=_side(signs, policy),
+            side=_side(features, policy),
             also_possible=[],
             policy=policy,
-            mended=_mended(signs.case, policy, np.negative),
+            mended=_repaired(features.case, policy, np.negative),
         )
     return None
 
 
-def _probabilities(signs: Signs) -> Suspicion | None:
-    for policy, column in _columns(signs):
+def _probabilities(features: Features) -> Suspicion | None:
+    for policy, column in _columns(features):
         values = column.values[column.finite]
         inside = np.mean((values >= 0) & (values <= 1 + 1e-6)) if len(values) else 0.0
         if inside < 0.99 or np.mean(values > 0) < 0.9 or column.one_value is not None:
@@ -165,10 +160,10 @@ def _probabilities(signs: Signs) -> Suspicion | None:
             evidence=[
                 fact("share of values from 0 to 1", "probabilities", **{policy: float(inside)})
             ],
-            side=_side(signs, policy),
+            side=_side(features, policy),
             also_possible=[],
             policy=policy,
-            mended=_mended(signs.case, policy, np.log),
+            mended=_repaired(features.case, policy, np.log),
         )
     return None
 
@@ -189,27 +184,27 @@ def _like(values: Array, other: Array) -> bool:
     return bool(np.abs(sizes - others).max() < ALIKE)
 
 
-def _log_base(signs: Signs) -> Suspicion | None:
-    for policy, column in _columns(signs):
-        k, left = column.multiple()
+def _log_base(features: Features) -> Suspicion | None:
+    for policy, column in _columns(features):
+        k, residual = column.multiple()
         for base, factor in LOG_BASES.items():
             # Base 10 makes numbers smaller by ln 10, base 2 larger by 1 / ln 2.
             ratio = 1 / np.log(10.0) if base == 10 else factor
             # Without noise the factor is exact: 0.7, a usual temperature, is not ln 2.
             if max(column.positive.mean(), np.mean(column.other > LARGEST_LOG_PROB)) > 0.01:
                 continue  # no logarithm of a probability, whatever the base
-            if left > MOST_LEFT_BY_BASE or not _nearest_to_base(k, ratio):
+            if residual > MOST_LEFT_BY_BASE or not _nearest_to_base(k, ratio):
                 continue
-            if column.is_no_factor(ratio) or _by_temperature(signs, k, ratio):
+            if column.is_no_factor(ratio) or _by_temperature(features, k, ratio):
                 continue
             return Suspicion(
                 confidence=0.97,
                 message=f"The values of `{policy}` are {k:.4f} times the other side's: logarithms "
                 f"of base {base}.",
                 evidence=[fact("ratio of the columns", f"1 / ln {base} = {ratio:.4f}", ratio=k)],
-                side=_side(signs, policy),
+                side=_side(features, policy),
                 also_possible=["log-probs-divided"],
-                mended=_mended(signs.case, policy, partial(np.multiply, 1.0 / ratio)),
+                mended=_repaired(features.case, policy, partial(np.multiply, 1.0 / ratio)),
             )
     return None
 
@@ -223,16 +218,17 @@ def _nearest_to_base(k: float, ratio: float) -> bool:
     return bool(off < NEAR_THE_BASE and off < others.min())
 
 
-def _by_temperature(signs: Signs, k: float, ratio: float) -> bool:
+def _by_temperature(features: Features, k: float, ratio: float) -> bool:
     """Tell whether the temperature that rows declare is as near to a factor as the base is."""
-    declared = signs.declared.row_temperature
+    declared = features.declared.row_temperature
     if declared is None or declared <= 0 or not k > 0:
         return False
-    return abs(abs(np.log(k)) - abs(np.log(declared))) <= abs(np.log(k / ratio))
+    found: bool = abs(abs(np.log(k)) - abs(np.log(declared))) <= abs(np.log(k / ratio))
+    return found
 
 
-def _cumulative(signs: Signs) -> Suspicion | None:
-    for policy, column in _columns(signs):
+def _cumulative(features: Features) -> Suspicion | None:
+    for policy, column in _columns(features):
         if np.mean(column.values == 0) > 0.5 or np.mean(column.finite) < 0.5:
             continue
         constant, falling = column.constant_rows, column.falling_rows
@@ -250,9 +246,9 @@ def _cumulative(signs: Signs) -> Suspicion | None:
                         **{policy: constant},
                     )
                 ],
-                side=_side(signs, policy),
+                side=_side(features, policy),
                 also_possible=[],
-                mended=signs.case.without_tokens(np.ones(len(signs.case.mask), np.bool_)),
+                mended=features.case.without_tokens(np.ones(len(features.case.mask), np.bool_)),
             )
         if falling > 0.9:
             return Suspicion(
@@ -265,10 +261,10 @@ def _cumulative(signs: Signs) -> Suspicion | None:
                         **{policy: falling},
                     )
                 ],
-                side=_side(signs, policy),
+                side=_side(features, policy),
                 also_possible=[],
                 policy=policy,
-                mended=_differences(signs.case, policy),
+                mended=_differences(features.case, policy),
             )
     return None
 
@@ -289,15 +285,15 @@ def _do_not_belong(values: Array, other: Array) -> bool:
     """Tell whether two columns of tokens that are no zeros hardly have to do with each other."""
     if np.median(np.abs(values - other)) > 1.0:
         return True
-    one, two = tamed(values), tamed(other)
+    one, two = sqrt_surprisal(values), sqrt_surprisal(other)
     if len(one) < 50 or min(np.std(one), np.std(two)) < 1e-6:
         return False
     return float(np.corrcoef(one, two)[0, 1]) < 0.4
 
 
-def _padding(signs: Signs) -> Suspicion | None:
+def _padding(features: Features) -> Suspicion | None:
     """Look for rows that end with repeats of one token of which both sides are exactly certain."""
-    case = signs.case
+    case = features.case
     sides = [case.log_probs[name] for name in (case.sampler, case.trainer) if name]
     zero = case.mask & np.all([values == 0.0 for values in sides], axis=0)
     last = case.start + case.lengths - 1
@@ -307,7 +303,7 @@ def _padding(signs: Signs) -> Suspicion | None:
     ids, counts = np.unique(case.token_id[last], return_counts=True)
     padding = zero & (case.token_id == ids[counts.argmax()])
     repeated = int(np.count_nonzero(padding[last] & padding[last - 1]))
-    # What a policy samples stands elsewhere too: padding is one run at the end of its row.
+    # A sampled token id occurs elsewhere too; padding is one run at the end of its row.
     runs = int(np.count_nonzero(padding & ~np.append(padding[1:], False)))
     if repeated < max(FEWEST_PADDED, LEAST_PADDED * len(last)) or runs > len(last):
         return None
@@ -326,12 +322,12 @@ def _padding(signs: Signs) -> Suspicion | None:
     )
 
 
-def _placeholder_zeros(signs: Signs) -> Suspicion | None:
-    if (padding := _padding(signs)) is not None:
+def _placeholder_zeros(features: Features) -> Suspicion | None:
+    if (padding := _padding(features)) is not None:
         return padding
-    for policy, column in _columns(signs):
-        if column.one_value == 0.0 and not column.other_tells:
-            return _nothing_but_zeros(signs, policy, column)
+    for policy, column in _columns(features):
+        if column.one_value == 0.0 and not column.other_is_informative:
+            return _nothing_but_zeros(features, policy, column)
         zeros = column.placeholder_zeros
         likely = int(np.sum(column.other < -0.9))
         if zeros.sum() < max(4, 0.01 * likely) or column.decimals in (1, 2):
@@ -346,14 +342,17 @@ def _placeholder_zeros(signs: Signs) -> Suspicion | None:
         others = (column.values < 0) & (column.other < -0.05) & in_these_rows
         if others.any() and _do_not_belong(column.values[others], column.other[others]):
             continue  # rows are exchanged, or moved: zeros of sure tokens stand beside other tokens
-        if signs.case.trainer is not None and np.mean(_moved(signs)[column.row_of[zeros]]) > 0.5:
+        if (
+            features.case.trainer is not None
+            and np.mean(_moved(features)[column.row_of[zeros]]) > 0.5
+        ):
             continue  # so they are where a low temperature leaves little that tells it otherwise
-        begins, ends = _at_the_edges(signs, column.values == 0.0, zeros)
-        moved = signs.case.trainer is not None and bool(signs.alignment.shift.any())
+        begins, ends = _at_the_edges(features, column.values == 0.0, zeros)
+        moved = features.case.trainer is not None and bool(features.alignment.shift.any())
         if begins + ends > AT_EDGES and (ends > 1 - AT_EDGES or moved):
             continue  # the end token, and rows that were moved, are causes of their own
         other = column.other[zeros]
-        if sets_of_one(signs, policy) and np.median(other) < HARDLY:
+        if sets_of_one(features, policy) and np.median(other) < HARDLY:
             continue  # certain tokens of kept sets, in contexts that the other side does not see
         return Suspicion(
             confidence=0.95,
@@ -369,15 +368,15 @@ def _placeholder_zeros(signs: Signs) -> Suspicion | None:
                     of=likely,
                 )
             ],
-            side=_side(signs, policy),
+            side=_side(features, policy),
             share_of_rows=_rows_with(column, zeros),
             also_possible=["mask-includes-tool"] if np.median(other) < -2 else [],
-            mended=_without(signs.case, column.values == 0.0),
+            mended=_without(features.case, column.values == 0.0),
         )
     return None
 
 
-def _nothing_but_zeros(signs: Signs, policy: str, column: StoredColumn) -> Suspicion:
+def _nothing_but_zeros(features: Features, policy: str, column: StoredColumn) -> Suspicion:
     """Suspect a column in which every token is certain, beside one that says no more."""
     return Suspicion(
         confidence=0.95,
@@ -391,42 +390,43 @@ def _nothing_but_zeros(signs: Signs, policy: str, column: StoredColumn) -> Suspi
                 of=len(column.values),
             )
         ],
-        side=_side(signs, policy),
+        side=_side(features, policy),
         also_possible=[],
         policy=policy,
-        mended=_without(signs.case, column.values == 0.0),
+        mended=_without(features.case, column.values == 0.0),
     )
 
 
-def _at_the_edges(signs: Signs, zeros: Flags, chosen: Flags) -> tuple[float, float]:
+def _at_the_edges(features: Features, zeros: Flags, chosen: Flags) -> tuple[float, float]:
     """Return the shares of chosen tokens in runs of zeros at the begin and at the end of rows."""
-    owner = signs.case.owner[signs.case.mask]
+    owner = features.case.owner[features.case.mask]
     begins = np.concatenate([[True], owner[1:] != owner[:-1]])
     ends = np.append(begins[1:], True)
     run = np.cumsum(np.concatenate([[True], zeros[1:] != zeros[:-1]]) | begins)
     at_begin, at_end = np.bincount(run, begins) > 0, np.bincount(run, ends) > 0
-    # A row of nothing but zeros touches both its edges, and tells of placeholders.
+    # A row of zeros only touches both edges: these are placeholders.
     return (
         float(np.mean((at_begin & ~at_end)[run][chosen])),
         float(np.mean((at_end & ~at_begin)[run][chosen])),
     )
 
 
-def _moved(signs: Signs) -> Flags:
+def _moved(features: Features) -> Flags:
     """Flag the rows whose columns fit better one token away, or in another row, [rows]."""
-    alignment = signs.alignment
-    rows = len(signs.case.lengths)
+    alignment = features.alignment
+    rows = len(features.case.lengths)
     shifted = np.bincount(alignment.row_of_turn[alignment.shift != 0], minlength=rows) > 0
-    return shifted | (alignment.exchanged != np.arange(rows))
+    flags: Flags = shifted | (alignment.best_row != np.arange(rows))
+    return flags
 
 
-def _sentinel(signs: Signs) -> Suspicion | None:
-    for policy, column in _columns(signs):
+def _sentinel(features: Features) -> Suspicion | None:
+    for policy, column in _columns(features):
         ones = column.values == 1.0
         if ones.sum() >= 3 and np.mean(ones[column.positive]) > 0.9:
-            return _repeated(signs, policy, column, 1.0)
+            return _repeated(features, policy, column, 1.0)
         if column.one_value:
-            return _repeated(signs, policy, column, column.one_value)
+            return _repeated(features, policy, column, column.one_value)
         for value, count in (column.least, column.mode):
             here = column.values == value
             known = value in SENTINELS
@@ -438,14 +438,15 @@ def _sentinel(signs: Signs) -> Suspicion | None:
             far = value < np.quantile(column.values[~here], 0.0) - GAP if (~here).any() else True
             if not (known or far or count > 0.01 * len(here)):
                 continue
-            return _repeated(signs, policy, column, value)
+            return _repeated(features, policy, column, value)
     return None
 
 
-def _repeated(signs: Signs, policy: str, column: StoredColumn, value: float) -> Suspicion:
-    """Suspect a value that stands for no value."""
+def _repeated(features: Features, policy: str, column: StoredColumn, value: float) -> Suspicion:
+    """Report a sentinel: a value that stands for a missing log-prob."""
     here = column.values == value
-    count, first = int(here.sum()), _first(signs, column, here)
+    count = int(here.sum())
+    first = int(features.case.row[column.row_of[np.flatnonzero(here)[0]]])
     return Suspicion(
         confidence=CERTAIN if value in SENTINELS else 0.9,
         message=f"{count:,} values of `{policy}` are exactly {value:g}, which stands for no value; "
@@ -459,15 +460,15 @@ def _repeated(signs: Signs, policy: str, column: StoredColumn, value: float) -> 
                 first_row=first,
             )
         ],
-        side=_side(signs, policy),
+        side=_side(features, policy),
         share_of_rows=_rows_with(column, here),
         also_possible=[],
-        mended=_without(signs.case, here),
+        mended=_without(features.case, here),
     )
 
 
-def _floor(signs: Signs) -> Suspicion | None:
-    for policy, column in _columns(signs):
+def _floor(features: Features) -> Suspicion | None:
+    for policy, column in _columns(features):
         value, count = column.least
         here = column.values == value
         if count < 4 or value > -0.2 or column.constant_rows > 0.5:
@@ -481,7 +482,7 @@ def _floor(signs: Signs) -> Suspicion | None:
         other = column.other[here]
         below = float(np.mean(other < value + 0.05))
         rare = below > 0.4 or _rarest(column, here) > 0.8
-        kinds = len(np.unique(signs.case.token_id[signs.case.mask][here]))
+        kinds = len(np.unique(features.case.token_id[features.case.mask][here]))
         several = count >= 16 and rare and len(np.unique(other)) > 0.5 * count
         # Few values meet at a floor by chance where a column is rounded, and hardly ever else.
         if count < 8 and (below < 1.0 or column.repeats_rare_values):
@@ -501,19 +502,19 @@ def _floor(signs: Signs) -> Suspicion | None:
                     share_lower_on_the_other_side=below,
                 )
             ],
-            side=_side(signs, policy),
+            side=_side(features, policy),
             share_of_rows=_rows_with(column, here),
             also_possible=[],
-            mended=_without(signs.case, here | _cut_off_too(column, value)),
+            mended=_without(features.case, here | _cut_off_too(column, value)),
         )
     return None
 
 
 def _cut_off_too(column: StoredColumn, floor: float) -> Flags:
-    """Flag tokens that only the other side has below a floor, but for those that are far apart.
+    """Flag tokens below the floor on the other side only, unless both sides are far apart.
 
-    Where one side's rare tokens are left out and the other's are not, those are left that the one
-    side happens to find likelier, as if it were another law.
+    Dropping the rare tokens of one side alone would be a selection by log-prob, which looks like
+    another distribution.
     """
     return (column.other <= floor) & (column.values - column.other < FAR)
 
@@ -529,18 +530,18 @@ def _rarest(column: StoredColumn, here: Flags) -> float:
     return float(np.mean(column.other[here] < edge))
 
 
-def _stored(slug: str) -> Callable[[Signs], Suspicion | None]:
+def _stored(slug: str) -> Callable[[Features], Suspicion | None]:
     """Make the question whether a column was stored with few digits."""
 
-    def weigh(signs: Signs) -> Suspicion | None:
-        coarse = {policy: column.grid for policy, column in _columns(signs)}
+    def weigh(features: Features) -> Suspicion | None:
+        coarse = {policy: column.grid for policy, column in _columns(features)}
         names = [policy for policy, grid in coarse.items() if grid and grid.slug == slug]
         if not names:
             return None
         grids = [grid for policy in names if (grid := coarse[policy])]
         what = " and ".join(f"`{name}`" for name in names)
         error = max(
-            grid.rounding_error(signs.columns[name].values)
+            grid.rounding_error(features.columns[name].values)
             for name, grid in zip(names, grids, strict=True)
         )
         return Suspicion(
@@ -558,17 +559,17 @@ def _stored(slug: str) -> Callable[[Signs], Suspicion | None]:
             side="storage",
             also_possible=[],
             verdict="healthy" if error < 0.02 else "broken",
-            mended=signs.case if _more_than(signs, error) else None,
+            mended=features.case if _more_than(features, error) else None,
         )
 
     return weigh
 
 
-def _more_than(signs: Signs, error: float) -> bool:
+def _more_than(features: Features, error: float) -> bool:
     """Tell whether the two sides differ by more than rounding moves log-probs."""
-    if signs.case.trainer is None or not len(signs.case.tokens):
+    if features.case.trainer is None or not len(features.case.tokens):
         return False
-    return signs.law.rms > BEYOND_ROUNDING * error
+    return features.log_ratios.rms > BEYOND_ROUNDING * error
 
 
 STORAGE = (

@@ -1,4 +1,4 @@
-"""Causes in the temperature: one column is the other's distribution at another one, or nearly so.
+"""Temperature: one column is the other's distribution at another temperature, or nearly so.
 
 With p = softmax(logits / T), log p at one temperature is a multiple of that at another, up to a sum
 that the tokens of a context share: sampler = power * trainer - log sum, where power is T of the
@@ -7,33 +7,34 @@ trainer over T of the record.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.laws import BROKEN, VISIBLE, usable
-from rcdiag.diagnosis.estimates import mean_ratio
-from rcdiag.diagnosis.signs import HONEST, Law, Signs
-from rcdiag.diagnosis.signs.forks import A_POWER, ROUNDING, Forks
+from rcdiag.diagnosis.features import ENGINE_NOISE, Features, LogRatios
+from rcdiag.diagnosis.features.log_ratios import NOT_ONE, VISIBLE
+from rcdiag.diagnosis.features.shared_prefixes import A_POWER, ROUNDING, SharedPrefixes
 from rcdiag.diagnosis.validity import INVALID
+from rcdiag.formats import mean_ratio
 
 # What gives the power.
 BY_SLOPE = "1 - slope of the log-ratio on the trainer's log-prob"
 BY_METADATA = "T_trainer / T_recorded, from metadata"
-BY_FORKS = "scale of log-prob differences, sampler / trainer"
+BY_SHARED_PREFIXES = "scale of log-prob differences, sampler / trainer"
 
 # Powers of temperatures that are used, and how far from 1 a power is none.
 POWERS, LEAST_POWER = (0.3, 3.3), 0.03
 # Share of squared log-ratios that a temperature must explain, and one that rows declare.
 MOST_OF_SQUARES, DECLARED = 0.4, 0.2
-# How much of a declared temperature's logarithm the slope may show: from less than half on.
+# Range of log(power by slope) / log(declared temperature) that agrees with the declaration.
 LEAST_OF_DECLARED, MOST_OF_DECLARED = 0.4, 1.25
 # The mean log-ratio of divided log-probs over the mean surprisal is at most this.
 MOST_OF_SURPRISAL = 3.0
-# Share of what parts two tokens that a declared temperature leaves beside other differences.
-MOST_LEFT = 0.6
+# Largest residual share of log-prob differences in a context under the declared temperature.
+MOST_RESIDUAL = 0.6
 # Log-probs that were divided are a multiple of the others but for noise, which leaves less than
 # this share of squared log-ratios; or sure tokens tell, by the correlation of their log-ratios'
 # size with their surprisal, both as logarithms.
@@ -51,23 +52,27 @@ class Power(Struct, frozen=True):
     found_by: str
 
 
-def _temperature(signs: Signs) -> tuple[str, Power, str] | None:
+def _temperature(features: Features) -> tuple[str, Power, str] | None:
     """Return which fault of temperature there is, the power, and what shows who sampled."""
-    if not usable(signs) or signs.law.rms < VISIBLE or signs.law.one_sided > 0.995:
+    if (
+        not features.log_ratios.show_sampling
+        or features.log_ratios.rms < VISIBLE
+        or features.log_ratios.one_sided > 0.995
+    ):
         return None
-    seen = _power(signs)
-    if (stated := _stated(signs, seen)) is not None:
+    seen = _power(features)
+    if (stated := _stated(features, seen)) is not None:
         return stated
     if seen is None:
         return None
-    declared = signs.declared.row_temperature
-    sampled_at_1 = declared == 1.0 and not signs.declared.sampler.sampling_temperature
+    declared = features.declared.row_temperature
+    sampled_at_1 = declared == 1.0 and not features.declared.sampler.sampling_temperature
     if seen.found_by == BY_SLOPE and sampled_at_1:
-        return None  # something else flattens
-    likelier, invalid = _likelier(signs), signs.validity.answer == INVALID
-    if likelier == signs.case.trainer or (likelier is None and invalid):
+        return None  # the slope has another reason than a temperature
+    likelier, invalid = _likelier(features), features.validity.answer == INVALID
+    if likelier == features.case.trainer or (likelier is None and invalid):
         return "temperature-raw-recorded", seen, "the trainer's distribution sampled"
-    if invalid and seen.found_by != BY_FORKS:
+    if invalid and seen.found_by != BY_SHARED_PREFIXES:
         return None  # neither distribution sampled: a temperature is not all that is wrong
     return _whose(seen.value, declared), seen, "the recorded distribution sampled"
 
@@ -85,55 +90,58 @@ def _whose(power: float, declared: float | None) -> str:
     return "sampler-ignores-temperature" if ignored else "trainer-without-temperature"
 
 
-def _likelier(signs: Signs) -> str | None:
-    """Return the policy under which the tokens are so much likelier that it sampled them, of the
-    two; None where both may have, or where tokens were left out by their log-probs.
+def _likelier(features: Features) -> str | None:
+    """Return which of the two policies sampled, by likelihood.
+
+    None if the data does not decide, or if tokens were left out by their log-probs.
     """
-    law, tokens = signs.law, signs.case.tokens
-    mean, z = law.mean
+    log_ratios, tokens = features.log_ratios, features.case.tokens
+    mean, z = log_ratios.mean
     surely = abs(mean) * len(tokens) > LIKELIER and abs(z) > tokens.as_far(LIKELIER_Z)
     # Noise of an engine takes half of its square from the mean, whichever side sampled.
-    if not surely or signs.case.picked_tokens or abs(mean) < HONEST**2:
+    if not surely or features.case.picked_tokens or abs(mean) < ENGINE_NOISE**2:
         return None
-    return signs.case.trainer if mean > 0 else signs.case.sampler
+    return features.case.trainer if mean > 0 else features.case.sampler
 
 
-def _power(signs: Signs) -> Power | None:
+def _power(features: Features) -> Power | None:
     """Return the power by which the two columns are tied; None where there is none.
 
     Two tokens of one context show it exactly. Where no two rows share a context, the slope of the
     log-ratio on the log-prob does, if either side's log-prob explains most of the log-ratios.
     """
-    forks, declared = signs.forks, signs.declared.row_temperature
-    if forks is not None:
-        if forks.of_one_power or (declared is not None and _but_for_more(forks, declared)):
-            return Power(forks.power, BY_FORKS)
+    prefixes, declared = features.shared_prefixes, features.declared.row_temperature
+    if prefixes is not None:
+        if prefixes.is_one_power or (
+            declared is not None and _temperature_and_more(prefixes, declared)
+        ):
+            return Power(prefixes.power, BY_SHARED_PREFIXES)
         return None
-    power = signs.law.power
+    power = features.log_ratios.power
     if power is None or not POWERS[0] < power < POWERS[1] or abs(np.log(power)) < LEAST_POWER:
         return None
-    if declared not in (None, 1.0) and signs.law.by_log_prob >= DECLARED:
+    if declared not in (None, 1.0) and features.log_ratios.by_log_prob >= DECLARED:
         # Contexts with several likely tokens draw the slope towards 1, and to one side alone.
         stated = min((declared, 1 / declared), key=lambda T: abs(np.log(T / power)))
         if LEAST_OF_DECLARED < np.log(power) / np.log(stated) < MOST_OF_DECLARED:
             return Power(stated, BY_SLOPE)
-    return Power(power, BY_SLOPE) if signs.law.by_log_prob >= MOST_OF_SQUARES else None
+    return Power(power, BY_SLOPE) if features.log_ratios.by_log_prob >= MOST_OF_SQUARES else None
 
 
-def _but_for_more(forks: Forks, declared: float) -> bool:
-    """Tell whether the two sides differ by the temperature of the rows and by something else that
-    leaves less than the temperature takes off.
-    """
+def _temperature_and_more(prefixes: SharedPrefixes, declared: float) -> bool:
+    """Tell whether the declared temperature explains most, but not all, of the difference."""
     off = abs(np.log(declared))
-    near = abs(abs(np.log(max(forks.power, 1e-9))) - off) < max(A_POWER, 0.1 * off)
-    return bool(off > 2 * A_POWER and near and forks.left < MOST_LEFT * forks.apart)
+    near = abs(abs(np.log(max(prefixes.power, 1e-9))) - off) < max(A_POWER, 0.1 * off)
+    return bool(
+        off > 2 * A_POWER and near and prefixes.residual < MOST_RESIDUAL * prefixes.distance
+    )
 
 
-def _stated(signs: Signs, seen: Power | None) -> tuple[str, Power, str] | None:
-    """Return the fault that metadata state: columns of two temperatures, which log-probs bear out
-    where they can tell.
+def _stated(features: Features, seen: Power | None) -> tuple[str, Power, str] | None:
+    """Return the fault declared by metadata: columns at two temperatures, unless the log-probs
+    contradict.
     """
-    sampler, trained = signs.declared.sampler, signs.declared.trainer.temperature
+    sampler, trained = features.declared.sampler, features.declared.trainer.temperature
     recorded, sampled = sampler.temperature, sampler.sampling_temperature
     if recorded is None or trained is None or recorded == trained:
         return None
@@ -143,7 +151,11 @@ def _stated(signs: Signs, seen: Power | None) -> tuple[str, Power, str] | None:
     far = max(0.03, 0.25 * abs(np.log(power)))
     if seen is not None and abs(np.log(seen.value / power)) > far:
         return None
-    if seen is None and signs.forks is not None and not _between(signs.forks, power):
+    if (
+        seen is None
+        and features.shared_prefixes is not None
+        and not _between(features.shared_prefixes, power)
+    ):
         return None
     seen = seen or Power(power, BY_METADATA)
     if sampled == trained:
@@ -152,39 +164,39 @@ def _stated(signs: Signs, seen: Power | None) -> tuple[str, Power, str] | None:
     return slug, seen, "metadata: the trainer's temperature is not the sampler's"
 
 
-def _between(forks: Forks, power: float) -> bool:
-    """Tell whether a power that is too near to 1 to be seen in forks may be there."""
-    return bool(abs(np.log(power)) < 2 * A_POWER and forks.left < 2 * ROUNDING)
+def _between(prefixes: SharedPrefixes, power: float) -> bool:
+    """Tell whether a power may be too near to 1 to show in shared prefixes."""
+    return bool(abs(np.log(power)) < 2 * A_POWER and prefixes.residual < 2 * ROUNDING)
 
 
-def _temperature_cause(slug: str):
-    def weigh(signs: Signs) -> Suspicion | None:
-        fault = _temperature(signs)
+def _temperature_cause(slug: str) -> Callable[[Features], Suspicion | None]:
+    def weigh(features: Features) -> Suspicion | None:
+        fault = _temperature(features)
         if fault is None or fault[0] != slug:
             return None
         _, seen, reads = fault
-        declared, law = signs.declared.row_temperature, signs.law
+        declared, log_ratios = features.declared.row_temperature, features.log_ratios
         estimate = seen.value if slug != "trainer-without-temperature" else 1 / seen.value
         known = declared is not None and declared != 1.0
         agrees = known and declared is not None and abs(np.log(estimate / declared)) < 0.12
         raw = slug == "temperature-raw-recorded"
-        either = not (raw or signs.case.picked_tokens) and _likelier(signs) is None
+        either = not (raw or features.case.picked_tokens) and _likelier(features) is None
         either &= seen.found_by != BY_METADATA
         possible = [] if known else [one for one in OTHERS if one != slug]
         if either:
             possible = ["temperature-raw-recorded", *possible]
         return Suspicion(
             confidence=EITHER if either else 0.97 if agrees else 0.88 if raw or known else 0.8,
-            message=_sentence(slug, estimate, declared if agrees else None, signs),
+            message=_sentence(slug, estimate, declared if agrees else None, features),
             evidence=[
-                *_stated_temperatures(signs),
+                *_stated_temperatures(features),
                 fact(
                     seen.found_by,
                     "T_trainer / T_recorded",
                     ratio=seen.value,
-                    explained=law.by_log_prob,
+                    explained=log_ratios.by_log_prob,
                 ),
-                {**signs.validity.evidence, "reads": reads},
+                {**features.validity.evidence, "reads": reads},
             ],
             also_possible=possible,
         )
@@ -195,17 +207,17 @@ def _temperature_cause(slug: str):
 OTHERS = ("trainer-without-temperature", "sampler-ignores-temperature", "logit-softcap")
 
 
-def _stated_temperatures(signs: Signs) -> list[dict[str, Any]]:
+def _stated_temperatures(features: Features) -> list[dict[str, Any]]:
     """Return what columns and metadata state of temperatures."""
     declared, sampler, trainer = (
-        signs.declared.row_temperature,
-        signs.declared.sampler,
-        signs.declared.trainer,
+        features.declared.row_temperature,
+        features.declared.sampler,
+        features.declared.trainer,
     )
     stated = {
         "sampled": declared if declared is not None else sampler.sampling_temperature,
-        signs.case.sampler: sampler.temperature,
-        signs.case.trainer or "": trainer.temperature,
+        features.case.sampler: sampler.temperature,
+        features.case.trainer or "": trainer.temperature,
     }
     known = {name: value for name, value in stated.items() if value is not None}
     if not known:
@@ -214,9 +226,9 @@ def _stated_temperatures(signs: Signs) -> list[dict[str, Any]]:
     return [fact("temperature, by column and metadata", reads, **known)]
 
 
-def _sentence(slug: str, estimate: float, stated: float | None, signs: Signs) -> str:
+def _sentence(slug: str, estimate: float, stated: float | None, features: Features) -> str:
     """Say which side has which temperature: the stated one where the log-probs agree with it."""
-    sampler, trainer = f"`{signs.case.sampler}_log_probs`", f"`{signs.case.trainer}`"
+    sampler, trainer = f"`{features.case.sampler}_log_probs`", f"`{features.case.trainer}`"
     value = f"{estimate:.2f}" if stated is None else f"{stated:g} (estimated {estimate:.2f})"
     if slug == "temperature-raw-recorded":
         return (
@@ -234,33 +246,35 @@ def _sentence(slug: str, estimate: float, stated: float | None, signs: Signs) ->
     )
 
 
-def _divided(signs: Signs) -> Suspicion | None:
+def _divided(features: Features) -> Suspicion | None:
     """Look for log-probs that were divided by the temperature and not normalised again."""
-    if not usable(signs) or signs.law.rms < VISIBLE:
+    if not features.log_ratios.show_sampling or features.log_ratios.rms < VISIBLE:
         return None
-    law, tokens = signs.law, signs.case.tokens
-    k, left = law.proportion
-    but_for_noise = left < 0.01 and law.left_by_proportion < LEFT_BY_FACTOR
-    if abs(k - 1) > 0.04 and (left < 3e-4 or but_for_noise):
+    log_ratios, tokens = features.log_ratios, features.case.tokens
+    k, residual = log_ratios.proportion
+    but_for_noise = residual < 0.01 and log_ratios.residual_share_of_proportion < LEFT_BY_FACTOR
+    if abs(k - 1) > 0.04 and (residual < 3e-4 or but_for_noise):
         return Suspicion(
             confidence=0.9,
             message=f"Recorded log-probs are {k:.3f} times the trainer's throughout: log-probs "
             "were divided by a temperature, which leaves no distribution that sums to 1.",
             evidence=[
-                fact("sampler = k * trainer", "a factor and nothing else", k=k, squares_left=left)
+                fact(
+                    "sampler = k * trainer", "a factor and nothing else", k=k, squares_left=residual
+                )
             ],
             also_possible=["log-base"],
         )
     # Two tokens of one context share the sum: what parts them is the same on both sides.
-    if signs.forks is not None and signs.forks.apart > ROUNDING:
+    if features.shared_prefixes is not None and features.shared_prefixes.distance > ROUNDING:
         return None
     # The sum is e^((1 - 1/T) H) for a Renyi entropy H, which is of the size of the surprisal.
-    if abs(float(law.log_ratio.mean())) > MOST_OF_SURPRISAL * -float(tokens.sampler.mean()):
+    if abs(float(log_ratios.values.mean())) > MOST_OF_SURPRISAL * -float(tokens.sampler.mean()):
         return None
     if float(tokens.trainer.max()) > 0:
         return None
-    (mean, z), (_, inverse_z) = law.ratio_mean, law.inverse_mean
-    if law.one_sided < 0.98 or abs(z) < BROKEN or abs(inverse_z) < BROKEN:
+    (mean, z), (_, inverse_z) = log_ratios.ratio_mean, log_ratios.inverse_mean
+    if log_ratios.one_sided < 0.98 or abs(z) < NOT_ONE or abs(inverse_z) < NOT_ONE:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = tokens.sampler / tokens.trainer
@@ -270,9 +284,10 @@ def _divided(signs: Signs) -> Suspicion | None:
     low, high = np.quantile(sure, [0.05, 0.95])
     if not ((mean < 1 and high < 0.75 and low > 0.002) or (mean > 1 and low > 1.4)):
         return None
-    if not _tied_to_surprisal(law):
-        return None  # what stands in the sum beside the tokens does not know how sure they are
-    declared = signs.declared.row_temperature
+    if not _tied_to_surprisal(log_ratios):
+        # mass added to or removed from the softmax sum does not depend on how certain the token is
+        return None
+    declared = features.declared.row_temperature
     return Suspicion(
         confidence=0.92 if declared not in (None, 1.0) else 0.88,
         message=f"E[ratio] is {mean_ratio(mean)} and every log-ratio has one sign: the trainer "
@@ -291,9 +306,9 @@ def _divided(signs: Signs) -> Suspicion | None:
     )
 
 
-def _tied_to_surprisal(law: Law) -> bool:
-    """Tell whether the surer a token is, the less it is moved: a power of small rests vanishes."""
-    sampler, moved = law.tokens.sampler, np.abs(law.log_ratio)
+def _tied_to_surprisal(log_ratios: LogRatios) -> bool:
+    """Tell whether |log_ratio| shrinks with the surprisal among near-certain tokens."""
+    sampler, moved = log_ratios.tokens.sampler, np.abs(log_ratios.values)
     sure = (sampler > -0.1) & (sampler < -1e-3) & (moved > 0)
     if sure.sum() < 20:
         return False
@@ -301,27 +316,40 @@ def _tied_to_surprisal(law: Law) -> bool:
     return float(np.corrcoef(surprisal, size)[0, 1]) > TIED
 
 
-def _softcap(signs: Signs) -> Suspicion | None:
-    """Look for a distribution that is flatter than the other, large gaps between logits more than
-    small ones, which no power makes.
+def _softcap(features: Features) -> Suspicion | None:
+    """Detect a cap on logits: one distribution is flatter, and large logit gaps shrink more than
+    small ones.
     """
-    law, forks = signs.law, signs.forks
-    if not usable(signs) or law.rms < 0.03 or _temperature(signs) is not None:
+    log_ratios, prefixes = features.log_ratios, features.shared_prefixes
+    if (
+        not features.log_ratios.show_sampling
+        or log_ratios.rms < 0.03
+        or _temperature(features) is not None
+    ):
         return None
-    if law.power is None or law.by_log_prob < MOST_OF_SQUARES or law.one_sided > 0.995:
+    if (
+        log_ratios.power is None
+        or log_ratios.by_log_prob < MOST_OF_SQUARES
+        or log_ratios.one_sided > 0.995
+    ):
         return None
-    if not POWERS[0] < law.power < POWERS[1] or signs.validity.answer == INVALID:
+    if not POWERS[0] < log_ratios.power < POWERS[1] or features.validity.answer == INVALID:
         return None
-    if forks is None or forks.of_one_power:
+    if prefixes is None or prefixes.is_one_power:
         return None  # without two tokens of one context a cap looks like a temperature
-    flatter = "sampler" if law.power < 1 else "trainer"
+    flatter = "sampler" if log_ratios.power < 1 else "trainer"
     return Suspicion(
         confidence=0.85,
         message=f"The {flatter}'s distribution is flatter in every context, and unevenly so: large "
         "gaps between log-probs shrink more than small ones, as under a cap on logits.",
         evidence=[
-            fact(BY_SLOPE, "flatter, unevenly", ratio=law.power, explained=law.by_log_prob),
-            signs.validity.evidence,
+            fact(
+                BY_SLOPE,
+                "flatter, unevenly",
+                ratio=log_ratios.power,
+                explained=log_ratios.by_log_prob,
+            ),
+            features.validity.evidence,
         ],
         also_possible=["trainer-without-temperature"],
     )

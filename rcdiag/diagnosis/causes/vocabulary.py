@@ -1,4 +1,4 @@
-"""A cause in the sum over the vocabulary: a part of it is wrong, or left out."""
+"""A part of the vocabulary is wrong, or missing from the softmax sum."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.laws import BROKEN, usable
-from rcdiag.diagnosis.estimates import mean_ratio
-from rcdiag.diagnosis.signs import Law, Signs
+from rcdiag.diagnosis.features import Features, LogRatios
+from rcdiag.diagnosis.features.log_ratios import NOT_ONE
+from rcdiag.formats import mean_ratio
 
 FIRST_APART = 4.0  # times the others' rms: first tokens of another prompt
 # Nats: the mean log-ratio of wrong ids is below the first, of half of them below the other.
@@ -19,21 +19,22 @@ FEWEST_BESIDE = 10  # ids beside a wide block of wrong ones
 IN_MOST_ROWS = 0.9  # share of rows that a sum without a part of the vocabulary raises, at least
 
 
-def _vocab_shard(signs: Signs) -> Suspicion | None:
-    """Look for a trainer whose sum over the vocabulary lacks a part, or whose head does."""
+def _vocab_shard(features: Features) -> Suspicion | None:
+    """Detect a trainer whose softmax sum or output head lacks a part of the vocabulary."""
     # A part of the vocabulary is wrong at every position, another prompt at the first most of all.
-    if not usable(signs) or signs.law.first_tokens > FIRST_APART:
+    if not features.log_ratios.show_sampling or features.log_ratios.first_tokens > FIRST_APART:
         return None
-    law = signs.law
-    mean, (inverse, inverse_z) = law.ratio_mean[0], law.inverse_mean
-    block = _id_block(signs)
-    # No law that sums to 1 has E[1 / ratio] below 1, and no few large ratios move that mean.
-    missing = mean > 1.0 and inverse_z < -BROKEN and law.one_sided > 0.9
-    # What is left out of a sum leaves the tokens of one context as far apart as they were.
-    missing &= signs.forks is None or not signs.forks.of_one_power
-    # It is left out in every row: noise in the rows of a few groups is something else.
-    tokens = signs.case.tokens
-    above = tokens.row_sums(law.log_ratio)[tokens.per_row > 0] > 0
+    log_ratios = features.log_ratios
+    mean, (inverse, inverse_z) = log_ratios.ratio_mean[0], log_ratios.inverse_mean
+    block = _id_block(features)
+    # A normalised distribution cannot have E[1 / ratio] below 1, and a few large ratios hardly move
+    # that mean.
+    missing = mean > 1.0 and inverse_z < -NOT_ONE and log_ratios.one_sided > 0.9
+    # A missing part of the sum does not change log-prob differences within one context.
+    missing &= features.shared_prefixes is None or not features.shared_prefixes.is_one_power
+    # It is missing in every row: a shift in the rows of a few groups has another cause.
+    tokens = features.case.tokens
+    above = tokens.row_sums(log_ratios.values)[tokens.per_row > 0] > 0
     missing = missing and float(np.mean(above)) > IN_MOST_ROWS
     if not missing and block is None:
         return None
@@ -49,15 +50,15 @@ def _vocab_shard(signs: Signs) -> Suspicion | None:
     return Suspicion(
         confidence=0.87,
         message=message,
-        evidence=[_sums(law) if missing or block is None else _of_block(law, block)],
+        evidence=[_sums(log_ratios) if missing or block is None else _of_block(log_ratios, block)],
         side="trainer",
         also_possible=["vocabulary-padding", "shard-wrong", "truncated-law"],
     )
 
 
-def _sums(law: Law) -> dict[str, Any]:
-    """Return the means that a law which sums to 1 cannot have."""
-    (mean, z), (inverse, inverse_z) = law.ratio_mean, law.inverse_mean
+def _sums(log_ratios: LogRatios) -> dict[str, Any]:
+    """Return the means that show that the trainer's probabilities do not sum to 1."""
+    (mean, z), (inverse, inverse_z) = log_ratios.ratio_mean, log_ratios.inverse_mean
     return fact(
         "E[ratio] and E[1 / ratio]",
         "the trainer's probabilities do not sum to 1",
@@ -68,23 +69,23 @@ def _sums(law: Law) -> dict[str, Any]:
     )
 
 
-def _of_block(law: Law, block: tuple[int, int]) -> dict[str, Any]:
+def _of_block(log_ratios: LogRatios, block: tuple[int, int]) -> dict[str, Any]:
     """Return the mean log-ratio of a range of ids, and of all others."""
-    ids = law.tokens.token_id
+    ids = log_ratios.tokens.token_id
     inside = (ids >= block[0]) & (ids <= block[1])
     return fact(
         "mean log-ratio by token id",
         "one range of ids differs",
-        these=float(law.log_ratio[inside].mean()),
-        others=float(law.log_ratio[~inside].mean()) if not inside.all() else 0.0,
+        these=float(log_ratios.values[inside].mean()),
+        others=float(log_ratios.values[~inside].mean()) if not inside.all() else 0.0,
     )
 
 
-def _id_block(signs: Signs) -> tuple[int, int] | None:
+def _id_block(features: Features) -> tuple[int, int] | None:
     """Return the range of ids in which nearly every id, and outside hardly one, is far too low."""
-    tokens, law = signs.case.tokens, signs.law
+    tokens, log_ratios = features.case.tokens, features.log_ratios
     counts = np.bincount(tokens.token_id)
-    means = np.bincount(tokens.token_id, law.log_ratio) / np.maximum(counts, 1)
+    means = np.bincount(tokens.token_id, log_ratios.values) / np.maximum(counts, 1)
     seen = np.flatnonzero(counts >= 2)
     bad = seen[means[seen] < LOW]
     if len(bad) < 5 or len(seen) < 40 or np.median(means[bad]) > FAR_TOO_LOW:

@@ -1,4 +1,4 @@
-"""Causes by which the two sides have other weights: old ones, a part of them, another policy's."""
+"""The two sides have different weights: older ones, a part of them, another policy's."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, Case, Counts, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.noise import noisy
-from rcdiag.diagnosis.estimates import share_of
-from rcdiag.diagnosis.signs import HONEST, Law, Signs
-from rcdiag.diagnosis.signs.places import trend
+from rcdiag.diagnosis.causes.noise import is_engine_noise
+from rcdiag.diagnosis.features import ENGINE_NOISE, Features, LogRatios
+from rcdiag.diagnosis.features.location import trend
 from rcdiag.diagnosis.validity import INVALID
+from rcdiag.formats import share_of
 
-MANY_SYNCED = 4  # steps at rounding, after which one other step is no sampler that is never synced
+# steps with rounding only, after which one large step is no evidence of never syncing
+MANY_SYNCED = 4
 FEWEST_MIXED = 4  # rows sampled by several versions, from which on weights changed in flight
 # Share of squared log-ratios of one sign; other weights move tokens both ways.
 MOST_ONE_SIDED = 0.98
@@ -27,23 +28,23 @@ FEWEST_OF_LAG = 4  # rows
 FEWEST_TRAINED, LEAST_CORRELATION, LEAST_T = 24, 0.5, 6.0
 
 
-def _declared_weights(signs: Signs) -> Suspicion | None:
-    declared = signs.declared
-    if not declared.weights_differ or signs.law.rms < HONEST:
+def _declared_weights(features: Features) -> Suspicion | None:
+    declared = features.declared
+    if not declared.weights_differ or features.log_ratios.rms < ENGINE_NOISE:
         return None
     sampler, trainer = declared.sampler, declared.trainer
     return Suspicion(
         confidence=0.97,
         message="The sampler's weights are not the trainer's: "
-        f"`{signs.case.sampler}` was scored with {_model(sampler.model)}, "
-        f"`{signs.case.trainer}` with {_model(trainer.model)}.",
+        f"`{features.case.sampler}` was scored with {_model(sampler.model)}, "
+        f"`{features.case.trainer}` with {_model(trainer.model)}.",
         evidence=[
             fact(
                 "weights fingerprint",
                 "different",
                 **{
-                    signs.case.sampler: _short(sampler.weights),
-                    str(signs.case.trainer): _short(trainer.weights),
+                    features.case.sampler: _short(sampler.weights),
+                    str(features.case.trainer): _short(trainer.weights),
                 },
             )
         ],
@@ -51,25 +52,26 @@ def _declared_weights(signs: Signs) -> Suspicion | None:
     )
 
 
-def older_trainer(signs: Signs) -> Suspicion | None:
+def older_trainer(features: Features) -> Suspicion | None:
     """Look for a trainer's column whose weights are of an earlier step than the sampler's."""
-    declared = signs.declared
+    declared = features.declared
     steps = [_step_of(side.model) for side in (declared.sampler, declared.trainer)]
-    if not declared.weights_differ or signs.law.rms < HONEST or None in steps:
+    if not declared.weights_differ or features.log_ratios.rms < ENGINE_NOISE or None in steps:
         return None
     sampler, trainer = steps
     if sampler is None or trainer is None or trainer >= sampler:
         return None
     return Suspicion(
         confidence=0.9,
-        message=f"`{signs.case.trainer}` was scored with {_model(declared.trainer.model)}, older "
-        f"weights than the sampler's ({_model(declared.sampler.model)}): it is another policy's "
+        message=f"`{features.case.trainer}` was scored with {_model(declared.trainer.model)}, "
+        f"older weights than the sampler's "
+        f"({_model(declared.sampler.model)}): it is another policy's "
         "column, as a reference's.",
         evidence=[
             fact(
                 "step in the name of the weights",
                 "the trainer's are older than the sampler's",
-                **{signs.case.sampler: sampler, str(signs.case.trainer): trainer},
+                **{features.case.sampler: sampler, str(features.case.trainer): trainer},
             )
         ],
         also_possible=["stale-weights"],
@@ -82,10 +84,10 @@ def _step_of(model: str | None) -> int | None:
     return None if found is None else int(found[1])
 
 
-def _stale_weights(signs: Signs) -> Suspicion | None:
-    if older_trainer(signs) is not None:
+def _stale_weights(features: Features) -> Suspicion | None:
+    if older_trainer(features) is not None:
         return None
-    return _declared_weights(signs) or _lagging(signs)
+    return _declared_weights(features) or _lagging(features)
 
 
 def _lags(case: Case) -> Array | None:
@@ -99,23 +101,24 @@ def _lags(case: Case) -> Array | None:
     if not case.facts.version_by_token:
         return (step - version).astype(np.float64)
     lag = (step[case.owner] - version).astype(np.float64)
-    return np.bincount(case.owner, lag, len(step)) / np.maximum(case.lengths, 1)
+    values: Array = np.bincount(case.owner, lag, len(step)) / np.maximum(case.lengths, 1)
+    return values
 
 
-def _lagging(signs: Signs) -> Suspicion | None:
+def _lagging(features: Features) -> Suspicion | None:
     """Look for rows that differ the more, the more updates their weights are behind their step."""
-    lag = _lags(signs.case)
-    if lag is None or signs.declared.weights_agree or signs.validity.answer == INVALID:
+    lag = _lags(features.case)
+    if lag is None or features.declared.weights_agree or features.validity.answer == INVALID:
         return None
-    known = signs.case.tokens.per_row > 0
+    known = features.case.tokens.per_row > 0
     behind = lag[known]
     least, most = float(behind.min()), float(behind.max())
     if least == most:
-        return _as_far_behind(signs, int(least), lag[~known])
-    growth, z = _growth(signs.places.rms_of_rows[known], behind)
+        return _as_far_behind(features, int(least), lag[~known])
+    growth, z = _growth(features.location.rms_of_rows[known], behind)
     if z < SURELY_LAGGING or growth < LEAST_GROWTH:
         return None
-    older, squares = behind > least, signs.places.rms_of_rows[known] ** 2
+    older, squares = behind > least, features.location.rms_of_rows[known] ** 2
     by_lag = {
         f"lag {value:g}": round(float(np.sqrt(np.mean(squares[behind == value]))), 4)
         for value in np.unique(behind)[:8]
@@ -132,11 +135,10 @@ def _lagging(signs: Signs) -> Suspicion | None:
 
 
 def _growth(rms: Array, lag: Array) -> tuple[float, float]:
-    """Return by how many times rows' rms grows over all lags, and the z of its slope.
+    """Return the growth factor of the rows' rms over the range of lags, and the z of the slope.
 
-    It is that of log rms on the lag by least squares, with errors that allow for unequal variances;
-    logarithms keep a few rows with large log-ratios from deciding. Zero and 1 where lags of fewer
-    than two kinds have enough rows.
+    Least squares of log rms on the lag with heteroscedasticity-robust errors; the logarithm limits
+    the influence of a few large rows. (1, 0) if fewer than two lags have enough rows.
     """
     counts = np.unique(lag, return_counts=True)[1]
     if (counts >= FEWEST_OF_LAG).sum() < 2:
@@ -150,27 +152,27 @@ def _growth(rms: Array, lag: Array) -> tuple[float, float]:
     return growth, slope / max(error, 1e-12)
 
 
-def _as_far_behind(signs: Signs, lag: int, before: Array) -> Suspicion | None:
-    """Weigh weights that are equally many updates behind in all rows that are judged.
+def _as_far_behind(features: Features, lag: int, before: Array) -> Suspicion | None:
+    """Weigh weights with the same lag in all rows.
 
     A lag of one may be a matter of counting. Where the mismatch began at a step, the lags `before`
     that step show whether it began with the lag; else there is nothing to contrast it with, and
     that the two sides differ by more than rounding, without another structure, speaks for it.
     """
-    law = signs.law
-    since = signs.onset is not None and len(before) > 0 and float(before.max()) < lag
-    if (lag < 1 and not since) or noisy(signs) or law.first_tokens > 3.0:
+    log_ratios = features.log_ratios
+    since = features.onset is not None and len(before) > 0 and float(before.max()) < lag
+    if (lag < 1 and not since) or is_engine_noise(features) or log_ratios.first_tokens > 3.0:
         return None
-    surer = by_weights(law) or since
+    surer = looks_like_other_weights(log_ratios) or since
     updates = "update" if lag == 1 else "updates"
     where = "in every row from there on, and less before" if since else "in every row"
     return Suspicion(
         confidence=(0.92 if surer else 0.7) if lag > 1 or since else (0.8 if surer else 0.55),
         message=f"By `policy_version` and `step` the sampler's weights are {lag} {updates} behind "
-        f"{where}; the two sides differ by {law.rms:.2g} nats rms.",
+        f"{where}; the two sides differ by {log_ratios.rms:.2g} nats rms.",
         evidence=[
             fact("step less policy_version", "weights of earlier steps", lag=lag),
-            signs.validity.evidence,
+            features.validity.evidence,
         ],
         also_possible=["weights-differ", "weights-never-synced", "forwards-differ"],
     )
@@ -184,10 +186,14 @@ def _short(fingerprint: object) -> str:
     return fingerprint[:8] if isinstance(fingerprint, str) else "several"
 
 
-def _never_synced(signs: Signs) -> Suspicion | None:
-    """Look for a gap that grows over the steps, as behind weights that stay as they were."""
-    parts, law, onset = signs.places.by_step, signs.law, signs.onset
-    if law.rms < HONEST or law.one_sided > MOST_ONE_SIDED or signs.validity.answer == INVALID:
+def _never_synced(features: Features) -> Suspicion | None:
+    """Detect a mismatch that grows over the steps, as behind weights that stay the same."""
+    parts, log_ratios, onset = features.location.by_step, features.log_ratios, features.onset
+    if (
+        log_ratios.rms < ENGINE_NOISE
+        or log_ratios.one_sided > MOST_ONE_SIDED
+        or features.validity.answer == INVALID
+    ):
         return None
     if onset is not None:
         parts = onset.steps
@@ -195,7 +201,7 @@ def _never_synced(signs: Signs) -> Suspicion | None:
         # One step after many that were synced shows no growth.
         grows = later[-1] > 1.1 * later[0] if len(later) > 1 else onset.first < MANY_SYNCED
         steadily = len(later) >= 4 and float(np.mean(np.diff(later) > 0)) >= 0.8
-    elif parts is not None and len(parts.labels) >= 4 and parts.rms[-1] > 2 * HONEST:
+    elif parts is not None and len(parts.labels) >= 4 and parts.rms[-1] > 2 * ENGINE_NOISE:
         rising = float(np.mean(np.diff(parts.rms) > 0)) >= 0.8
         steadily = rising and parts.rms[-1] > 3 * parts.rms[0]
         grows = steadily or trend(parts.rms) > 2.0
@@ -203,7 +209,7 @@ def _never_synced(signs: Signs) -> Suspicion | None:
         return None
     if parts is None or not grows:
         return None
-    directed = law.by_token_id.correlation > 0.6
+    directed = log_ratios.by_token_id.correlation > 0.6
     first = parts.labels[0 if onset is None else onset.first - 1]
     before = parts.rms[0] if onset is None else np.median(parts.rms[: onset.first])
     return Suspicion(
@@ -218,22 +224,28 @@ def _never_synced(signs: Signs) -> Suspicion | None:
                 steps=parts.labels[-12:],
                 rms=[round(float(value), 5) for value in parts.rms[-12:]],
             ),
-            signs.validity.evidence,
+            features.validity.evidence,
         ],
         also_possible=["stale-weights", "weights-differ"],
     )
 
 
-def _replica(signs: Signs) -> Suspicion | None:
-    parts, loud = signs.places.by_engine, signs.places.loud_rows
-    if parts is None or loud is None or not loud.engines or signs.law.rms < HONEST:
+def _replica(features: Features) -> Suspicion | None:
+    parts, outliers = features.location.by_engine, features.location.outlier_rows
+    if (
+        parts is None
+        or outliers is None
+        or not outliers.engines
+        or features.log_ratios.rms < ENGINE_NOISE
+    ):
         return None
-    if Signs(signs.case.take(loud.rows)).validity.answer == INVALID:
+    if Features(features.case.take(outliers.rows)).validity.answer == INVALID:
         return None
     return Suspicion(
         confidence=0.95,
-        message=f"Rows of {', '.join(loud.engines)} differ by {loud.loud:.2g} nats rms, "
-        f"those of the other engines by {loud.quiet:.2g}: that replica has other weights.",
+        message=f"Rows of {', '.join(outliers.engines)} differ by {outliers.rms:.2g} nats rms, "
+        f"those of the other engines by {outliers.rms_of_others:.2g}: that replica has other "
+        "weights.",
         evidence=[
             fact(
                 "rms log-ratio by engine",
@@ -241,17 +253,17 @@ def _replica(signs: Signs) -> Suspicion | None:
                 **dict(zip(parts.labels, np.round(parts.rms, 5).tolist(), strict=True)),
             )
         ],
-        share_of_rows=float(loud.rows.mean()),
+        share_of_rows=float(outliers.rows.mean()),
         also_possible=["stale-weights", "weights-differ"],
     )
 
 
-def _in_flight(signs: Signs) -> Suspicion | None:
+def _in_flight(features: Features) -> Suspicion | None:
     """Look for rows whose tokens were sampled by several versions of the weights."""
-    facts, law = signs.case.facts, signs.law
-    if not facts.version_by_token or facts.policy_version is None or law.rms < HONEST:
+    facts, log_ratios = features.case.facts, features.log_ratios
+    if not facts.version_by_token or facts.policy_version is None or log_ratios.rms < ENGINE_NOISE:
         return None
-    tokens = signs.case.tokens
+    tokens = features.case.tokens
     version = facts.policy_version[tokens.place]
     if len(np.unique(tokens.owner[_changes_within(tokens.owner, version)])) < FEWEST_MIXED:
         return None
@@ -263,8 +275,8 @@ def _in_flight(signs: Signs) -> Suspicion | None:
     old = version < newest[part]
     if old.sum() < 50 or (~old).sum() < 50:
         return None
-    before = float(np.sqrt(np.mean(law.log_ratio[old] ** 2)))
-    after = float(np.sqrt(np.mean(law.log_ratio[~old] ** 2)))
+    before = float(np.sqrt(np.mean(log_ratios.values[old] ** 2)))
+    after = float(np.sqrt(np.mean(log_ratios.values[~old] ** 2)))
     rows = len(np.unique(tokens.owner[old])) / max(int((tokens.per_row > 0).sum()), 1)
     if before < 1.5 * after and after < 1.5 * before:
         return None
@@ -288,41 +300,46 @@ def _in_flight(signs: Signs) -> Suspicion | None:
 def _changes_within(owner: Counts, version: Counts) -> Flags:
     """Flag the tokens before which the version changes within their row, [tokens]."""
     same_row = np.diff(owner, prepend=-1) == 0
-    return same_row & (np.diff(version, prepend=version[:1]) != 0)
+    flags: Flags = same_row & (np.diff(version, prepend=version[:1]) != 0)
+    return flags
 
 
-def by_weights(law: Law, share: float = 0.08) -> bool:
-    """Tell whether log-ratios depend on the token id, as a drift of weights has it."""
-    seen = law.by_token_id
+def looks_like_other_weights(log_ratios: LogRatios, share: float = 0.08) -> bool:
+    """Tell whether log-ratios depend on the token id, as after a drift of weights."""
+    seen = log_ratios.by_token_id
     return (
         seen.correlation > 0.8
         and seen.beyond_chance
         and seen.explained > share
-        and law.rms < 0.5
-        and law.first_tokens < 3.0
-        and law.late < 3.5
+        and log_ratios.rms < 0.5
+        and log_ratios.first_tokens < 3.0
+        and log_ratios.late < 3.5
     )
 
 
-def _weights_differ(signs: Signs) -> Suspicion | None:
-    law = signs.law
-    if law.rms < HONEST or not by_weights(law) or signs.declared.weights_agree:
+def _weights_differ(features: Features) -> Suspicion | None:
+    log_ratios = features.log_ratios
+    if (
+        log_ratios.rms < ENGINE_NOISE
+        or not looks_like_other_weights(log_ratios)
+        or features.declared.weights_agree
+    ):
         return None
-    # Other weights sum to 1, and move tokens both ways: no side is the sharper one everywhere.
-    if signs.validity.answer == INVALID or law.one_sided > MOST_ONE_SIDED:
+    # Other weights still give normalised probabilities, and move tokens both ways.
+    if features.validity.answer == INVALID or log_ratios.one_sided > MOST_ONE_SIDED:
         return None
     return Suspicion(
         confidence=0.9,
-        message=f"Log-ratios ({law.rms:.2g} nats rms) depend on the token, the same in both halves "
-        "of the rows: the sampler's weights are not the trainer's.",
+        message=f"Log-ratios ({log_ratios.rms:.2g} nats rms) depend on the token, the same in both "
+        "halves of the rows: the sampler's weights are not the trainer's.",
         evidence=[
             fact(
                 "shift per token id, repeated in the other half of the rows",
                 "systematic, not noise",
-                correlation=law.by_token_id.correlation,
-                explained=law.by_token_id.explained,
+                correlation=log_ratios.by_token_id.correlation,
+                explained=log_ratios.by_token_id.explained,
             ),
-            signs.validity.evidence,
+            features.validity.evidence,
         ],
         also_possible=[
             "stale-weights",
@@ -335,22 +352,22 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
     )
 
 
-def _draft_recorded(signs: Signs) -> Suspicion | None:
+def _draft_recorded(features: Features) -> Suspicion | None:
     """Look for tokens of the trainer's distribution beside a record of another model's.
 
     The mean log-ratio is minus a divergence where the recorded distribution sampled, and plus one
     where the trainer's did.
     """
-    law = signs.law
-    mean, z = law.mean
-    if law.rms < LEAST_OF_DRAFT or mean < 0 or signs.validity.answer != INVALID:
+    log_ratios = features.log_ratios
+    mean, z = log_ratios.mean
+    if log_ratios.rms < LEAST_OF_DRAFT or mean < 0 or features.validity.answer != INVALID:
         return None
     # Under the trainer's distribution E[1 / ratio] is 1, up to noise of the draft's own engine.
-    if abs(law.inverse_mean[1]) > max(4.0, 0.4 * law.ratio_mean[1]):
+    if abs(log_ratios.inverse_mean[1]) > max(4.0, 0.4 * log_ratios.ratio_mean[1]):
         return None
     return Suspicion(
         confidence=0.74,
-        message=f"Sampled tokens are more likely under `{signs.case.trainer}` than under the "
+        message=f"Sampled tokens are more likely under `{features.case.trainer}` than under the "
         f"recorded policy, by {mean:.2g} nats per token ({z:+.0f} standard errors): the recorded "
         "distribution did not sample, as when a draft model's log-probs are written for its "
         "target's tokens.",
@@ -359,8 +376,8 @@ def _draft_recorded(signs: Signs) -> Suspicion | None:
             fact(
                 "E[1 / ratio]",
                 "1: the trainer's distribution sampled",
-                value=law.inverse_mean[0],
-                z=law.inverse_mean[1],
+                value=log_ratios.inverse_mean[0],
+                z=log_ratios.inverse_mean[1],
             ),
         ],
         side="recorder",
@@ -368,16 +385,16 @@ def _draft_recorded(signs: Signs) -> Suspicion | None:
     )
 
 
-def _old_after_update(signs: Signs) -> Suspicion | None:
+def _old_after_update(features: Features) -> Suspicion | None:
     """Look for rows whose log-probs rose with their advantage: `old` was computed after updates.
 
     An update on these rows raises the log-probs of those with a positive advantage and lowers
     those of the others; a stale sampler's rows share no such sign with their own advantages.
     """
-    advantage, tokens = signs.case.facts.advantage, signs.case.tokens
-    if advantage is None or signs.validity.answer == INVALID or not len(tokens):
+    advantage, tokens = features.case.facts.advantage, features.case.tokens
+    if advantage is None or features.validity.answer == INVALID or not len(tokens):
         return None
-    mean = tokens.row_sums(signs.law.log_ratio) / np.maximum(tokens.per_row, 1)
+    mean = tokens.row_sums(features.log_ratios.values) / np.maximum(tokens.per_row, 1)
     known = np.isfinite(advantage) & (tokens.per_row > 0)
     count = int(known.sum())
     if count < FEWEST_TRAINED or np.ptp(advantage[known]) == 0 or np.ptp(mean[known]) == 0:
@@ -389,10 +406,10 @@ def _old_after_update(signs: Signs) -> Suspicion | None:
     return Suspicion(
         confidence=0.93,
         message=f"The log-ratio of a row goes with its advantage (correlation {r:.2f}, t {t:.0f}): "
-        f"`{signs.case.trainer}` was computed after updates on these very rows.",
+        f"`{features.case.trainer}` was computed after updates on these very rows.",
         evidence=[
             fact("correlation of the mean log-ratio with the advantage", "updated", r=r, t=t),
-            fact("rms log-ratio", "moved by the update", rms=signs.law.rms),
+            fact("rms log-ratio", "moved by the update", rms=features.log_ratios.rms),
         ],
         also_possible=["stale-weights"],
     )

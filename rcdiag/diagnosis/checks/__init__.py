@@ -63,7 +63,7 @@ def _of_results() -> tuple[Check, ...]:
 
 
 def findings(given: CheckInput) -> list[Finding]:
-    """Return what all checks of a result's stage find, the gravest first.
+    """Return the findings of all checks of a result's stage, by severity.
 
     Trainers' own checks find nothing in a result: their code asks when it reads settings.
     """

@@ -84,7 +84,7 @@ CHECKS: Registry[Check] = Registry("check")
 
 
 def findings_of(checks: Iterable[Check], given: CheckInput) -> list[Finding]:
-    """Return what the checks of a result's stage and its plan find, the gravest first."""
+    """Return the findings of the checks of a result's stage and of its plan, by severity."""
     stages = {given.result.kind} if given.plan is None else {given.result.kind, "config"}
     findings = [] if given.plan is None else [*given.plan.findings]
     for check in checks:

@@ -18,7 +18,7 @@ from rcdiag.statistics.metrics import METRICS
 if TYPE_CHECKING:
     from rcdiag.results import CompareResult, ScoreResult
 
-# So many rows are named in the sentence of a finding; its evidence names more.
+# Rows that the sentence of a finding names; its evidence names more.
 PLACES_SHOWN = 3
 
 

@@ -108,7 +108,7 @@ def _parting(given: CheckInput) -> Iterator[Observation]:
             (one, other)
             for one, (mode, kl) in after.items()
             for other, (other_mode, other_kl) in after.items()
-            if mode == "decoupled" and other_mode == "bypass" and _told_apart(kl, other_kl)
+            if mode == "decoupled" and other_mode == "bypass" and _intervals_disjoint(kl, other_kl)
         ]
         if apart:
             one, other = apart[0]
@@ -121,7 +121,7 @@ def _parting(given: CheckInput) -> Iterator[Observation]:
             return
 
 
-def _told_apart(one: MetricValue, other: MetricValue) -> bool:
+def _intervals_disjoint(one: MetricValue, other: MetricValue) -> bool:
     """Tell whether the 95% intervals of two numbers do not meet."""
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return False

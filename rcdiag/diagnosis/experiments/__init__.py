@@ -1,1 +1,1 @@
-"""Experiments tell causes apart that leave the same trace in a table, with a checkpoint at hand."""
+"""Experiments with a checkpoint separate causes that look the same in a table."""

@@ -1,4 +1,4 @@
-"""Experiments on both sides of a case become suspicions: causes, the likeliest first."""
+"""Runs the experiments on both sides of a case and turns them into causes, the likeliest first."""
 
 from __future__ import annotations
 
@@ -12,35 +12,43 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Suspicion
-from rcdiag.diagnosis.estimates import share_of
-from rcdiag.diagnosis.experiments.bench import Bench, Coders, Trial, no_coders
-from rcdiag.diagnosis.experiments.ends import told_by_ends
+from rcdiag.diagnosis.experiments.checkpoint_causes import (
+    cause_by_row,
+    cause_of_weights,
+    single_checkpoint,
+)
 from rcdiag.diagnosis.experiments.fit import Estimate
+from rcdiag.diagnosis.experiments.hypothesis_tester import (
+    Coders,
+    HypothesisTest,
+    HypothesisTester,
+    no_coders,
+)
+from rcdiag.diagnosis.experiments.missing_eos import cause_in_missing_eos
 from rcdiag.diagnosis.experiments.order import (
     common_margin,
     explains,
-    pass_trials,
-    quick_trials,
     ranked,
+    run_with_passes,
+    run_without_passes,
 )
-from rcdiag.diagnosis.experiments.patterns import Pattern, pattern_of, retokenised
+from rcdiag.diagnosis.experiments.patterns import Pattern, only_rows_off, pattern_of, retokenised
+from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side, rescore, rows_in_time
 from rcdiag.diagnosis.experiments.rounding import by_token
-from rcdiag.diagnosis.experiments.rows_read import rows_in_time
-from rcdiag.diagnosis.experiments.sampled_law import told, told_by_law
-from rcdiag.diagnosis.experiments.scene import Scene, Side, scene_of
 from rcdiag.diagnosis.experiments.sides import EXACT, at_temperature, side_of
-from rcdiag.diagnosis.experiments.some_rows import apart
-from rcdiag.diagnosis.experiments.told_by_weights import by_rows, by_weights, one_other
+from rcdiag.diagnosis.experiments.unlogged_sampling import cause_in_sampling, make_suspicion
 from rcdiag.diagnosis.experiments.weights_by_row import (
     WeightsByRow,
     weights_by_row,
 )
-from rcdiag.diagnosis.signs.declared import Declared
+from rcdiag.diagnosis.features.declared import Declared
 from rcdiag.engines.changes import Forward
+from rcdiag.formats import share_of
 
 Suspicions = list[tuple[str, Suspicion]]
 
-EVEN = 0.1  # share of a row's tokens: other contexts put off more, coarse rounding fewer
+# share of a row's tokens that are off: other contexts exceed it, coarse rounding does not
+EVEN = 0.1
 ALIKE = 0.4  # rms of the columns' difference over that of their distance from the model
 DOUBTFUL = 0.7  # confidence of rounding where what is left has another shape
 WHOLE = 0.8  # confidence of an experiment that explains a column, or of a clear pattern
@@ -56,30 +64,30 @@ OF_WEIGHTS = {
 KEPT_SETS = {"top-p-renormalised", "top-k-renormalised", "min-p-renormalised", "truncated-law"}
 OF_THE_HEAD = 0.6  # share of the squares that follows the token's id, where the head is another
 FEW_TIMES = 3.0  # an engine's noise, up to which a trainer may be off for reasons of rounding
-MATTERS = 1e-3  # nats, rms, by which a trial must move a column that is explained already
-MUCH = 0.5  # nats per token by which a trial beats an honest column that is near already
-PARTLY = 0.8  # share of squares from which on a trial explains most
-WORTH_SAYING = 0.1  # share of squares from which on what a trial explains is evidence
-UNTOLD = "the tokens do not show whether the recorded distribution sampled them"
+MATTERS = 1e-3  # nats, rms, by which a test must move a column that is explained already
+MUCH = 0.5  # nats per token by which a test beats an expected column that is near already
+PARTLY = 0.8  # share of squares from which on a test explains most
+WORTH_SAYING = 0.1  # share of squares from which on what a test explains is evidence
+UNDECIDED = "the tokens do not show whether the recorded distribution sampled them"
 UNFINISHED = 0.5  # confidence of what nothing explains while experiments are left to run
 
 
 class Outcome(Struct):
-    """What experiments tell of a case."""
+    """The result of the experiments on a case."""
 
-    scene: Scene
+    sample: RescoredSample
     sides: list[Side]
     suspicions: Suspicions = field(default_factory=list)
     ruled_out: list[str] = field(default_factory=list)
-    trials: list[Trial] = field(default_factory=list)
+    tests: list[HypothesisTest] = field(default_factory=list)
     open: list[str] = field(default_factory=list)
     weights: dict[str, WeightsByRow] = field(default_factory=dict)  # by side
     temperature: Estimate | None = None  # of the tokens
     steps: list[int] | None = None  # training steps whose rows were read; None: of all
 
 
-class Given(Struct, frozen=True, kw_only=True):
-    """What a user gives beside the table and the trainer's model."""
+class ExperimentOptions(Struct, frozen=True, kw_only=True):
+    """What the user provides beside the table and the trainer's model."""
 
     checkpoints: Sequence[Path] = ()
     coders: Coders = no_coders  # of the checkpoint's tokenizer
@@ -88,35 +96,39 @@ class Given(Struct, frozen=True, kw_only=True):
     progress: Callable[[str], None] = lambda text: None
 
 
-def experimental(case: Case, forward: Forward, given: Given | None = None) -> Outcome:
-    """Run the experiments that tell the causes of a case's mismatch apart."""
-    given = given or Given()
-    scene = scene_of(
+def run_experiments(
+    case: Case, forward: Forward, given: ExperimentOptions | None = None
+) -> Outcome:
+    """Run the experiments that separate the causes of a mismatch."""
+    given = given or ExperimentOptions()
+    sample = rescore(
         case,
         rows_in_time(case, forward, given.rows, given.deadline, len(given.checkpoints)),
         forward,
     )
-    if not len(scene) or not scene.usable.any():
-        return Outcome(scene, [])
+    if not len(sample) or not sample.usable.any():
+        return Outcome(sample, [])
     names = [("sampler", case.sampler)] + ([("trainer", case.trainer)] if case.trainer else [])
     sides = [
-        side_of(scene, name, policy)
+        side_of(sample, name, policy)
         for name, policy in names
-        if policy is not None and np.isfinite(scene.recorded(policy)[scene.usable]).any()
+        if policy is not None and np.isfinite(sample.recorded(policy)[sample.usable]).any()
     ]
-    outcome = Outcome(scene, sides)
+    outcome = Outcome(sample, sides)
     if not sides:
         return outcome
-    outcome.temperature, by_law = told_by_law(scene, sides)
-    by_ends = told_by_ends(scene, forward)
-    outcome.suspicions += [one for one in (by_law, by_ends) if one is not None]
-    if _agree(sides):
-        _both(outcome, forward, given)
+    outcome.temperature, in_sampling = cause_in_sampling(sample, sides)
+    in_ends = cause_in_missing_eos(sample, forward)
+    outcome.suspicions += [one for one in (in_sampling, in_ends) if one is not None]
+    if _agree_against_model(sides):
+        _conclude_both(outcome, forward, given)
     else:
         for index, side in enumerate(sides):
-            _side(outcome, side, sides[1 - index] if len(sides) > 1 else None, forward, given)
+            _conclude_side(
+                outcome, side, sides[1 - index] if len(sides) > 1 else None, forward, given
+            )
     if not outcome.suspicions and all(side.explained for side in sides):
-        outcome.suspicions.append(_noise(scene, sides))
+        outcome.suspicions.append(_name_noise(sample, sides))
     outcome.suspicions.sort(key=lambda one: -one[1].confidence)
     named = {slug for slug, _ in outcome.suspicions}
     outcome.ruled_out = _ruled_out(outcome, named)
@@ -126,11 +138,11 @@ def experimental(case: Case, forward: Forward, given: Given | None = None) -> Ou
 # Columns that agree with each other.
 
 
-def _agree(sides: Sequence[Side]) -> bool:
-    """Tell whether neither column is the model's, and both are off in the same way.
+def _agree_against_model(sides: Sequence[Side]) -> bool:
+    """Tell whether both columns differ from the model in the same way.
 
-    What one side does wrong moves one column. Where both are off alike, they were made by other
-    weights than the given ones, or from other tokens than the table holds.
+    A fault of one side moves one column. If both move alike, both were computed with other weights,
+    or from other tokens than those in the table.
     """
     if len(sides) < 2 or any(side.explained for side in sides):
         return False
@@ -138,7 +150,7 @@ def _agree(sides: Sequence[Side]) -> bool:
     known = one.known & other.known
     if not known.any():
         return False
-    off = [np.clip((side.recorded - side.honest)[known], -5.0, 5.0) for side in sides]
+    off = [np.clip((side.recorded - side.expected)[known], -5.0, 5.0) for side in sides]
     apart = _rms(off[0] - off[1])
     return apart < ALIKE * min(_rms(values) for values in off)
 
@@ -147,21 +159,22 @@ def _rms(values: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.square(values))))
 
 
-def _both(outcome: Outcome, forward: Forward, given: Given) -> None:
-    """Find out what made two columns that are off alike, from the sampler's."""
+def _conclude_both(outcome: Outcome, forward: Forward, given: ExperimentOptions) -> None:
+    """Explain two columns that differ from the model in the same way, using the sampler's."""
     before = len(outcome.suspicions)
     one, other = outcome.sides
-    _side(outcome, one, None, forward, given)
+    _conclude_side(outcome, one, None, forward, given)
     made = outcome.suspicions[before:]
     names = f"{one.policy}_log_probs and {other.policy}_log_probs"
     if made and {slug for slug, _ in made} <= KEPT_SETS:
-        # The trainer renormalises as the sampler does: both are of the law that sampled.
+        # The trainer renormalises as the sampler does: both columns are of the distribution that
+        # sampled.
         kept = made[0][1]
         words = f"{names} agree with each other, both renormalised over kept sets. {kept.message}"
         outcome.suspicions[before:] = [
             (
                 "engine-noise",
-                told(
+                make_suspicion(
                     0.85,
                     words,
                     [dict(one) for one in kept.evidence],
@@ -188,19 +201,19 @@ def _both(outcome: Outcome, forward: Forward, given: Given) -> None:
         ]
         return
     found = outcome.weights.get(one.name)
-    name = None if found is None else one_other(found)
+    name = None if found is None else single_checkpoint(found)
     reads = "not the given model's" if name is None else f"{name}'s, not the given model's"
     outcome.suspicions[before:] = [
         (
             "engine-noise",
-            told(
+            make_suspicion(
                 0.6 if name is None else 0.85,
                 f"{names} agree with each other; their weights are {reads}.",
                 [
                     {
                         "name": "rms of recorded - the given model's log-prob",
-                        one.policy: one.left.rms,
-                        other.policy: other.left.rms,
+                        one.policy: one.residual.rms,
+                        other.policy: other.residual.rms,
                         "reads": f"weights of both: {reads}",
                     }
                 ],
@@ -210,39 +223,41 @@ def _both(outcome: Outcome, forward: Forward, given: Given) -> None:
     ]
 
 
-def _noise(scene: Scene, sides: Sequence[Side]) -> tuple[str, Suspicion]:
-    """Name what is left where both columns are the model's own."""
-    exact = all(side.left.scale <= EXACT for side in sides)
-    largest = max(side.left.rms for side in sides)
+def _name_noise(sample: RescoredSample, sides: Sequence[Side]) -> tuple[str, Suspicion]:
+    """Name the noise where the model explains both columns."""
+    exact = all(side.residual.scale <= EXACT for side in sides)
+    largest = max(side.residual.rms for side in sides)
     reads = "float32 rounding" if exact else "within the noise of an engine in bfloat16"
-    doubt = next((words for side in sides if (words := doubt_of(scene, side))), None)
+    doubt = next((words for side in sides if (words := doubt_of(sample, side))), None)
     evidence = [
         {
             "name": "rms of recorded - honest log-prob",
-            **{side.policy: side.left.rms for side in sides},
+            **{side.policy: side.residual.rms for side in sides},
             "reads": reads,
         }
     ]
     message = f"The checkpoint explains every column to {largest:.2g} nats (rms)."
     if doubt is not None:
-        return "engine-noise", told(
+        return "engine-noise", make_suspicion(
             DOUBTFUL,
             f"{message} That is as much as an engine in bfloat16 rounds, but {doubt}.",
             evidence,
             side="none",
             also_possible=["weights-differ", "context-differs"],
         )
-    return ("healthy" if exact else "engine-noise"), told(0.95, message, evidence, side="none")
+    return ("healthy" if exact else "engine-noise"), make_suspicion(
+        0.95, message, evidence, side="none"
+    )
 
 
-def doubt_of(scene: Scene, side: Side) -> str | None:
-    """Say in what way a column that rounding may have made differs from rounding; None: in none."""
-    left, rounding = side.left, scene.rounding
-    if left.scale <= EXACT:
+def doubt_of(sample: RescoredSample, side: Side) -> str | None:
+    """Say how a residual of the size of rounding differs from rounding; None if it does not."""
+    residual, rounding = side.residual, sample.rounding
+    if residual.scale <= EXACT:
         return None
-    if rounding.is_heavier_in(left):
+    if rounding.is_heavier_in(residual):
         return "few tokens are off by more than rounding puts them off"
-    if rounding.follows_ids_in(left, scene.token[side.known], scene.owner[side.known]):
+    if rounding.follows_ids_in(residual, sample.token[side.known], sample.owner[side.known]):
         return "more of it follows the token's id than of rounding does"
     return None
 
@@ -250,14 +265,16 @@ def doubt_of(scene: Scene, side: Side) -> str | None:
 # One side.
 
 
-def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, given: Given) -> None:
-    """Find out what made one side's column."""
-    if side.left.scale <= EXACT and side.left.outlying(EXACT) < 1e-3:
+def _conclude_side(
+    outcome: Outcome, side: Side, other: Side | None, forward: Forward, given: ExperimentOptions
+) -> None:
+    """Explain one side's column."""
+    if side.residual.scale <= EXACT and side.residual.outlying(EXACT) < 1e-3:
         return
     if not side.explained and other is not None and other.explained:
-        side = at_temperature(outcome.scene, side, other.temperature)
-    bench = Bench(
-        outcome.scene,
+        side = at_temperature(outcome.sample, side, other.temperature)
+    tester = HypothesisTester(
+        outcome.sample,
         side,
         forward,
         other=other,
@@ -265,91 +282,91 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
         coders=given.coders,
         deadline=given.deadline,
     )
-    stated = Declared.of(outcome.scene.case).weights_differ and not side.explained
+    stated = Declared.of(outcome.sample.case).weights_differ and not side.explained
     if stated and given.checkpoints:
-        # Fingerprints of two weights outweigh what any other experiment is likely to tell.
-        named = _try_checkpoints(outcome, bench, given, stated=True)
+        # If fingerprints say that weights differ, test checkpoints before anything else.
+        named = _try_checkpoints(outcome, tester, given, stated=True)
         if named is not None:
-            outcome.trials += quick_trials(bench).trials
+            outcome.tests += run_without_passes(tester).tests
             outcome.suspicions.append(named)
             return
-    quick = quick_trials(bench)
-    trials = list(quick.trials)
-    outcome.trials += trials
+    quick = run_without_passes(tester)
+    tests = list(quick.tests)
+    outcome.tests += tests
     outcome.open += quick.open
-    found = [trial for trial in trials if explains(trial, bench.scene.noise)]
+    found = [test for test in tests if explains(test, tester.sample.noise)]
     if side.explained:
         strong = _strong(found, side)
-        if not strong and outcome.scene.rounding.is_heavier_in(side.left):
-            # Few tokens are off for a reason of their own: another context moves the first ones.
-            passed = pass_trials(bench, given.progress)
-            outcome.trials += passed.trials
+        if not strong and outcome.sample.rounding.is_heavier_in(side.residual):
+            # A heavy tail has a cause of its own: another context, say, moves the first tokens.
+            passed = run_with_passes(tester, given.progress)
+            outcome.tests += passed.tests
             outcome.open += passed.open
-            noise = bench.scene.noise
-            strong = _strong([trial for trial in passed.trials if explains(trial, noise)], side)
+            noise = tester.sample.noise
+            strong = _strong([test for test in passed.tests if explains(test, noise)], side)
         if strong:
-            outcome.suspicions.append(_named(ranked(strong), bench))
+            outcome.suspicions.append(_name_best(ranked(strong), tester))
         return
-    if not found and given.checkpoints and not stated and not bench.out_of_time:
-        named = _try_checkpoints(outcome, bench, given)
+    if not found and given.checkpoints and not stated and not tester.out_of_time:
+        named = _try_checkpoints(outcome, tester, given)
         if named is not None:
             outcome.suspicions.append(named)
             return
     pattern: Pattern | None = None
     by_chance: tuple[str, Suspicion] | None = None
     if not found:
-        of_some = _in_some_rows(outcome, bench)
+        of_some = _in_some_rows(outcome, tester)
         if of_some is not None:
             outcome.suspicions.append(of_some)
             return
-        pattern = pattern_of(bench)
-        by_chance = _by_chance(bench, pattern)
-        passed = pass_trials(bench, given.progress, of_batch=by_chance is not None)
-        trials += passed.trials
-        outcome.trials += passed.trials
+        pattern = pattern_of(tester)
+        by_chance = _by_chance(tester, pattern)
+        passed = run_with_passes(tester, given.progress, of_batch=by_chance is not None)
+        tests += passed.tests
+        outcome.tests += passed.tests
         outcome.open += passed.open
-        found = [trial for trial in trials if explains(trial, bench.scene.noise)]
-    order = ranked(found or [trial for trial in trials if trial.tells])
+        found = [test for test in tests if explains(test, tester.sample.noise)]
+    order = ranked(found or [test for test in tests if test.is_significant])
     if not found and by_chance is not None and not (order and order[0].explained > PARTLY):
         outcome.suspicions.append(by_chance)
         return
     if found or (order and order[0].explained > PARTLY):
         other_weights = order[0].slug == "stale-weights"
-        of_rows = by_rows(bench, order[0]) if other_weights else None
-        outcome.suspicions.append(of_rows or _named(order, bench))
+        of_rows = cause_by_row(tester, order[0]) if other_weights else None
+        outcome.suspicions.append(of_rows or _name_best(order, tester))
         return
-    names = {trial.experiment for trial in outcome.trials if trial.side == side.name}
-    ran = Counted(ran=len(names), left=len(set(outcome.open)))
-    outcome.suspicions.append(_left_over(bench, pattern or pattern_of(bench), order, ran))
+    names = {test.experiment for test in outcome.tests if test.side == side.name}
+    ran = Counted(ran=len(names), not_run=len(set(outcome.open)))
+    outcome.suspicions.append(_name_unexplained(tester, pattern or pattern_of(tester), order, ran))
 
 
-def _strong(trials: Sequence[Trial], side: Side) -> list[Trial]:
-    """Return the trials that explain what an honest column that is near already leaves."""
+def _strong(tests: Sequence[HypothesisTest], side: Side) -> list[HypothesisTest]:
+    """Return significant tests where the unchanged model already explains nearly everything."""
     return [
-        trial
-        for trial in trials
-        if trial.z > 6.0
-        and (trial.explained > 0.7 or trial.gain > MUCH)
-        and _rms(trial.predicted - side.honest[trial.at]) > MATTERS
+        test
+        for test in tests
+        if test.z > 6.0
+        and (test.explained > 0.7 or test.gain > MUCH)
+        and _rms(test.predicted - side.expected[test.at]) > MATTERS
     ]
 
 
-def _in_some_rows(outcome: Outcome, bench: Bench) -> tuple[str, Suspicion] | None:
-    """Name the law that the rows are of which alone are off; None where none explains them."""
-    part = apart(bench.scene, bench.side)
+def _in_some_rows(outcome: Outcome, tester: HypothesisTester) -> tuple[str, Suspicion] | None:
+    """Name the cause of a subset of rows if only these are off; None if nothing explains them."""
+    part = only_rows_off(tester.sample, tester.side)
     if part is None:
         return None
-    share = len(part.rows) / len(bench.scene.rows)
+    share = len(part.rows) / len(tester.sample.rows)
     sides = [side_of(part, side.name, side.policy) for side in outcome.sides]
-    mine = next(side for side in sides if side.name == bench.side.name)
+    mine = next(side for side in sides if side.name == tester.side.name)
     if mine.explained:
-        _, named = told_by_law(part, sides)
+        _, named = cause_in_sampling(part, sides)
     else:
-        # They are held against the temperature of the other rows.
-        mine = at_temperature(part, mine, bench.side.temperature)
-        few = replace(bench, scene=part, side=mine)
-        found = [trial for trial in quick_trials(few).trials if explains(trial, part.noise)]
-        named = _named(ranked(found), few) if found else None
+        # They are compared at the temperature of the other rows.
+        mine = at_temperature(part, mine, tester.side.temperature)
+        few = replace(tester, sample=part, side=mine)
+        found = [test for test in run_without_passes(few).tests if explains(test, part.noise)]
+        named = _name_best(ranked(found), few) if found else None
     if named is None:
         return None
     slug, suspicion = named
@@ -361,100 +378,100 @@ def _in_some_rows(outcome: Outcome, bench: Bench) -> tuple[str, Suspicion] | Non
 
 
 def _try_checkpoints(
-    outcome: Outcome, bench: Bench, given: Given, *, stated: bool = False
+    outcome: Outcome, tester: HypothesisTester, given: ExperimentOptions, *, stated: bool = False
 ) -> tuple[str, Suspicion] | None:
     """Score the rows with all checkpoints, and name whose weights made a column; None for none.
 
-    Where metadata do not state other weights, rows that fail most are scored first: if no
-    checkpoint explains one of these, none made the column.
+    Unless metadata declare other weights, the worst rows are scored first: if no checkpoint
+    explains any of them, the others are not scored.
     """
     given.progress(f"weights of {len(given.checkpoints)} checkpoints")
-    scene = outcome.scene
-    some = None if stated or len(scene.rows) < 2 * len(bench.confirm) else bench.confirm
-    weights = weights_by_row(scene, bench.side, bench.forward, given.checkpoints, some)
-    if some is not None and weights.told_apart.any():
-        weights = weights_by_row(scene, bench.side, bench.forward, given.checkpoints)
-    outcome.weights[bench.side.name] = weights
-    scored = np.flatnonzero(np.isin(scene.owner, weights.rows))
+    sample = outcome.sample
+    some = None if stated or len(sample.rows) < 2 * len(tester.confirm) else tester.confirm
+    weights = weights_by_row(sample, tester.side, tester.forward, given.checkpoints, some)
+    if some is not None and weights.by_other_weights.any():
+        weights = weights_by_row(sample, tester.side, tester.forward, given.checkpoints)
+    outcome.weights[tester.side.name] = weights
+    scored = np.flatnonzero(np.isin(sample.owner, weights.rows))
     for name, column in list(zip(weights.names, weights.columns, strict=True))[1:]:
         words = f"weights of {name}"
-        trial = bench.trial("checkpoints", "stale-weights", words, column[scored], scored)
-        outcome.trials.append(replace(trial, slug=_slug(trial, bench)))
-    return by_weights(bench, weights) if len(weights.rows) == len(scene.rows) else None
+        test = tester.test("checkpoints", "stale-weights", words, column[scored], scored)
+        outcome.tests.append(replace(test, slug=_slug(test, tester)))
+    return cause_of_weights(tester, weights) if len(weights.rows) == len(sample.rows) else None
 
 
-def _named(order: Sequence[Trial], bench: Bench) -> tuple[str, Suspicion]:
-    """Name the cause of the best trial, as surely as it is ahead of the others."""
+def _name_best(order: Sequence[HypothesisTest], tester: HypothesisTester) -> tuple[str, Suspicion]:
+    """Name the cause of the best test, with a confidence by its margin over the others."""
     best = order[0]
-    slug = _slug(best, bench)
-    rivals = [trial for trial in order[1:] if _slug(trial, bench) != slug]
-    close = [trial for trial in rivals if common_margin(best, trial, bench) < 3.0]
-    whole = explains(best, bench.scene.noise)
+    slug = _slug(best, tester)
+    rivals = [test for test in order[1:] if _slug(test, tester) != slug]
+    close = [test for test in rivals if common_margin(best, test, tester) < 3.0]
+    whole = explains(best, tester.sample.noise)
     confidence = 0.97 if whole and not close else 0.7 if whole else 0.75 if not close else 0.5
     message = (
-        f"{best.setting[0].upper()}{best.setting[1:]} explains {bench.side.policy}_log_probs: rms "
-        f"of what is left falls from {best.before.rms:.2g} to {best.left.rms:.2g} nats, by "
+        f"{best.setting[0].upper()}{best.setting[1:]} explains {tester.side.policy}_log_probs: rms "
+        f"of what is left falls from {best.baseline.rms:.2g} to {best.residual.rms:.2g} nats, by "
         f"{best.z:.0f} standard errors."
     )
-    return slug, told(
+    return slug, make_suspicion(
         confidence,
         message,
-        [_evidence(trial, bench) for trial in [best, *close[:2]]],
-        side=_blamed(slug, bench),
-        also_possible=list(dict.fromkeys(_slug(trial, bench) for trial in close)),
+        [_evidence(test, tester) for test in [best, *close[:2]]],
+        side=_side_at_fault(slug, tester),
+        also_possible=list(dict.fromkeys(_slug(test, tester) for test in close)),
     )
 
 
-def _slug(trial: Trial, bench: Bench) -> str:
-    """Return the cause of a trial, which for weights depends on whose they are."""
-    if trial.slug != "stale-weights":
-        return trial.slug
-    if bench.side.name == "trainer":
-        return "reference-as-old" if trial.experiment == "checkpoints" else "old-after-update"
-    # Weights that sampled give their tokens a higher log-prob than others do.
-    ahead = trial.predicted - bench.side.honest[trial.at]
-    _, row = np.unique(bench.scene.owner[trial.at], return_inverse=True)
+def _slug(test: HypothesisTest, tester: HypothesisTester) -> str:
+    """Return the cause of a test, which for weights depends on whose they are."""
+    if test.slug != "stale-weights":
+        return test.slug
+    if tester.side.name == "trainer":
+        return "reference-as-old" if test.experiment == "checkpoints" else "old-after-update"
+    # The weights that sampled give the tokens a higher log-prob than other weights do.
+    ahead = test.predicted - tester.side.expected[test.at]
+    _, row = np.unique(tester.sample.owner[test.at], return_inverse=True)
     sums = np.bincount(row, np.clip(ahead, -5.0, 5.0))
     z = float(sums.sum() / max(np.sqrt(np.sum(sums**2)), 1e-12))
     return "draft-recorded" if z < -3.0 else "stale-weights"
 
 
-def _blamed(slug: str, bench: Bench) -> str:
+def _side_at_fault(slug: str, tester: HypothesisTester) -> str:
     """Return who is at fault: who recorded what, where the column alone is wrong."""
     recorders = ("recorded", "stored", "swapped", "shift", "cumulative", "sign", "base", "draft")
-    if bench.side.name == "sampler" and any(word in slug for word in recorders):
+    if tester.side.name == "sampler" and any(word in slug for word in recorders):
         return "recorder"
-    return bench.side.name
+    return tester.side.name
 
 
-def _evidence(trial: Trial, bench: Bench) -> dict[str, Any]:
-    """Return the numbers of a trial."""
+def _evidence(test: HypothesisTest, tester: HypothesisTester) -> dict[str, Any]:
+    """Return the numbers of a test."""
     return {
-        "name": trial.setting,
-        "rms of the honest column": trial.before.rms,
-        "rms left": trial.left.rms,
-        "z": trial.z,
-        **trial.values,
-        "reads": _reads(trial, bench.scene.noise),
+        "name": test.setting,
+        "rms of the honest column": test.baseline.rms,
+        "rms left": test.residual.rms,
+        "z": test.z,
+        **test.values,
+        "reads": _reads(test, tester.sample.noise),
     }
 
 
-def _reads(trial: Trial, noise: float) -> str:
-    """Say how much of a column a trial explains."""
-    if explains(trial, noise):
+def _reads(test: HypothesisTest, noise: float) -> str:
+    """Say how much of a column a test explains."""
+    if explains(test, noise):
         return "explained"
-    return f"explains {max(trial.explained, 0.0):.0%} of the squares"
+    return f"explains {max(test.explained, 0.0):.0%} of the squares"
 
 
-def _by_chance(bench: Bench, pattern: Pattern) -> tuple[str, Suspicion] | None:
-    """Name dropout where the same context got different values."""
+def _by_chance(tester: HypothesisTester, pattern: Pattern) -> tuple[str, Suspicion] | None:
+    """Name dropout where equal contexts got different values."""
     share = pattern.differs_by_chance
-    if share is None or share < 0.25 or pattern.rows_off < 0.7 or bench.side.name != "trainer":
+    if share is None or share < 0.25 or pattern.rows_off < 0.7 or tester.side.name != "trainer":
         return None
-    return "dropout-in-trainer", told(
+    return "dropout-in-trainer", make_suspicion(
         0.85,
         f"In {share_of(share, 'contexts that occur more than once')}, "
-        f"{bench.side.policy}_log_probs differ from each other: they were made by chance, not by "
+        f"{tester.side.policy}_log_probs differ from each other: they were made by chance, not by "
         "another model.",
         [{"name": "same context, other value", "value": share, "reads": "made by chance"}],
         side="trainer",
@@ -468,60 +485,60 @@ class Counted(Struct, frozen=True, kw_only=True):
     """How many experiments ran on a column, and for how many no time was left."""
 
     ran: int
-    left: int
+    not_run: int
 
     @property
     def words(self) -> str:
         """Say that none of them explains the column."""
-        if not self.left:
+        if not self.not_run:
             return "No experiment explains"
         if not self.ran:
-            return f"No time was left for any of {self.left} experiments on"
-        return f"None of {self.ran} experiments, with {self.left} more to run, explains"
+            return f"No time was left for any of {self.not_run} experiments on"
+        return f"None of {self.ran} experiments, with {self.not_run} more to run, explains"
 
 
-def _left_over(
-    bench: Bench, pattern: Pattern, order: Sequence[Trial], count: Counted
+def _name_unexplained(
+    tester: HypothesisTester, pattern: Pattern, order: Sequence[HypothesisTest], count: Counted
 ) -> tuple[str, Suspicion]:
-    """Name what can be known of a column that no experiment explains."""
-    slug, confidence, words = _excluded(bench, pattern)
-    if count.left:
+    """Name the best guess for a column that no experiment explains."""
+    slug, confidence, words = _by_elimination(tester, pattern)
+    if count.not_run:
         confidence = min(confidence, UNFINISHED)
-    close = [trial.slug for trial in order[:3]]
-    # The trainer's own column is not its model's, whatever the reason: no weights mend that.
-    noisy = bench.side.left.scale < FEW_TIMES * bench.scene.noise
+    close = [test.slug for test in order[:3]]
+    # The trainer's column is not from its own model: importance weights cannot correct that.
+    noisy = tester.side.residual.scale < FEW_TIMES * tester.sample.noise
     wrong = slug == "forwards-differ" and not noisy
-    by_trainer = slug == "weights-differ" and bench.side.name == "trainer"
-    unsettled = by_trainer or count.left > 0 or words == UNTOLD
+    by_trainer = slug == "weights-differ" and tester.side.name == "trainer"
+    unsettled = by_trainer or count.not_run > 0 or words == UNDECIDED
     message = (
-        f"{count.words} {bench.side.policy}_log_probs (rms {bench.side.left.rms:.2g} nats "
+        f"{count.words} {tester.side.policy}_log_probs (rms {tester.side.residual.rms:.2g} nats "
         f"from the checkpoint's); {words}."
     )
     evidence = [
         {
             "name": "rms of recorded - honest log-prob",
-            bench.side.policy: bench.side.left.rms,
+            tester.side.policy: tester.side.residual.rms,
             "reads": words,
         },
-        *(_evidence(trial, bench) for trial in order[:2] if trial.explained > WORTH_SAYING),
+        *(_evidence(test, tester) for test in order[:2] if test.explained > WORTH_SAYING),
     ]
-    return slug, told(
+    return slug, make_suspicion(
         confidence,
         message,
         evidence,
-        side=bench.side.name,
+        side=tester.side.name,
         share_of_rows=max(pattern.rows_off, 0.01),
         also_possible=list(dict.fromkeys(one for one in close if one != slug)) or None,
         verdict="broken" if wrong else "inconclusive" if unsettled else None,
     )
 
 
-def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
-    """Return cause, confidence and reason by the way in which a column fails."""
-    side, noise = bench.side, bench.scene.noise
+def _by_elimination(tester: HypothesisTester, pattern: Pattern) -> tuple[str, float, str]:
+    """Return cause, confidence and reason from the pattern of the residuals."""
+    side, noise = tester.side, tester.sample.noise
     sampler = side.name == "sampler"
-    experts = bool(bench.forward.tensors.experts)
-    share = retokenised(bench)
+    experts = bool(tester.forward.tensors.experts)
+    share = retokenised(tester)
     if share is not None and share > 0.8:
         return "retokenised", 0.85, "rows are off from where their text encodes to other tokens"
     if pattern.turns_later:
@@ -536,40 +553,40 @@ def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
         return "replica-unsynced", 0.85, "rows are off by the engine that made them"
     if 0.03 < pattern.rows_off < 0.8 and pattern.rows_even > 0.08 and sampler:
         return "replica-unsynced", 0.55, f"{share_of(pattern.rows_off)} are off"
-    of_ids = by_token(side.left, bench.scene.token[side.known], bench.scene.owner[side.known])
+    of_ids = by_token(
+        side.residual, tester.sample.token[side.known], tester.sample.owner[side.known]
+    )
     if sampler and of_ids is not None and of_ids > OF_THE_HEAD:
         words = "most of it follows the token's id, as the rows of an output head do"
         return "weights-differ", 0.7, words
-    if sampler and experts and side.left.scale < 8.0 * noise:
+    if sampler and experts and side.residual.scale < 8.0 * noise:
         return "moe-routing", 0.6, "few tokens are off by much, as other experts make them"
-    heavier = bench.scene.rounding.is_heavier_in(side.left)
-    if sampler and side.left.scale < 5.0 * noise and not heavier:
+    heavier = tester.sample.rounding.is_heavier_in(side.residual)
+    if sampler and side.residual.scale < 5.0 * noise and not heavier:
         return "quantised-weights", 0.5, "noise is a few times that of bfloat16"
     if not sampler and pattern.begins_in_rows > 0.3:
         return "context-differs", 0.6, "rows are off from a token of their own on"
     if not sampler and abs(pattern.reward) > 3.0:
         return "old-after-update", 0.7, "tokens moved with their advantage"
-    if not sampler and not experts and side.left.scale < FEW_TIMES * noise:
+    if not sampler and not experts and side.residual.scale < FEW_TIMES * noise:
         words = "few contexts are off by much and all others to rounding, as by other weights"
         return "weights-differ", 0.6, words
-    if sampler and pattern.law_of_recorded < -6.0:
+    if sampler and pattern.recorded_excess < -6.0:
         return (
             "draft-recorded",
             0.5,
             "the tokens are of the trainer's distribution, not of the recorded one",
         )
-    if sampler and pattern.law_of_recorded > 3.0:
+    if sampler and pattern.recorded_excess > 3.0:
         return "weights-differ", 0.6, "the recorded distribution sampled the tokens"
     if sampler:
-        return "weights-differ", 0.5, UNTOLD
+        return "weights-differ", 0.5, UNDECIDED
     return "forwards-differ", 0.65, "the trainer's forward pass was another"
 
 
 def _ruled_out(outcome: Outcome, named: set[str]) -> list[str]:
     """List causes that were tried on a column that they do not explain."""
     tried: dict[str, bool] = {}
-    for trial in outcome.trials:
-        tried[trial.slug] = tried.get(trial.slug, False) or (
-            trial.explained > 0.3 and trial.gain > 0.0
-        )
+    for test in outcome.tests:
+        tried[test.slug] = tried.get(test.slug, False) or (test.explained > 0.3 and test.gain > 0.0)
     return [slug for slug, possible in tried.items() if not possible and slug not in named]

@@ -1,13 +1,10 @@
-"""How well a predicted column explains a recorded one: what is left, in nats and by token.
+"""How well a predicted column explains a recorded one. residual = recorded - predicted log-prob,
+nats.
 
-A residual is recorded minus predicted log-prob. Rounding of an engine perturbs logits, and a
-perturbation of logits by a standard deviation s moves the log-prob of a token by s times its
-`reach`, sqrt((1 - p)^2 + sum of the other tokens' p^2). So residuals are judged in units of their
-reach: a certain token must be explained to the last digit, an uncertain one to the engine's noise.
-The last digit is the `grain` of the column: what its storage can tell apart, nats.
-
-Losses are those of Cauchy noise: a few tokens that nothing explains cannot decide, and neither do
-many that everything explains.
+Engine rounding perturbs logits; a perturbation with standard deviation s moves a token's log-prob
+by s * `sensitivity`, sqrt((1 - p)^2 + sum of the other tokens' p^2). Residuals are therefore scaled
+by width = scale * sensitivity + resolution, where `resolution` (nats) is the storage precision of
+the column. The loss is the negative log-likelihood of Cauchy noise: a few outliers cannot decide.
 """
 
 from __future__ import annotations
@@ -22,35 +19,35 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-# Float32 sums of a few hundred terms are right to about so many nats: the finest grain.
+# Error of a float32 sum of a few hundred terms, nats: the finest resolution.
 FLOAT32 = 2e-6
 SCALES = np.geomspace(1e-5, 10.0, 13)  # of logit noise, between which the best is searched
-UNSURE = 0.02  # reach from which on noise of the logits shows in a token
-OUTLYING = 10.0  # a residual of so many scales is no noise
+UNSURE = 0.02  # sensitivity from which on noise of the logits shows in a token
+OUTLYING = 10.0  # noise scales from which a residual is an outlier
 LARGEST = 1e4  # nats: beyond it a residual counts as this
 
 
-class Left(Struct, frozen=True):
-    """What a prediction leaves unexplained of a recorded column."""
+class Residual(Struct, frozen=True):
+    """The residual of a prediction on a recorded column, with the noise scale that fits it."""
 
     nats: float  # mean loss of a token, up to a constant: the lower the better
-    scale: float  # of the logit noise that would leave such residuals
+    scale: float  # of the logit noise that fits the residuals
     rms: float  # nats
-    residual: Array  # [tokens] recorded - predicted, nats
-    reach: Array  # [tokens]
-    grain: Array  # [tokens] nats
+    values: Array  # [tokens] recorded - predicted, nats
+    sensitivity: Array  # [tokens]
+    resolution: Array  # [tokens] nats
 
     @property
     def loss(self) -> Array:
         """Return the loss of every token, [tokens]."""
-        return loss_at(self.residual, self.reach, self.scale, self.grain)
+        return loss_at(self.values, self.sensitivity, self.scale, self.resolution)
 
     def outlying(self, noise: float) -> float:
         """Return the share of tokens that are off by more than an engine's noise."""
-        if not len(self.residual):
+        if not len(self.values):
             return 0.0
-        far = OUTLYING * noise * self.reach + self.grain + 9.0 * FLOAT32
-        return float((np.abs(self.residual) > far).mean())
+        far = OUTLYING * noise * self.sensitivity + self.resolution + 9.0 * FLOAT32
+        return float((np.abs(self.values) > far).mean())
 
     @property
     def tail(self) -> float:
@@ -59,54 +56,59 @@ class Left(Struct, frozen=True):
         It is 2 to 5 where low precision moved all logits a little, and larger where few contexts
         moved by much, as other weights move them.
         """
-        unsure = self.reach > UNSURE
+        unsure = self.sensitivity > UNSURE
         if not unsure.any():
             return 0.0
-        width = self.scale * self.reach[unsure] + self.grain[unsure]
-        return float(np.sqrt(np.mean((self.residual[unsure] / width) ** 2)))
+        width = self.scale * self.sensitivity[unsure] + self.resolution[unsure]
+        return float(np.sqrt(np.mean((self.values[unsure] / width) ** 2)))
 
     def within(self, noise: float, outlying: float = 0.05) -> bool:
-        """Tell whether what is left is an engine's noise, but for a share of the tokens."""
+        """Tell whether the residual is engine noise, but for a share `outlying` of the tokens."""
         return self.scale <= 1.3 * noise and self.outlying(max(noise, self.scale)) <= outlying
 
 
-def residual(recorded: Array, predicted: Array) -> Array:
-    """Return recorded - predicted, nats; what is no number counts as the largest residual."""
+def residuals(recorded: Array, predicted: Array) -> Array:
+    """Return recorded - predicted, nats, clipped to +-LARGEST; NaN counts as LARGEST."""
     with np.errstate(invalid="ignore"):
         difference = recorded - predicted
     return np.clip(np.nan_to_num(difference, nan=LARGEST), -LARGEST, LARGEST)
 
 
-def loss_at(left: Array, reach: Array, scale: float, grain: Array) -> Array:
+def loss_at(residual: Array, sensitivity: Array, scale: float, resolution: Array) -> Array:
     """Return the Cauchy loss of residuals for logit noise of a scale, [tokens]."""
-    width = scale * reach + grain
-    return np.log(width) + np.log1p((left / width) ** 2) - np.log(reach + FLOAT32)
+    width = scale * sensitivity + resolution
+    values: Array = (
+        np.log(width) + np.log1p((residual / width) ** 2) - np.log(sensitivity + FLOAT32)
+    )
+    return values
 
 
-def unexplained(recorded: Array, predicted: Array, reach: Array, grain: Array) -> Left:
-    """Measure what a prediction leaves, at the noise scale that suits it best."""
-    left = residual(recorded, predicted)
-    if not len(left):
-        return Left(0.0, 0.0, 0.0, np.zeros(0), np.zeros(0), np.zeros(0))
-    size = float(np.log(reach + FLOAT32).mean())  # what does not depend on the scale
+def fit_residual(
+    recorded: Array, predicted: Array, sensitivity: Array, resolution: Array
+) -> Residual:
+    """Fit the noise scale of a prediction's residuals by the smallest mean loss."""
+    residual = residuals(recorded, predicted)
+    if not len(residual):
+        return Residual(0.0, 0.0, 0.0, np.zeros(0), np.zeros(0), np.zeros(0))
+    size = float(np.log(sensitivity + FLOAT32).mean())  # what does not depend on the scale
 
     def loss(log_scale: float) -> float:
-        width = np.exp(log_scale) * reach + grain
-        return float(np.log(width + left**2 / width).mean()) - size
+        width = np.exp(log_scale) * sensitivity + resolution
+        return float(np.log(width + residual**2 / width).mean()) - size
 
     log_scale, nats = searched(loss, np.log(SCALES).tolist(), steps=5)
-    return Left(
+    return Residual(
         nats=nats,
         scale=float(np.exp(log_scale)),
-        rms=float(np.sqrt(np.mean(left**2))),
-        residual=left,
-        reach=reach,
-        grain=grain,
+        rms=float(np.sqrt(np.mean(residual**2))),
+        values=residual,
+        sensitivity=sensitivity,
+        resolution=resolution,
     )
 
 
 def margin(better: Array, worse: Array, owner: Counts) -> float:
-    """Return by how many standard errors one loss is below another, rows as clusters."""
+    """Return the z of sum(worse - better) over tokens, with rows as clusters."""
     gain = worse - better
     if not len(gain):
         return 0.0
@@ -119,7 +121,7 @@ def margin(better: Array, worse: Array, owner: Counts) -> float:
 
 
 class Estimate(Struct, frozen=True):
-    """An unknown strength with the interval that the data leave it."""
+    """An estimated parameter with its 95% interval."""
 
     value: float
     low: float

@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from rcdiag.diagnosis.experiments.bench import GAIN, Bench, Trial
-from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import golden
+from rcdiag.diagnosis.experiments.hypothesis_tester import (
+    GAIN,
+    Experiment,
+    HypothesisTest,
+    HypothesisTester,
+)
 from rcdiag.engines.changes import (
     Change,
     KeyValueCache,
@@ -27,7 +31,7 @@ CACHE_SCALES = tuple(2.0**power for power in range(-8, 3))
 
 
 def scanned(
-    bench: Bench,
+    tester: HypothesisTester,
     name: str,
     slug: str,
     words: Callable[[float], str],
@@ -35,76 +39,76 @@ def scanned(
     grid: Sequence[float],
     *,
     steps: int = 8,
-) -> Iterator[Trial]:
+) -> Iterator[HypothesisTest]:
     """Scan a strength by its logarithm on a few rows; the best one is tried on more."""
-    trials: dict[float, Trial] = {}
+    tests: dict[float, HypothesisTest] = {}
 
     def loss(log_value: float) -> float:
         value = float(np.exp(log_value))
-        trial = bench.pass_trial(name, slug, words(value), bench.screen, change(value))
-        if trial is None:
+        test = tester.test_pass(name, slug, words(value), tester.screen, change(value))
+        if test is None:
             return np.inf
-        trials[log_value] = trial
-        return trial.left.nats
+        tests[log_value] = test
+        return test.residual.nats
 
-    def confirm(log_value: float) -> Trial | None:
+    def confirm(log_value: float) -> HypothesisTest | None:
         value = float(np.exp(log_value))
-        return bench.pass_trial(
-            name, slug, words(value), bench.confirm, change(value), values={"value": value}
+        return tester.test_pass(
+            name, slug, words(value), tester.confirm, change(value), values={"value": value}
         )
 
     for value in grid:
-        if bench.out_of_time:
+        if tester.out_of_time:
             return
         loss(float(np.log(value)))
-    if not trials:
+    if not tests:
         return
-    best = min(trials, key=lambda at: trials[at].left.nats)
-    if trials[best].gain > 0.05 and not trials[best].left.within(bench.scene.noise):
-        order = sorted(trials)
+    best = min(tests, key=lambda at: tests[at].residual.nats)
+    if tests[best].gain > 0.05 and not tests[best].residual.within(tester.sample.noise):
+        order = sorted(tests)
         index = order.index(best)
         ends = order[max(index - 1, 0)], order[min(index + 1, len(order) - 1)]
         golden(loss, *ends, steps=steps)
-        best = min(trials, key=lambda at: trials[at].left.nats)
-    trial = trials[best]
-    if trial.gain > GAIN:
-        trial = _confirmed(bench, trial, best, sorted(trials), confirm, steps)
-    yield trial
+        best = min(tests, key=lambda at: tests[at].residual.nats)
+    test = tests[best]
+    if test.gain > GAIN:
+        test = _confirmed(tester, test, best, sorted(tests), confirm, steps)
+    yield test
 
 
 def _confirmed(
-    bench: Bench,
-    trial: Trial,
+    tester: HypothesisTester,
+    test: HypothesisTest,
     best: float,
     tried: Sequence[float],
-    confirm: Callable[[float], Trial | None],
+    confirm: Callable[[float], HypothesisTest | None],
     steps: int,
-) -> Trial:
+) -> HypothesisTest:
     """Try the best strength on more rows, and search around it where it leaves more than noise.
 
     The few rows of a scan may leave strengths alike that are far apart on longer rows.
     """
-    trials: dict[float, Trial] = {}
+    tests: dict[float, HypothesisTest] = {}
 
     def loss(log_value: float) -> float:
         found = confirm(log_value)
-        if found is None or bench.out_of_time:
+        if found is None or tester.out_of_time:
             return np.inf
-        trials[log_value] = found
-        return found.left.nats
+        tests[log_value] = found
+        return found.residual.nats
 
     loss(best)
-    if not trials or trials[best].left.within(bench.scene.noise):
-        return trials.get(best, trial)
+    if not tests or tests[best].residual.within(tester.sample.noise):
+        return tests.get(best, test)
     index = tried.index(best)
     golden(loss, tried[max(index - 1, 0)], tried[min(index + 1, len(tried) - 1)], steps=steps)
-    return min(trials.values(), key=lambda one: one.left.nats)
+    return min(tests.values(), key=lambda one: one.residual.nats)
 
 
-def run_rotary(bench: Bench) -> Iterator[Trial]:
+def run_rotary(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Scan the rotary base, and a factor of the positions."""
     yield from scanned(
-        bench,
+        tester,
         "rotary",
         "rope-theta",
         lambda value: f"rotary base {value:.3g} times the checkpoint's",
@@ -112,7 +116,7 @@ def run_rotary(bench: Bench) -> Iterator[Trial]:
         THETA,
     )
     yield from scanned(
-        bench,
+        tester,
         "rotary",
         "rope-theta",
         lambda value: f"positions times {value:.3g}",
@@ -121,10 +125,10 @@ def run_rotary(bench: Bench) -> Iterator[Trial]:
     )
 
 
-def run_epsilon(bench: Bench) -> Iterator[Trial]:
+def run_epsilon(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Scan the epsilon of all norms."""
     yield from scanned(
-        bench,
+        tester,
         "norm-epsilon",
         "norm-eps",
         lambda value: f"epsilon {value:.2g} in all norms",
@@ -133,53 +137,56 @@ def run_epsilon(bench: Bench) -> Iterator[Trial]:
     )
 
 
-def onset(bench: Bench) -> int | None:
+def onset(tester: HypothesisTester) -> int | None:
     """Return the place in the whole sequence from which on tokens are off, None without one."""
-    side, scene = bench.side, bench.scene
+    side, sample = tester.side, tester.sample
     at = side.known_at
-    prompts = scene.case.prompt_ids
+    prompts = sample.case.prompt_ids
     assert prompts is not None
-    place = prompts.lengths[scene.owner[at]] + scene.position[at]
-    left = np.abs(side.recorded[at] - side.honest[at])
-    off = left > 20.0 * bench.scene.noise * side.reach[at] + 0.02
+    place = prompts.lengths[sample.owner[at]] + sample.position[at]
+    residual = np.abs(side.recorded[at] - side.expected[at])
+    off = residual > 20.0 * tester.sample.noise * side.sensitivity[at] + 0.02
     if off.sum() < 10:
         return None
     first = int(np.quantile(place[off], 0.002))
     return first if (place < first).sum() > 50 else None
 
 
-def run_window(bench: Bench) -> Iterator[Trial]:
+def run_window(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try windows of attention around the place from which on tokens are off."""
-    began = onset(bench)
-    longest = max(len(bench.passage(int(row)).ids) for row in bench.screen)
+    began = onset(tester)
+    longest = max(len(tester.passage(int(row)).ids) for row in tester.screen)
     wanted = [size for size in WINDOWS if size < longest]
     if began is not None:
         wanted.sort(key=lambda size: abs(size - began))
         wanted = wanted[:4]
-    best: Trial | None = None
+    best: HypothesisTest | None = None
     tried: set[int] = set()
 
     def attempt(size: int) -> None:
         nonlocal best
-        if size in tried or size < 1 or bench.out_of_time:
+        if size in tried or size < 1 or tester.out_of_time:
             return
         tried.add(size)
-        trial = bench.pass_trial(
+        test = tester.test_pass(
             "window",
             "sliding-window",
             f"attention over the last {size} tokens",
-            bench.screen,
+            tester.screen,
             Window(size),
             values={"tokens": float(size)},
         )
-        if trial is not None and (best is None or trial.left.nats < best.left.nats):
-            best = trial
+        if test is not None and (best is None or test.residual.nats < best.residual.nats):
+            best = test
 
     for size in wanted:
         attempt(size)
     step = 16
     while (
-        best is not None and best.gain > GAIN and step and not best.left.within(bench.scene.noise)
+        best is not None
+        and best.gain > GAIN
+        and step
+        and not best.residual.within(tester.sample.noise)
     ):
         centre = int(best.values["tokens"])
         attempt(centre - step)
@@ -188,8 +195,8 @@ def run_window(bench: Bench) -> Iterator[Trial]:
     if best is not None and best.gain > GAIN:
         size = int(best.values["tokens"])
         best = (
-            bench.pass_trial(
-                "window", "sliding-window", best.setting, bench.confirm, Window(size),
+            tester.test_pass(
+                "window", "sliding-window", best.setting, tester.confirm, Window(size),
                 values=best.values,
             )
             or best
@@ -198,10 +205,10 @@ def run_window(bench: Bench) -> Iterator[Trial]:
         yield best
 
 
-def run_cache(bench: Bench) -> Iterator[Trial]:
+def run_cache(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try keys and values held in float8, at scale 1 and at others."""
     yield from scanned(
-        bench,
+        tester,
         "kv-cache",
         "fp8-kv-cache",
         lambda value: f"keys and values in float8, scale {value:.3g}",
@@ -238,27 +245,27 @@ QUANTISED = (
 )
 
 
-def run_quantised(bench: Bench) -> Iterator[Trial]:
+def run_quantised(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try weights rounded to float8, int8 and int4."""
-    best: Trial | None = None
+    best: HypothesisTest | None = None
     for slug, words, change in QUANTISED:
-        if bench.out_of_time:
+        if tester.out_of_time:
             break
-        trial = bench.pass_trial("quantised", slug, words, bench.screen, change)
-        if trial is not None and (best is None or trial.left.nats < best.left.nats):
-            best, chosen = trial, change
+        test = tester.test_pass("quantised", slug, words, tester.screen, change)
+        if test is not None and (best is None or test.residual.nats < best.residual.nats):
+            best, chosen = test, change
     if best is not None:
         if best.gain > 0.05:
-            confirmed = bench.pass_trial(
-                "quantised", best.slug, best.setting, bench.confirm, chosen
+            confirmed = tester.test_pass(
+                "quantised", best.slug, best.setting, tester.confirm, chosen
             )
             best = confirmed or best
         yield best
 
 
-def _small(bench: Bench) -> bool:
+def _small(tester: HypothesisTester) -> bool:
     """Tell whether the sampler's column is off by a few times an engine's noise alone."""
-    return bench.side.name == "sampler" and bench.side.left.scale < 12.0 * bench.scene.noise
+    return tester.side.name == "sampler" and tester.side.residual.scale < 12.0 * tester.sample.noise
 
 
 ROTARY = Experiment(
@@ -266,40 +273,40 @@ ROTARY = Experiment(
     slugs=("rope-theta",),
     asks="Is the rotary base or the scale of positions another?",
     run=run_rotary,
-    passes=lambda bench: float(len(THETA) + len(SCALE) + 8),
-    worth=lambda bench: 6.0,
+    passes=lambda tester: float(len(THETA) + len(SCALE) + 8),
+    worth=lambda tester: 6.0,
 )
 NORM_EPSILON = Experiment(
     name="norm-epsilon",
     slugs=("norm-eps",),
     asks="Is the epsilon of the norms another?",
     run=run_epsilon,
-    passes=lambda bench: float(len(EPSILON) + 8),
-    worth=lambda bench: 3.0,
+    passes=lambda tester: float(len(EPSILON) + 8),
+    worth=lambda tester: 3.0,
 )
 WINDOW = Experiment(
     name="window",
     slugs=("sliding-window",),
     asks="Does attention reach over a window alone?",
     run=run_window,
-    passes=lambda bench: 8.0,
-    worth=lambda bench: 4.0 if onset(bench) is not None else 0.5,
+    passes=lambda tester: 8.0,
+    worth=lambda tester: 4.0 if onset(tester) is not None else 0.5,
 )
 CACHE = Experiment(
     name="kv-cache",
     slugs=("fp8-kv-cache",),
     asks="Are keys and values held in float8?",
     run=run_cache,
-    passes=lambda bench: float(len(CACHE_SCALES)),
-    worth=lambda bench: 3.0 if _small(bench) else 0.2,
+    passes=lambda tester: float(len(CACHE_SCALES)),
+    worth=lambda tester: 3.0 if _small(tester) else 0.2,
 )
 QUANTISED_WEIGHTS = Experiment(
     name="quantised",
     slugs=("fp8-weights", "int8-weights", "int4-weights"),
     asks="Are the weights quantised?",
     run=run_quantised,
-    passes=lambda bench: float(len(QUANTISED)),
-    worth=lambda bench: 6.0 if _small(bench) else 0.2,
+    passes=lambda tester: float(len(QUANTISED)),
+    worth=lambda tester: 6.0 if _small(tester) else 0.2,
 )
 
 FUNCTIONS: Sequence[Experiment] = (ROTARY, NORM_EPSILON, WINDOW, CACHE, QUANTISED_WEIGHTS)

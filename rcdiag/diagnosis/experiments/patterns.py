@@ -1,27 +1,30 @@
-"""How a column fails that no experiment explains: by row, by place, by chance, by reward."""
+"""Patterns in the residuals of a column: by row, by position, by chance, by reward."""
 
 from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.experiments.bench import Bench
-from rcdiag.diagnosis.experiments.scene import Scene, Side
+from rcdiag.diagnosis.experiments.fit import fit_residual
+from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTester
+from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 
 Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
 ROW_OFF = 0.03  # share of a row's tokens from which on it is off
 NEAR = 8  # tokens whose positions are alike
 FEW = 0.02  # share of the tokens of a part of a row that may be off where the part is in order
-# Tokens that would be off in such a part, were the row's spread as in all rows: chance spares it in
-# e^-2, a seventh of the rows.
+# Expected number of off tokens in that part, if they were spread as in all rows: by chance none
+# occurs with probability e^-2, in a seventh of the rows.
 NOT_CHANCE = 2.0
 REPEATED = 12  # pairs of tokens with one context from which on they tell
 
 
 class Pattern(Struct, frozen=True, kw_only=True):
-    """Facts on the residuals of one side's column."""
+    """Summary of the residuals of one side's column."""
 
     differs_by_chance: float | None  # share of tokens that are off and differ in one context
     rows_off: float  # share of the rows that are off
@@ -30,81 +33,86 @@ class Pattern(Struct, frozen=True, kw_only=True):
     ends_in_rows: float  # share of the rows that are off only up to a token of their own
     begins_in_rows: float  # share of the rows that are off only from a token of their own on
     reward: float  # z of residual times advantage
-    law_of_recorded: float  # z of mean(recorded - honest): above 0 the recorded law sampled
+    # z of mean(recorded - expected): above 0 the recorded distribution sampled
+    recorded_excess: float
     turns_later: bool  # only turns after the first are off
     by_engine: bool  # rows are off by the engine that made them
     by_prompt: bool  # all rows of a prompt are off, or none
 
 
-def pattern_of(bench: Bench) -> Pattern:
+def pattern_of(tester: HypothesisTester) -> Pattern:
     """Measure how a side's column fails."""
-    scene, side = bench.scene, bench.side
+    sample, side = tester.sample, tester.side
     at = side.known_at
-    left = side.left.residual
-    off = _tokens_off(scene, side)
-    row = np.searchsorted(scene.rows, scene.owner[at])
-    count = len(scene.rows)
-    share = _share_off(scene, side)
+    residual = side.residual.values
+    off = _tokens_off(sample, side)
+    row = np.searchsorted(sample.rows, sample.owner[at])
+    count = len(sample.rows)
+    share = _share_off(sample, side)
     bad = share > ROW_OFF
-    position = scene.position[at]
-    early, late = left[position < 8], left[position >= 24]
+    position = sample.position[at]
+    early, late = residual[position < 8], residual[position >= 24]
     ratio = _rms(early) / max(_rms(late), 1e-9) if len(early) and len(late) else 1.0
     ends, begins = _within_rows(off, row, count, _usual(off, position, bad[row]))
     chosen = np.flatnonzero(bad)
     return Pattern(
-        differs_by_chance=_by_chance(scene, side),
+        differs_by_chance=_by_chance(sample, side),
         rows_off=float(bad.mean()),
         rows_even=float(share[bad].mean()) if bad.any() else 0.0,
         first_tokens=ratio,
         ends_in_rows=float(ends[chosen].mean()) if len(chosen) else 0.0,
         begins_in_rows=float(begins[chosen].mean()) if len(chosen) else 0.0,
-        reward=_with_reward(scene, at, left),
-        law_of_recorded=_z(left, row),
-        turns_later=_later_turns(scene, at, off),
-        by_engine=_by_engine(scene, bad),
-        by_prompt=_by_prompt(scene, bad),
+        reward=_with_reward(sample, at, residual),
+        recorded_excess=_z(residual, row),
+        turns_later=_later_turns(sample, at, off),
+        by_engine=_by_engine(sample, bad),
+        by_prompt=_by_prompt(sample, bad),
     )
 
 
-def rows_off(scene: Scene, side: Side) -> NDArray[np.bool_]:
-    """Flag the rows of a scene in which more than a few tokens are off, [rows]."""
-    return _share_off(scene, side) > ROW_OFF
+def rows_off(sample: RescoredSample, side: Side) -> NDArray[np.bool_]:
+    """Flag the rows of a sample in which more than a few tokens are off, [rows]."""
+    return _share_off(sample, side) > ROW_OFF
 
 
-def _tokens_off(scene: Scene, side: Side) -> NDArray[np.bool_]:
+def _tokens_off(sample: RescoredSample, side: Side) -> NDArray[np.bool_]:
     """Flag tokens that are off by more than an engine's noise, [known tokens]."""
     at = side.known_at
-    return np.abs(side.left.residual) > 10.0 * scene.noise * side.reach[at] + side.grain[at] + 1e-4
+    return (
+        np.abs(side.residual.values)
+        > 10.0 * sample.noise * side.sensitivity[at] + side.resolution[at] + 1e-4
+    )
 
 
-def _share_off(scene: Scene, side: Side) -> Array:
+def _share_off(sample: RescoredSample, side: Side) -> Array:
     """Return the share of each row's tokens that are off, [rows]."""
-    row = np.searchsorted(scene.rows, scene.owner[side.known_at])
-    count = len(scene.rows)
-    off = np.bincount(row, _tokens_off(scene, side), minlength=count)
-    return off / np.maximum(np.bincount(row, minlength=count), 1)
+    row = np.searchsorted(sample.rows, sample.owner[side.known_at])
+    count = len(sample.rows)
+    off = np.bincount(row, _tokens_off(sample, side), minlength=count)
+    values: Array = off / np.maximum(np.bincount(row, minlength=count), 1)
+    return values
 
 
 def _rms(values: Array) -> float:
     return float(np.sqrt(np.mean(values**2))) if len(values) else 0.0
 
 
-def _z(values: Array, row: NDArray) -> float:
+def _z(values: Array, row: Counts) -> float:
     sums = np.bincount(row, np.clip(values, -5.0, 5.0))
     error = float(np.sqrt(np.sum(sums**2)))
     return float(sums.sum() / error) if error > 0 else 0.0
 
 
-def _by_chance(scene: Scene, side: Side) -> float | None:
+def _by_chance(sample: RescoredSample, side: Side) -> float | None:
     """Compare tokens of different rows whose whole context is the same.
 
-    Whatever a wrong model or context does, it does the same to the same context: tokens that are
-    off, and differ from each other, were made by chance. None with too few of them.
+    A wrong model or context is deterministic: equal contexts with different values mean randomness,
+    such as dropout. None with too few of them.
     """
     seen: dict[bytes, list[int]] = {}
-    for row in scene.rows:
-        prompt, response = scene.prompt(int(row)), scene.response(int(row))
-        tokens = scene.tokens_of([int(row)])
+    for row in sample.rows:
+        prompt, response = sample.prompt(int(row)), sample.response(int(row))
+        tokens = sample.tokens_of([int(row)])
         base = prompt.tobytes()
         for position in range(min(len(response), 24)):
             key = base + b"|" + response[: position + 1].tobytes()
@@ -115,33 +123,37 @@ def _by_chance(scene: Scene, side: Side) -> float | None:
         if len(known) < 2:
             continue
         values = side.recorded[known]
-        honest = side.honest[known]
-        reach = side.reach[known]
-        grain = side.grain[known]
-        far = np.abs(values - honest) > 10.0 * scene.noise * reach + grain + 1e-3
+        expected = side.expected[known]
+        sensitivity = side.sensitivity[known]
+        resolution = side.resolution[known]
+        far = np.abs(values - expected) > 10.0 * sample.noise * sensitivity + resolution + 1e-3
         if not far.any():
             continue
         spread = np.abs(values - np.median(values))
-        if np.median(spread) > 5.0 * scene.noise * float(reach.mean()) + grain.max() + 1e-3:
+        if (
+            np.median(spread)
+            > 5.0 * sample.noise * float(sensitivity.mean()) + resolution.max() + 1e-3
+        ):
             differ += 1
         else:
             same += 1
     return differ / (differ + same) if differ + same >= REPEATED else None
 
 
-def _usual(off: NDArray[np.bool_], position: NDArray, counted: NDArray[np.bool_]) -> Array:
+def _usual(off: NDArray[np.bool_], position: Counts, counted: NDArray[np.bool_]) -> Array:
     """Return the share of tokens that are off near each one's position, [known tokens].
 
-    Responses that begin alike are sure of their first tokens, which no other weights move.
+    The first tokens of responses are often near-certain, so that other weights do not move them.
     """
     near = position // NEAR
     flagged = np.bincount(near[counted], off[counted], minlength=int(near.max(initial=0)) + 1)
     tokens = np.bincount(near[counted], minlength=len(flagged))
-    return ((flagged + 0.5 * off.mean()) / (tokens + 0.5))[near]
+    values: Array = ((flagged + 0.5 * off.mean()) / (tokens + 0.5))[near]
+    return values
 
 
 def _within_rows(
-    off: NDArray[np.bool_], row: NDArray, count: int, usual: Array
+    off: NDArray[np.bool_], row: Counts, count: int, usual: Array
 ) -> tuple[Array, Array]:
     """Tell for every row whether tokens are off only before, or only after, one of its own."""
     ends, begins = np.zeros(count), np.zeros(count)
@@ -166,46 +178,46 @@ def _within_rows(
     return ends, begins
 
 
-def _with_reward(scene: Scene, at: NDArray, left: Array) -> float:
+def _with_reward(sample: RescoredSample, at: Counts, residual: Array) -> float:
     """Return the z of residuals times advantage, rows as clusters; 0 without advantages."""
-    facts = scene.case.facts
+    facts = sample.case.facts
     advantage = facts.advantage if facts.advantage is not None else facts.reward
     if advantage is None:
         return 0.0
-    values = advantage[scene.owner[at]]
+    values = advantage[sample.owner[at]]
     if facts.advantage is None:
         values = values - np.nanmean(advantage)
-    row = np.searchsorted(scene.rows, scene.owner[at])
-    return _z(np.nan_to_num(values * np.clip(left, -1.0, 1.0)), row)
+    row = np.searchsorted(sample.rows, sample.owner[at])
+    return _z(np.nan_to_num(values * np.clip(residual, -1.0, 1.0)), row)
 
 
-def _later_turns(scene: Scene, at: NDArray, off: NDArray[np.bool_]) -> bool:
+def _later_turns(sample: RescoredSample, at: Counts, off: NDArray[np.bool_]) -> bool:
     """Tell whether all tokens that are off stand after a token that was not sampled."""
-    sampled = scene.case.mask[scene.place]
+    sampled = sample.case.mask[sample.place]
     if sampled.all():
         return False
     before = np.concatenate([[0], np.cumsum(~sampled)[:-1]])
-    first = np.flatnonzero(scene.position == 0)
+    first = np.flatnonzero(sample.position == 0)
     lengths = np.diff(np.append(first, len(sampled)))
     after_tool = before - np.repeat(before[first], lengths) > 0
     return bool(off.sum() > 10 and (off & ~after_tool[at]).sum() < 0.02 * off.sum())
 
 
-def _by_engine(scene: Scene, bad: NDArray[np.bool_]) -> bool:
+def _by_engine(sample: RescoredSample, bad: NDArray[np.bool_]) -> bool:
     """Tell whether the rows that are off are those of some engines."""
-    engines = scene.case.facts.engine
+    engines = sample.case.facts.engine
     if engines is None:
         return False
-    names = np.array([str(engines[int(row)]) for row in scene.rows])
+    names = np.array([str(engines[int(row)]) for row in sample.rows])
     rates = [float(bad[names == name].mean()) for name in np.unique(names)]
     return len(rates) > 1 and max(rates) > 0.7 and min(rates) < 0.1
 
 
-def _by_prompt(scene: Scene, bad: NDArray[np.bool_]) -> bool:
+def _by_prompt(sample: RescoredSample, bad: NDArray[np.bool_]) -> bool:
     """Tell whether rows of one prompt are off together, where some prompts' are and some not."""
     groups: dict[bytes, list[bool]] = {}
-    for row, flag in zip(scene.rows, bad, strict=True):
-        groups.setdefault(scene.prompt(int(row)).tobytes(), []).append(bool(flag))
+    for row, flag in zip(sample.rows, bad, strict=True):
+        groups.setdefault(sample.prompt(int(row)).tobytes(), []).append(bool(flag))
     large = [np.mean(flags) for flags in groups.values() if len(flags) >= 3]
     if len(large) < 8 or not 0.05 < float(np.mean(bad)) < 0.95:
         return False
@@ -214,23 +226,25 @@ def _by_prompt(scene: Scene, bad: NDArray[np.bool_]) -> bool:
     return spread > 0.6 * rate * (1.0 - rate)
 
 
-def retokenised(bench: Bench) -> float | None:
+def retokenised(tester: HypothesisTester) -> float | None:
     """Return the share of rows that are off from where their text encodes to other tokens on.
 
     None without a tokenizer, or where too few rows encode otherwise.
     """
-    if bench.encode is None or bench.decode is None:
+    if tester.encode is None or tester.decode is None:
         return None
-    scene, side = bench.scene, bench.side
+    sample, side = tester.sample, tester.side
     agree, rows = 0, 0
-    for row in scene.rows:
-        tokens = scene.tokens_of([int(row)])
-        ids = scene.response(int(row))
+    for row in sample.rows:
+        tokens = sample.tokens_of([int(row)])
+        ids = sample.response(int(row))
         known = side.known[tokens]
-        far = np.abs(side.recorded[tokens] - side.honest[tokens])
-        off = known & (far > 10.0 * scene.noise * side.reach[tokens] + side.grain[tokens] + 1e-3)
+        far = np.abs(side.recorded[tokens] - side.expected[tokens])
+        off = known & (
+            far > 10.0 * sample.noise * side.sensitivity[tokens] + side.resolution[tokens] + 1e-3
+        )
         began = int(np.argmax(off)) if off.any() else None
-        differs = _differs(bench, ids, scene.case.mask[scene.place[tokens]])
+        differs = _differs(tester, ids, sample.case.mask[sample.place[tokens]])
         if differs is None and began is None:
             continue
         rows += 1
@@ -239,16 +253,18 @@ def retokenised(bench: Bench) -> float | None:
     return agree / rows if rows >= 5 else None
 
 
-def _differs(bench: Bench, ids: NDArray, mask: NDArray[np.bool_]) -> int | None:
+def _differs(
+    tester: HypothesisTester, ids: NDArray[np.int32], mask: NDArray[np.bool_]
+) -> int | None:
     """Return the first token that differs when the text of a response is encoded anew."""
-    assert bench.encode is not None
-    assert bench.decode is not None
+    assert tester.encode is not None
+    assert tester.decode is not None
     best: int | None = None
     borders = [0, *(np.flatnonzero(np.diff(mask.astype(np.int8))) + 1).tolist(), len(ids)]
     turns = [ids[borders[i] : borders[i + 1]] for i in range(len(borders) - 1)]
-    whole = bench.encode(bench.decode(ids.tolist()))
+    whole = tester.encode(tester.decode(ids.tolist()))
     stripped = [
-        token for turn in turns for token in bench.encode(bench.decode(turn.tolist()).strip())
+        token for turn in turns for token in tester.encode(tester.decode(turn.tolist()).strip())
     ]
     for made in (whole, stripped):
         size = min(len(made), len(ids))
@@ -257,3 +273,36 @@ def _differs(bench: Bench, ids: NDArray, mask: NDArray[np.bool_]) -> int | None:
         if place is not None and (best is None or place < best):
             best = place
     return best
+
+
+FEWEST_OFF, MOST_OFF = 6, 0.8  # rows that are off, and the share that they are at most
+
+
+def only_rows_off(sample: RescoredSample, side: Side) -> RescoredSample | None:
+    """Return the sample of the rows that are off; None if the model does not explain the others."""
+    off = rows_off(sample, side)
+    if not FEWEST_OFF <= off.sum() <= MOST_OFF * len(off):
+        return None
+    at = side.known_at
+    others = at[~np.isin(sample.owner[at], sample.rows[off])]
+    residual = fit_residual(
+        side.recorded[others],
+        side.expected[others],
+        side.sensitivity[others],
+        side.resolution[others],
+    )
+    return restricted(sample, off) if len(others) and residual.within(sample.noise) else None
+
+
+def restricted(sample: RescoredSample, chosen: np.ndarray) -> RescoredSample:
+    """Return the sample restricted to some rows, by flag, [rows]."""
+    rows = sample.rows[chosen]
+    inside = np.isin(sample.owner, rows)
+    chosen_contexts = inside[sample.distribution_at]
+    return replace(
+        sample,
+        rows=rows,
+        usable=sample.usable & inside,
+        distribution_at=sample.distribution_at[chosen_contexts],
+        distribution=sample.distribution.take(chosen_contexts),
+    )

@@ -1,7 +1,7 @@
-"""What rounding leaves of the model's own log-probs: a pass of the same weights in bfloat16.
+"""The rounding of a bfloat16 engine, measured by a pass of the same weights in bfloat16.
 
-An engine in bfloat16 rounds other sums than the model's pass does, and leaves residuals of the same
-size, with the same tail, and as little by token id. What leaves more is no rounding.
+Another engine rounds other sums, but its residuals have the same size and tail, and depend as
+little on the token id. Residuals beyond that are no rounding.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from rcdiag.diagnosis.experiments.fit import UNSURE, Counts, Left
+from rcdiag.diagnosis.experiments.fit import UNSURE, Counts, Residual
 
 LEAST, MOST = 1e-3, 0.3  # noise of logits that is never less, and never more
 # Two engines in bfloat16 leave .75 to 1.1 times what the model's own pass does; other kernels, and
@@ -35,32 +35,34 @@ class Rounding(Struct, frozen=True, kw_only=True):
         """Return the scale of logit noise up to which a column is an engine's rounding."""
         return float(np.clip(ROOM * self.scale, LEAST, MOST))
 
-    def is_heavier_in(self, left: Left) -> bool:
+    def is_heavier_in(self, residual: Residual) -> bool:
         """Tell whether few tokens of a column are off by more than rounding puts them off."""
-        return left.tail > TAILS * max(self.tail, LIGHTEST)
+        return residual.tail > TAILS * max(self.tail, LIGHTEST)
 
-    def follows_ids_in(self, left: Left, token: Counts, owner: Counts) -> bool:
+    def follows_ids_in(self, residual: Residual, token: Counts, owner: Counts) -> bool:
         """Tell whether more of what is left follows the token's id than of rounding does."""
-        mine = by_token(left, token, owner)
+        mine = by_token(residual, token, owner)
         return mine is not None and mine > (self.by_token or 0.0) + MORE_BY_ID
 
 
-def rounding_of(left: Left, token: Counts, owner: Counts) -> Rounding:
+def rounding_of(residual: Residual, token: Counts, owner: Counts) -> Rounding:
     """Describe what a pass in bfloat16 leaves of the one in float32."""
-    return Rounding(scale=left.scale, tail=left.tail, by_token=by_token(left, token, owner))
+    return Rounding(
+        scale=residual.scale, tail=residual.tail, by_token=by_token(residual, token, owner)
+    )
 
 
-def by_token(left: Left, token: Counts, owner: Counts) -> float | None:
+def by_token(residual: Residual, token: Counts, owner: Counts) -> float | None:
     """Return the share of the squares of unsure tokens' residuals that follows the token's id.
 
-    The means of one half of the rows are held against those of the other half, so that chance adds
+    The means of one half of the rows are compared with those of the other half, so that chance adds
     nothing. None where too few ids stand in both.
     """
-    unsure = left.reach > UNSURE
+    unsure = residual.sensitivity > UNSURE
     if unsure.sum() < FEWEST:
         return None
-    width = left.scale * left.reach[unsure] + left.grain[unsure]
-    values = np.clip(left.residual[unsure] / width, -CLIPPED, CLIPPED)
+    width = residual.scale * residual.sensitivity[unsure] + residual.resolution[unsure]
+    values = np.clip(residual.values[unsure] / width, -CLIPPED, CLIPPED)
     _, ids = np.unique(token[unsure], return_inverse=True)
     rows = np.unique(owner)
     late = owner[unsure] >= rows[len(rows) // 2]

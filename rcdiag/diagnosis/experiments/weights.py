@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.experiments.bench import Bench, Trial
-from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import golden
+from rcdiag.diagnosis.experiments.hypothesis_tester import (
+    Experiment,
+    HypothesisTest,
+    HypothesisTester,
+)
 from rcdiag.engines.changes import Change, Experts, Moved, Shards
 
 GAIN = 0.15
@@ -41,151 +44,154 @@ ALONG = 0.03  # share of the residuals along a direction, below which no fractio
 MOST_LAYERS = 4
 
 
-def run_checkpoints(bench: Bench) -> Iterator[Trial]:
+def run_checkpoints(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try the weights of other checkpoints, whole."""
-    for folder in bench.checkpoints:
-        if bench.out_of_time:
+    for folder in tester.checkpoints:
+        if tester.out_of_time:
             return
         change = Moved(folder)
-        trial = bench.pass_trial(
-            "checkpoints", "stale-weights", f"weights of {folder.name}", bench.screen, change
+        test = tester.test_pass(
+            "checkpoints", "stale-weights", f"weights of {folder.name}", tester.screen, change
         )
-        if trial is not None and trial.gain > GAIN:
-            rows = bench.scene.rows if trial.left.within(bench.scene.noise) else bench.confirm
-            trial = (
-                bench.pass_trial("checkpoints", "stale-weights", trial.setting, rows, change)
-                or trial
+        if test is not None and test.gain > GAIN:
+            rows = (
+                tester.sample.rows if test.residual.within(tester.sample.noise) else tester.confirm
             )
-        if trial is not None:
-            yield trial
+            test = (
+                tester.test_pass("checkpoints", "stale-weights", test.setting, rows, change) or test
+            )
+        if test is not None:
+            yield test
 
 
-def run_fractions(bench: Bench) -> Iterator[Trial]:
+def run_fractions(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try fractions of the way to another checkpoint, in all tensors and in parts of them.
 
     A small step towards a checkpoint gives the direction in which its log-probs lie; the fraction
     is where the recorded column lies along it.
     """
-    found = _along(bench, list(PARTS))
+    found = _along(tester, list(PARTS))
     if not found or found[0][0] < ALONG:
         return
-    best = _best_fraction(bench, found[:3])
-    if best is None or not (best.left.within(bench.scene.noise) and best.tells):
-        layers = [f"layers.{layer}" for layer in range(bench.forward.tensors.layers)]
+    best = _best_fraction(tester, found[:3])
+    if best is None or not (best.residual.within(tester.sample.noise) and best.is_significant):
+        layers = [f"layers.{layer}" for layer in range(tester.forward.tensors.layers)]
         folder = found[0][1].folder
-        some = _along(bench, layers, [folder])
+        some = _along(tester, layers, [folder])
         chosen: list[str] = []
         for _, change in some[:MOST_LAYERS]:
             chosen.append(change.part.removeprefix("layers."))
             part = "layers." + "+".join(sorted(chosen, key=int))
-            trial = _moved(bench, Moved(folder, 1.0, part))
-            if trial is not None and (best is None or trial.left.nats < best.left.nats):
-                best = trial
+            test = _moved(tester, Moved(folder, 1.0, part))
+            if test is not None and (best is None or test.residual.nats < best.residual.nats):
+                best = test
             elif len(chosen) > 1:
                 chosen.pop()
         if best is not None:
-            best = _refined(bench, best)
+            best = _refined(tester, best)
     if best is not None:
-        yield _confirmed(bench, best)
+        yield _confirmed(tester, best)
 
 
-def _refined(bench: Bench, best: Trial) -> Trial:
+def _refined(tester: HypothesisTester, best: HypothesisTest) -> HypothesisTest:
     """Search the fraction of layers that stayed behind."""
     behind = best.change
     if not (isinstance(behind, Moved) and behind.part.startswith("layers.")):
         return best
-    trial = _best_fraction(bench, [(0.0, behind)])
-    return trial if trial is not None and trial.left.nats < best.left.nats else best
+    test = _best_fraction(tester, [(0.0, behind)])
+    return test if test is not None and test.residual.nats < best.residual.nats else best
 
 
 def _along(
-    bench: Bench, parts: Sequence[str], folders: Sequence[Path] | None = None
+    tester: HypothesisTester, parts: Sequence[str], folders: Sequence[Path] | None = None
 ) -> list[tuple[float, Moved]]:
-    """Return changes by the share of the residuals that lies along them, with their fractions."""
+    """Return changes with their best fraction, by the explained share of squared residuals."""
     found: list[tuple[float, Moved]] = []
-    for folder in folders or bench.checkpoints:
+    for folder in folders or tester.checkpoints:
         for part in parts:
-            trial = _moved(bench, Moved(folder, STEP_ALONG, part))
-            if trial is None:
+            test = _moved(tester, Moved(folder, STEP_ALONG, part))
+            if test is None:
                 continue
-            side, at = bench.side, trial.at
-            honest = side.honest[at]
-            width = bench.scene.noise * side.reach[at] + side.grain[at] + 1e-3
-            along = np.clip((trial.predicted - honest) / STEP_ALONG / width, -1e3, 1e3)
-            left = np.clip((side.recorded[at] - honest) / width, -1e3, 1e3)
+            side, at = tester.side, test.at
+            expected = side.expected[at]
+            width = tester.sample.noise * side.sensitivity[at] + side.resolution[at] + 1e-3
+            along = np.clip((test.predicted - expected) / STEP_ALONG / width, -1e3, 1e3)
+            residual = np.clip((side.recorded[at] - expected) / width, -1e3, 1e3)
             size = float(along @ along)
             if size <= 0.0:
                 continue
-            fraction = float(along @ left) / size
-            share = fraction**2 * size / max(float(left @ left), 1e-9)
+            fraction = float(along @ residual) / size
+            share = fraction**2 * size / max(float(residual @ residual), 1e-9)
             found.append((share, Moved(folder, float(np.clip(fraction, -2.0, 3.0)), part)))
     return sorted(found, key=lambda one: -one[0])
 
 
-def _best_fraction(bench: Bench, changes: Sequence[tuple[float, Moved]]) -> Trial | None:
-    """Search the fraction of a few changes around where they begin; return the best trial."""
-    trials: list[Trial] = []
+def _best_fraction(
+    tester: HypothesisTester, changes: Sequence[tuple[float, Moved]]
+) -> HypothesisTest | None:
+    """Search the fraction of a few changes around where they begin; return the best test."""
+    tests: list[HypothesisTest] = []
     for _, change in changes:
 
         def loss(fraction: float, change: Moved = change) -> float:
-            trial = _moved(bench, replace(change, fraction=fraction))
-            if trial is None:
+            test = _moved(tester, replace(change, fraction=fraction))
+            if test is None:
                 return np.inf
-            trials.append(trial)
-            return trial.left.nats
+            tests.append(test)
+            return test.residual.nats
 
         start = change.fraction
         loss(1.0)
         golden(loss, 0.5 * start, 2.0 * start, steps=4)
-    return min(trials, key=lambda trial: trial.left.nats, default=None)
+    return min(tests, key=lambda test: test.residual.nats, default=None)
 
 
-def _moved(bench: Bench, change: Moved) -> Trial | None:
+def _moved(tester: HypothesisTester, change: Moved) -> HypothesisTest | None:
     """Try weights that went a fraction of the way to a checkpoint in one part of the model."""
-    if bench.out_of_time:
+    if tester.out_of_time:
         return None
     where = WORDS.get(change.part, change.part)
-    return bench.pass_trial(
+    return tester.test_pass(
         "fractions",
         PARTS.get(change.part, "partial-sync"),
         f"{where} {change.fraction:.2f} of the way to {change.folder.name}",
-        bench.screen,
+        tester.screen,
         change,
         values={"fraction": change.fraction},
     )
 
 
-def _confirmed(bench: Bench, trial: Trial) -> Trial:
+def _confirmed(tester: HypothesisTester, test: HypothesisTest) -> HypothesisTest:
     """Try the best fraction on more rows."""
-    if trial.gain < GAIN:
-        return trial
-    made = bench.pass_trial(
-        "fractions", trial.slug, trial.setting, bench.confirm, trial.change, values=trial.values
+    if test.gain < GAIN:
+        return test
+    made = tester.test_pass(
+        "fractions", test.slug, test.setting, tester.confirm, test.change, values=test.values
     )
-    return made or trial
+    return made or test
 
 
-def run_prefix(bench: Bench) -> Iterator[Trial]:
+def run_prefix(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try prompts whose keys and values were made by another checkpoint's weights."""
-    for folder in bench.checkpoints:
-        if bench.out_of_time:
+    for folder in tester.checkpoints:
+        if tester.out_of_time:
             return
-        passages = [one for one in bench.passages(bench.screen) if one.prefix > 1]
+        passages = [one for one in tester.passages(tester.screen) if one.prefix > 1]
         if passages:
-            yield bench.trial(
+            yield tester.test(
                 "stale-prefix",
                 "prefix-cache-stale",
                 f"the prompt's keys and values of {folder.name}",
-                bench.forward.after_other_prefix(passages, folder),
-                bench.scene.tokens_of([one.row for one in passages]),
+                tester.forward.after_other_prefix(passages, folder),
+                tester.sample.tokens_of([one.row for one in passages]),
             )
 
 
-def shard_changes(bench: Bench) -> list[tuple[str, Shards]]:
+def shard_changes(tester: HypothesisTester) -> list[tuple[str, Shards]]:
     """List ranks of tensors in each other's place, by layer."""
-    shapes = bench.forward.tensors.shapes
+    shapes = tester.forward.tensors.shapes
     changes: list[tuple[str, Shards]] = []
-    for layer in range(bench.forward.tensors.layers):
+    for layer in range(tester.forward.tensors.layers):
         own = {
             name.split(f".layers.{layer}.")[1]: name
             for name in shapes
@@ -209,60 +215,64 @@ def shard_changes(bench: Bench) -> list[tuple[str, Shards]]:
     return changes
 
 
-def run_shards(bench: Bench) -> Iterator[Trial]:
+def run_shards(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try ranks of one layer's tensors in each other's place, then of more ranks."""
-    found = yield from _best_of(bench, "shards", "shard-wrong", shard_changes(bench))
-    if found is None or found[0].left.within(bench.scene.noise):
+    found = yield from _best_of(tester, "shards", "shard-wrong", shard_changes(tester))
+    if found is None or found[0].residual.within(tester.sample.noise):
         return
-    trial, change = found
-    if trial.gain < 0.1:
+    test, change = found
+    if test.gain < 0.1:
         return
     assert isinstance(change, Shards)
     finer = [
         (
-            f"{trial.setting.split(',')[0]}, {ranks} ranks: {at} and {of}",
+            f"{test.setting.split(',')[0]}, {ranks} ranks: {at} and {of}",
             Shards(change.tensors, change.axis, ranks, at, of, exchanged),
         )
         for ranks in (4, 8)
         for at, of in combinations(range(ranks), 2)
         for exchanged in (True, False)
     ]
-    yield from _best_of(bench, "shards", "shard-wrong", finer)
+    yield from _best_of(tester, "shards", "shard-wrong", finer)
 
 
-def _best_of(bench: Bench, name: str, slug: str, changes: Sequence[tuple[str, Change]]):
-    """Try changes one by one until one explains all; yield the best, tried on more rows."""
-    best: tuple[Trial, Change] | None = None
-    few = bench.screen[::2]
+def _best_of(
+    tester: HypothesisTester, name: str, slug: str, changes: Sequence[tuple[str, Change]]
+) -> Generator[HypothesisTest, None, tuple[HypothesisTest, Change] | None]:
+    """Test changes one by one until one explains everything; yield the best, confirmed on more
+    rows.
+    """
+    best: tuple[HypothesisTest, Change] | None = None
+    few = tester.screen[::2]
     for words, change in changes:
-        if bench.out_of_time:
+        if tester.out_of_time:
             break
-        # What happened makes every row better; nearly all changes are out after the first one.
-        first = bench.pass_trial(name, slug, words, few[:1], change)
+        # The right change improves every row, so one row rejects nearly all others.
+        first = tester.test_pass(name, slug, words, few[:1], change)
         if best is not None and (first is None or first.gain < 0.0):
             continue
-        trial = bench.pass_trial(name, slug, words, few, change)
-        if trial is not None and (best is None or trial.left.nats < best[0].left.nats):
-            best = trial, change
-            if trial.left.within(bench.scene.noise) and trial.gain > 1.0:
+        test = tester.test_pass(name, slug, words, few, change)
+        if test is not None and (best is None or test.residual.nats < best[0].residual.nats):
+            best = test, change
+            if test.residual.within(tester.sample.noise) and test.gain > 1.0:
                 break
     if best is not None:
-        trial, change = best
-        if trial.gain > GAIN:
-            trial = bench.pass_trial(name, slug, trial.setting, bench.confirm, change) or trial
-        yield trial
-        best = trial, change
+        test, change = best
+        if test.gain > GAIN:
+            test = tester.test_pass(name, slug, test.setting, tester.confirm, change) or test
+        yield test
+        best = test, change
     return best
 
 
-def run_experts(bench: Bench) -> Iterator[Trial]:
+def run_experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try two experts of a layer in each other's place."""
     changes = [
         (f"experts {one} and {other} of layer {layer} exchanged", Experts(layer, one, other))
-        for layer, count in bench.forward.tensors.experts.items()
+        for layer, count in tester.forward.tensors.experts.items()
         for one, other in combinations(range(count), 2)
     ]
-    yield from _best_of(bench, "experts", "moe-expert-wrong", changes)
+    yield from _best_of(tester, "experts", "moe-expert-wrong", changes)
 
 
 CHECKPOINTS = Experiment(
@@ -270,24 +280,24 @@ CHECKPOINTS = Experiment(
     slugs=("stale-weights", "reference-as-old", "draft-recorded", "weights-never-synced"),
     asks="Are these the weights of another checkpoint?",
     run=run_checkpoints,
-    passes=lambda bench: float(max(len(bench.checkpoints), 1)),
-    worth=lambda bench: 4.0 if bench.checkpoints else 0.0,
+    passes=lambda tester: float(max(len(tester.checkpoints), 1)),
+    worth=lambda tester: 4.0 if tester.checkpoints else 0.0,
 )
 FRACTIONS_OF_WAY = Experiment(
     name="fractions",
     slugs=("partial-sync", "tied-head-desync", "stale-weights", "old-after-update"),
     asks="Did some tensors stay at another checkpoint, or are weights between two?",
     run=run_fractions,
-    passes=lambda bench: 20.0 + 6.0 * len(bench.checkpoints),
-    worth=lambda bench: 40.0 if bench.checkpoints else 0.0,
+    passes=lambda tester: 20.0 + 6.0 * len(tester.checkpoints),
+    worth=lambda tester: 40.0 if tester.checkpoints else 0.0,
 )
 STALE_PREFIX = Experiment(
     name="stale-prefix",
     slugs=("prefix-cache-stale",),
     asks="Are the prompt's keys and values of another checkpoint?",
     run=run_prefix,
-    passes=lambda bench: 2.0 * max(len(bench.checkpoints), 1),
-    worth=lambda bench: 1.0 if bench.checkpoints else 0.0,
+    passes=lambda tester: 2.0 * max(len(tester.checkpoints), 1),
+    worth=lambda tester: 1.0 if tester.checkpoints else 0.0,
     sides=("sampler",),
 )
 SHARDS = Experiment(
@@ -295,16 +305,16 @@ SHARDS = Experiment(
     slugs=("shard-wrong",),
     asks="Are ranks of a tensor in each other's place?",
     run=run_shards,
-    passes=lambda bench: 24.0 * bench.forward.tensors.layers / 2.0,
-    worth=lambda bench: 0.5,
+    passes=lambda tester: 24.0 * tester.forward.tensors.layers / 2.0,
+    worth=lambda tester: 0.5,
 )
 EXPERTS = Experiment(
     name="experts",
     slugs=("moe-expert-wrong",),
     asks="Are two experts in each other's place?",
     run=run_experts,
-    passes=lambda bench: 10.0,
-    worth=lambda bench: 1.0 if bench.forward.tensors.experts else 0.0,
+    passes=lambda tester: 10.0,
+    worth=lambda tester: 1.0 if tester.forward.tensors.experts else 0.0,
 )
 
 WEIGHTS: Sequence[Experiment] = (CHECKPOINTS, FRACTIONS_OF_WAY, STALE_PREFIX, SHARDS, EXPERTS)

@@ -1,4 +1,4 @@
-"""Which checkpoint's weights sampled each row, or each token: a posterior."""
+"""Which checkpoint's weights sampled each row: losses, posterior and switches within rows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.experiments.fit import residual
-from rcdiag.diagnosis.experiments.scene import Scene, Side
+from rcdiag.diagnosis.experiments.fit import residuals
+from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.engines.changes import Change, Forward, Moved
 
 Array = NDArray[np.float64]
@@ -19,7 +19,7 @@ Counts = NDArray[np.int64]
 
 SWITCHED = 12.0  # nats by which two checkpoints must explain a row better than one
 EXPLAINED = 1.0  # mean loss of a row's tokens below which an engine's noise is all that is left
-TELLS_WEIGHTS = 4.0  # nats by which one checkpoint's weights must explain a row better
+DECISIVE = 4.0  # nats by which one checkpoint's weights must explain a row better
 LEAST_PART = 4  # tokens on either side of a switch
 
 
@@ -27,7 +27,7 @@ class WeightsByRow(Struct, frozen=True, dict=True):
     """How well every candidate's weights explain every row of one side's column."""
 
     names: list[str]  # the trainer's own weights first, then checkpoints
-    columns: list[Array]  # [candidates][tokens of the scene] nats, NaN in rows not scored
+    columns: list[Array]  # [candidates][tokens of the sample] nats, NaN in rows not scored
     rows: Counts  # [rows] index in the case
     losses: Array  # [candidates, rows] summed over tokens
     by_token: Array  # [rows] where every token takes the candidate that suits it best
@@ -42,24 +42,28 @@ class WeightsByRow(Struct, frozen=True, dict=True):
     def posterior(self) -> Array:
         """Return the probability of every candidate for every row, [candidates, rows]."""
         weights = np.exp(-(self.losses - self.losses.min(axis=0)))
-        return weights / weights.sum(axis=0)
+        values: Array = weights / weights.sum(axis=0)
+        return values
 
     @cached_property
     def best(self) -> Counts:
         """Return the likeliest candidate of every row, [rows]."""
-        return np.argmin(self.losses, axis=0)
+        counts: Counts = np.argmin(self.losses, axis=0)
+        return counts
 
     @cached_property
     def explained(self) -> NDArray[np.bool_]:
         """Tell which rows their likeliest candidate explains to the engine's noise, [rows]."""
-        return self.losses.min(axis=0) < EXPLAINED * np.maximum(self.tokens, 1)
+        flags: NDArray[np.bool_] = self.losses.min(axis=0) < EXPLAINED * np.maximum(self.tokens, 1)
+        return flags
 
     @property
-    def told_apart(self) -> NDArray[np.bool_]:
-        """Tell which rows other weights than the trainer's explain, in part at least, [rows]."""
-        better = self.losses[0] - self.losses[1:].min(axis=0) > TELLS_WEIGHTS
+    def by_other_weights(self) -> NDArray[np.bool_]:
+        """Flag rows that other weights than the trainer's explain, at least in part, [rows]."""
+        better = self.losses[0] - self.losses[1:].min(axis=0) > DECISIVE
         of_tokens = self.by_token < EXPLAINED * np.maximum(self.tokens, 1)
-        return (better & of_tokens) | (self.switch >= 0)
+        flags: NDArray[np.bool_] = (better & of_tokens) | (self.switch >= 0)
+        return flags
 
     @property
     def mixed(self) -> float:
@@ -69,40 +73,42 @@ class WeightsByRow(Struct, frozen=True, dict=True):
 
 
 def weights_by_row(
-    scene: Scene,
+    sample: RescoredSample,
     side: Side,
     forward: Forward,
     checkpoints: Sequence[Path],
     rows: Counts | None = None,
 ) -> WeightsByRow:
-    """Score rows with every checkpoint, and hold the side's column against each; None for all."""
+    """Score rows with every checkpoint and compare the side's column with each; None = all rows."""
     moved = {checkpoint.name: Moved(checkpoint) for checkpoint in checkpoints}
-    return rows_of_changes(scene, side, forward, moved, rows)
+    return rows_of_changes(sample, side, forward, moved, rows)
 
 
 def rows_of_changes(
-    scene: Scene,
+    sample: RescoredSample,
     side: Side,
     forward: Forward,
     changes: Mapping[str, Change],
     rows: Counts | None = None,
 ) -> WeightsByRow:
-    """Score rows under every change of the weights, and hold the column against each."""
-    rows = scene.rows if rows is None else rows
-    temperature = {int(row): float(t) for row, t in zip(scene.owner, side.temperature, strict=True)}
-    passages = [scene.passage(int(row), temperature[int(row)]) for row in rows]
-    columns = [side.honest]
+    """Score rows under every change of the weights and compare the column with each."""
+    rows = sample.rows if rows is None else rows
+    temperature = {
+        int(row): float(t) for row, t in zip(sample.owner, side.temperature, strict=True)
+    }
+    passages = [sample.passage(int(row), temperature[int(row)]) for row in rows]
+    columns = [side.expected]
     for change in changes.values():
-        column = np.full(len(scene), np.nan)
-        column[scene.tokens_of(rows)] = forward.log_probs(passages, change)
+        column = np.full(len(sample), np.nan)
+        column[sample.tokens_of(rows)] = forward.log_probs(passages, change)
         columns.append(column)
-    at = side.known_at[np.isin(scene.owner[side.known_at], rows)]
-    reach = side.reach[at]
-    width = scene.noise * reach + side.grain[at]
+    at = side.known_at[np.isin(sample.owner[side.known_at], rows)]
+    sensitivity = side.sensitivity[at]
+    width = sample.noise * sensitivity + side.resolution[at]
     losses = np.stack(
-        [np.log1p((residual(side.recorded[at], column[at]) / width) ** 2) for column in columns]
+        [np.log1p((residuals(side.recorded[at], column[at]) / width) ** 2) for column in columns]
     )
-    row = np.searchsorted(rows, scene.owner[at])
+    row = np.searchsorted(rows, sample.owner[at])
     count = len(rows)
     summed = np.stack([_by_row(row, loss, count) for loss in losses])
     tokens = np.bincount(row, minlength=count)

@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rcdiag.diagnosis.behavior_means import BehaviorMeans, behavior_means, judged_pair
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import with_premises, without_numbers
-from rcdiag.diagnosis.sampling_law import SamplingLaw, judged_pair, sampling_law
 from rcdiag.diagnosis.triangulation import at_floor, noise_floor, triangulate
 from rcdiag.results import (
     CompareResult,
@@ -86,7 +86,7 @@ def compare(
     lacking = unobserved(dump, (*order, *repeats))
     broken = recorded_constants(count, dump)
     broken |= set(non_finite.tokens) if count.too_few else set()
-    laws, numbers = _judged_pairs(comparison, behavior, broken, about)
+    means, numbers = _judged_pairs(comparison, behavior, broken, about)
     diagnosis = diagnosis_of_table(dump, origin, sample)
     values = {pair: with_premises(metrics, diagnosis) for pair, metrics in numbers.items()}
     floor = _floor(moments, about, repeats, values)
@@ -102,8 +102,8 @@ def compare(
             f"{one}->{other}": PairResult(
                 behavior=one,
                 target=other,
-                token_means=laws[one, other].tokens,
-                sequence_means=laws[one, other].sequences,
+                token_means=means[one, other].tokens,
+                sequence_means=means[one, other].sequences,
                 mismatch=metrics,
                 at_floor=at_floor(k2(moments, one, other), floor),
             )
@@ -146,27 +146,27 @@ def _without_repeats(names: Sequence[str], about: Mapping[str, Any]) -> list[str
 
 def _judged_pairs(
     comparison: Comparison, sampler: str, broken: set[str], about: Mapping[str, Any]
-) -> tuple[dict[Pair, SamplingLaw], dict[Pair, dict[str, MetricValue]]]:
+) -> tuple[dict[Pair, BehaviorMeans], dict[Pair, dict[str, MetricValue]]]:
     """Return how means of every ordered pair are made, and the pair's metrics with their levels.
 
     Pairs of `broken` policies, too few of whose log-probs are numbers, have no metrics.
     """
-    laws: dict[Pair, SamplingLaw] = {}
+    means: dict[Pair, BehaviorMeans] = {}
     values: dict[Pair, dict[str, MetricValue]] = {}
     # The pairs of the sampler come first: their ratios are the weights of the others.
     for pair in sorted(comparison.suites, key=lambda pair: pair[0] != sampler):
         state, weighted = comparison.suites[pair], comparison.weighted.get(pair)
-        law = laws[pair] = sampling_law(pair[0], sampler, values.get((sampler, pair[0])))
+        mean = means[pair] = behavior_means(pair[0], sampler, values.get((sampler, pair[0])))
         values[pair] = (
             without_numbers()
             if broken.intersection(pair)
             else judged_pair(
                 Suite(state, rounding_of(about, *pair)),
                 None if weighted is None else WeightedSuite(state, weighted=weighted),
-                law,
+                mean,
             )
         )
-    return laws, {pair: values[pair] for pair in comparison.suites}
+    return means, {pair: values[pair] for pair in comparison.suites}
 
 
 class RowsState(Struct, frozen=True):

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rcdiag.diagnosis.experiments.bench import Bench
-from rcdiag.diagnosis.experiments.fit import FLOAT32, Estimate, golden, margin, unexplained
-from rcdiag.diagnosis.experiments.order import explains, quick_trials, ranked
+from rcdiag.diagnosis.experiments.fit import FLOAT32, Estimate, fit_residual, golden, margin
+from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTester
+from rcdiag.diagnosis.experiments.order import explains, ranked, run_without_passes
 from rcdiag.diagnosis.experiments.output_layer import bfloat16
-from rcdiag.diagnosis.experiments.silent import (
+from rcdiag.diagnosis.experiments.sampling_estimates import (
     foreign_tokens,
     support_of_tokens,
     surprise,
     temperature_of_tokens,
 )
-from rcdiag.diagnosis.signs.storage import StoredColumn
-from tests.diagnosis.experiments.scenes import END, bench_of, made_up
+from rcdiag.diagnosis.features.storage import StoredColumn
+from tests.diagnosis.experiments.samples import END, made_tester, made_up
 
 NEVER = np.float32(-1e9)
 
@@ -79,32 +79,34 @@ STRENGTHS = {
 }
 
 
-def best(bench: Bench):
+def best(tester: HypothesisTester):
     return ranked(
-        [trial for trial in quick_trials(bench).trials if explains(trial, bench.scene.noise)]
+        [test for test in run_without_passes(tester).tests if explains(test, tester.sample.noise)]
     )[0]
 
 
 @pytest.mark.parametrize("slug", list(LAWS))
 def test_the_cause_and_its_strength_are_recovered(slug):
     case, model = made_up(LAWS[slug])
-    bench = bench_of(case, model)
-    assert not bench.side.explained
-    trial = best(bench)
-    assert trial.slug == slug
+    tester = made_tester(case, model)
+    assert not tester.side.explained
+    test = best(tester)
+    assert test.slug == slug
     if slug in STRENGTHS:
         name, strength, error = STRENGTHS[slug]
-        assert abs(trial.values[name] - strength) <= error
+        assert abs(test.values[name] - strength) <= error
     else:
-        assert set(trial.values) == {"bias_7", "bias_9"}
-        assert abs(trial.values["bias_7"] - 2.0) < 0.1
-        assert trial.values["bias_9"] < -9.0
+        assert set(test.values) == {"bias_7", "bias_9"}
+        assert abs(test.values["bias_7"] - 2.0) < 0.1
+        assert test.values["bias_9"] < -9.0
 
 
 def test_an_honest_engine_is_explained_and_no_law_is_named():
-    bench = bench_of(*made_up())
-    assert bench.side.explained
-    assert not [trial for trial in quick_trials(bench).trials if explains(trial, bench.scene.noise)]
+    tester = made_tester(*made_up())
+    assert tester.side.explained
+    assert not [
+        test for test in run_without_passes(tester).tests if explains(test, tester.sample.noise)
+    ]
 
 
 RECORDED = {
@@ -119,7 +121,7 @@ RECORDED = {
 @pytest.mark.parametrize("slug", list(RECORDED))
 def test_what_else_was_recorded_is_told(slug):
     case, model = made_up(recorded=RECORDED[slug])
-    assert best(bench_of(case, model)).slug == slug
+    assert best(made_tester(case, model)).slug == slug
 
 
 def test_a_shifted_column_is_told():
@@ -128,25 +130,25 @@ def test_a_shifted_column_is_told():
         return np.concatenate([rows[:, 1:], np.zeros((60, 1))], axis=1).ravel()
 
     case, model = made_up(recorded=shifted)
-    assert best(bench_of(case, model)).slug == "shift-by-one"
+    assert best(made_tester(case, model)).slug == "shift-by-one"
 
 
 def test_the_temperature_of_tokens_is_that_of_the_sampler_though_both_columns_are_raw():
     case, model = made_up(lambda z, prompt, response: z / np.float32(0.7), noise=0.0)
-    bench = bench_of(case, model)
-    estimate = temperature_of_tokens(bench.scene.law)
+    tester = made_tester(case, model)
+    estimate = temperature_of_tokens(tester.sample.distribution)
     error = (estimate.high - estimate.value) / 1.96
     assert abs(estimate.value - 0.7) < 3.5 * error < 0.05
 
 
 def test_a_silent_kept_set_is_recovered_from_the_tokens():
     case, model = made_up(lambda z, prompt, response: kept_top_p(z, 0.85), noise=0.0)
-    kept = support_of_tokens(bench_of(case, model).scene.law)
+    kept = support_of_tokens(made_tester(case, model).sample.distribution)
     assert kept.rule == "top-p"
     assert abs(kept.value - 0.85) <= 0.02
     assert kept.gain > 100
     assert kept.outside == 0
-    whole = support_of_tokens(bench_of(*made_up()).scene.law)
+    whole = support_of_tokens(made_tester(*made_up()).sample.distribution)
     assert whole.gain < 5
 
 
@@ -162,30 +164,30 @@ def test_surprise_is_the_excess_of_surprisal_over_entropy():
 
 def test_what_is_left_has_the_scale_of_its_noise_whatever_a_few_tokens_do():
     rng = np.random.default_rng(0)
-    reach = rng.uniform(0.01, 1.0, 4_000)
-    recorded = reach * rng.standard_cauchy(4_000) * 0.01
+    sensitivity = rng.uniform(0.01, 1.0, 4_000)
+    recorded = sensitivity * rng.standard_cauchy(4_000) * 0.01
     recorded[:40] += 5.0
-    left = unexplained(recorded, np.zeros(4_000), reach, np.full(4_000, FLOAT32))
-    assert 0.005 < left.scale < 0.02
-    assert left.within(0.01, 0.2)
-    assert not left.within(0.001)
+    residual = fit_residual(recorded, np.zeros(4_000), sensitivity, np.full(4_000, FLOAT32))
+    assert 0.005 < residual.scale < 0.02
+    assert residual.within(0.01, 0.2)
+    assert not residual.within(0.001)
 
 
 @pytest.mark.parametrize("decimals", [2, 3, 4])
 def test_what_storage_rounds_away_is_not_left_unexplained(decimals):
     rng = np.random.default_rng(0)
-    honest = -(10.0 ** rng.uniform(-6.0, 0.8, 4_000))
-    reach = -np.expm1(honest)
-    recorded = np.round(honest + reach * rng.normal(0.0, 0.01, 4_000), decimals)
+    expected = -(10.0 ** rng.uniform(-6.0, 0.8, 4_000))
+    sensitivity = -np.expm1(expected)
+    recorded = np.round(expected + sensitivity * rng.normal(0.0, 0.01, 4_000), decimals)
     others, rows = np.full(4_000, np.nan), np.zeros(4_000, np.int64)
     grid = StoredColumn(values=recorded, other=others, row_of=rows).grid
     assert grid is not None
-    exact = unexplained(recorded, honest, reach, np.full(4_000, FLOAT32))
-    rounded = unexplained(recorded, honest, reach, FLOAT32 + grid.step(recorded) / 2)
+    exact = fit_residual(recorded, expected, sensitivity, np.full(4_000, FLOAT32))
+    rounded = fit_residual(recorded, expected, sensitivity, FLOAT32 + grid.step(recorded) / 2)
     assert rounded.within(0.015)
     assert rounded.outlying(0.015) == 0.0
     assert exact.outlying(0.015) > 0.05
-    assert not unexplained(recorded, honest - 0.5, reach, rounded.grain).within(0.015)
+    assert not fit_residual(recorded, expected - 0.5, sensitivity, rounded.resolution).within(0.015)
 
 
 def test_a_margin_counts_rows_not_tokens():

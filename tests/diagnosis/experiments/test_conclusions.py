@@ -11,19 +11,19 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.experiments.conclude import experimental
+from rcdiag.diagnosis.experiments.conclude import run_experiments
 from rcdiag.diagnosis.experiments.contexts import _widths, run_packing
-from rcdiag.diagnosis.experiments.order import pass_trials
-from rcdiag.diagnosis.experiments.sampled_law import told
-from rcdiag.diagnosis.experiments.trainer_law import Law
+from rcdiag.diagnosis.experiments.order import run_with_passes
+from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
+from rcdiag.diagnosis.experiments.unlogged_sampling import make_suspicion
 from rcdiag.diagnosis.verdict import verdict_with_experiments
 from rcdiag.engines.changes import Change, Passage
-from tests.diagnosis.experiments.scenes import (
+from tests.diagnosis.experiments.samples import (
     LENGTH,
     ROWS,
     VOCABULARY,
     TableOfLogits,
-    bench_of,
+    made_tester,
     made_up,
 )
 
@@ -34,20 +34,20 @@ def of_temperature(case: Case, model: TableOfLogits, temperature: float) -> NDAr
     """Return the model's log-probs of the case's tokens at a temperature."""
     logits = model.logits.reshape(-1, VOCABULARY)
     token = case.token_id.astype(np.int64)
-    return Law(logits, token, token, token).at(temperature)
+    return TrainerDistribution(logits, token, token, token).log_prob_at(temperature)
 
 
 @pytest.mark.parametrize("broken", ["sentinel", "floor-clip"])
 def test_tokens_without_values_count_in_the_law_that_sampled(broken):
     """They are the rare ones: without them the tokens look as of a sharper law."""
     case, model = made_up(lambda logits, prompt, response: logits / np.float32(1.25))
-    whole = experimental(case, model).temperature
+    whole = run_experiments(case, model).temperature
     old = case.log_probs["old"]
     least = np.quantile(old, 0.1)
     case = case.with_log_probs(
         "old", np.where(old < least, -9999.0 if broken == "sentinel" else least, old)
     )
-    diagnosis, outcome = verdict_with_experiments(case, lambda one: experimental(one, model))
+    diagnosis, outcome = verdict_with_experiments(case, lambda one: run_experiments(one, model))
     named = {cause.slug: cause for cause in diagnosis.causes}
     assert {broken, "trainer-without-temperature"} <= named.keys()
     assert outcome is not None
@@ -64,7 +64,7 @@ def test_a_law_of_some_rows_is_found_in_these(share):
     processed = case.log_probs["rollout"]
     stored = np.where(np.repeat(raw, LENGTH), of_temperature(case, model, 1.0), processed)
     case = replace(case, log_probs={"rollout": stored, "old": of_temperature(case, model, T)})
-    (first, *_) = experimental(case, model).suspicions
+    (first, *_) = run_experiments(case, model).suspicions
     assert first[0] == "temperature-raw-recorded"
     assert first[1].share_of_rows == pytest.approx(raw.mean(), abs=0.02)
 
@@ -80,9 +80,9 @@ def test_which_of_two_temperatures_sampled_is_no_surer_than_the_tokens():
     odds = abs(likelier[np.repeat(rows, LENGTH)].sum())
     assert odds < 3.0
     model.noise = 0.0005
-    (first, *_) = experimental(case.take(rows), model).suspicions
+    (first, *_) = run_experiments(case.take(rows), model).suspicions
     assert first[1].confidence == pytest.approx(1.0 / (1.0 + np.exp(-odds)), abs=0.02)
-    (first, *_) = experimental(case, model).suspicions
+    (first, *_) = run_experiments(case, model).suspicions
     assert first[0] == "trainer-without-temperature"
 
 
@@ -97,7 +97,7 @@ def test_a_few_contexts_of_the_trainer_that_are_far_off_are_no_rounding():
     moved = rounded + np.where(few, rng.choice([-0.7, 0.7], len(old)), 0.0)
     for stored, slug in ((rounded, "engine-noise"), (moved, "weights-differ")):
         one = case.with_log_probs("old", np.minimum(stored, 0.0))
-        diagnosis, _ = verdict_with_experiments(one, lambda mended: experimental(mended, model))
+        diagnosis, _ = verdict_with_experiments(one, lambda mended: run_experiments(mended, model))
         assert diagnosis.causes[0].slug == slug
     assert diagnosis.verdict == "inconclusive"
 
@@ -110,7 +110,9 @@ class Packed(TableOfLogits):
     ) -> NDArray[np.float64]:
         logits, token = self._of(passages)
         moved = [self.pulled(one) for one in passages]
-        return Law(logits + np.concatenate(moved), token, token, token).at(1.0)
+        return TrainerDistribution(logits + np.concatenate(moved), token, token, token).log_prob_at(
+            1.0
+        )
 
     def pulled(self, passage: Passage) -> NDArray[np.float32]:
         own = LENGTH + 6
@@ -135,10 +137,10 @@ def test_packs_are_found_though_each_row_has_its_own_place_in_one():
         whole = np.concatenate(ids[first : row + 1]).astype(np.int32)
         passages.append(Passage(whole, np.arange(len(whole) - LENGTH, len(whole)), row, None, 0))
     case = case.with_log_probs("old", model.log_probs(passages))
-    bench = bench_of(case, model, "trainer")
-    best = min(run_packing(bench), key=lambda trial: trial.left.nats)
+    tester = made_tester(case, model, "trainer")
+    best = min(run_packing(tester), key=lambda test: test.residual.nats)
     assert best.slug == "packing-leak"
-    assert best.left.within(bench.scene.noise)
+    assert best.residual.within(tester.sample.noise)
     assert best.z > 6.0
     assert best.values["rows_before"] in (1.0, 1.5, 2.0)
 
@@ -147,18 +149,20 @@ def test_what_stands_beside_a_row_is_tried_before_chance():
     """Where one context has several values, no other experiment can explain them."""
     case, model = made_up()
     stored = case.log_probs["old"] + np.random.default_rng(0).normal(0, 0.5, len(case.token_id))
-    bench = bench_of(case.with_log_probs("old", stored), model, "trainer")
-    ran = pass_trials(bench, of_batch=True)
-    assert {trial.experiment for trial in ran.trials} <= {"positions", "padding", "packing"}
-    assert {"positions", "padding"} <= {trial.experiment for trial in ran.trials}
+    tester = made_tester(case.with_log_probs("old", stored), model, "trainer")
+    ran = run_with_passes(tester, of_batch=True)
+    assert {test.experiment for test in ran.tests} <= {"positions", "padding", "packing"}
+    assert {"positions", "padding"} <= {test.experiment for test in ran.tests}
 
 
 @pytest.mark.parametrize(("guess", "with_law"), [(0.6, True), (0.9, False)])
 def test_a_law_that_no_experiment_explains_alone_is_named_with_the_rest(guess, with_law):
     """Every law was tried alone: one that leaves more than noise has something else beside it."""
     case, model = made_up(lambda logits, prompt, response: of_likeliest(logits))
-    found = experimental(case, model)
-    other = told(guess, "No experiment explains rollout_log_probs.", [{"name": "rms", "value": 1}])
+    found = run_experiments(case, model)
+    other = make_suspicion(
+        guess, "No experiment explains rollout_log_probs.", [{"name": "rms", "value": 1}]
+    )
     outcome = replace(found, suspicions=[("weights-differ", other)])
     table, _ = verdict_with_experiments(case, None)
     assert table.causes[0].slug == "truncated-law"
@@ -174,27 +178,31 @@ def test_a_kept_set_of_the_table_stands_until_experiments_refute_all(refuted):
     case, model = made_up(lambda logits, prompt, response: of_likeliest(logits))
     table, _ = verdict_with_experiments(case, None)
     assert table.causes[0].slug == "truncated-law"
-    quiet = told(0.95, "The checkpoint explains every column.", [], side="none")
+    quiet = make_suspicion(0.95, "The checkpoint explains every column.", [], side="none")
     outcome = replace(
-        experimental(case, model), suspicions=[("engine-noise", quiet)], ruled_out=list(refuted)
+        run_experiments(case, model), suspicions=[("engine-noise", quiet)], ruled_out=list(refuted)
     )
     diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
     assert diagnosis.causes[0].slug == ("engine-noise" if refuted else "truncated-law")
 
 
-@pytest.mark.parametrize(("left", "with_rest"), [(0.02, False), (0.9, True)])
-def test_nothing_stands_beside_a_law_whose_trial_leaves_rounding(left, with_rest):
+@pytest.mark.parametrize(("residual", "with_rest"), [(0.02, False), (0.9, True)])
+def test_nothing_stands_beside_a_law_whose_trial_leaves_rounding(residual, with_rest):
     """Its gain may be too unsure to be told from the columns alone, as in few rows."""
     case, model = made_up(lambda logits, prompt, response: of_likeliest(logits))
-    found = experimental(case, model)
-    first = found.trials[0]
-    rounding = np.zeros_like(first.left.residual)
-    small = replace(first.left, scale=0.1 * found.scene.noise, rms=left, residual=rounding)
-    trial = replace(
-        first, slug="truncated-law", before=replace(first.before, rms=1.0), left=small, z=1.0
+    found = run_experiments(case, model)
+    first = found.tests[0]
+    rounding = np.zeros_like(first.residual.values)
+    small = replace(first.residual, scale=0.1 * found.sample.noise, rms=residual, values=rounding)
+    test = replace(
+        first,
+        slug="truncated-law",
+        baseline=replace(first.baseline, rms=1.0),
+        residual=small,
+        z=1.0,
     )
-    other = told(0.55, "20% of the rows are off.", [{"name": "rms", "value": 1}])
-    outcome = replace(found, suspicions=[("replica-unsynced", other)], trials=[trial])
+    other = make_suspicion(0.55, "20% of the rows are off.", [{"name": "rms", "value": 1}])
+    outcome = replace(found, suspicions=[("replica-unsynced", other)], tests=[test])
     diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
     named = {cause.slug for cause in diagnosis.causes}
     assert named == {"truncated-law"} | ({"replica-unsynced"} if with_rest else set())
@@ -208,10 +216,14 @@ def test_what_no_experiment_explains_is_judged_by_who_sampled(sure, rows, verdic
     far = np.random.default_rng(1).normal(0, 0.5, (len(case.token_id), VOCABULARY))
     other = model.logits.reshape(-1, VOCABULARY) + far.astype(np.float32)
     token = case.token_id.astype(np.int64)
-    case = case.with_log_probs("old", Law(other, token, token, token).at(1.0))
-    outcome = experimental(case, model)
+    case = case.with_log_probs(
+        "old", TrainerDistribution(other, token, token, token).log_prob_at(1.0)
+    )
+    outcome = run_experiments(case, model)
     few = case if rows is None else case.without_rows(np.arange(len(case.lengths)) >= rows)
-    wide = told(sure, "No experiment explains old_log_probs.", [{"name": "rms", "value": 1}])
+    wide = make_suspicion(
+        sure, "No experiment explains old_log_probs.", [{"name": "rms", "value": 1}]
+    )
     outcome = replace(outcome, suspicions=[("forwards-differ", replace(wide, verdict=None))])
     diagnosis, _ = verdict_with_experiments(few, lambda mended: outcome)
     assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("forwards-differ", verdict)
@@ -224,8 +236,10 @@ def test_certain_tokens_of_kept_sets_of_one_are_no_placeholders(sure, with_zeros
     case = case.with_log_probs("rollout", np.where(np.arange(len(rollout)) % 5, rollout, 0.0))
     table, _ = verdict_with_experiments(case, None)
     assert table.causes[0].slug == "zero-placeholder"
-    kept = told(sure, "Top-p 0.9 explains rollout_log_probs.", [{"name": "top-p", "value": 0.9}])
-    outcome = replace(experimental(case, model), suspicions=[("top-p-renormalised", kept)])
+    kept = make_suspicion(
+        sure, "Top-p 0.9 explains rollout_log_probs.", [{"name": "top-p", "value": 0.9}]
+    )
+    outcome = replace(run_experiments(case, model), suspicions=[("top-p-renormalised", kept)])
     diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
     slugs = {cause.slug for cause in diagnosis.causes}
     assert slugs == {"top-p-renormalised"} | ({"zero-placeholder"} if with_zeros else set())
@@ -237,12 +251,16 @@ def test_an_umbrella_does_not_hide_that_the_record_did_not_sample(refuted):
     drift = np.random.default_rng(1).normal(0, 0.6, (len(case.token_id), VOCABULARY))
     draft = model.logits.reshape(-1, VOCABULARY) + drift.astype(np.float32)
     token = case.token_id.astype(np.int64)
-    case = case.with_log_probs("rollout", Law(draft, token, token, token).at(1.0))
+    case = case.with_log_probs(
+        "rollout", TrainerDistribution(draft, token, token, token).log_prob_at(1.0)
+    )
     table, _ = verdict_with_experiments(case, None)
     assert (table.causes[0].slug, table.verdict) == ("draft-recorded", "broken")
-    wide = told(0.7, "No experiment explains rollout_log_probs.", [{"name": "rms", "value": 1}])
+    wide = make_suspicion(
+        0.7, "No experiment explains rollout_log_probs.", [{"name": "rms", "value": 1}]
+    )
     outcome = replace(
-        experimental(case, model), suspicions=[("weights-differ", wide)], ruled_out=list(refuted)
+        run_experiments(case, model), suspicions=[("weights-differ", wide)], ruled_out=list(refuted)
     )
     diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
     assert diagnosis.causes[0].slug == ("weights-differ" if refuted else "draft-recorded")
@@ -259,8 +277,8 @@ def of_likeliest(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 def test_rows_are_padded_to_the_longest_prompt_or_to_the_longest_row(whole):
     prompt, response = np.arange(40) % 7 + 3, np.arange(40) % 5 * 4 + 8
     case = SimpleNamespace(prompt_ids=SimpleNamespace(lengths=prompt), lengths=response)
-    bench = SimpleNamespace(scene=SimpleNamespace(case=case))
-    widths = dict(_widths(bench, whole=whole))
+    tester = SimpleNamespace(sample=SimpleNamespace(case=case))
+    widths = dict(_widths(tester, whole=whole))
     assert list(widths) == [None, 16, 8, 32, 4]
     for block, width in widths.items():
         own = np.array([width[row] for row in range(40)]) + whole * response
@@ -279,6 +297,6 @@ def test_noise_of_logits_has_one_scale_at_any_temperature(temperature):
         noise=0.02,
     )
     case = case.with_log_probs("old", of_temperature(case, model, temperature))
-    side = bench_of(case, model, "sampler").side
+    side = made_tester(case, model, "sampler").side
     assert np.all(side.temperature == temperature)
-    assert 0.01 < side.left.scale < 0.03
+    assert 0.01 < side.residual.scale < 0.03

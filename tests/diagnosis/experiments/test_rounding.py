@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.experiments.conclude import experimental
-from rcdiag.diagnosis.experiments.fit import FLOAT32, unexplained
+from rcdiag.diagnosis.experiments.conclude import run_experiments
+from rcdiag.diagnosis.experiments.fit import FLOAT32, fit_residual
 from rcdiag.diagnosis.experiments.rounding import by_token
-from rcdiag.diagnosis.experiments.trainer_law import Law
+from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
 from rcdiag.engines.changes import Change, LowPrecision, Passage
-from tests.diagnosis.experiments.scenes import (
+from tests.diagnosis.experiments.samples import (
     LENGTH,
     PROMPT,
     ROWS,
@@ -29,7 +29,7 @@ TOKENS = 4_000
 
 def first_of(case, model: TableOfLogits):
     model.noise = ROUNDED
-    slug, suspicion = experimental(case, model).suspicions[0]
+    slug, suspicion = run_experiments(case, model).suspicions[0]
     return slug, suspicion
 
 
@@ -67,7 +67,7 @@ class FirstTokensByPrompt(TableOfLogits):
         first = np.tile(np.arange(LENGTH) < 2, len(passages))
         other = np.random.default_rng(4).normal(0, 9.0 * ROUNDED, VOCABULARY)
         moved[longer & first] += other
-        return Law(moved.astype(np.float32), token, token, token).at(1.0)
+        return TrainerDistribution(moved.astype(np.float32), token, token, token).log_prob_at(1.0)
 
 
 def test_few_tokens_that_another_prompt_puts_off_are_explained_by_it():
@@ -109,21 +109,26 @@ def test_the_share_that_follows_an_id_is_recovered(share):
     token = rng.integers(0, 30, TOKENS)
     owner = np.repeat(np.arange(ROWS), TOKENS // ROWS + 1)[:TOKENS]
     of_id = rng.normal(0, np.sqrt(share), 30)[token]
-    left = of_id + rng.normal(0, np.sqrt(1.0 - share), TOKENS)
-    reach, grain = np.ones(TOKENS), np.full(TOKENS, FLOAT32)
-    found = by_token(unexplained(0.01 * left, np.zeros(TOKENS), reach, grain), token, owner)
+    residual = of_id + rng.normal(0, np.sqrt(1.0 - share), TOKENS)
+    sensitivity, resolution = np.ones(TOKENS), np.full(TOKENS, FLOAT32)
+    found = by_token(
+        fit_residual(0.01 * residual, np.zeros(TOKENS), sensitivity, resolution), token, owner
+    )
     assert found == pytest.approx(share, abs=0.12)
-    few = replace(unexplained(left, np.zeros(TOKENS), reach, grain), reach=0.001 * reach)
+    few = replace(
+        fit_residual(residual, np.zeros(TOKENS), sensitivity, resolution),
+        sensitivity=0.001 * sensitivity,
+    )
     assert by_token(few, token, owner) is None
 
 
 @pytest.mark.parametrize("scale", [0.0031, 0.01, 0.047])
 def test_the_scale_of_noise_is_found_between_the_points_of_the_grid(scale):
     rng = np.random.default_rng(3)
-    left = unexplained(
+    residual = fit_residual(
         scale * rng.standard_cauchy(20_000),
         np.zeros(20_000),
         np.ones(20_000),
         np.full(20_000, FLOAT32),
     )
-    assert left.scale == pytest.approx(scale, rel=0.06)
+    assert residual.scale == pytest.approx(scale, rel=0.06)

@@ -7,12 +7,11 @@ import time
 import numpy as np
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.experiments.all_experiments import EXPERIMENTS
-from rcdiag.diagnosis.experiments.conclude import Given, experimental
-from rcdiag.diagnosis.experiments.order import pass_trials
-from rcdiag.diagnosis.experiments.rows_read import rows_in_time
+from rcdiag.diagnosis.experiments.conclude import ExperimentOptions, run_experiments
+from rcdiag.diagnosis.experiments.order import EXPERIMENTS, run_with_passes
+from rcdiag.diagnosis.experiments.rescored_sample import rows_in_time
 from rcdiag.diagnosis.verdict import verdict_with_experiments
-from tests.diagnosis.experiments.scenes import TableOfLogits, bench_of, made_up
+from tests.diagnosis.experiments.samples import TableOfLogits, made_tester, made_up
 
 PASS = 0.05  # seconds
 
@@ -32,16 +31,16 @@ def unexplained_bench():
     case, table = made_up()
     stored = case.log_probs["rollout"] + np.random.default_rng(0).normal(0, 1, len(case.token_id))
     model = Slow(table.logits)
-    return bench_of(case.with_log_probs("rollout", stored), model), model
+    return made_tester(case.with_log_probs("rollout", stored), model), model
 
 
 def test_what_takes_longer_than_is_left_is_not_begun_and_what_is_shorter_is():
-    bench, model = unexplained_bench()
-    sizes = {name: one.passes(bench) for name, one in EXPERIMENTS.items()}
+    tester, model = unexplained_bench()
+    sizes = {name: one.passes(tester) for name, one in EXPERIMENTS.items()}
     model.passes = 0
-    hurried = replace(bench, deadline=time.monotonic() + 12.0 * PASS)
-    ran = pass_trials(hurried)
-    begun = {trial.experiment for trial in ran.trials}
+    hurried = replace(tester, deadline=time.monotonic() + 12.0 * PASS)
+    ran = run_with_passes(hurried)
+    begun = {test.experiment for test in ran.tests}
     assert "rotary" in ran.open
     assert sizes["rotary"] > 12.0
     assert begun
@@ -52,9 +51,9 @@ def test_what_takes_longer_than_is_left_is_not_begun_and_what_is_shorter_is():
 
 
 def test_without_a_deadline_no_pass_is_spent_on_measuring_time():
-    bench, model = unexplained_bench()
+    tester, model = unexplained_bench()
     model.passes = 0
-    assert bench.has_time_for(1e9)
+    assert tester.has_time_for(1e9)
     assert model.passes == 0
 
 
@@ -66,13 +65,13 @@ def test_the_tokenizer_is_loaded_once_and_only_where_text_is_asked_for():
         return None, None
 
     case, model = made_up()
-    outcome = experimental(case, model, Given(coders=coders))
+    outcome = run_experiments(case, model, ExperimentOptions(coders=coders))
     assert all(side.explained for side in outcome.sides)
     assert asked == []
-    bench, _ = unexplained_bench()
-    bench.coders = coders
-    assert bench.encode is None
-    assert bench.decode is None
+    tester, _ = unexplained_bench()
+    tester.coders = coders
+    assert tester.encode is None
+    assert tester.decode is None
     assert asked == [1]
 
 
@@ -104,21 +103,23 @@ def test_what_no_time_was_left_for_leaves_the_verdict_open():
     """Experiments that did not run rule nothing out."""
     case, table = scattered()
     case = replace(case, trainer=None, log_probs={"rollout": case.log_probs["rollout"]})
-    given = Given(deadline=time.monotonic() - 1.0)
-    diagnosis, outcome = verdict_with_experiments(case, lambda one: experimental(one, table, given))
+    given = ExperimentOptions(deadline=time.monotonic() - 1.0)
+    diagnosis, outcome = verdict_with_experiments(
+        case, lambda one: run_experiments(one, table, given)
+    )
     assert outcome is not None
-    left = len(set(outcome.open))
-    assert left > 10
+    residual = len(set(outcome.open))
+    assert residual > 10
     assert diagnosis.verdict == "inconclusive"
-    assert f"No time was left for any of {left} experiments" in diagnosis.summary
+    assert f"No time was left for any of {residual} experiments" in diagnosis.summary
 
 
 def test_what_few_rows_cannot_tell_does_not_overrule_the_whole_table():
     """What the table tells stands, and that no experiment has explained it is said with it."""
     case, table = scattered()
     alone, _ = verdict_with_experiments(case, None)
-    given = Given(deadline=time.monotonic() - 1.0)
-    diagnosis, _ = verdict_with_experiments(case, lambda one: experimental(one, table, given))
+    given = ExperimentOptions(deadline=time.monotonic() - 1.0)
+    diagnosis, _ = verdict_with_experiments(case, lambda one: run_experiments(one, table, given))
     assert diagnosis.causes[0].slug == alone.causes[0].slug
     assert diagnosis.causes[0].confidence == alone.causes[0].confidence
     assert diagnosis.summary.startswith(alone.summary)

@@ -9,10 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case, RowFacts
-from rcdiag.diagnosis.experiments.bench import Bench
-from rcdiag.diagnosis.experiments.scene import Scene, scene_of
+from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTester
+from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, rescore
 from rcdiag.diagnosis.experiments.sides import side_of
-from rcdiag.diagnosis.experiments.trainer_law import Law, entropy, log_sum, softmax
+from rcdiag.diagnosis.experiments.trainer_distribution import (
+    TrainerDistribution,
+    entropy,
+    log_sum,
+    softmax,
+)
 from rcdiag.engines.changes import Change, Passage, Reading, Tensors
 from rcdiag.table.trajectories import Ragged
 
@@ -42,14 +47,14 @@ class TableOfLogits:
         own = logits[np.arange(len(token)), token].astype(np.float64)
         log_prob, weights = own - log_sum(logits), softmax(logits)
         chosen = weights[np.arange(len(token)), token].astype(np.float64)
-        reach = np.sqrt((1 - chosen) ** 2 + (weights**2).sum(axis=1) - chosen**2)
+        sensitivity = np.sqrt((1 - chosen) ** 2 + (weights**2).sum(axis=1) - chosen**2)
         return Reading(
             log_prob=log_prob,
             entropy=entropy(logits),
             top=np.log(weights.max(axis=1).astype(np.float64)),
-            reach=reach,
+            reach=sensitivity,
             logits_at=lambda index: logits[index],
-            tempered=lambda t: Law(logits, token, token, token).at(t),
+            tempered=lambda t: TrainerDistribution(logits, token, token, token).log_prob_at(t),
         )
 
     def log_probs(
@@ -57,18 +62,20 @@ class TableOfLogits:
     ) -> NDArray[np.float64]:
         logits, token = self._of(passages)
         moved = logits + np.random.default_rng(3).normal(0, self.noise, logits.shape)
-        return Law(moved.astype(np.float32), token, token, token).at(1.0)
+        return TrainerDistribution(moved.astype(np.float32), token, token, token).log_prob_at(1.0)
 
     def after(self, passages: Sequence[Passage]) -> NDArray[np.float64]:
         logits, token = self._of(passages)
-        return Law(np.roll(logits, -1, axis=0), token, token, token).at(1.0)
+        return TrainerDistribution(np.roll(logits, -1, axis=0), token, token, token).log_prob_at(
+            1.0
+        )
 
     def after_other_prefix(self, passages: Sequence[Passage], folder: Path) -> NDArray[np.float64]:
         raise NotImplementedError
 
 
 def made_up(
-    law: Callable[[Logits, NDArray[np.int32], NDArray[np.int32]], Logits] | None = None,
+    distribution: Callable[[Logits, NDArray[np.int32], NDArray[np.int32]], Logits] | None = None,
     *,
     temperature: float | None = None,
     recorded: Callable[[NDArray[np.float64], Logits], NDArray[np.float64]] | None = None,
@@ -91,8 +98,8 @@ def made_up(
     for row in range(ROWS):
         for at in range(LENGTH):
             made = logits[row, at] + rng.normal(0, noise, VOCABULARY).astype(np.float32)
-            if law is not None:
-                made = law(made, prompts[row], tokens[row, :at])
+            if distribution is not None:
+                made = distribution(made, prompts[row], tokens[row, :at])
             of_sampler[row, at] = made
             weights = np.exp(made.astype(np.float64) - made.max())
             weights /= weights.sum()
@@ -119,9 +126,9 @@ def made_up(
     return case, TableOfLogits(logits)
 
 
-def bench_of(case: Case, model: TableOfLogits, name: str = "sampler") -> Bench:
+def made_tester(case: Case, model: TableOfLogits, name: str = "sampler") -> HypothesisTester:
     """Put one side of a made-up case on the bench."""
-    scene: Scene = scene_of(case, np.arange(len(case.lengths)), model)
+    sample: RescoredSample = rescore(case, np.arange(len(case.lengths)), model)
     policy = case.sampler if name == "sampler" else case.trainer
     assert policy is not None
-    return Bench(scene, side_of(scene, name, policy), model)
+    return HypothesisTester(sample, side_of(sample, name, policy), model)

@@ -1,4 +1,4 @@
-"""Signs of storage: what one column's values are, whatever the policies are."""
+"""Storage: what the values of one column look like, whatever the policies are."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Flags = NDArray[np.bool_]
 
 # Values nearer to 0 are left out of tests of precision: many grids hold them.
 COARSE = 1e-3
-# Surprisals, nats, between which tokens are compared, each range with so many.
+# Ranges of surprisal, nats, in which tokens are compared, and the fewest tokens of a range.
 SURE, SURPRISALS = (0.003, 0.15), (0.5, 1.2, 2.5, 20.0)
 FEWEST_ALIKE = 15
-# Of the logarithm of a factor: what another fault moves the median of such a range at most.
+# Share of log(factor) by which a second fault may move the median of such a range.
 BY_OTHERS = 0.3
 LOG_BASES = {2: 1 / np.log(2.0), 10: 1 / np.log(10.0)}
 
@@ -60,8 +60,8 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         return np.isfinite(self.values)
 
     @cached_property
-    def other_tells(self) -> bool:
-        """Tell whether the other policy's values can be log-probs, and several."""
+    def other_is_informative(self) -> bool:
+        """Tell whether the other policy's column can hold log-probs: not constant, not positive."""
         numbers = self.other[np.isfinite(self.other) & (self.other != 0.0)]
         if not len(numbers) or np.ptp(numbers) == 0.0:
             return False
@@ -122,10 +122,11 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
     def placeholder_zeros(self) -> Flags:
         """Flag exact zeros where the other policy gives the token less than probability 0.4.
 
-        A law that was renormalised over a kept set of one token is exactly 0 there, but only at
-        tokens that the other policy finds likely too.
+        A distribution renormalised over a kept set of one token is exactly 0 too, but only where
+        the other policy finds the token likely.
         """
-        return (self.values == 0.0) & (self.other < -0.9)
+        flags: Flags = (self.values == 0.0) & (self.other < -0.9)
+        return flags
 
     @cached_property
     def mode(self) -> tuple[float, int]:
@@ -148,7 +149,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def repeats_rare_values(self) -> bool:
-        """Tell whether values of rare tokens, but for the smallest, stand in the column twice."""
+        """Tell whether log-probs of rare tokens repeat in the column, the smallest one aside."""
         values = self.values[self.finite]
         rare = values[(values < -2.0) & (values > values.min())] if len(values) else values
         return len(np.unique(rare)) < 0.98 * len(rare) or len(rare) < 20
@@ -193,7 +194,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         return _share((np.add.reduceat(rises.astype(np.int64), self.row_starts) == 0)[long])
 
     def multiple(self) -> tuple[float, float]:
-        """Return the k of values = k * other, and the rms of what that leaves over the rms.
+        """Return k = median(values / other), and rms(values - k * other) / rms(values).
 
         Both are NaN where there is nothing to divide.
         """
@@ -202,29 +203,28 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         if len(values) < 30:
             return np.nan, np.nan
         k = float(np.median(values / other))
-        left = values - k * other
-        return k, float(np.sqrt(np.mean(left**2) / max(np.mean(values**2), 1e-300)))
+        residual = values - k * other
+        return k, float(np.sqrt(np.mean(residual**2) / max(np.mean(values**2), 1e-300)))
 
     def is_no_factor(self, factor: float) -> bool:
-        """Tell whether sure tokens, or rare ones, are far from `factor` times the other side's."""
+        """Tell whether `factor` fails in some range of surprisal: values are not factor * other."""
         sure, *parts = self._off(factor)
         allowed = BY_OTHERS * abs(np.log(factor)) * np.array([4, *[1] * len(parts)])
-        told = zip((sure, *parts), allowed, strict=True)
-        return any(len(off) >= FEWEST_ALIKE and abs(_median(off)) > most for off, most in told)
+        ranges_and_bounds = zip((sure, *parts), allowed, strict=True)
+        return any(
+            len(off) >= FEWEST_ALIKE and abs(float(np.median(off))) > most
+            for off, most in ranges_and_bounds
+        )
 
     def _off(self, factor: float) -> list[Array]:
-        """Return by how much tokens are off a factor, as logarithms: sure ones, then rarer ones."""
+        """Return log(values / other / factor) of tokens by range of surprisal, ascending."""
         usable = self.finite & np.isfinite(self.other) & (self.values < 0) & (self.other < 0)
         off = np.log(self.values[usable] / self.other[usable] / factor)
-        # Halfway between the sides: by one of them its own rare tokens would look commoner on the
-        # other.
+        # The geometric mean of both sides: selecting by one side alone would bias the other
+        # (regression to the mean).
         surprisal = -self.other[usable] * np.exp(off / 2)
         ranges = [SURE, *pairwise(SURPRISALS)]
         return [off[(surprisal > low) & (surprisal <= high)] for low, high in ranges]
-
-
-def _median(values: Array) -> float:
-    return float(np.median(values)) if len(values) else 0.0
 
 
 def stored_column(case: Case, policy: str, other: str | None) -> StoredColumn:

@@ -1,4 +1,4 @@
-"""Signs of the law: how the log-ratio depends on the log-prob, the token and the place."""
+"""How the log-ratio depends on the log-prob, the token id and the position."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ from rcdiag.diagnosis.case import PairTokens
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-# Nats, rms: two engines with the same weights differ by less, in bfloat16 and without experts; and
-# by more than the second where anything else is wrong.
-HONEST, LOUD = 0.016, 0.03
+# Nats, rms: two bfloat16 engines with the same dense weights differ by less than the first; above
+# the second something else is wrong.
+ENGINE_NOISE, LARGE_MISMATCH = 0.016, 0.03
+# Below this rms log-ratio, nats, no sampling cause stands out from engine noise.
+VISIBLE = 0.012
+# Clustered standard errors from which a mean ratio is not 1, and up to which it is.
+NOT_ONE, IS_ONE = 4.0, 3.5
+FEWEST = 400  # fewest tokens to judge the sampling distribution
+RARE = -1.5  # nats; whatever the sampling distribution, some tokens have less
 CHANCE = 3.0  # standard errors of agreement that honest tables keep below
 LARGEST = 15.0  # nats; larger log-ratios count as this in means of ratios
 PARTS = 40  # of the tokens, by a log-prob
@@ -31,13 +37,21 @@ class Line(Struct, frozen=True):
     explained: float
 
 
-class Law(Struct, frozen=True, dict=True):
-    """What the log-ratios of one pair of policies say of the law that sampled."""
+class LogRatios(Struct, frozen=True, dict=True):
+    """Statistics of log_ratio = trainer - sampler, nats, over the sampled tokens of one pair."""
 
     tokens: PairTokens
 
+    @property
+    def show_sampling(self) -> bool:
+        """Tell whether there are enough tokens to judge the sampling distribution, rare ones too.
+
+        If a floor removed the rare ones, means over the others are biased.
+        """
+        return len(self.tokens) >= FEWEST and float(self.tokens.sampler.min()) < RARE
+
     @cached_property
-    def log_ratio(self) -> Array:
+    def values(self) -> Array:
         """Return trainer - sampler, bounded to LARGEST nats; [tokens]."""
         return np.clip(self.tokens.log_ratio, -LARGEST, LARGEST)
 
@@ -50,29 +64,28 @@ class Law(Struct, frozen=True, dict=True):
     @cached_property
     def k3(self) -> float:
         """Return E[ratio - 1 - log_ratio], nats per token."""
-        return float(np.mean(np.expm1(self.log_ratio) - self.log_ratio))
+        return float(np.mean(np.expm1(self.values) - self.values))
 
     @cached_property
     def ratio_mean(self) -> tuple[float, float]:
         """Return E[ratio], and how many standard errors it is from 1."""
-        excess = np.expm1(self.log_ratio)
+        excess = np.expm1(self.values)
         return 1.0 + float(excess.mean()), self.tokens.z(excess)
 
     @cached_property
     def inverse_mean(self) -> tuple[float, float]:
         """Return E[1 / ratio], and how many standard errors it is from 1."""
-        excess = np.expm1(-self.log_ratio)
+        excess = np.expm1(-self.values)
         return 1.0 + float(excess.mean()), self.tokens.z(excess)
 
     @cached_property
     def mean(self) -> tuple[float, float]:
         """Return E[log_ratio], nats, and how many standard errors it is from 0.
 
-        Times the tokens it is the log of how much likelier these tokens are under the trainer's
-        law than under the recorded one. It is minus a divergence where the recorded law sampled,
-        and plus one where the trainer's did.
+        It is -KL(recorded || trainer) if the recorded distribution sampled, and KL(trainer ||
+        recorded) if the trainer's did.
         """
-        return float(self.log_ratio.mean()), self.tokens.z(self.log_ratio)
+        return float(self.values.mean()), self.tokens.z(self.values)
 
     @cached_property
     def rare_line(self) -> Line | None:
@@ -80,77 +93,78 @@ class Law(Struct, frozen=True, dict=True):
         rare = self.tokens.trainer < -0.5
         if rare.sum() < FEWEST_OF_LINE:
             return None
-        return fit_line(self.tokens.trainer[rare], self.log_ratio[rare])
+        return fit_line(self.tokens.trainer[rare], self.values[rare])
 
     @cached_property
     def proportion(self) -> tuple[float, float]:
-        """Return k of sampler = k * trainer, and the share of squares that it leaves of sampler."""
+        """Return k of the fit sampler = k * trainer, and its residual share of sum sampler^2."""
         sampler, trainer = self.tokens.sampler, self.tokens.trainer
         k = float(np.dot(sampler, trainer) / max(np.dot(trainer, trainer), 1e-300))
-        left = np.sum((sampler - k * trainer) ** 2)
-        return k, float(left / max(np.sum(sampler**2), 1e-300))
+        residual = np.sum((sampler - k * trainer) ** 2)
+        return k, float(residual / max(np.sum(sampler**2), 1e-300))
 
     @property
-    def left_by_proportion(self) -> float:
-        """Return the share of squared log-ratios that sampler = k * trainer leaves."""
+    def residual_share_of_proportion(self) -> float:
+        """Return the residual of sampler = k * trainer as a share of the squared log-ratios."""
         k, _ = self.proportion
-        left = float(np.sum((self.tokens.sampler - k * self.tokens.trainer) ** 2))
-        return left / max(float(np.sum(self.log_ratio**2)), 1e-300)
+        residual = float(np.sum((self.tokens.sampler - k * self.tokens.trainer) ** 2))
+        return residual / max(float(np.sum(self.values**2)), 1e-300)
 
     @cached_property
     def one_sided(self) -> float:
-        """Return the share of squared log-ratios that those of one sign hold, the larger one."""
-        squares = self.log_ratio**2
+        """Return the share of squared log-ratios with the dominant sign, 0.5 to 1."""
+        squares = self.values**2
         total = float(squares.sum())
-        negative = float(squares[self.log_ratio < 0].sum())
+        negative = float(squares[self.values < 0].sum())
         return max(negative, total - negative) / total if total > 0 else 0.5
 
     @cached_property
     def power(self) -> float | None:
-        """Return a where sampler = a * trainer - a sum that a context's tokens share, by the slope
-        of the log-ratio on the trainer's log-prob; None for few tokens that are not sure.
+        """Return `a` of sampler = a * trainer + constant of the context.
+
+        It is 1 - slope of the log-ratio on the trainer's log-prob; None with few uncertain tokens.
         """
         return None if self.rare_line is None else 1.0 - self.rare_line.slope
 
     @cached_property
     def by_log_prob(self) -> float:
-        """Return the share of squared log-ratios that the log-prob of either side explains,
-        whichever function of it they are; the smaller share of the two sides.
+        """Return the share of squared log-ratios explained by any function of one side's log-prob;
+        the smaller share of the two sides.
 
-        A temperature makes each column a function of the other. Noise and other weights do not, and
-        a column of the wrong tokens explains the log-ratio, but the other column does not.
+        With another temperature each column is a function of the other. With noise or other weights
+        it is not; with misaligned tokens only one column explains the log-ratio.
         """
         return min(self._explained_by(self.tokens.trainer), self._explained_by(self.tokens.sampler))
 
     def _explained_by(self, log_prob: Array) -> float:
-        """Return the share of squared log-ratios in their means over equal parts of the tokens, by
-        a log-prob, without the bias that the spread within a part adds.
+        """Return the share of squared log-ratios explained by their means in PARTS quantile bins of
+        a log-prob, corrected for the bias from the spread within a bin.
         """
         edges = np.quantile(log_prob, np.linspace(0, 1, PARTS + 1)[1:-1])
         part = np.searchsorted(edges, log_prob)
         count = np.maximum(np.bincount(part, minlength=PARTS), 1)
-        mean = np.bincount(part, self.log_ratio, PARTS) / count
-        spread = np.bincount(part, self.log_ratio**2, PARTS) / count - mean**2
+        mean = np.bincount(part, self.values, PARTS) / count
+        spread = np.bincount(part, self.values**2, PARTS) / count - mean**2
         explained = float(np.sum(count * mean**2 - spread))
-        return explained / max(float(np.sum(self.log_ratio**2)), 1e-300)
+        return explained / max(float(np.sum(self.values**2)), 1e-300)
 
     @cached_property
     def by_token_id(self) -> Agreement:
         """Return how token ids' mean log-ratios agree between the rows of even and odd number."""
-        return cross_fitted(self.tokens.token_id, self.log_ratio, self.tokens.owner % 2 == 1)
+        return cross_fitted(self.tokens.token_id, self.values, self.tokens.owner % 2 == 1)
 
     @cached_property
     def first_tokens(self) -> float:
         """Return the rms log-ratio of the first 3 tokens of responses over that of the others.
 
-        One token is no pattern: the largest of the first counts as the second largest.
+        A single token is no pattern: the largest |log_ratio| is replaced by the second largest.
         """
         first = self.tokens.position < 3
         if first.sum() < 20 or (~first).sum() < 20:
             return 1.0
-        size = np.sort(np.abs(self.log_ratio[first]))
+        size = np.sort(np.abs(self.values[first]))
         size[-1] = size[-2]
-        return _rms(size) / max(_rms(self.log_ratio[~first]), 1e-12)
+        return _rms(size) / max(_rms(self.values[~first]), 1e-12)
 
     @cached_property
     def late(self) -> float:
@@ -158,7 +172,7 @@ class Law(Struct, frozen=True, dict=True):
         late = self.tokens.position > np.median(self.tokens.position)
         if late.sum() < 20 or (~late).sum() < 20:
             return 1.0
-        return _rms(self.log_ratio[late]) / max(_rms(self.log_ratio[~late]), 1e-12)
+        return _rms(self.values[late]) / max(_rms(self.values[~late]), 1e-12)
 
     @cached_property
     def repeated(self) -> Flags:
@@ -173,14 +187,14 @@ class Law(Struct, frozen=True, dict=True):
     @cached_property
     def tail_share(self) -> float:
         """Return the share of squared log-ratios that the largest thousandth of tokens holds."""
-        squares = np.sort(self.log_ratio**2)[::-1]
+        squares = np.sort(self.values**2)[::-1]
         total = squares.sum()
         return float(squares[: max(len(squares) // 1000, 1)].sum() / total) if total > 0 else 0.0
 
     @cached_property
     def _tail(self) -> Flags:
         """Flag the largest hundredth of squared log-ratios, [tokens]."""
-        squares = self.log_ratio**2
+        squares = self.values**2
         flags = np.zeros(len(squares), np.bool_)
         flags[np.argsort(-squares, kind="stable")[: max(len(squares) // 100, 1)]] = True
         return flags
@@ -188,13 +202,13 @@ class Law(Struct, frozen=True, dict=True):
     @cached_property
     def rms_of_bulk(self) -> float:
         """Return the rms log-ratio without the largest hundredth of the tokens, nats."""
-        bulk = self.log_ratio[~self._tail]
+        bulk = self.values[~self._tail]
         return _rms(bulk) if len(bulk) else 0.0
 
     @cached_property
     def rows_of_tail(self) -> float:
-        """Return over how many rows the largest hundredth of the tokens is spread: 1 where each
-        stands in a row of its own, or where every row has one.
+        """Return how widely the largest hundredth of the tokens is spread: different rows over the
+        most possible, 1 = each in a row of its own or one in every row.
         """
         owner = self.tokens.owner[self._tail]
         rows = int((self.tokens.per_row > 0).sum())
@@ -205,13 +219,13 @@ def fit_line(x: Array, y: Array) -> Line:
     """Fit y = slope * x + intercept by least squares."""
     dx, dy = x - x.mean(), y - y.mean()
     slope = float(np.dot(dx, dy) / max(np.dot(dx, dx), 1e-300))
-    left = dy - slope * dx
-    explained = 1.0 - float(np.dot(left, left) / max(np.dot(dy, dy), 1e-300))
+    residual = dy - slope * dx
+    explained = 1.0 - float(np.dot(residual, residual) / max(np.dot(dy, dy), 1e-300))
     return Line(slope, float(y.mean() - slope * x.mean()), explained)
 
 
 class Agreement(NamedTuple):
-    """How labels' means agree between two halves of the values.
+    """How the means by label agree between two halves of the data.
 
     `correlation` is that of the means; `explained` the share of the values' variance that the means
     explain; `labels` the effective number of labels, whose counts are the weights.
@@ -223,7 +237,7 @@ class Agreement(NamedTuple):
 
     @property
     def beyond_chance(self) -> bool:
-        """Tell whether so many labels agree better than they do by chance.
+        """Tell whether the correlation is significant for this number of labels.
 
         Fisher's z: atanh(correlation) of n independent pairs is normal about 0 with the variance
         1 / (n - 3) (Fisher 1921, On the "probable error" of a coefficient of correlation deduced

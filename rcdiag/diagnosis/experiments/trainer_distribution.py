@@ -1,4 +1,4 @@
-"""The trainer's law at some tokens: full logits, and what samplers make of them."""
+"""The trainer's distribution at some tokens: full logits, temperature and kept sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 
-class Law(Struct, frozen=True, dict=True):
+class TrainerDistribution(Struct, frozen=True, dict=True):
     """Logits of some contexts with the tokens that were sampled there."""
 
     logits: NDArray[np.float32]  # [tokens, vocabulary]
@@ -23,22 +23,22 @@ class Law(Struct, frozen=True, dict=True):
     def __len__(self) -> int:
         return len(self.token)
 
-    def take(self, chosen: NDArray) -> Law:
+    def take(self, chosen: Counts | NDArray[np.bool_]) -> TrainerDistribution:
         """Return some of the tokens, by index or by flag."""
-        return Law(
+        return TrainerDistribution(
             self.logits[chosen], self.token[chosen], self.owner[chosen], self.position[chosen]
         )
 
-    def at(self, temperature: float | Array = 1.0) -> Array:
+    def log_prob_at(self, temperature: float | Array = 1.0) -> Array:
         """Return the log-prob of every token at a temperature, [tokens] nats."""
         return log_prob(scaled(self.logits, temperature), self.token)
 
-    def other(self, logits: NDArray[np.float32]) -> Array:
+    def log_prob_under(self, logits: NDArray[np.float32]) -> Array:
         """Return the log-prob of every token under other logits, [tokens] nats."""
         return log_prob(logits, self.token)
 
     def entropy(self, temperature: float | Array = 1.0) -> Array:
-        """Return the entropy of the law at a temperature, [tokens] nats."""
+        """Return the entropy of the distribution at a temperature, [tokens] nats."""
         return entropy(scaled(self.logits, temperature))
 
     @cached_property
@@ -58,12 +58,14 @@ def log_sum(logits: NDArray[np.float32]) -> Array:
     """Return the logarithm of the sum of exponentials, [tokens]."""
     top = logits.max(axis=1)
     total = np.exp(logits - top[:, None]).sum(axis=1, dtype=np.float64)
-    return np.log(total) + top
+    values: Array = np.log(total) + top
+    return values
 
 
 def log_prob(logits: NDArray[np.float32], token: Counts) -> Array:
     """Return the log-prob of one token of every context, [tokens] nats."""
-    return logits[np.arange(len(token)), token].astype(np.float64) - log_sum(logits)
+    values: Array = logits[np.arange(len(token)), token].astype(np.float64) - log_sum(logits)
+    return values
 
 
 def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -74,22 +76,24 @@ def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def entropy(logits: NDArray[np.float32]) -> Array:
-    """Return the entropy of every context's law, [tokens] nats."""
+    """Return the entropy of every context's distribution, [tokens] nats."""
     top = logits.max(axis=1, keepdims=True)
     weights = np.exp(logits - top)
     total = weights.sum(axis=1, dtype=np.float64)
     mean = (weights * (logits - top)).sum(axis=1, dtype=np.float64) / total
-    return np.log(total) - mean
+    values: Array = np.log(total) - mean
+    return values
 
 
 def log_prob_variance(logits: NDArray[np.float32]) -> Array:
-    """Return the variance of the log-prob under its own law, [tokens] nats squared."""
+    """Return the variance of the log-prob under its own distribution, [tokens] nats squared."""
     top = logits.max(axis=1, keepdims=True)
     weights = np.exp(logits - top)
     total = weights.sum(axis=1, dtype=np.float64)
     mean = (weights * (logits - top)).sum(axis=1, dtype=np.float64) / total
     square = (weights * (logits - top) ** 2).sum(axis=1, dtype=np.float64) / total
-    return np.maximum(square - mean**2, 0.0)
+    values: Array = np.maximum(square - mean**2, 0.0)
+    return values
 
 
 class Ranked(Struct, frozen=True, dict=True):
@@ -101,10 +105,10 @@ class Ranked(Struct, frozen=True, dict=True):
     share_of_top: Array  # [tokens] probability of the sampled token over the largest
 
     @classmethod
-    def of(cls, law: Law, temperature: float | Array) -> Ranked:
-        """Rank the law at a temperature."""
-        made = softmax(scaled(law.logits, temperature))
-        own = made[np.arange(len(law)), law.token]
+    def of(cls, distribution: TrainerDistribution, temperature: float | Array) -> Ranked:
+        """Rank the distribution at a temperature."""
+        made = softmax(scaled(distribution.logits, temperature))
+        own = made[np.arange(len(distribution)), distribution.token]
         likelier = made > own[:, None]
         before = np.where(likelier, made, 0.0).sum(axis=1, dtype=np.float64)
         ordered = -np.sort(-made, axis=1)
@@ -119,7 +123,8 @@ class Ranked(Struct, frozen=True, dict=True):
         """Return the mass that top-p keeps: tokens until their sum reaches the threshold."""
         kept = 1 + (self.cumulative < threshold).sum(axis=1)
         kept = np.minimum(kept, self.cumulative.shape[1])
-        return self.cumulative[np.arange(len(kept)), kept - 1].astype(np.float64)
+        values: Array = self.cumulative[np.arange(len(kept)), kept - 1].astype(np.float64)
+        return values
 
     def top_k(self, most: int) -> Array:
         """Return the mass of the `most` likeliest tokens."""
@@ -128,4 +133,5 @@ class Ranked(Struct, frozen=True, dict=True):
     def min_p(self, share: float) -> Array:
         """Return the mass of the tokens with at least that share of the largest probability."""
         kept = self.probability >= np.float32(share) * self.probability[:, :1]
-        return np.where(kept, self.probability, 0.0).sum(axis=1, dtype=np.float64)
+        values: Array = np.where(kept, self.probability, 0.0).sum(axis=1, dtype=np.float64)
+        return values

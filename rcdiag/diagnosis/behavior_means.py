@@ -1,7 +1,7 @@
-"""A number that presupposes a sampling law is given for a pair whose behavior policy sampled.
+"""Expectations under the behavior policy of a pair, where another policy sampled the tokens.
 
-Where another policy sampled the tokens, such a number is estimated with weights to that policy, as
-long as the weights carry so far; else it is null, with the level `unknown`.
+They are estimated with importance weights behavior / sampler where these are reliable; else the
+number is null, with the level `unknown`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rcdiag.statistics.metrics import METRICS, SEQUENCES_SAMPLED, Metric
 from rcdiag.statistics.metrics.tail import HARMLESS_ESS, K_HAT_GUIDE
 from rcdiag.statistics.suite import Suite
 
-# Weights carry from this effective sample size on; rcdiag's proposal.
+# Weights are used from this effective sample size (fraction) on; rcdiag's proposal.
 LEAST_ESS = 0.5
 # A mean weight that is nearer to 1 is 1, whatever its standard error: only rounding is left.
 ROUNDING = 1e-9
@@ -26,41 +26,41 @@ ROUNDING = 1e-9
 UNKNOWN = MetricValue(value=None, level="unknown")
 
 
-class SamplingLaw(Struct, frozen=True):
-    """The way in which means under the behavior policy of a pair are made."""
+class BehaviorMeans(Struct, frozen=True):
+    """How means under the behavior policy of a pair are estimated."""
 
     tokens: str  # SAMPLED, WEIGHTED or NOT_GIVEN
     sequences: str  # the same, of means over whole sequences
 
     def of(self, metric: Metric) -> str:
-        """Return the way in which a metric is made that presupposes a sampling law."""
+        """Return how a metric is estimated that needs samples of the behavior policy."""
         return self.sequences if metric.presupposes == SEQUENCES_SAMPLED else self.tokens
 
 
-def sampling_law(
+def behavior_means(
     behavior: str, sampler: str | None, weights: Mapping[str, MetricValue] | None
-) -> SamplingLaw:
-    """Decide how means under `behavior` are made of tokens that `sampler` sampled.
+) -> BehaviorMeans:
+    """Decide how to estimate means under `behavior` from tokens that `sampler` sampled.
 
     `weights` are the metrics of the pair sampler -> behavior, whose ratios are the weights; None
     where the sampler is not known or not among the policies.
     """
     if behavior == sampler:
-        return SamplingLaw(SAMPLED, SAMPLED)
+        return BehaviorMeans(SAMPLED, SAMPLED)
     if weights is None:
-        return SamplingLaw(NOT_GIVEN, NOT_GIVEN)
+        return BehaviorMeans(NOT_GIVEN, NOT_GIVEN)
     token, sequence = (
         WEIGHTED if _carries(weights, level) else NOT_GIVEN for level in ("token", "seq")
     )
-    return SamplingLaw(token, sequence)
+    return BehaviorMeans(token, sequence)
 
 
 def _carries(weights: Mapping[str, MetricValue], level: str) -> bool:
-    """Tell whether a mean with these weights is worth giving.
+    """Tell whether a mean with these weights is reliable.
 
-    The weights must be those to the law that sampled, so that their mean is 1; they must leave
-    half of the sample; and where they leave less than nine tenths, their tail must have a k-hat
-    below 0.7. Source of the last: Vehtari et al. 2024, JMLR 25(72), 3.2.
+    The mean weight must be 1 (they belong to the distribution that sampled), the effective sample
+    size at least half of the sample, and below nine tenths k-hat must be under 0.7. Source of the
+    last: Vehtari et al. 2024, JMLR 25(72), 3.2.
     """
     ess, k_hat = weights[f"ess_{level}"].value, weights[f"khat_{level}"].value
     if ess is None or not ess >= LEAST_ESS or not _mean_is_one(weights):
@@ -75,19 +75,24 @@ def _mean_is_one(weights: Mapping[str, MetricValue]) -> bool:
     return weights["ratio_mean_z"].level != "error"
 
 
-def judged_pair(suite: Suite, weighted: Suite | None, law: SamplingLaw) -> dict[str, MetricValue]:
+def judged_pair(
+    suite: Suite, weighted: Suite | None, means: BehaviorMeans
+) -> dict[str, MetricValue]:
     """Return every metric of a pair: value, 95% interval and level.
 
-    `weighted` has the totals of the pair weighted to the sampler, where the law asks for them.
+    `weighted` has totals with weights behavior / sampler, for metrics that need samples of the
+    behavior policy.
     """
-    return {name: _judged(metric, suite, weighted, law) for name, metric in METRICS.items()}
+    return {name: _judged(metric, suite, weighted, means) for name, metric in METRICS.items()}
 
 
-def _judged(metric: Metric, suite: Suite, weighted: Suite | None, law: SamplingLaw) -> MetricValue:
-    if metric.presupposes is None or law.of(metric) == SAMPLED:
+def _judged(
+    metric: Metric, suite: Suite, weighted: Suite | None, means: BehaviorMeans
+) -> MetricValue:
+    if metric.presupposes is None or means.of(metric) == SAMPLED:
         return judged_metric(metric, suite)
     # Ranks, tails and extremes are read off all tokens, which have no weights.
-    if law.of(metric) == NOT_GIVEN or weighted is None or metric.from_totals is None:
+    if means.of(metric) == NOT_GIVEN or weighted is None or metric.from_totals is None:
         return UNKNOWN
     value = judged_metric(metric, weighted)
     return value if value.value is not None and math.isfinite(value.value) else UNKNOWN

@@ -1,4 +1,4 @@
-"""Signs of alignment: whether one column fits the other better at another token or row."""
+"""Alignment: whether one column fits the other better at another token or row."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case, PairTokens
-from rcdiag.diagnosis.signs.law import cross_fitted
+from rcdiag.diagnosis.features.log_ratios import cross_fitted
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
 LAGS = (-2, -1, 0, 1, 2)
-# A turn tells of a shift only with so many tokens.
+# Fewest tokens of a turn whose shift can be detected.
 SHORTEST = 8
 # A turn is shifted where the correlation at another lag is above the first bound and exceeds that
 # at lag 0 by the second.
 FITS, GAIN = 0.8, 0.2
-# Where more is wrong with the columns no lag fits as well: the gain must be surer then, in standard
-# errors.
+# With a second fault no lag fits as well: then the correlation may be lower, but the gain must be
+# significant (Fisher's z, standard errors).
 FITS_BADLY, SURELY = 0.4, 4.5
-# So many tokens of each row are held against those of other rows, of at most so many rows.
+# Tokens of a row that are compared with those of other rows, the fewest of them, and the most rows
+# for which a partner is searched.
 COMPARED, LEAST_COMPARED, ROWS_SEARCHED = 64, 12, 400
 
 
-def tamed(log_probs: Array) -> Array:
-    """Return sqrt(-log_prob), of which rare tokens do not make up all of a correlation."""
+def sqrt_surprisal(log_probs: Array) -> Array:
+    """Return sqrt(-log_prob), so that rare tokens do not dominate a correlation."""
     return np.sqrt(np.clip(-log_probs, 0.0, 20.0))
 
 
 class Alignment(Struct, frozen=True, dict=True):
-    """How the two columns of a case fit each other, turn by turn and row by row."""
+    """Correlations of the two columns of a case, by turn and by row."""
 
     case: Case
 
@@ -47,8 +48,7 @@ class Alignment(Struct, frozen=True, dict=True):
     def turn(self) -> Counts:
         """Return the number of each token's turn among all turns of the case, [tokens].
 
-        What the table masks parts turns, and what is no number; tokens that were masked out since,
-        as a fault that is mended, leave the turn whole.
+        Masked tokens and NaN end a turn; tokens that a repair masked out later do not.
         """
         case, tokens = self.case, self.tokens
         between = ~(case.mask if case.own_mask is None else case.own_mask)
@@ -62,7 +62,8 @@ class Alignment(Struct, frozen=True, dict=True):
     def first_turn(self) -> Flags:
         """Flag the turns that are the first of their row, [turns]."""
         starts = np.flatnonzero(np.diff(self.turn, prepend=-1))
-        return np.diff(self.tokens.owner[starts], prepend=-1) != 0
+        flags: Flags = np.diff(self.tokens.owner[starts], prepend=-1) != 0
+        return flags
 
     @cached_property
     def row_of_turn(self) -> Counts:
@@ -70,10 +71,16 @@ class Alignment(Struct, frozen=True, dict=True):
         return self.tokens.owner[np.flatnonzero(np.diff(self.turn, prepend=-1))]
 
     @cached_property
-    def as_they_stand(self) -> Array:
+    def unshifted(self) -> Array:
         """Return the correlation of both columns token by token, NaN for short turns; [turns]."""
         tokens = self.tokens
-        return _by_turn(tamed(tokens.sampler), tamed(tokens.trainer), tokens.place, self.turn, 0)
+        return _by_turn(
+            sqrt_surprisal(tokens.sampler),
+            sqrt_surprisal(tokens.trainer),
+            tokens.place,
+            self.turn,
+            0,
+        )
 
     @cached_property
     def correlations(self) -> Array:
@@ -82,13 +89,14 @@ class Alignment(Struct, frozen=True, dict=True):
         At lag k the sampler's value of token t + k stands beside the trainer's of token t. It is
         NaN for short turns, and at other lags than 0 for turns that fit as they stand.
         """
-        values = np.full((len(LAGS), len(self.as_they_stand)), np.nan)
-        values[LAGS.index(0)] = self.as_they_stand
-        open_turns = self.as_they_stand < 1.0 - GAIN
+        values = np.full((len(LAGS), len(self.unshifted)), np.nan)
+        values[LAGS.index(0)] = self.unshifted
+        open_turns = self.unshifted < 1.0 - GAIN
         inside = open_turns[self.turn]
         if inside.any():
             sampler, trainer = (
-                tamed(column[inside]) for column in (self.tokens.sampler, self.tokens.trainer)
+                sqrt_surprisal(column[inside])
+                for column in (self.tokens.sampler, self.tokens.trainer)
             )
             place = self.tokens.place[inside]
             for index, lag in enumerate(LAGS):
@@ -98,9 +106,9 @@ class Alignment(Struct, frozen=True, dict=True):
         return values
 
     @cached_property
-    def judged(self) -> Flags:
+    def long_enough(self) -> Flags:
         """Flag the turns that are long enough, [turns]."""
-        return ~np.isnan(self.as_they_stand)
+        return ~np.isnan(self.unshifted)
 
     @cached_property
     def shift(self) -> Counts:
@@ -108,36 +116,39 @@ class Alignment(Struct, frozen=True, dict=True):
         values = np.where(np.isnan(self.correlations), -9.0, self.correlations)
         best = values.argmax(axis=0)
         at_best = values[best, np.arange(values.shape[1])]
-        shifted = (at_best > FITS) & (at_best - self.as_they_stand > GAIN)
-        near, far = (np.arctanh(np.clip(r, -0.999, 0.999)) for r in (self.as_they_stand, at_best))
+        shifted = (at_best > FITS) & (at_best - self.unshifted > GAIN)
+        near, far = (np.arctanh(np.clip(r, -0.999, 0.999)) for r in (self.unshifted, at_best))
         free = np.maximum(np.bincount(self.turn, minlength=len(best)) - 4, 0)
-        surely = self.judged & (at_best > FITS_BADLY) & ((far - near) * np.sqrt(free / 2) > SURELY)
-        # Put back they fit as the others do: whatever else is wrong is wrong with all.
-        others = self.as_they_stand[self.judged & ~surely & ~shifted]
+        surely = (
+            self.long_enough & (at_best > FITS_BADLY) & ((far - near) * np.sqrt(free / 2) > SURELY)
+        )
+        # Shifted back they must fit as well as the other turns: a second fault hits all turns
+        # alike.
+        others = self.unshifted[self.long_enough & ~surely & ~shifted]
         usual = float(np.median(others)) if len(others) else FITS_BADLY
         shifted |= surely & (at_best > usual - GAIN / 2)
-        return np.where(self.judged & shifted, np.array(LAGS)[best], 0)
+        return np.where(self.long_enough & shifted, np.array(LAGS)[best], 0)
 
-    def distinct(self, turns: Flags) -> int:
+    def distinct_texts(self, turns: Flags) -> int:
         """Count the different texts among some turns; `turns` [turns].
 
-        A sure policy gives one response several times in a group, with the same log-probs: all of
-        them tell no more than one.
+        A confident policy repeats a response within a group, with equal log-probs: repeats are no
+        further evidence.
         """
         first = np.searchsorted(self.turn, np.arange(len(turns) + 1))
         ids = self.tokens.token_id
         return len({ids[first[i] : first[i + 1]].tobytes() for i in np.flatnonzero(turns)})
 
     def differ_most(self, turns: Flags) -> bool:
-        """Tell whether some turns differ more than all other long ones, nats rms; `turns` [turns].
+        """Tell whether some turns have a larger rms log-ratio than all other long ones.
 
-        What stands beside the wrong token does. In sure turns a small difference at one token makes
-        a correlation low, and any other lag's higher.
+        `turns` is [turns]. Misaligned turns do. In turns of near-certain tokens a small difference
+        at one token lowers the correlation at lag 0, which is no shift.
         """
         squares = (self.tokens.sampler - self.tokens.trainer) ** 2
         total = np.bincount(self.turn, squares, len(turns))
         count = np.bincount(self.turn, minlength=len(turns))
-        others = self.judged & ~turns
+        others = self.long_enough & ~turns
         if not turns.any() or not others.any():
             return bool(turns.any())
         return bool(
@@ -146,20 +157,20 @@ class Alignment(Struct, frozen=True, dict=True):
 
     def share_shifted(self, turns: Flags) -> float:
         """Return the share of shifted turns among those that are judged; `turns` [turns]."""
-        among = turns & self.judged
+        among = turns & self.long_enough
         return float(np.mean(self.shift[among] != 0)) if among.any() else 0.0
 
     @cached_property
-    def exchanged(self) -> Counts:
-        """Return for each row the row whose log-probs of the trainer fit it, itself mostly; [rows].
+    def best_row(self) -> Counts:
+        """Return for each row the row whose trainer log-probs fit its sampler log-probs best;
+        [rows].
 
-        A row is exchanged where another row leaves less than a tenth of its squared difference, or
-        a third where that is much less than all further rows leave. Both are taken over the tokens
-        that both rows have: a response that begins as a shorter one does fits its log-probs there.
+        It is another row if that leaves less than a tenth of the squared difference, or about a
+        third if all further rows leave much more. Both sums run over positions that both rows have.
         """
         tokens, rows = self.tokens, len(self.case.lengths)
         partner = np.arange(rows)
-        rank = self._rank
+        rank = self._number_in_row
         long = np.flatnonzero(tokens.per_row >= LEAST_COMPARED)  # no other row has a partner
         number = np.full(rows, -1)
         number[long] = np.arange(len(long))
@@ -168,8 +179,8 @@ class Alignment(Struct, frozen=True, dict=True):
         known, sampler, trainer = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         places = number[tokens.owner[kept]], rank[kept]
         known[places] = 1.0
-        sampler[places] = tamed(tokens.sampler[kept])
-        trainer[places] = tamed(tokens.trainer[kept])
+        sampler[places] = sqrt_surprisal(tokens.sampler[kept])
+        trainer[places] = sqrt_surprisal(tokens.trainer[kept])
         own = ((sampler - trainer) ** 2).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
         suspects = np.flatnonzero(own > 0.02)
         if not len(suspects):
@@ -192,29 +203,34 @@ class Alignment(Struct, frozen=True, dict=True):
         )
         fits = (least < 0.1 * there) | ((least < 0.35 * there) & alone)
         partner[long[chosen[fits]]] = long[best[fits]]
-        # Rows of which several claim to be the partner fit many: they are short or certain.
+        # A row that is the partner of several is short or near-certain, and fits many by chance.
         claims = np.bincount(long[best[fits]], minlength=rows)
         several = claims[partner] > 1
         partner[several] = np.flatnonzero(several)
         return partner
 
-    def out_of_place(self, part: Flags) -> str:
-        """Return the policy whose values of some tokens stand beside other tokens; `part` [tokens].
+    def misplaced_policy(self, part: Flags) -> str:
+        """Return the policy whose log-probs belong to other tokens.
 
-        What a token's id tells of its log-prob, it tells of the column that is in place.
+        `part` flags the misaligned ones, [tokens]. The column that is in place correlates more with
+        the mean log-prob of each token id.
         """
         tokens, case = self.tokens, self.case
-        told = []
+        correlations_by_id = []
         for column in (tokens.sampler, tokens.trainer):
             if part.sum() < (~part).sum():  # the others say what an id's log-prob is
-                told.append(_told_by_ids(tokens.token_id, tamed(column), part))
+                correlations_by_id.append(
+                    _correlation_with_id_means(tokens.token_id, sqrt_surprisal(column), part)
+                )
             else:
                 half = tokens.owner[part] % 2 == 1
-                told.append(cross_fitted(tokens.token_id[part], tamed(column[part]), half)[1])
-        return str(case.trainer) if told[0] > told[1] else case.sampler
+                correlations_by_id.append(
+                    cross_fitted(tokens.token_id[part], sqrt_surprisal(column[part]), half)[1]
+                )
+        return str(case.trainer) if correlations_by_id[0] > correlations_by_id[1] else case.sampler
 
     @property
-    def _rank(self) -> Counts:
+    def _number_in_row(self) -> Counts:
         """Return the number of each token among those of its row that the table counts, [tokens].
 
         Tokens that were masked out since keep their number: another row has its own at it.
@@ -227,12 +243,12 @@ class Alignment(Struct, frozen=True, dict=True):
 
     @cached_property
     def misfit(self) -> Flags:
-        """Flag the rows whose columns hardly have to do with each other, [rows]."""
-        bad = self.judged & (self.as_they_stand < 0.6) & (self.shift == 0)
+        """Flag the rows with an unshifted turn whose columns hardly correlate, [rows]."""
+        bad = self.long_enough & (self.unshifted < 0.6) & (self.shift == 0)
         return np.bincount(self.row_of_turn[bad], minlength=len(self.case.lengths)) > 0
 
 
-def _told_by_ids(token_id: NDArray[np.int32], values: Array, part: Flags) -> float:
+def _correlation_with_id_means(token_id: NDArray[np.int32], values: Array, part: Flags) -> float:
     """Return the correlation of some tokens' values with the means of their ids among the others.
 
     `values` and `part` are [tokens].
@@ -261,7 +277,8 @@ def _by_turn(sampler: Array, trainer: Array, place: Counts, turn: Counts, lag: i
     count = np.bincount(own, minlength=turns)
 
     def mean(values: Array) -> Array:
-        return np.bincount(own, weights=values, minlength=turns) / np.maximum(count, 1)
+        result: Array = np.bincount(own, weights=values, minlength=turns) / np.maximum(count, 1)
+        return result
 
     first, second = mean(one), mean(two)
     variances = [mean(one**2) - first**2, mean(two**2) - second**2]

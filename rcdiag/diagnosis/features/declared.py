@@ -1,4 +1,4 @@
-"""Signs that need no statistics: what metadata and columns declare about both sides."""
+"""What metadata and columns declare about both sides."""
 
 from __future__ import annotations
 

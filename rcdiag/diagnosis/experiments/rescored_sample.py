@@ -1,10 +1,11 @@
-"""A scene is a case read once by the trainer's model: the honest columns, and the law behind them.
+"""A sample of a case's rows, re-scored by the trainer's model: expected log-probs and logits.
 
 Experiments compare what one side recorded with what a cause would have made it record.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -13,23 +14,24 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.experiments.fit import FLOAT32, Left, unexplained
+from rcdiag.diagnosis.experiments.fit import FLOAT32, Residual, fit_residual
 from rcdiag.diagnosis.experiments.rounding import Rounding, rounding_of
-from rcdiag.diagnosis.experiments.trainer_law import Law
+from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
 from rcdiag.engines.changes import Forward, LowPrecision, Passage, Reading
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-LAW_TOKENS = 6_144  # whose logits are held
-LAW_VALUES = 1 << 26  # logits that are held at most, of any vocabulary
-UNSURE = 1e-3  # a law whose likeliest token lacks so much probability tells of temperatures
-NOISE_ROWS = 32  # spread over the scene, on which rounding is measured
+DISTRIBUTION_TOKENS = 6_144  # whose logits are held
+DISTRIBUTION_LOGITS = 1 << 26  # logits that are held at most, of any vocabulary
+# 1 - p of the likeliest token from which a context is informative about the temperature
+UNSURE = 1e-3
+NOISE_ROWS = 32  # spread over the sample, on which rounding is measured
 
 
-class Scene(Struct, frozen=True, dict=True):
-    """Whole rows of a case with the honest log-probs of all their response tokens."""
+class RescoredSample(Struct, frozen=True, dict=True):
+    """Whole rows of a case with the model's own log-probs of all response tokens."""
 
     case: Case
     rows: Counts  # [rows] index in the case
@@ -39,10 +41,13 @@ class Scene(Struct, frozen=True, dict=True):
     token: Counts  # [tokens]
     usable: Flags  # [tokens] sampled by the policy, and no column is broken there
     reading: Reading  # [tokens]
-    law_at: Counts  # [law tokens] index among all sampled tokens: unsure contexts, of all rows
-    law: Law
+    distribution_at: (
+        Counts  # [distribution tokens] index among all sampled tokens: unsure contexts, of all rows
+    )
+    distribution: TrainerDistribution
     rounding: Rounding  # what an engine in bfloat16 leaves
-    experts: bool = False  # the model routes tokens: noise that exchanges experts moves few by much
+    # mixture of experts: rounding can swap experts, which moves a few tokens by much
+    experts: bool = False
 
     def __len__(self) -> int:
         return len(self.place)
@@ -65,27 +70,29 @@ class Scene(Struct, frozen=True, dict=True):
         """Return the temperature that the table states for each token, 1 where none."""
         return np.where(np.isnan(self.temperature), 1.0, self.temperature)
 
-    def honest_at(self, temperature: Array) -> Array:
-        """Return the honest column at temperatures [tokens], nats."""
+    def expected_at(self, temperature: Array) -> Array:
+        """Return the expected column at temperatures [tokens], nats."""
         if np.all(temperature == 1.0):
             return self.reading.log_prob
         return self.reading.tempered(temperature)
 
-    def reach_at(self, honest: Array) -> Array:
-        """Return the reach of logit noise where tokens have other log-probs, [tokens].
+    def sensitivity_at(self, expected: Array) -> Array:
+        """Return the sensitivity to logit noise at other log-probs, e.g. another temperature,
+        [tokens].
 
         Between one and the square root of two times the probability of all other tokens, as at
         temperature 1.
         """
-        if honest is self.reading.log_prob:
+        if expected is self.reading.log_prob:
             return self.reading.reach
         others = np.maximum(-np.expm1(self.reading.log_prob), 1e-12)
         shape = np.clip(self.reading.reach / others, 1.0, np.sqrt(2.0))
-        return -np.expm1(honest) * shape
+        values: Array = -np.expm1(expected) * shape
+        return values
 
     @cached_property
     def index_of_place(self) -> Counts:
-        """Return for each of the case's response tokens its index in the scene, or -1."""
+        """Return for each of the case's response tokens its index in the sample, or -1."""
         index = np.full(len(self.case.token_id), -1)
         index[self.place] = np.arange(len(self.place))
         return index
@@ -127,8 +134,45 @@ def passage_of(case: Case, row: int, temperature: float = 1.0) -> Passage:
     return Passage(ids, places[places > 0], row, None, len(prompt), temperature)
 
 
-def scene_of(case: Case, rows: Counts, forward: Forward) -> Scene:
-    """Read rows of a case; rows without a prompt or a response tell nothing and are left out."""
+FEWEST_ROWS = 16  # that are read, however short the time
+TIMED = 4  # rows on which the time of a pass is measured
+
+
+def chosen_rows(case: Case, most: int) -> Counts:
+    """Choose at most `most` rows spread over a case, in blocks of 16 neighbours."""
+    count = len(case.lengths)
+    if count <= most:
+        return np.arange(count)
+    starts = np.linspace(0, count - 16, max(most // 16, 1)).astype(np.int64)
+    return np.unique((starts[:, None] + np.arange(16)).ravel())
+
+
+def rows_in_time(
+    case: Case, forward: Forward, most: int, deadline: float | None, checkpoints: int
+) -> Counts:
+    """Choose at most `most` rows, fewer if the deadline is near.
+
+    The model's pass, its bfloat16 pass and each checkpoint read them; half of the time is reserved
+    for that.
+    """
+    rows = chosen_rows(case, most)
+    if deadline is None or len(rows) <= FEWEST_ROWS:
+        return rows
+    assert case.prompt_ids is not None
+    first = [row for row in rows if len(case.prompt_ids.row(row)) and case.lengths[row]][:TIMED]
+    passages = [passage_of(case, int(row)) for row in first]
+    forward.log_probs(passages[:1])  # loads the model, which no later row takes
+    began = time.monotonic()
+    forward.log_probs(passages)
+    now = time.monotonic()
+    of_row = (now - began) / max(len(first), 1)
+    budget = 0.5 * (deadline - now) / (2 + checkpoints)
+    in_time = max(int(budget / max(of_row, 1e-9)), FEWEST_ROWS)
+    return rows if in_time >= len(rows) else chosen_rows(case, in_time)
+
+
+def rescore(case: Case, rows: Counts, forward: Forward) -> RescoredSample:
+    """Re-score rows of a case; rows without a prompt or response, or too long, are left out."""
     assert case.prompt_ids is not None
     vocabulary, context = forward.tensors.vocabulary, forward.tensors.context
     fits = np.array(
@@ -149,9 +193,11 @@ def scene_of(case: Case, rows: Counts, forward: Forward) -> Scene:
     reading = forward.read([passage_of(case, int(row)) for row in rows])
     owner, position = case.owner[place], case.position[place]
     token, usable = case.token_id[place].astype(np.int64), case.mask[place]
-    chosen = _law_tokens(reading, case.sampled[place], vocabulary)
-    law = Law(reading.logits_at(chosen), token[chosen], owner[chosen], position[chosen])
-    return Scene(
+    chosen = _distribution_tokens(reading, case.sampled[place], vocabulary)
+    distribution = TrainerDistribution(
+        reading.logits_at(chosen), token[chosen], owner[chosen], position[chosen]
+    )
+    return RescoredSample(
         case=case,
         rows=rows,
         place=place,
@@ -160,8 +206,8 @@ def scene_of(case: Case, rows: Counts, forward: Forward) -> Scene:
         token=token,
         usable=usable,
         reading=reading,
-        law_at=chosen,
-        law=law,
+        distribution_at=chosen,
+        distribution=distribution,
         rounding=_rounding(case, rows, forward, reading),
         experts=bool(forward.tensors.experts),
     )
@@ -174,10 +220,10 @@ def _largest_id(case: Case, row: int) -> int:
     return int(max(case.prompt_ids.row(row).max(initial=0), response.max(initial=0)))
 
 
-def _law_tokens(reading: Reading, sampled: Flags, vocabulary: int) -> Counts:
+def _distribution_tokens(reading: Reading, sampled: Flags, vocabulary: int) -> Counts:
     """Choose tokens whose contexts are unsure, whatever was sampled there."""
     unsure = np.flatnonzero(sampled & (-np.expm1(reading.top) > UNSURE))
-    most = max(min(LAW_TOKENS, LAW_VALUES // vocabulary), 64)
+    most = max(min(DISTRIBUTION_TOKENS, DISTRIBUTION_LOGITS // vocabulary), 64)
     if len(unsure) <= most:
         return unsure
     return unsure[np.linspace(0, len(unsure) - 1, most).astype(np.int64)]
@@ -194,26 +240,26 @@ def _rounding(case: Case, rows: Counts, forward: Forward, reading: Reading) -> R
     passages = [passage_of(case, int(rows[row])) for row in few]
     made = forward.log_probs(passages, LowPrecision()) if passages else np.zeros(0)
     exact = np.full(len(at), FLOAT32)
-    left = unexplained(made, reading.log_prob[at], reading.reach[at], exact)
+    residual = fit_residual(made, reading.log_prob[at], reading.reach[at], exact)
     places = np.concatenate(
         [np.arange(case.start[rows[row]], case.start[rows[row]] + lengths[row]) for row in few]
         or [np.zeros(0, np.int64)]
     ).astype(np.int64)
-    return rounding_of(left, case.token_id[places].astype(np.int64), case.owner[places])
+    return rounding_of(residual, case.token_id[places].astype(np.int64), case.owner[places])
 
 
 class Side(Struct, frozen=True, dict=True):
-    """One side's recorded column against the honest one at the temperature that suits it best."""
+    """One side's recorded column and the model's expected one at the best-fitting temperature."""
 
     name: str  # sampler or trainer
     policy: str
     recorded: Array  # [tokens]
     known: Flags  # [tokens] sampled, and a number recorded
-    temperature: Array  # [tokens] of the honest column
-    honest: Array  # [tokens] at that temperature
-    reach: Array  # [tokens] at that temperature
-    grain: Array  # [tokens] nats that the column's storage can tell apart
-    left: Left  # of the known tokens
+    temperature: Array  # [tokens] of the expected column
+    expected: Array  # [tokens] at that temperature
+    sensitivity: Array  # [tokens] at that temperature
+    resolution: Array  # [tokens] nats that the column's storage can tell apart
+    residual: Residual  # of the known tokens
     explained: bool
 
     @cached_property

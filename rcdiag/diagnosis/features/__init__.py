@@ -1,4 +1,4 @@
-"""Signs are numbers that are read off a case, and that several causes are told by."""
+"""Features are numbers computed from a case that several causes share."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.signs.alignment import Alignment
-from rcdiag.diagnosis.signs.declared import Declared
-from rcdiag.diagnosis.signs.forks import Forks, forks_of
-from rcdiag.diagnosis.signs.law import HONEST, LOUD, Law
-from rcdiag.diagnosis.signs.places import Onset, Places
-from rcdiag.diagnosis.signs.storage import StoredColumn, stored_column
+from rcdiag.diagnosis.features.alignment import Alignment
+from rcdiag.diagnosis.features.declared import Declared
+from rcdiag.diagnosis.features.location import MismatchLocation, Onset
+from rcdiag.diagnosis.features.log_ratios import ENGINE_NOISE, LARGE_MISMATCH, LogRatios
+from rcdiag.diagnosis.features.shared_prefixes import SharedPrefixes, shared_prefixes_of
+from rcdiag.diagnosis.features.storage import StoredColumn, stored_column
 from rcdiag.diagnosis.validity import Validity, validity_of
 
 __all__ = [
-    "HONEST",
-    "LOUD",
+    "ENGINE_NOISE",
+    "LARGE_MISMATCH",
     "Alignment",
     "Declared",
-    "Forks",
-    "Law",
+    "Features",
+    "LogRatios",
+    "MismatchLocation",
     "Onset",
-    "Places",
-    "Signs",
+    "SharedPrefixes",
     "StoredColumn",
 ]
 
 FEWEST_OF_TURNS = 200  # tokens of first turns, and of later ones
 
 
-class Signs(Struct, frozen=True, dict=True):
-    """All signs of one case, each computed when a cause first asks for it."""
+class Features(Struct, frozen=True, dict=True):
+    """All features of one case, each computed when a cause first needs it."""
 
     case: Case
     # Where the case is the part of a table from some step on: how the mismatch rose then.
@@ -52,13 +52,13 @@ class Signs(Struct, frozen=True, dict=True):
 
     @cached_property
     def alignment(self) -> Alignment:
-        """Return how the two columns fit each other."""
+        """Return how well the two columns correlate, by turn and by row."""
         return Alignment(self.case)
 
     @cached_property
-    def law(self) -> Law:
-        """Return how the log-ratio of sampler and trainer behaves."""
-        return Law(self.case.tokens)
+    def log_ratios(self) -> LogRatios:
+        """Return statistics of log_ratio = trainer - sampler."""
+        return LogRatios(self.case.tokens)
 
     @cached_property
     def validity(self) -> Validity:
@@ -70,22 +70,22 @@ class Signs(Struct, frozen=True, dict=True):
         """Return the rms log-ratio of first turns and of later ones, nats, where the first agree
         to rounding and later ones do not; else None.
         """
-        values = self.law.log_ratio
+        values = self.log_ratios.values
         first = self.alignment.first_turn[self.alignment.turn]
         if min(int(first.sum()), int((~first).sum())) < FEWEST_OF_TURNS:
             return None
         before, after = (float(np.sqrt(np.mean(values[part] ** 2))) for part in (first, ~first))
-        return (before, after) if before <= HONEST and after >= 5 * before else None
+        return (before, after) if before <= ENGINE_NOISE and after >= 5 * before else None
 
     @cached_property
-    def forks(self) -> Forks | None:
-        """Return pairs of tokens that were sampled in one context; None where these are few."""
-        return forks_of(self.case)
+    def shared_prefixes(self) -> SharedPrefixes | None:
+        """Return pairs of tokens that were sampled in the same context; None if there are few."""
+        return shared_prefixes_of(self.case)
 
     @cached_property
-    def places(self) -> Places:
+    def location(self) -> MismatchLocation:
         """Return where in the table the log-ratios are large."""
-        return Places(self.case, self.law)
+        return MismatchLocation(self.case, self.log_ratios)
 
     @cached_property
     def declared(self) -> Declared:
@@ -97,9 +97,9 @@ class Signs(Struct, frozen=True, dict=True):
         """Return the policies scored anew with the sampler's engine and the trainer's model."""
         return rescored_policies(self.case)
 
-    def between(self, sampler: str, trainer: str) -> Law:
-        """Return how the log-ratio of two other policies of the table behaves."""
-        return Law(replace(self.case, sampler=sampler, trainer=trainer).tokens)
+    def between(self, sampler: str, trainer: str) -> LogRatios:
+        """Return statistics of the log-ratio of two other policies of the table."""
+        return LogRatios(replace(self.case, sampler=sampler, trainer=trainer).tokens)
 
 
 def rescored_policies(case: Case) -> tuple[str | None, str | None]:

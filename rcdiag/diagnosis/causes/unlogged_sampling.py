@@ -1,35 +1,38 @@
-"""Laws of sampling that neither column shows: told by metadata, entropies or re-scores."""
+"""Sampling parameters that neither column shows: detected from metadata, entropies or re-scores."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.laws import HOLDS, VISIBLE, declared_kept_set, sets_of_one, usable
+from rcdiag.diagnosis.causes.kept_sets import declared_kept_set, sets_of_one
 from rcdiag.diagnosis.causes.temperatures import MOST_OF_SQUARES
-from rcdiag.diagnosis.estimates import mean_ratio
-from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features.log_ratios import IS_ONE, VISIBLE
+from rcdiag.formats import mean_ratio
 
 
-def _silent(signs: Signs) -> tuple[str, Suspicion] | None:
-    """Look for a law of sampling that neither column shows, by metadata, entropies or re-scores.
+def _unlogged(features: Features) -> tuple[str, Suspicion] | None:
+    """Detect sampling parameters that neither column shows.
 
-    Entropies settle it, where the table has them: surprisal and entropy agree for the law that
-    sampled.
+    Entropies decide where the table has them: under the distribution that sampled, E[-log p] equals
+    the entropy.
     """
-    if not usable(signs) or signs.law.rms > 0.05:
+    if not features.log_ratios.show_sampling or features.log_ratios.rms > 0.05:
         return None
-    stated = _silent_by_metadata(signs)
+    stated = _unlogged_by_metadata(features)
     if stated is not None:
         return stated
-    excess = _surprisal_less_entropy(signs)
+    excess = _surprisal_less_entropy(features)
     if excess is not None:
-        return _silent_by_entropy(signs, *excess)
-    return _silent_by_kept_set(signs) or _silent_by_rescore(signs)
+        return _unlogged_by_entropy(features, *excess)
+    return _unlogged_by_kept_set(features) or _unlogged_by_rescore(features)
 
 
-def _silent_by_metadata(signs: Signs) -> tuple[str, Suspicion] | None:
-    side, trained = signs.declared.sampler, signs.declared.trainer.temperature
+def _unlogged_by_metadata(features: Features) -> tuple[str, Suspicion] | None:
+    side, trained = features.declared.sampler, features.declared.trainer.temperature
     if side.temperature is None or side.sampling_temperature in (None, side.temperature):
         return None
     if trained not in (None, side.temperature):
@@ -49,11 +52,11 @@ def _silent_by_metadata(signs: Signs) -> tuple[str, Suspicion] | None:
     )
 
 
-def _surprisal_less_entropy(signs: Signs) -> tuple[float, float] | None:
+def _surprisal_less_entropy(features: Features) -> tuple[float, float] | None:
     """Return the mean of -log p less the entropy, in nats, and its z; None without entropies, and
     where tokens were left out, which may be the unlikely ones.
     """
-    case = signs.case
+    case = features.case
     if case.picked_tokens:
         return None
     for name in (case.trainer, case.sampler):
@@ -69,10 +72,10 @@ def _surprisal_less_entropy(signs: Signs) -> tuple[float, float] | None:
     return None
 
 
-def _silent_by_entropy(signs: Signs, mean: float, z: float) -> tuple[str, Suspicion] | None:
+def _unlogged_by_entropy(features: Features, mean: float, z: float) -> tuple[str, Suspicion] | None:
     if abs(z) < 5.0:
         return None
-    top_p = signs.case.facts.top_p
+    top_p = features.case.facts.top_p
     cut = top_p is not None and bool(np.any(top_p < 1.0))
     slug = "top-p-silent" if cut and z < 0 else "temperature-silent"
     either = top_p is None and z < 0  # a kept set and a low temperature both take likelier tokens
@@ -86,45 +89,48 @@ def _silent_by_entropy(signs: Signs, mean: float, z: float) -> tuple[str, Suspic
     )
 
 
-def _silent_by_kept_set(signs: Signs) -> tuple[str, Suspicion] | None:
-    """Look for rows that say that a share of the law was kept, of which no mass is missing."""
-    law = signs.law
-    if declared_kept_set(signs) != "top-p-renormalised" or abs(law.ratio_mean[1]) >= HOLDS:
+def _unlogged_by_kept_set(features: Features) -> tuple[str, Suspicion] | None:
+    """Detect rows that declare top-p while E[ratio] = 1: no mass is missing."""
+    log_ratios = features.log_ratios
+    if (
+        declared_kept_set(features) != "top-p-renormalised"
+        or abs(log_ratios.ratio_mean[1]) >= IS_ONE
+    ):
         return None
-    if sets_of_one(signs, signs.case.sampler):
+    if sets_of_one(features, features.case.sampler):
         return None  # the record is of the kept sets, as it should be
-    top_p = signs.case.facts.top_p
+    top_p = features.case.facts.top_p
     value = float(np.nanmedian(top_p)) if top_p is not None else 1.0
     return "top-p-silent", Suspicion(
         confidence=0.85,
         message=f"Rows say that they were sampled with top-p {value:g}; E[ratio] is "
-        f"{mean_ratio(law.ratio_mean[0])}, so both columns are of the whole distribution.",
+        f"{mean_ratio(log_ratios.ratio_mean[0])}, so both columns are of the whole distribution.",
         evidence=[
             fact(
                 "E[ratio]",
                 "no mass is missing from the record",
-                value=law.ratio_mean[0],
-                z=law.ratio_mean[1],
+                value=log_ratios.ratio_mean[0],
+                z=log_ratios.ratio_mean[1],
             ),
             fact("top_p of the rows", "the table says so", declared=value),
         ],
     )
 
 
-def _silent_by_rescore(signs: Signs) -> tuple[str, Suspicion] | None:
+def _unlogged_by_rescore(features: Features) -> tuple[str, Suspicion] | None:
     """Look for two columns that agree, and a re-score at the rows' temperature that does not."""
-    case, honest = signs.case, signs.rescored[1]
-    if honest is None:
+    case, rescored = features.case, features.rescored[1]
+    if rescored is None:
         return None
-    seen = signs.between(case.sampler, honest)
-    between = signs.between(str(case.trainer), honest)
+    seen = features.between(case.sampler, rescored)
+    between = features.between(str(case.trainer), rescored)
     if seen.power is None or seen.by_log_prob < MOST_OF_SQUARES:
         return None
-    if between.rms <= max(3 * signs.law.rms, VISIBLE):
+    if between.rms <= max(3 * features.log_ratios.rms, VISIBLE):
         return None
     return "temperature-silent", Suspicion(
         confidence=0.92,
-        message=f"`{case.sampler}` and `{case.trainer}` agree, and `{honest}`, scored at "
+        message=f"`{case.sampler}` and `{case.trainer}` agree, and `{rescored}`, scored at "
         f"the rows' temperature, is their distribution at T = {seen.power:.2f}: tokens were "
         "sampled at a temperature that neither column has.",
         evidence=[
@@ -137,14 +143,14 @@ def _silent_by_rescore(signs: Signs) -> tuple[str, Suspicion] | None:
     )
 
 
-def _silence(slug: str):
-    def weigh(signs: Signs) -> Suspicion | None:
-        silent = _silent(signs)
-        return silent[1] if silent is not None and silent[0] == slug else None
+def _unlogged_cause(slug: str) -> Callable[[Features], Suspicion | None]:
+    def weigh(features: Features) -> Suspicion | None:
+        unlogged = _unlogged(features)
+        return unlogged[1] if unlogged is not None and unlogged[0] == slug else None
 
     return weigh
 
 
-SILENT_LAWS = tuple(
-    shipped(slug, "law", _silence(slug)) for slug in ("temperature-silent", "top-p-silent")
+UNLOGGED_SAMPLING = tuple(
+    shipped(slug, "law", _unlogged_cause(slug)) for slug in ("temperature-silent", "top-p-silent")
 )

@@ -1,30 +1,31 @@
-"""Signs of structure: which rows, steps, engines, versions and token ids differ most."""
+"""Which rows, steps, engines and token ids have the largest log-ratios."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.signs.law import HONEST, LOUD, Law
+from rcdiag.diagnosis.features.log_ratios import ENGINE_NOISE, LARGE_MISMATCH, LogRatios
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
-FEWEST_LOUD = 8  # rows of a second kind
+FEWEST_OUTLIERS = 8  # rows of a second kind
 KINDS_APART = 5.0  # times the rms of the first kind
-# Rows that differ by less are alike, whatever the differences: those of a second kind are loud.
-QUIETEST = LOUD / KINDS_APART  # nats rms
+# Floor of a row's rms: rows below it count as equal.
+SMALLEST = LARGE_MISMATCH / KINDS_APART  # nats rms
 
 
-class Parts(Struct, frozen=True):
-    """The parts of a table by one property: their labels, rows, and mismatch."""
+class MismatchByGroup(Struct, frozen=True):
+    """The mismatch of a table by one property, such as the step or the engine."""
 
     labels: list[str]
     rows: Counts  # [parts]
@@ -39,7 +40,7 @@ FEWEST_OF_TREND, OF_TREND = 5, 3.0
 class Onset(Struct, frozen=True):
     """The step from which on a table's mismatch is large, and what it is in the other steps."""
 
-    steps: Parts
+    steps: MismatchByGroup
     first: int  # index of that step
     before: float  # median k3 of the other steps, nats per token
     after: float  # median k3 of those that are large
@@ -61,11 +62,11 @@ def _median(values: Array) -> float:
 
 
 def trend(values: Array) -> float:
-    """Return by which factor positive values grow over their order, by the medians of the first and
-    the last third; 1 where they do not, beyond chance.
+    """Return the growth factor of a series: median of the last third over that of the first; 1
+    where there is no significant trend.
 
     Spearman's rank correlation of n values without a trend is normal about 0 with the variance
-    1 / (n - 1). Fewer than ten values must all but rise, or fall, from each to the next.
+    1 / (n - 1). Fewer than ten values must be almost monotonic.
     """
     count = len(values)
     if count < FEWEST_OF_TREND:
@@ -80,9 +81,9 @@ def trend(values: Array) -> float:
     return last / max(first, 1e-12) if (last > first) == (correlation > 0) else 1.0
 
 
-def _apart(loud: Array, quiet: Array) -> bool:
+def _apart(large: Array, small: Array) -> bool:
     """Tell whether the k3 of some steps is more than 5 times that of all others, and matters."""
-    return float(loud.min()) > max(5 * max(float(quiet.max()), 1e-5), 1e-4)
+    return float(large.min()) > max(5 * max(float(small.max()), 1e-5), 1e-4)
 
 
 class IdOutlier(Struct, frozen=True):
@@ -94,30 +95,30 @@ class IdOutlier(Struct, frozen=True):
     share_last: float  # of its tokens that end their response
 
 
-class LoudRows(Struct, frozen=True):
-    """Rows that differ much more than all others: those of some engines, or whichever they are."""
+class OutlierRows(Struct, frozen=True):
+    """Rows with a much larger mismatch than all others: those of some engines, or any rows."""
 
     rows: Flags  # [rows]
     engines: list[str]  # empty where no engine tells them
-    loud: float  # rms log-ratio of these rows, nats
-    quiet: float  # rms log-ratio of the others
+    rms: float  # rms log-ratio of these rows, nats
+    rms_of_others: float  # rms log-ratio of the others
 
 
-class Places(Struct, frozen=True, dict=True):
+class MismatchLocation(Struct, frozen=True, dict=True):
     """Where in a table the log-ratios are large."""
 
     case: Case
-    law: Law
+    log_ratios: LogRatios
 
     @cached_property
     def rms_of_rows(self) -> Array:
         """Return the rms log-ratio of each row, nats, [rows]; NaN without a token."""
-        tokens = self.law.tokens
+        tokens = self.log_ratios.tokens
         with np.errstate(invalid="ignore"):
-            return np.sqrt(tokens.row_sums(self.law.log_ratio**2) / tokens.per_row)
+            return np.sqrt(tokens.row_sums(self.log_ratios.values**2) / tokens.per_row)
 
     @cached_property
-    def by_step(self) -> Parts | None:
+    def by_step(self) -> MismatchByGroup | None:
         """Return the mismatch of each training step, ascending; None without several steps."""
         step = self.case.facts.step
         return None if step is None else self._parts(step)
@@ -138,19 +139,19 @@ class Places(Struct, frozen=True, dict=True):
                 return Onset(parts, first, float(np.median(k3[:first])), _median(k3[first:]))
         largest = np.sort(k3)
         for low, high in pairwise(largest):
-            loud = np.flatnonzero(k3 >= high)
-            first, last = int(loud[0]), int(loud[-1])
-            together = len(loud) == last - first + 1 and first > 0 and last < count - 1
+            large = np.flatnonzero(k3 >= high)
+            first, last = int(large[0]), int(large[-1])
+            together = len(large) == last - first + 1 and first > 0 and last < count - 1
             others = k3[k3 <= low]
-            if together and _apart(k3[loud], others) and self._of_rows(parts, first, last + 1):
-                return Onset(parts, first, _median(others), _median(k3[loud]), last)
+            if together and _apart(k3[large], others) and self._of_rows(parts, first, last + 1):
+                return Onset(parts, first, _median(others), _median(k3[large]), last)
         return None
 
-    def _of_rows(self, parts: Parts, first: int, end: int) -> bool:
+    def _of_rows(self, parts: MismatchByGroup, first: int, end: int) -> bool:
         """Tell whether steps differ without their largest row, too."""
-        step, tokens = self.case.facts.step, self.law.tokens
+        step, tokens = self.case.facts.step, self.log_ratios.tokens
         assert step is not None
-        values = np.expm1(self.law.log_ratio) - self.law.log_ratio
+        values = np.expm1(self.log_ratios.values) - self.log_ratios.values
         within = (step >= int(parts.labels[first])) & (step <= int(parts.labels[end - 1]))
         rows = np.flatnonzero(within & (tokens.per_row > 0))
         if len(rows) < 2:
@@ -161,73 +162,77 @@ class Places(Struct, frozen=True, dict=True):
         return _apart(np.array([sums[kept].sum() / counts[kept].sum()]), others)
 
     @cached_property
-    def by_engine(self) -> Parts | None:
+    def by_engine(self) -> MismatchByGroup | None:
         """Return the mismatch of each replica of the sampler; None without several."""
         engine = self.case.facts.engine
         return None if engine is None else self._parts(np.asarray(engine, dtype=object))
 
     @cached_property
-    def loud_rows(self) -> LoudRows | None:
-        """Return the rows that differ much more than the others; None where rows are of one kind.
+    def outlier_rows(self) -> OutlierRows | None:
+        """Return the rows with a much larger mismatch than the others.
 
-        They are the rows of some engines, or rows of a second kind: there is a gap between the rms
-        of the kinds, and hardly a row in it.
+        None where there are none. They are the rows of some engines, or the upper one of two
+        separate clusters of rms.
         """
-        return self._loud_engines() or self._second_kind()
+        return self._outlier_engines() or self._outlier_cluster()
 
-    def _loud_engines(self) -> LoudRows | None:
+    def _outlier_engines(self) -> OutlierRows | None:
         parts, engine = self.by_engine, self.case.facts.engine
         if parts is None or engine is None:
             return None
-        quiet = float(np.min(parts.rms))
-        # One row alone can make an engine's rms: what an engine does is in most of its rows.
+        small = float(np.min(parts.rms))
+        # A single row can dominate the rms of its engine; a fault of the engine shows in the median
+        # row.
         typical = self._typical_rows(engine, parts.labels)
-        loud = (parts.rms > max(3.0 * quiet, HONEST)) & (typical > 2.0 * np.nanmin(typical))
-        if not loud.any() or loud.all():
+        large = (parts.rms > max(3.0 * small, ENGINE_NOISE)) & (typical > 2.0 * np.nanmin(typical))
+        if not large.any() or large.all():
             return None
-        names = [label for label, flag in zip(parts.labels, loud, strict=True) if flag]
+        names = [label for label, flag in zip(parts.labels, large, strict=True) if flag]
         of_engine = np.isin(np.asarray(engine, dtype=str), names)
-        return LoudRows(of_engine, names, float(np.max(parts.rms[loud])), quiet)
+        return OutlierRows(of_engine, names, float(np.max(parts.rms[large])), small)
 
     def _typical_rows(self, engine: Sequence[str], labels: Sequence[str]) -> Array:
         """Return the median rms log-ratio of each engine's rows, nats, [labels]."""
         rms, names = self.rms_of_rows, np.asarray(engine, dtype=str)
         return np.array([np.nanmedian(rms[names == label]) for label in labels])
 
-    def _second_kind(self) -> LoudRows | None:
+    def _outlier_cluster(self) -> OutlierRows | None:
         rms = self.rms_of_rows
         known = np.isfinite(rms)
         sizes = np.sort(rms[known])
-        # Rows of sure tokens alone differ by next to nothing: they are no kind of their own.
-        order = np.log(np.maximum(sizes, QUIETEST))
-        if len(order) < 4 * FEWEST_LOUD:
+        # Rows of near-certain tokens have next to no mismatch: the floor keeps them from being a
+        # cluster.
+        order = np.log(np.maximum(sizes, SMALLEST))
+        if len(order) < 4 * FEWEST_OUTLIERS:
             return None
-        # The split by which the two kinds spread least around their own means.
+        # Otsu's split: the variance between the two clusters is largest.
         count = np.arange(1, len(order))
         sums, total = np.cumsum(order)[:-1], order.sum()
         between = (sums - count * total / len(order)) ** 2 / (count * (len(order) - count))
         split = int(np.argmax(between)) + 1
         below, above = sizes[:split], sizes[split:]
-        quiet, loud = float(np.median(below)), float(np.median(above))
-        if min(len(below), len(above)) < FEWEST_LOUD or loud < max(KINDS_APART * quiet, LOUD):
+        small, large = float(np.median(below)), float(np.median(above))
+        if min(len(below), len(above)) < FEWEST_OUTLIERS or large < max(
+            KINDS_APART * small, LARGE_MISMATCH
+        ):
             return None
         if np.quantile(above, 0.1) < 1.5 * np.quantile(below, 0.9):
             return None
-        return LoudRows(known & (rms >= above[0]), [], loud, quiet)
+        return OutlierRows(known & (rms >= above[0]), [], large, small)
 
-    def _parts(self, label: NDArray) -> Parts | None:
+    def _parts(self, label: NDArray[Any]) -> MismatchByGroup | None:
         own = label.astype(str) if label.dtype == object else label
         labels, index = np.unique(own, return_inverse=True)
         if len(labels) < 2 or len(labels) > 2000:
             return None
-        tokens, log_ratio = self.law.tokens, self.law.log_ratio
+        tokens, log_ratio = self.log_ratios.tokens, self.log_ratios.values
         of_token = index[tokens.owner]
         count = np.bincount(of_token, minlength=len(labels))
         squares = np.bincount(of_token, log_ratio**2, len(labels)) / np.maximum(count, 1)
         k3 = np.bincount(of_token, np.expm1(log_ratio) - log_ratio, len(labels))
         rows = np.bincount(index, minlength=len(labels))
         usable = count > 0
-        return Parts(
+        return MismatchByGroup(
             [str(name) for name in labels[usable]],
             rows[usable],
             np.sqrt(squares[usable]),
@@ -237,17 +242,17 @@ class Places(Struct, frozen=True, dict=True):
     @cached_property
     def last_tokens(self) -> Flags:
         """Flag the last sampled token of each row, [tokens]."""
-        owner = self.law.tokens.owner
+        owner = self.log_ratios.tokens.owner
         return np.append(np.diff(owner) != 0, True) if len(owner) else np.zeros(0, np.bool_)
 
     @cached_property
     def id_outliers(self) -> list[IdOutlier]:
-        """Return the ids whose tokens differ most, at most 8, the loudest first.
+        """Return the token ids with the largest log-ratios, at most 8, the largest first.
 
         Their log-ratios are beyond 2.5 nats on the mean and always alike. Empty where the mismatch
         is not theirs: they must hold half of the squared log-ratios with at most 15% of tokens.
         """
-        tokens, log_ratio = self.law.tokens, self.law.log_ratio
+        tokens, log_ratio = self.log_ratios.tokens, self.log_ratios.values
         counts = np.bincount(tokens.token_id)
         sums, squares = (
             np.bincount(tokens.token_id, values) for values in (log_ratio, log_ratio**2)

@@ -1,11 +1,11 @@
-"""Whether responses lack the end token with which the model would end them."""
+"""Detects responses whose end token was cut off, by the model's probability of ending there."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion
-from rcdiag.diagnosis.experiments.scene import Scene, passage_of
+from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, passage_of
 from rcdiag.engines.changes import Forward, Passage
 
 ASKED = 48  # rows whose end is asked for
@@ -14,25 +14,31 @@ LIKELY = 0.5  # probability of the end from which on a response was to end
 KINDS = 4  # end tokens that are tried
 
 
-def told_by_ends(scene: Scene, forward: Forward) -> tuple[str, Suspicion] | None:
+def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str, Suspicion] | None:
     """Return `mask-drops-last` where no response has an end token and most were to end.
 
     A response that was cut at a limit breaks off in the middle, where an end is unlikely.
     """
-    case, ends = scene.case, forward.tensors.end_ids[:KINDS]
+    case, ends = sample.case, forward.tensors.end_ids[:KINDS]
     sampled = case.mask if case.own_mask is None else case.own_mask
-    last = case.start[scene.rows] + case.lengths[scene.rows] - 1
-    whole = scene.rows[sampled[last]]
+    last = case.start[sample.rows] + case.lengths[sample.rows] - 1
+    whole = sample.rows[sampled[last]]
     if not ends or len(whole) < FEWEST or np.isin(case.token_id[last], ends).any():
         return None
     asked = whole[np.unique(np.linspace(0, len(whole) - 1, ASKED).astype(np.int64))]
     room = forward.tensors.context
-    asked = np.array([row for row in asked if room is None or _length(scene, int(row)) < room])
+    asked = np.array(
+        [
+            row
+            for row in asked
+            if room is None or len(sample.prompt(int(row))) + int(case.lengths[row]) < room
+        ]
+    )
     if len(asked) < FEWEST:
         return None
     probability = np.zeros(len(asked))
     for end in ends:
-        probability += np.exp(forward.log_probs([_ended(scene, int(row), end) for row in asked]))
+        probability += np.exp(forward.log_probs([_ended(sample, int(row), end) for row in asked]))
     share = float(np.mean(probability > LIKELY))
     if share < 0.5:
         return None
@@ -56,12 +62,8 @@ def told_by_ends(scene: Scene, forward: Forward) -> tuple[str, Suspicion] | None
     )
 
 
-def _length(scene: Scene, row: int) -> int:
-    return len(scene.prompt(row)) + int(scene.case.lengths[row])
-
-
-def _ended(scene: Scene, row: int, end: int) -> Passage:
+def _ended(sample: RescoredSample, row: int, end: int) -> Passage:
     """Return prompt and response of a row with an end token, which alone is scored."""
-    passage = passage_of(scene.case, row, 1.0)
+    passage = passage_of(sample.case, row, 1.0)
     ids = np.append(passage.ids, np.int32(end))
     return Passage(ids, np.array([len(ids) - 1]), row, None, passage.prefix)

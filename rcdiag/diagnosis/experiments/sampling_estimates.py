@@ -1,33 +1,41 @@
-"""Faults that leave no mismatch: tokens of another law than the one that both columns are of.
+"""Estimates of sampling parameters from the sampled tokens themselves.
 
-A sampler at temperature T, or with top-p, whose recorder and trainer both use the whole law at
-temperature 1 shows two columns that agree. The tokens themselves tell: under the law that sampled
-them, surprisal - log p is the entropy H on average.
+If recorder and trainer both use temperature 1 without kept sets, their columns agree whatever the
+sampler did. But under the distribution that sampled, E[-log p] equals the entropy, and the
+likelihood of the tokens is largest at their temperature.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.experiments.fit import Estimate, golden
-from rcdiag.diagnosis.experiments.trainer_law import Law, Ranked, log_prob_variance, scaled
+from rcdiag.diagnosis.experiments.trainer_distribution import (
+    Ranked,
+    TrainerDistribution,
+    log_prob_variance,
+    scaled,
+)
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 
 class Surprise(Struct, frozen=True):
-    """How surprising sampled tokens are, against what their law says: mean surprisal - entropy."""
+    """Mean of surprisal - entropy over sampled tokens, 0 under the distribution that sampled."""
 
-    excess: float  # nats a token; below 0 the tokens are of a sharper law, above 0 of a flatter
+    # nats per token; below 0 the tokens are of a sharper distribution, above 0 of a flatter one
+    excess: float
     z: float  # standard errors from 0, rows as clusters
     tokens: int
 
 
 def surprise(log_prob: Array, entropy: Array, owner: Counts) -> Surprise:
-    """Compare surprisal with entropy over sampled tokens; both are of one law, [tokens] nats.
+    """Compare surprisal and entropy of one distribution over sampled tokens, [tokens] nats.
 
     It needs no model where a table holds a policy's entropies beside its log-probs.
     """
@@ -49,8 +57,8 @@ FOREIGN = 3.0  # nats of surprisal above entropy, on average over a span
 def foreign_tokens(log_prob: Array, entropy: Array, owner: Counts) -> NDArray[np.bool_]:
     """Flag tokens in spans that the policy would hardly have sampled, [tokens].
 
-    Another temperature spreads its surprise over a response; text that a tool or a template wrote
-    has it token after token.
+    Another temperature raises the surprisal a little everywhere; tool or template text has it in
+    consecutive tokens.
     """
     excess = np.nan_to_num(np.clip(-log_prob - entropy, -10.0, 10.0))
     flags = np.zeros(len(excess), np.bool_)
@@ -63,35 +71,37 @@ def foreign_tokens(log_prob: Array, entropy: Array, owner: Counts) -> NDArray[np
     return flags
 
 
-def temperature_of_tokens(law: Law) -> Estimate:
+def temperature_of_tokens(distribution: TrainerDistribution) -> Estimate:
     """Estimate the temperature at which tokens were sampled by maximum likelihood.
 
-    The interval is of 95%, from the law's own Fisher information.
+    The interval is of 95%, from the distribution's own Fisher information.
     """
-    value, _ = golden(lambda log_t: -float(law.at(float(np.exp(log_t))).mean()), -1.6, 1.1)
+    value, _ = golden(
+        lambda log_t: -float(distribution.log_prob_at(float(np.exp(log_t))).mean()), -1.6, 1.1
+    )
     temperature = float(np.exp(value))
-    # d log p / d (1 / T) has variance Var(z), which is T^2 Var(log p) under the law at T.
-    information = float(log_prob_variance(scaled(law.logits, temperature)).sum())
+    # d log p / d (1 / T) has variance Var(z), which is T^2 Var(log p) under the distribution at T.
+    information = float(log_prob_variance(scaled(distribution.logits, temperature)).sum())
     error = temperature / np.sqrt(max(information, 1e-9))
     return Estimate(temperature, temperature - 1.96 * error, temperature + 1.96 * error)
 
 
 class Support(Struct, frozen=True):
-    """A set that sampling kept to: its rule, its strength, and the likelihood that it gains."""
+    """A kept set estimated from the tokens: rule, threshold, and gain in likelihood."""
 
     rule: str  # top-p, top-k or min-p
     value: float
-    gain: float  # nats of log-likelihood over the whole law, all tokens together
+    gain: float  # nats of log-likelihood over the whole distribution, all tokens together
     outside: int  # tokens outside the kept set
-    expected: float  # tokens that the whole law would put there
+    expected: float  # tokens that the whole distribution would put there
 
 
 STRAY = 1e-3  # share of tokens that an engine's noise moves across the border of a kept set
 
 
-def support_of_tokens(law: Law, temperature: float = 1.0) -> Support:
-    """Find the kept set that sampled tokens speak for, at a temperature; `gain` <= 0 is none."""
-    ranked = Ranked.of(law, temperature)
+def support_of_tokens(distribution: TrainerDistribution, temperature: float = 1.0) -> Support:
+    """Find the kept set with the largest likelihood of the tokens; `gain` <= 0 means none."""
+    ranked = Ranked.of(distribution, temperature)
     found = [
         _best("top-p", ranked.before, np.round(np.arange(0.5, 0.996, 0.01), 3), ranked.top_p),
         _best("top-k", ranked.rank, np.array([1, 2, 3, 4, 5, 8, 10, 16, 20, 32, 40, 50, 64, 100]),
@@ -102,7 +112,7 @@ def support_of_tokens(law: Law, temperature: float = 1.0) -> Support:
     return max(found, key=lambda support: support.gain)
 
 
-def _best(rule: str, place: Array | Counts, grid: Array, kept) -> Support:
+def _best(rule: str, place: Array | Counts, grid: Array, kept: Callable[[float], Array]) -> Support:
     """Take the strength of a rule with the largest likelihood."""
     best = Support(rule, float("nan"), -np.inf, 0, 0.0)
     for value in grid:

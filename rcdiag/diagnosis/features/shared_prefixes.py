@@ -1,4 +1,4 @@
-"""Signs of forks: contexts that several rows share and from which they go on with other tokens."""
+"""Contexts that several rows share, and in which they sampled different tokens."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Flags = NDArray[np.bool_]
 Hashes = NDArray[np.uint64]
 
 FAR = 0.7  # nats between two tokens of one context, from which on their ratio says something
-FEWEST_FORKS = 12
-# What one power leaves between the two sides at the median: nats, as the rounding of engines does,
-# shares of what is there without it, where that is much, and in any case.
+FEWEST_PAIRS = 12
+# Bounds on the median residual of sampler = power * trainer: nats (rounding of engines), and shares
+# of the median difference without the power, for large and for all differences.
 ROUNDING, FAR_APART, LEFT_OVER = 0.05, 0.11, 0.25
 A_POWER = 0.03  # of which a power is from 1, at least
 
 
-class Forks(Struct, frozen=True, dict=True):
-    """Pairs of tokens that were sampled in one context: the likelier one, and another.
+class SharedPrefixes(Struct, frozen=True, dict=True):
+    """Pairs of tokens sampled in the same context: the likelier one, and another.
 
-    What belongs to the context falls out of the difference of two log-probs: the mass of a kept
-    set, a sum over the vocabulary, the normalising of a temperature. Under a temperature one
-    side's differences are the other's times one number, in all contexts.
+    Normalising constants of the context (kept mass, log-sum-exp) cancel in the difference of two
+    log-probs. With another temperature, sampler = power * trainer for these differences, with one
+    power for all contexts.
     """
 
     sampler: Array  # [pairs] log-prob of the likelier token less that of the other, nats
@@ -40,24 +40,24 @@ class Forks(Struct, frozen=True, dict=True):
         return float(np.median(self.sampler / self.trainer))
 
     @cached_property
-    def apart(self) -> float:
-        """Return the median distance of the two sides' differences, nats."""
+    def distance(self) -> float:
+        """Return the median of |sampler - trainer|, nats."""
         return float(np.median(np.abs(self.sampler - self.trainer)))
 
     @cached_property
-    def left(self) -> float:
-        """Return the median distance that the power leaves, nats."""
+    def residual(self) -> float:
+        """Return the median of |sampler - power * trainer|, nats."""
         return float(np.median(np.abs(self.sampler - self.power * self.trainer)))
 
     @property
-    def of_one_power(self) -> bool:
-        """Tell whether one law is a power of the other, as under another temperature."""
+    def is_one_power(self) -> bool:
+        """Tell whether one distribution is a power of the other, as with another temperature."""
         another = self.power > 0 and abs(np.log(self.power)) > A_POWER
-        most = min(max(ROUNDING, FAR_APART * self.apart), LEFT_OVER * self.apart)
-        return another and self.left <= most
+        most = min(max(ROUNDING, FAR_APART * self.distance), LEFT_OVER * self.distance)
+        return another and self.residual <= most
 
 
-def forks_of(case: Case) -> Forks | None:
+def shared_prefixes_of(case: Case) -> SharedPrefixes | None:
     """Return the forks of a case; None where prompts are not known, or forks are too few."""
     prompt = case.facts.prompt
     if prompt is None or case.trainer is None:
@@ -71,7 +71,7 @@ def forks_of(case: Case) -> Forks | None:
     order, context = order[first_of_id], np.cumsum(new_context)[first_of_id]
     several = np.bincount(context)[context] > 1
     order, context = order[several], context[several]
-    if len(order) < 2 * FEWEST_FORKS:
+    if len(order) < 2 * FEWEST_PAIRS:
         return None
     trainer, sampler = tokens.trainer[order], tokens.sampler[order]
     likeliest = np.lexsort((-trainer, context))
@@ -80,13 +80,13 @@ def forks_of(case: Case) -> Forks | None:
     first = np.flatnonzero(begins)[np.cumsum(begins) - 1]
     apart = trainer[first] - trainer
     far = apart > FAR
-    if far.sum() < FEWEST_FORKS:
+    if far.sum() < FEWEST_PAIRS:
         return None
-    return Forks((sampler[first] - sampler)[far], apart[far])
+    return SharedPrefixes((sampler[first] - sampler)[far], apart[far])
 
 
 def _contexts(case: Case, prompt: Hashes) -> Hashes:
-    """Return a hash of what stands before each response token, and of the step, [tokens]."""
+    """Return a hash of each response token's context and training step, [tokens]."""
     words = case.token_id.astype(np.uint64) ^ (case.position.astype(np.uint64) << np.uint64(32))
     with np.errstate(over="ignore"):
         before = np.cumsum(mixed(words), dtype=np.uint64) - mixed(words)

@@ -1,9 +1,9 @@
-"""A bench holds one side of a scene and tries predictions on it."""
+"""Tests hypotheses on the recorded column of one side."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -11,9 +11,9 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.experiments.fit import Left, margin, unexplained
-from rcdiag.diagnosis.experiments.scene import Scene, Side
-from rcdiag.diagnosis.experiments.trainer_law import Law
+from rcdiag.diagnosis.experiments.fit import Residual, fit_residual, margin
+from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
+from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
 from rcdiag.engines.changes import Change, Forward, Passage
 
 Array = NDArray[np.float64]
@@ -27,7 +27,7 @@ SCREEN_ROWS = 6
 CONFIRM_ROWS = 32
 
 
-GAIN = 0.3  # nats a token from which on a trial of few rows is followed up
+GAIN = 0.3  # nats per token from which on a test on few rows is repeated on more
 
 
 def no_coders() -> tuple[Encode | None, Decode | None]:
@@ -35,44 +35,44 @@ def no_coders() -> tuple[Encode | None, Decode | None]:
     return None, None
 
 
-class Trial(Struct, frozen=True, kw_only=True):
-    """A trial compares what one side recorded with the column that a cause would have made."""
+class HypothesisTest(Struct, frozen=True, kw_only=True):
+    """One hypothesis: the recorded column against the column that a cause would have produced."""
 
     experiment: str
     slug: str
     side: str
     setting: str  # what was tried, in a few words: "repetition penalty 1.1 (1.09 to 1.11)"
     values: Mapping[str, float] = field(default_factory=dict)  # estimates by name
-    at: Counts  # [tokens] index in the scene
+    at: Counts  # [tokens] index in the sample
     predicted: Array  # [tokens]
-    left: Left
-    before: Left  # of the honest column, on the same tokens
-    z: float  # standard errors by which the trial is better than the honest column
-    change: Change | None = None  # of the model, where the trial was a forward pass under one
+    residual: Residual
+    baseline: Residual  # of the unchanged model, on the same tokens
+    z: float  # standard errors by which the hypothesis beats the baseline
+    change: Change | None = None  # of the model, where the test was a forward pass under one
     seconds: float = 0.0
 
     @property
     def gain(self) -> float:
-        """Return by how many nats a token the trial is better than the honest column."""
-        return self.before.nats - self.left.nats
+        """Return the gain over the baseline, nats per token."""
+        return self.baseline.nats - self.residual.nats
 
     @property
     def explained(self) -> float:
-        """Return the share of the squares of the honest column's residuals that is explained."""
-        before = self.before.rms**2
-        return 1.0 - self.left.rms**2 / before if before > 0 else 0.0
+        """Return 1 - sum of squared residuals / that of the baseline."""
+        baseline = self.baseline.rms**2
+        return 1.0 - self.residual.rms**2 / baseline if baseline > 0 else 0.0
 
     @property
-    def tells(self) -> bool:
-        """Tell whether a trial explains much more than the honest column, by a margin."""
-        much = self.explained > 0.5 or self.left.scale < 0.4 * self.before.scale
+    def is_significant(self) -> bool:
+        """Tell whether the hypothesis explains much more than the baseline, with z above 4."""
+        much = self.explained > 0.5 or self.residual.scale < 0.4 * self.baseline.scale
         return much and self.gain > 0.01 and self.z > 4.0
 
 
-class Bench(Struct, dict=True):
-    """One side at work: its column, the model, and what else is at hand."""
+class HypothesisTester(Struct, dict=True):
+    """One side's recorded column, the trainer's model, and the inputs of experiments."""
 
-    scene: Scene
+    sample: RescoredSample
     side: Side
     forward: Forward
     other: Side | None = None  # the other side, where it is explained
@@ -86,7 +86,9 @@ class Bench(Struct, dict=True):
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def has_time_for(self, passes: float) -> bool:
-        """Tell whether so many passes over a few rows are likely to end before the deadline."""
+        """Tell whether `passes` forward passes over a few rows are likely to end before the
+        deadline.
+        """
         if self.deadline is None:
             return True
         return not self.out_of_time and self.deadline - time.monotonic() > passes * self._pass_time
@@ -113,44 +115,44 @@ class Bench(Struct, dict=True):
         return self._coders[1]
 
     @cached_property
-    def law_known(self) -> Counts:
-        """Return which of the law's tokens the side recorded a number for."""
-        return np.flatnonzero(self.side.known[self.scene.law_at])
+    def distribution_known(self) -> Counts:
+        """Return the indices of contexts with logits at which the side recorded a number."""
+        return np.flatnonzero(self.side.known[self.sample.distribution_at])
 
     @cached_property
-    def law(self) -> Law:
-        """Return the law at tokens that the side recorded a number for."""
-        return self.scene.law.take(self.law_known)
+    def distribution(self) -> TrainerDistribution:
+        """Return the trainer's distribution at tokens with a recorded number."""
+        return self.sample.distribution.take(self.distribution_known)
 
     @cached_property
-    def law_at(self) -> Counts:
-        """Return the index in the scene of the tokens of `law`."""
-        return self.scene.law_at[self.law_known]
+    def distribution_at(self) -> Counts:
+        """Return the index in the sample of the tokens of `distribution`."""
+        return self.sample.distribution_at[self.distribution_known]
 
     @cached_property
-    def law_temperature(self) -> Array:
-        """Return the temperature of the honest column at the tokens of `law`."""
-        return self.side.temperature[self.law_at]
+    def distribution_temperature(self) -> Array:
+        """Return the temperature of the expected column at the tokens of `distribution`."""
+        return self.side.temperature[self.distribution_at]
 
     @cached_property
     def row_loss(self) -> Array:
-        """Return the mean loss of the honest column by row of the scene, [rows]."""
+        """Return the mean baseline loss of each row of the sample, [rows]."""
         at = self.side.known_at
-        rows = np.searchsorted(self.scene.rows, self.scene.owner[at])
-        total = np.bincount(rows, self.side.left.loss, minlength=len(self.scene.rows))
-        count = np.bincount(rows, minlength=len(self.scene.rows))
+        rows = np.searchsorted(self.sample.rows, self.sample.owner[at])
+        total = np.bincount(rows, self.side.residual.loss, minlength=len(self.sample.rows))
+        count = np.bincount(rows, minlength=len(self.sample.rows))
         return np.where(count > 0, total / np.maximum(count, 1), -np.inf)
 
     @cached_property
     def screen(self) -> Counts:
-        """Return a few rows that the honest column explains badly, and one that it explains."""
-        lengths = self.scene.case.lengths[self.scene.rows]
+        """Return a few rows for screening, spread over the badly explained half."""
+        lengths = self.sample.case.lengths[self.sample.rows]
         return self._rows(SCREEN_ROWS, lengths <= np.quantile(lengths, 0.7))
 
     @cached_property
     def confirm(self) -> Counts:
         """Return more rows, those of `screen` among them."""
-        whole = np.ones(len(self.scene.rows), np.bool_)
+        whole = np.ones(len(self.sample.rows), np.bool_)
         return np.unique(np.concatenate([self.screen, self._rows(CONFIRM_ROWS, whole)]))
 
     def _rows(self, count: int, of: NDArray[np.bool_]) -> Counts:
@@ -158,26 +160,26 @@ class Bench(Struct, dict=True):
         order = order[np.isfinite(self.row_loss[order]) & of[order]]
         bad = order[: max(len(order) // 2, min(count, len(order)))]
         chosen = bad[np.linspace(0, len(bad) - 1, min(count, len(bad))).astype(np.int64)]
-        return np.sort(self.scene.rows[np.unique(chosen)])
+        return np.sort(self.sample.rows[np.unique(chosen)])
 
     def temperature_of(self, row: int) -> float:
-        """Return the temperature of the honest column of a row."""
-        return float(self.side.temperature[self.scene.tokens_of([row])[0]])
+        """Return the temperature of the expected column of a row."""
+        return float(self.side.temperature[self.sample.tokens_of([row])[0]])
 
     def passage(self, row: int) -> Passage:
         """Return a row as the model reads it."""
-        return self.scene.passage(row, self.temperature_of(row))
+        return self.sample.passage(row, self.temperature_of(row))
 
     def passages(self, rows: Iterable[int]) -> list[Passage]:
         """Return rows as the model reads them."""
         return [self.passage(int(row)) for row in rows]
 
-    def left(self, predicted: Array, at: Counts) -> Left:
-        """Measure what a prediction leaves of the side's column."""
+    def residual_of(self, predicted: Array, at: Counts) -> Residual:
+        """Fit the residual of a prediction on the side's column."""
         side = self.side
-        return unexplained(side.recorded[at], predicted, side.reach[at], side.grain[at])
+        return fit_residual(side.recorded[at], predicted, side.sensitivity[at], side.resolution[at])
 
-    def trial(
+    def test(
         self,
         experiment: str,
         slug: str,
@@ -188,13 +190,13 @@ class Bench(Struct, dict=True):
         values: Mapping[str, float] | None = None,
         change: Change | None = None,
         seconds: float = 0.0,
-    ) -> Trial:
+    ) -> HypothesisTest:
         """Compare a prediction at some tokens with the side's column."""
         known = self.side.known[at]
         at, predicted = at[known], predicted[known]
-        left = self.left(predicted, at)
-        before = self.left(self.side.honest[at], at)
-        return Trial(
+        residual = self.residual_of(predicted, at)
+        baseline = self.residual_of(self.side.expected[at], at)
+        return HypothesisTest(
             experiment=experiment,
             slug=slug,
             side=self.side.name,
@@ -202,14 +204,14 @@ class Bench(Struct, dict=True):
             values=values or {},
             at=at,
             predicted=predicted,
-            left=left,
-            before=before,
-            z=margin(left.loss, before.loss, self.scene.owner[at]),
+            residual=residual,
+            baseline=baseline,
+            z=margin(residual.loss, baseline.loss, self.sample.owner[at]),
             change=change,
             seconds=seconds,
         )
 
-    def pass_trial(
+    def test_pass(
         self,
         experiment: str,
         slug: str,
@@ -218,7 +220,7 @@ class Bench(Struct, dict=True):
         change: Change | None = None,
         edit: Callable[[int], Passage | None] | None = None,
         values: Mapping[str, float] | None = None,
-    ) -> Trial | None:
+    ) -> HypothesisTest | None:
         """Score rows under a change, or with edited passages, and compare; None without tokens.
 
         `edit` gives the passage of a row, whose scored places are all its response tokens, or None
@@ -234,12 +236,12 @@ class Bench(Struct, dict=True):
         if not passages:
             return None
         predicted = self.forward.log_probs(passages, change)
-        return self.trial(
+        return self.test(
             experiment,
             slug,
             setting,
             predicted,
-            self.scene.tokens_of(chosen),
+            self.sample.tokens_of(chosen),
             values=values,
             change=change,
             seconds=time.monotonic() - began,
@@ -249,3 +251,21 @@ class Bench(Struct, dict=True):
         """Tell whether a passage is not much longer than the model's context."""
         context = self.forward.tensors.context
         return context is None or len(passage.ids) <= 2 * context
+
+
+class Experiment(Struct, frozen=True, kw_only=True):
+    """A question about one side's column, with its cost and its prospects.
+
+    Experiments run in the order of worth / passes: relative probability of a yes, given how the
+    baseline fails, over the cost in forward passes of a few rows.
+    """
+
+    name: str
+    slugs: tuple[str, ...]  # causes that its tests can name
+    asks: str
+    run: Callable[[HypothesisTester], Iterator[HypothesisTest]]
+    passes: Callable[[HypothesisTester], float] = lambda tester: 0.1
+    worth: Callable[[HypothesisTester], float] = lambda tester: 1.0
+    sides: tuple[str, ...] = ("sampler", "trainer")
+    # depends on the other rows of a batch, so that one context may get several values
+    of_batch: bool = False
