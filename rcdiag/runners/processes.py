@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # enough that the results that wait are bounded in memory.
 AHEAD = 2
 # Each process has one core: libraries that multiply matrices start no threads of their own. The
-# settings of glibc's malloc are those of `cli/freed_memory.py`, which says why.
+# settings of glibc's malloc are those of `cli/process.py`, which says why.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",

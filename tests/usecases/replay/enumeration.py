@@ -54,7 +54,7 @@ class Enumerated:
     @cached_property
     def law(self) -> np.ndarray:
         """[81] of the sampler."""
-        return self.policies.sequence_laws[0]
+        return self.policies.sequence_distributions[0]
 
     @cached_property
     def scores(self) -> np.ndarray:
@@ -110,7 +110,7 @@ class Enumerated:
     @cached_property
     def on_policy(self) -> np.ndarray:
         """[WIDTH] - d J / d logits / LENGTH, J the mean reward under the trainer's policy."""
-        law = self.policies.sequence_laws[1]
+        law = self.policies.sequence_distributions[1]
         whole = self.scores.sum(axis=1)
         return -np.einsum("s,s,sw->w", law, self.reward, whole) / LENGTH
 
