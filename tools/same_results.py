@@ -103,9 +103,10 @@ LOOSE: tuple[tuple[str, Tolerance, str], ...] = (
         "a Pareto fit to excesses over a ratio that is 1 to within 1e-4",
     ),
     (
-        r"(.*/)?mismatch/(kappa|k1_kl_seq|chi2_seq.*|prob_pearson|ess_seq|ess_token)/(low|high)",
+        r".*/(low|high)",
         Tolerance(1e-8, 1e-14),
-        "powers and exponentials of Student's t: stored with one of 14 digits, scipy's has 16",
+        "an end of an interval: of groups left out one at a time, whose sums nearly agree, the "
+        "differences are squared; processors differ by up to 3e-9",
     ),
 )
 # exp and log of float32 are rounded as torch's are, no longer as numpy's: two last digits, 2.4e-7,

@@ -19,6 +19,9 @@ from rcdiag.usecases.replay.preset import PresetLoss
 from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]
+# Numbers of a model are made in float32, whose last digits differ between processors: presets that
+# do the same on one would be two on another.
+EQUAL = 1e-6
 
 
 class Replicates(Struct, frozen=True):
@@ -86,23 +89,27 @@ def paired_differences(
     numbers: Mapping[str, PresetNumbers],
 ) -> dict[str, dict[str, PairedDifference]]:
     """Compare every two presets; of presets that are equal in everything one alone is named."""
-    different: dict[tuple[float | None, ...], str] = {}
+    different: dict[str, Array] = {}
     for name, one in numbers.items():
-        different.setdefault(_key(one), name)
+        own = _compared(one)
+        if not any(np.allclose(own, other, EQUAL, 0.0, True) for other in different.values()):
+            different[name] = own
     pairs: dict[str, dict[str, PairedDifference]] = {}
-    for first, second in combinations(different.values(), 2):
+    for first, second in combinations(different, 2):
         pairs.setdefault(first, {})[second] = _difference(numbers[first], numbers[second])
     return pairs
 
 
-def _key(one: PresetNumbers) -> tuple[float | None, ...]:
-    """Return the numbers by which presets are told apart, with a group left out too."""
+def _compared(one: PresetNumbers) -> Array:
+    """Return the numbers by which presets are compared, and each without the first group, [6]."""
     parts = (one.loss, one.grad_norm, one.kl_rollout_new)
-    return tuple(
-        number
-        for part in parts
-        for number in ((None,) if part is None else (part.value, *part.left_out[:1].tolist()))
-    )
+    nothing = float("nan")
+    return np.array(
+        [
+            [nothing] * 2 if part is None else [part.value, *part.left_out[:1], nothing][:2]
+            for part in parts
+        ]
+    ).reshape(-1)
 
 
 def _difference(one: PresetNumbers, other: PresetNumbers) -> PairedDifference:
