@@ -22,6 +22,7 @@ from rcdiag.usecases.replay.after_step import after_step, k3_kl, mean_reward
 from rcdiag.usecases.replay.factors import factors
 from rcdiag.usecases.replay.gradients import PresetGradients, gradient_report, gradients
 from rcdiag.usecases.replay.paired import (
+    FLOAT32,
     PresetNumbers,
     Replicates,
     of_gradient,
@@ -68,7 +69,7 @@ def replay_presets(
         name: PresetNumbers(of_loss(loss), of_gradient(sketched, name), after[name][1])
         for name, loss in losses.items()
     }
-    return presets, paired_differences(numbers), sketched.backwards
+    return presets, paired_differences(numbers, FLOAT32), sketched.backwards
 
 
 def _fresh(replay: ModelReplay, sampler: Sampler | None) -> tuple[Fresh, Array] | None:

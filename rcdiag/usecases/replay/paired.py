@@ -20,8 +20,8 @@ from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]
 # Numbers of a model are made in float32, whose last digits differ between processors: presets that
-# do the same on one would be two on another.
-EQUAL = 1e-6
+# do the same on one would be two on another. Share of a number.
+FLOAT32 = 1e-6
 
 
 class Replicates(Struct, frozen=True):
@@ -86,13 +86,16 @@ def of_k3(batch: ReplayBatch, new: Array) -> Replicates:
 
 
 def paired_differences(
-    numbers: Mapping[str, PresetNumbers],
+    numbers: Mapping[str, PresetNumbers], equal: float = 0.0
 ) -> dict[str, dict[str, PairedDifference]]:
-    """Compare every two presets; of presets that are equal in everything one alone is named."""
+    """Compare every two presets; of presets that are equal in everything one alone is named.
+
+    Numbers that differ by at most the share `equal` count as equal.
+    """
     different: dict[str, Array] = {}
     for name, one in numbers.items():
         own = _compared(one)
-        if not any(np.allclose(own, other, EQUAL, 0.0, True) for other in different.values()):
+        if not any(np.allclose(own, other, equal, 0.0, True) for other in different.values()):
             different[name] = own
     pairs: dict[str, dict[str, PairedDifference]] = {}
     for first, second in combinations(different, 2):
