@@ -92,27 +92,28 @@ def paired_differences(
 
     Numbers that differ by at most the share `equal` count as equal.
     """
-    different: dict[str, Array] = {}
+    different: list[str] = []
     for name, one in numbers.items():
-        own = _compared(one)
-        if not any(np.allclose(own, other, equal, 0.0, True) for other in different.values()):
-            different[name] = own
+        if not any(_same(one, numbers[other], equal) for other in different):
+            different.append(name)
     pairs: dict[str, dict[str, PairedDifference]] = {}
     for first, second in combinations(different, 2):
         pairs.setdefault(first, {})[second] = _difference(numbers[first], numbers[second])
     return pairs
 
 
-def _compared(one: PresetNumbers) -> Array:
-    """Return the numbers by which presets are compared, and each without the first group, [6]."""
-    parts = (one.loss, one.grad_norm, one.kl_rollout_new)
-    nothing = float("nan")
-    return np.array(
-        [
-            [nothing] * 2 if part is None else [part.value, *part.left_out[:1], nothing][:2]
-            for part in parts
-        ]
-    ).reshape(-1)
+def _same(one: PresetNumbers, other: PresetNumbers, equal: float) -> bool:
+    """Tell whether two presets have the same numbers, also without the first prompt group."""
+    for name in PresetNumbers.__struct_fields__:
+        own, others = getattr(one, name), getattr(other, name)
+        if own is None or others is None:
+            if own is not others:
+                return False
+            continue
+        first = [own.value, *own.left_out[:1]], [others.value, *others.left_out[:1]]
+        if not np.allclose(*first, rtol=equal, atol=0.0):
+            return False
+    return True
 
 
 def _difference(one: PresetNumbers, other: PresetNumbers) -> PairedDifference:
