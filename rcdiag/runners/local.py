@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from rcdiag.engines.schedule import RunningEngine
 
 
-# Tokens from which on a pass is shared by worker processes. Each takes about a second of a core to
-# start and import, in which one process walks some 4 M tokens.
-WORTH_WORKERS = 6_000_000
+# Tokens from which on a pass is shared by worker processes, which have to start and import first.
+# Measured on two cores, `score` with all presets: 6 M tokens take 6.6 to 7.6 s in one process and
+# 7.3 to 7.6 s with two workers, 12 M 10.5 to 10.6 s and 9.7 s.
+WORTH_WORKERS = 10_000_000
 
 
 class LocalRunner(Struct, frozen=True):

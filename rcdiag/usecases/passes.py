@@ -41,7 +41,11 @@ class Walk(Struct, Generic[S], frozen=True, kw_only=True):
     prompts: bool = False  # read prompts too, for their width alone, where the table has them
     masked: bool = False  # take the tokens too that the mask leaves out
     origin: bool = False  # read engine and version of the rows
-    tokens_of_part: int = TOKENS_OF_PART  # the more, the more a state costs to send and to merge
+
+    @property
+    def tokens_of_part(self) -> int:
+        """Return how many tokens a part has at least: the larger a state, the more of them."""
+        return TOKENS_OF_PART
 
     def state_of(self, batches: Iterator[TokenBatch]) -> S | None:
         """Return the state of the batches of one part; None where they hold nothing to count.
@@ -87,7 +91,7 @@ def states(
     marks = {file: _mark(file) for file in dump.parquets if isinstance(file, Path)}
     function: Callable[[RowRange], tuple[S | None, CaseSample | None]]
     function = partial(_walk_part, dump.for_workers(), marks, walk, begun)
-    if runner is None or not workers:
+    if runner is None or not workers or len(parts) == 1:
         made = (function(part) for part in parts)
     else:
         made = runner.map(function, parts)

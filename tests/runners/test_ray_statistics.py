@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 # The command line with parts so small that a short table has many.
 RCDIAG = [
     *(sys.executable, "-c"),
-    "import cli.main, rcdiag.usecases.passes as passes; passes.TOKENS_OF_PART = 2000; "
-    "cli.main.main()",
+    "import cli.main, rcdiag.usecases.passes as passes, rcdiag.usecases.sweep.run as sweep; "
+    "passes.TOKENS_OF_PART, sweep.TOKENS_OF_SETTING = 2000, 0; cli.main.main()",
 ]
 
 

@@ -35,6 +35,7 @@ STALE = ROOT / "sample_data" / "stale.parquet"
 SMALL = {
     "rcdiag.runners.local.WORTH_WORKERS": 0,
     "rcdiag.usecases.passes.TOKENS_OF_PART": 700,
+    "rcdiag.usecases.sweep.run.TOKENS_OF_SETTING": 0,
 }
 
 
@@ -42,8 +43,6 @@ SMALL = {
 def small_parts(monkeypatch):
     for name, value in SMALL.items():
         monkeypatch.setattr(name, value)
-    for walk in ("score.PairWalk", "sweep.run.SweepWalk", "compare.run.ComparingWalk"):
-        monkeypatch.setattr(f"rcdiag.usecases.{walk}.tokens_of_part", 700, raising=False)
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,10 @@ from rcdiag.usecases.sweep.plan import SweepPlan, plan_of_table
 from rcdiag.usecases.sweep.recommend import Evidence, recommend
 from rcdiag.usecases.sweep.sums import SweepState
 
+# Tokens of a part for each setting. A state holds 13 kB of a setting, and every part has a state
+# that is made, sent and added up: of 21,500 settings 280 MB, two of them at a time.
+TOKENS_OF_SETTING = 1_000
+
 
 def sweep(
     dump: Table,
@@ -125,7 +129,11 @@ class SweepWalk(Walk[RowsState], frozen=True, kw_only=True):
     """The pass that tries every setting of a plan on a pair of policies."""
 
     plan: SweepPlan
-    tokens_of_part: int = 4_000_000  # a state has many thresholds: few of them are made and added
+
+    @property
+    def tokens_of_part(self) -> int:
+        settings = sum(map(len, self.plan.grids.values()))
+        return max(super().tokens_of_part, TOKENS_OF_SETTING * settings)
 
     def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
         """Return the state of the batches of one part."""
