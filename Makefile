@@ -12,11 +12,13 @@ WORKERS := $(shell python3 -c 'import os; print((os.cpu_count() or 1) + 1)' 2>/d
 PYTEST := $(ALONE) $(PY) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Hundreds of processes read the same modules: they compile them once, also where the image says no.
 unexport PYTHONDONTWRITEBYTECODE
-QUICK := not engine and not browser and not slow and not gpu and not oracle and not cluster
+# What `make test` leaves to others: longer tests, and those that need more than this machine has.
+LEFT_OUT := not slow and not weekly and not gpu and not oracle and not cluster
+QUICK := not engine and not browser and $(LEFT_OUT)
 SEED ?= 1
 CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
-.PHONY: help demo test check lint nightly test-pages test-slow test-oracle test-cluster test-gpu sample-data bench faults fuzz kill reports screenshots schema docs clean
+.PHONY: help demo test check lint nightly weekly test-pages test-slow test-oracle test-cluster test-gpu sample-data bench faults fuzz kill reports screenshots schema docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -35,8 +37,8 @@ demo: $(READY) ## score the shipped rollouts with vLLM and Hugging Face, report 
 test: lint ## set up, lint and test, with real vLLM and Chromium (7 minutes on two cores)
 	@[ -n "$(CHROMIUM)" ] || \
 	    echo "left out: tests of the pages (no Chromium: apt-get install chromium, or set CHROMIUM)"
-	@$(PYTEST) -m "$(if $(CHROMIUM),,not browser and )not slow and not gpu and not oracle and not cluster" tests
-	@echo "left to make nightly: the other paths of vLLM, the other pages, the built site, more drawn examples"
+	@$(PYTEST) -m "$(if $(CHROMIUM),,not browser and )$(LEFT_OUT)" tests
+	@echo "left to make nightly: stored numbers, trainers' own code, other paths of vLLM, other pages, fuzz, kill"
 
 check: lint ## ruff, format, types, quick tests
 	@$(PYTEST) -m "$(QUICK)" tests
@@ -46,15 +48,20 @@ lint: $(READY) ## ruff, format, types
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
-nightly: $(READY) ## after `make test`: every number of the store, trainers' own code, slow tests, all drawn examples, coverage
+nightly: $(READY) ## after `make test`: every number of the store, trainers' own code, slow tests, fuzz, kill (20 minutes)
 	@$(ALONE) $(PY) tools/same_results.py
 	@if $(PY) -m pip download -q --no-deps -d .venv/oracle verl==0.9.1 >/dev/null 2>&1; then \
 	    $(PYTEST) -m oracle tests; \
 	else echo "left out: comparison with the trainers' own code (the package index is not reached)"; fi
 	@$(PYTEST) -m "slow$(if $(CHROMIUM),, and not browser)" tests
-	@$(ALONE) $(PY) -m tests.fuzz --seconds 90 --seed $(SEED)
-	@$(ALONE) $(PY) -m tests.kill --seconds 90 --seed $(SEED)
-	@set -o pipefail; HYPOTHESIS_PROFILE=nightly $(PYTEST) --cov=rcdiag --cov=cli \
+	@$(ALONE) $(PY) -m tests.fuzz --seconds 60 --seed $(SEED)
+	@$(ALONE) $(PY) -m tests.kill --seconds 60 --seed $(SEED)
+
+weekly: $(READY) ## after `make nightly`: tests of many minutes, all drawn examples, coverage (an hour)
+	@$(PYTEST) -m "weekly$(if $(CHROMIUM),, and not browser)" tests
+	@$(ALONE) $(PY) -m tests.fuzz --seconds 600 --seed $(SEED)
+	@$(ALONE) $(PY) -m tests.kill --seconds 600 --seed $(SEED)
+	@set -o pipefail; HYPOTHESIS_PROFILE=weekly $(PYTEST) --cov=rcdiag --cov=cli \
 	    --cov-report=term:skip-covered -m "$(QUICK)" tests | tail -n 80
 
 test-pages: $(READY) ## open the reports in headless Chromium

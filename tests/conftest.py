@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.examples import NIGHTLY
+from tests.examples import WEEKLY
 
 # The same examples every time: a suite that fails by chance is not believed.
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=15, database=None)
-settings.register_profile(NIGHTLY, settings.get_profile("quick"), max_examples=50)
+settings.register_profile(WEEKLY, settings.get_profile("quick"), max_examples=50)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Files that take longest: started first, so that all workers end at about the same time.

@@ -11,6 +11,7 @@ import pytest
 SAMPLES = Path(__file__).parents[2] / "sample_data"
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_a_model_and_a_page_in_one_process_end_without_a_word(tmp_path):
     """Libraries of torch print what they think has leaked where no last collection is allowed."""

@@ -52,7 +52,7 @@ def check(diagnosis: Any, rcdiag: Any) -> None:  # noqa: F811
         assert "no-experiment" not in ran.out, command
 
 
-@pytest.mark.slow
+@pytest.mark.weekly  # a minute a table
 @pytest.mark.parametrize("number", range(TABLES))
 def test_commands_of_generated_tables_run(number, tmp_path, rcdiag, monkeypatch):  # noqa: F811
     monkeypatch.chdir(ROOT)

@@ -11,6 +11,7 @@ import rcdiag
 from tools.docs.commands import ROOT
 
 
+@pytest.mark.slow
 def test_the_loop_records_a_table(tmp_path):
     pytest.importorskip("torch")
     script = ROOT / "examples" / "training_loop.py"

@@ -119,6 +119,7 @@ def test_a_second_run_on_one_output_is_told_of_the_first(tmp_path, scoring, monk
 EVIL = "import pathlib; pathlib.Path({mark!r}).touch()\n"
 
 
+@pytest.mark.slow
 def test_workers_import_nothing_from_the_current_directory(tmp_path, monkeypatch):
     """A downloaded checkpoint's folder may hold files of any name.
 

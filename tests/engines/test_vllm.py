@@ -18,8 +18,8 @@ from tests.engine_models import rcdiag_alone, scored
 
 pytestmark = pytest.mark.engine
 
-# A start of vLLM takes 15 seconds: `make test` has one of its paths here, and the other in
-# tests/test_sample_data.py; `make nightly` has the rest.
+# A start of vLLM takes 15 seconds to a minute: `make test` has the one of
+# tests/test_sample_data.py, `make nightly` has these.
 SLOW = pytest.mark.slow
 CHUNKED = "max_num_batched_tokens=64,max_num_seqs=16"
 
@@ -83,7 +83,10 @@ def every_path(run, qwen3, adapter) -> Path:
 
 PATHS = pytest.mark.parametrize(
     ("policy", "rows"),
-    [("prefill", "run"), pytest.param("decode", "every_path", marks=SLOW)],
+    [
+        pytest.param("prefill", "run", marks=SLOW),
+        pytest.param("decode", "every_path", marks=SLOW),
+    ],
     ids=["prefill", "decode"],
 )
 

@@ -233,7 +233,7 @@ def test_what_differs_between_forward_passes_is_above_the_noise(slug):
     assert rms > 2 * noise
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.slug}-{fault.spoil.__name__}")
 def test_every_fault_makes_a_table_that_opens(fault, tmp_path):
     random = np.random.default_rng(1)

@@ -59,7 +59,7 @@ def written(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("kind", FIGURES)
+@pytest.mark.parametrize("kind", ["score", pytest.param("sweep", marks=pytest.mark.slow)])
 def test_a_matplotlibrc_changes_no_figure_and_runs_nothing(tmp_path, kind):
     settings = b"text.usetex: True\ntext.latex.preamble: \\input{x}\nlines.linewidth: 9\n"
     settings += b"axes.titlesize: 40\nxtick.labelsize: 30\npath.sketch: 9, 9, 9\n"

@@ -163,6 +163,7 @@ def side_by_side(tmp_path, monkeypatch):
 
 
 @two_cores
+@pytest.mark.slow
 @pytest.mark.engine
 def test_two_engines_score_what_a_plain_forward_gives(side_by_side):
     rows, engines = side_by_side.score(2)

@@ -183,7 +183,7 @@ def too_short(shares: dict[str, dict[str, float]]) -> dict[str, float]:
     return {name: share for name, share in holds.items() if share < LEAST - 2.0 * SAMPLING}
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("groups", [8, 15, 40, 150])
 @pytest.mark.parametrize("distribution", RARE)
 def test_intervals_of_ess_reckon_with_tokens_that_the_table_does_not_have(distribution, groups):
@@ -194,7 +194,7 @@ def test_intervals_of_ess_reckon_with_tokens_that_the_table_does_not_have(distri
     assert {name: share["holds"] for name, share in of_ess.items() if share["holds"] < 0.87} == {}
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("groups", [8, 15, 40, 150])
 @pytest.mark.parametrize("distribution", GENERATORS)
 def test_intervals_of_every_distribution_hold_the_truth_as_often_as_they_say(distribution, groups):

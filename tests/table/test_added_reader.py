@@ -201,6 +201,8 @@ def test_an_added_reader_is_in_the_help_and_explained(rcdiag, monkeypatch):
         assert "Toy: JSON lines" in rcdiag("explain", "toyjsonl").out
 
 
+@pytest.mark.slow
+@pytest.mark.engine
 def test_a_table_of_another_format_is_scored_by_an_engine_and_goes_on_after_a_kill(tmp_path):
     plugin = install(tmp_path / "site", "toy_reader", PLUGIN)
     install(plugin, "toy_plugin", "from tests.engines.toy_engine import register")

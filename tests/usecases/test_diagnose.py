@@ -80,6 +80,7 @@ def test_a_table_without_log_probs_is_refused_with_the_commands_that_give_it_som
     assert "without `prompt_ids` no engine" in caught.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_without_time_the_likeliest_is_tried_first_on_few_rows():
     """The file says that both sides' weights differ, which outweighs every other experiment."""
@@ -114,6 +115,7 @@ def test_a_result_is_the_same_after_json(stale, tmp_path):
     assert "weights-by-row" in written[0].read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_the_temperature_of_the_sampler_is_told_by_the_tokens():
     result = rcdiag.diagnose(SAMPLES / "temperature.parquet", model=POLICY / "step_8", rows=64)
@@ -127,6 +129,7 @@ def test_the_temperature_of_the_sampler_is_told_by_the_tokens():
     assert result.token_temperature.low < 0.7 < result.token_temperature.high
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_an_honest_run_leaves_an_engines_noise():
     result = rcdiag.diagnose(SAMPLES / "multi_turn.parquet", model=POLICY / "step_8", rows=48)
@@ -153,6 +156,7 @@ def test_a_checkpoint_speaks_of_its_own_steps_rows(model, steps):
     assert [cause.slug for cause in result.diagnosis.causes] == ["engine-noise"]
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_columns_that_agree_are_not_blamed_for_a_wrong_checkpoint():
     result = rcdiag.diagnose(SAMPLES / "multi_turn.parquet", model=POLICY / "step_0", rows=24)

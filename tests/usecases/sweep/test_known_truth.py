@@ -102,7 +102,7 @@ def test_an_offset_by_sequence_that_goes_with_the_reward_is_not_called_harmless(
     assert advice_on(case).answer == "cannot-distinguish"
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_aims_are_met_as_often_as_the_documentation_says():
     met = shares([outcome_of(case) for case in cases()])
     assert met["efficiency within 5% of the best"] >= 0.87
