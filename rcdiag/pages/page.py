@@ -52,7 +52,7 @@ SCRIPTS = (
     "base.js",
     "scales.js",
     "charts.js",
-    "lanes.js",
+    "figures.js",
     "tables.js",
     "parts.js",
     "transcript.js",

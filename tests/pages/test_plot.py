@@ -14,13 +14,13 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from msgspec.structs import replace
+from rcdiag.pages.numbers import drawn_numbers
 
 import rcdiag
 from rcdiag.api.report import explanation
 from rcdiag.errors import RcdiagError
 from rcdiag.pages.compare.policies import triangle_chart, waterfall_chart
 from rcdiag.pages.figures import FIGURES, applying
-from rcdiag.pages.numbers import drawn_numbers
 from rcdiag.pages.page import page
 from rcdiag.pages.page_figures import drawing
 from rcdiag.pages.save import save_figures

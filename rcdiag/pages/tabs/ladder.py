@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from rcdiag.formats import number
 from rcdiag.pages.blocks import (
     Block,
@@ -22,7 +24,9 @@ from rcdiag.pages.blocks import (
 from rcdiag.pages.compare.policies import distances
 from rcdiag.pages.compare.words import answer, means, nearness, sampler_of
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.packing import packed
 from rcdiag.pages.page_figures import figures_of
+from rcdiag.pages.score.profiles import profile_chart
 from rcdiag.results import CompareResult, Rung
 
 
@@ -183,8 +187,16 @@ def _pairs(result: CompareResult) -> Section:
         for first, second in distances(result)
     }
     whole = "->".join(_ends(result))
+    charts = {
+        name: profile_chart(pair.by_probability).data() for name, pair in result.figures.items()
+    }
     part = Part(
-        name="pair", data={"pairs": pairs, "start": whole if whole in pairs else next(iter(pairs))}
+        name="pair",
+        data={
+            "pairs": pairs,
+            "charts": packed(json.dumps(charts)),
+            "start": whole if whole in pairs else next(iter(pairs)),
+        },
     )
     blocks: list[Block] = [Figures(items=[*figures, *added]), part]
     return Section(title="Pair by pair", blocks=blocks, name="pairs", screen=len(pairs) == 1)

@@ -21,7 +21,7 @@ from rcdiag.pages.blocks import (
     share,
     text,
 )
-from rcdiag.pages.charts import Axis, Chart
+from rcdiag.pages.charts import Axis, Chart, Mark, Panel
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.score.words import raw_ess
@@ -178,8 +178,8 @@ def _refused(reasons: Sequence[str]) -> str:
 
 def _scatter(treatments: Sequence[Treatment], results: DumpResults) -> Figure:
     """Set bias against what the weights leave, a point for each row of the table."""
+    best = recommended(results)
     chart = Chart(
-        form="scatter",
         columns=("correction", "weight bias", "ESS of sequences", "variance", "note"),
         rows=[
             (
@@ -192,15 +192,15 @@ def _scatter(treatments: Sequence[Treatment], results: DumpResults) -> Figure:
             for treatment in treatments
             if treatment.bias is not None and treatment.ess_seq is not None
         ],
-        x=Axis(label="weight bias, from ratios of sequences", start=0.0),
-        y=Axis(label="ESS of sequences, applied", percent=True, start=0.0, end=1.0),
-        options={
-            "at": ["weight bias", "ESS of sequences"],
-            "emphasis": (recommended(results) or treatments[0]).names[0]
-            if recommended(results)
-            else "",
-            "opens": "correction",
-        },
+        panels=[
+            Panel(
+                x=Axis(label="weight bias, from ratios of sequences", start=0.0),
+                y=Axis(label="ESS of sequences, applied", percent=True, start=0.0, end=1.0),
+                marks=[Mark(shape="dot", x="weight bias", y="ESS of sequences")],
+            )
+        ],
+        strong="" if best is None else best.names[0],
+        opens="correction",
     )
     return Figure(
         name="bias-and-variance",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from rcdiag.pages.blocks import Block, Part, Section, Terms, Words
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.packing import packed
+from rcdiag.pages.sweep.families import family_chart
 from rcdiag.pages.tabs.corrections.treatments import NONE
 from rcdiag.results import SweepResult
 
@@ -37,11 +40,13 @@ def sliders(results: DumpResults) -> Section | None:
     if sweep is None or not sweep.families:
         return None
     start = _start(results, sweep)
+    charts = {name: family_chart(family).data() for name, family in sweep.families.items()}
     part = Part(
         name="sliders",
         data={
             "families": {name: family.title for name, family in sweep.families.items()},
             "start": start,
+            "charts": packed(json.dumps(charts)),
             "readout": Terms(items=[(name, "") for name in READOUT]),
         },
     )
