@@ -94,6 +94,12 @@ class Visit:
             "document.querySelectorAll('details').forEach(each => { each.open = true })"
         )
 
+    def show_all(self) -> None:
+        """Show all tabs below each other, as on paper."""
+        self.page.evaluate(
+            "document.querySelectorAll('.tab').forEach(tab => tab.classList.add('on'))"
+        )
+
     def leave_rows_alike_out(self) -> None:
         """Keep two rows of a table that differ in text alone; those are looked at alike."""
         self.page.evaluate(LEAVE_ROWS_ALIKE_OUT)

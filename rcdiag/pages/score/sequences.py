@@ -11,25 +11,27 @@ from rcdiag.results import ScoreResult
 from rcdiag.results.score import SequenceTokens
 
 MOST_WORST = 5
-MOST_POINTS, MOST_PATHS = 32, 24  # points of a path, and paths of the sample
-DRAWN = "drawn at random"
+MOST_POINTS, MOST_PATHS = 24, 20  # points of a path, and paths of the sample
+RANDOM, LARGEST = "random", "largest"
 
 
 def paths(result: ScoreResult) -> Chart:
     """Return the cumulative log-ratio of a sample of sequences, and of the worst."""
     some = [
-        (f"sample {index}", count, round(float(total), 3), DRAWN)
+        (f"sample {index}", count, round(float(total), 3), RANDOM)
         for index, path in enumerate(result.figures["paths"][:MOST_PATHS], 1)
         for count, total in _some(list(zip(path["token_counts"], path["sums"], strict=True)))
     ]
     worst = result.worst_sequences[:MOST_WORST]
-    label = f"{len(worst)} largest |sum|"
     largest = [
-        (f"row {sequence.row}", place, round(float(total), 3), label)
+        (f"row {sequence.row}", place, round(float(total), 3), LARGEST)
         for sequence in worst
         for place, total in _some(running(sequence))
     ]
-    looks: tuple[tuple[str, Tone, bool], ...] = ((DRAWN, "first", True), (label, "second", False))
+    looks: tuple[tuple[str, str, Tone, bool], ...] = (
+        (RANDOM, "drawn at random", "first", True),
+        (LARGEST, f"{len(worst)} largest |sum|", "second", False),
+    )
     return Chart(
         columns=("sequence", "token", "sum of log-ratios", "drawn"),
         rows=[*some, *largest],
@@ -44,11 +46,11 @@ def paths(result: ScoreResult) -> Chart:
                         y="sum of log-ratios",
                         group="sequence",
                         where=("drawn", which),
-                        label=which,
+                        label=label,
                         tone=tone,
                         thin=thin,
                     )
-                    for which, tone, thin in looks
+                    for which, label, tone, thin in looks
                 ],
                 rules=[Rule(at=0.0, axis="y")],
             )
