@@ -90,7 +90,7 @@ def draw_chart(chart: Chart, figure: FigureBase) -> None:
     for axes in grid[len(chart.panels) :]:
         axes.set_visible(False)
     for place, (panel, axes) in enumerate(zip(chart.panels, grid, strict=False)):
-        high = 0.7 * tall * panel.height / sum(heights)
+        high = 0.85 * tall * panel.height / sum(heights)
         _draw_panel(chart, panel, axes, inches / across, high)
         beside = chart.panels[place - 1] if place % across else None
         if beside is not None and panel.y.scale == "names" and panel.y == beside.y:
@@ -177,8 +177,12 @@ def _points(chart: Chart, panel: Panel, mark: Mark) -> Points:
 def _numbers(values: Sequence[Value], axis: Axis | None = None) -> Numbers:
     """Return numbers, or the places of names on an axis of names; NaN for all else."""
     if axis is not None and axis.scale == "names":
-        slots = {str(name): float(place) for place, name in enumerate(axis.names)}
-        return np.array([slots.get(str(value), np.nan) for value in values], dtype=np.float64)
+        slots: dict[Value, float] = {}
+        for place, name in enumerate(axis.names):
+            slots[name] = float(place)
+            if name.replace(".", "", 1).isdecimal():  # a number finds the name that writes it
+                slots[float(name)] = float(place)
+        return np.array([slots.get(value, np.nan) for value in values], dtype=np.float64)
     known = [value if isinstance(value, (int, float)) else np.nan for value in values]
     numbers = np.array(known, dtype=np.float64)
     return np.where(np.isfinite(numbers), numbers, np.nan)
@@ -231,7 +235,7 @@ def _draw_dots(axes: Axes, chart: Chart, panel: Panel, mark: Mark, points: Point
         ends = [middle if np.isnan(end) else end for end in (low, high)]
         if not (np.isnan(low) and np.isnan(high)):
             axes.plot(*((ends, [y, y]) if named else ([x, x], ends)), linewidth=1.4, **style)
-        size = 6.5 if strong else 4.5
+        size = (0.65 if strong else 0.45) * _letters()
         fill = "none" if mark.hollow else "full"
         axes.plot(x, y, "o", markersize=size, fillstyle=fill, **style)
         if strong and not named:
@@ -275,6 +279,9 @@ def _draw_cells(axes: Axes, chart: Chart, panel: Panel, mark: Mark, points: Poin
     )
     axes.add_collection(cells)
     axes.autoscale_view()
+    for key, across, up in zip(points.keys, x, y, strict=True):
+        if chart.strong and key == chart.strong:
+            axes.plot(across, up, "o", color=INK, markersize=0.7 * _letters(), fillstyle="none")
     if mark.written:
         _write_values(axes, panel, points)
     elif panel.shade is not None and panel.shade.label and len(chart.panels) == 1 and shown.any():

@@ -11,11 +11,12 @@ function layerOf(chart, panel, mark) {
   const read = (name) => (name === undefined || name === null ? -1 : chart.columns.indexOf(name));
   const [x, y, to, low, high, value, group] = [mark.x, mark.y, mark.to, mark.low, mark.high, mark.value, mark.group].map(read);
   const wanted = [panel.where, mark.where].filter(Boolean).map(([name, only]) => [read(name), only]);
-  const shown = (at, axis) => (axis.scale === "names" ? axis.names.map(String).includes(String(at)) : typeof at === "number");
+  const slots = { x: slotsOf(panel.x), y: slotsOf(panel.y) };
+  const shown = (at, side) => (panel[side].scale === "names" ? slots[side].has(at) : typeof at === "number");
   const points = chart.rows
     .filter((row) => wanted.every(([place, only]) => row[place] === only))
     .map((row) => ({ row, x: row[x], y: mark.lane ?? row[y], to: row[to], low: row[low], high: row[high], value: row[value], group: row[group] }))
-    .filter((point) => shown(point.x, panel.x) && shown(point.y, panel.y) && (mark.shape !== "cell" || typeof point.value === "number"));
+    .filter((point) => shown(point.x, "x") && shown(point.y, "y") && (mark.shape !== "cell" || typeof point.value === "number"));
   return { mark, points };
 }
 
@@ -239,7 +240,7 @@ function drawDots(root, { mark, points }, { chart, panel, plot, width }) {
     }
     const look = `dot ${tone}${mark.hollow ? " hollow" : ""}${chart.opens ? " opens" : ""}`;
     group.append(svg("circle", { class: look, cx: x, cy: y, r: mark.small ? 1.5 : strong ? 6 : 4, "fill-opacity": mark.small ? 0.5 : null, "data-row": row[0] }));
-    if (strong && !across) group.append(svg("text", { class: "strong over", x: x + (x > width * 0.6 ? -10 : 10), y: y - 8, "text-anchor": x > width * 0.6 ? "end" : "start" }, row[0]));
+    if (strong && !across) group.append(svg("text", { class: "strong over", x: x + (x > width * 0.6 ? -10 : 10), y: y + (y < 40 ? 18 : -8), "text-anchor": x > width * 0.6 ? "end" : "start" }, row[0]));
     root.append(group);
     return { x, y, row, head: headOf(chart, row), column: mark.y };
   });
@@ -293,7 +294,7 @@ function drawCells(root, { mark, points }, { chart, panel, plot }) {
     const [here, there] = [plot.at(x), plot.up(y)];
     const gap = wide > 14 && plot.y.step ? 2 : 0;
     const [share, other] = shade(value);
-    const cell = svg("rect", { class: `cell${chart.opens ? " opens" : ""}`, x: here - wide / 2 + gap / 2, y: there - tall / 2, width: wide - gap, height: tall, rx: gap ? 3 : null, "data-row": `${x}->${y}` });
+    const cell = svg("rect", { class: `cell${chart.opens ? " opens" : ""}${row[0] === chart.strong ? " pointed" : ""}`, x: here - wide / 2 + gap / 2, y: there - tall / 2, width: wide - gap, height: tall, rx: gap ? 3 : null, "data-row": `${x}->${y}` });
     cell.style.fill = `color-mix(in srgb, var(--${TONES[other ?? mark.tone ?? "first"].replace("tone-", "")}) ${(100 * share).toFixed(0)}%, transparent)`;
     root.append(cell);
     const lines = !mark.written ? [] : longest <= wide - 2 ? [written(value)] : wide >= 5 * TEXT - 4 ? inTwoLines(value) : [];

@@ -149,10 +149,16 @@ function setUpSliders(block) {
   async function choose(name, row) {
     const sweep = await documentOf("sweep");
     family = sweep.families[name];
-    chart = (await chartsIn(block))[name];
-    // The bounds that vary independently stand behind the name of the setting.
-    const keys = chart.columns.slice(1, chart.columns.indexOf("kept tokens"));
+    const { charts, numbers } = await chartsIn(block);
+    // The bounds that vary independently stand between the name of a setting and its numbers.
+    const keys = charts[name].columns.slice(1, -Object.keys(numbers).length);
     free = new Map(keys.map((key) => [key, [...new Set(family.rows.map((row) => row.bounds[key]))].sort((a, b) => a - b)]));
+    const rowOf = (row) => [
+      keys.map((key) => `${key} ${short(row.bounds[key], 4)}`).join(", "),
+      ...keys.map((key) => row.bounds[key]),
+      ...Object.values(numbers).map((path) => path.split(".").reduce((part, field) => part[field], row)),
+    ];
+    chart = { ...charts[name], rows: family.rows.map(rowOf) };
     block.querySelector(".family-about").textContent = family.about;
     inputs = [...free].map(([key, values], place) => {
       const input = el("input", { type: "range", min: 0, max: values.length - 1, step: 1, "aria-label": `${key} bound of ${family.title}`, oninput: () => moved(place) });

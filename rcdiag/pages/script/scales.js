@@ -18,11 +18,14 @@ function written(axis, value) {
   return axis.percent ? percent(value) : number(value);
 }
 
-// A slot for each name, in their order.
+// A slot for each name, in their order; a number finds the name that writes it, in whatever digits.
+function slotsOf(axis) {
+  return new Map((axis.names ?? []).flatMap((name, place) => [[name, place], [Number(name), place]]));
+}
+
 function namesScale(axis) {
-  const slots = new Map(axis.names.map((name, place) => [String(name), place]));
-  const step = 1 / Math.max(slots.size, 1);
-  return { place: (name) => (slots.get(String(name)) + 0.5) * step, has: (name) => slots.has(String(name)), step, ticks: axis.names, text: String };
+  const [slots, step] = [slotsOf(axis), 1 / Math.max(axis.names.length, 1)];
+  return { place: (name) => (slots.get(name) + 0.5) * step, step, ticks: axis.names, text: String };
 }
 
 function linearScale(axis, values, most) {

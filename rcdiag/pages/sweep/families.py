@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from rcdiag.pages.charts import Axis, Chart, Mark, Note, Panel, Rule, Tone
+from rcdiag.pages.charts import Axis, Chart, Mark, Note, Panel, Rule, Tone, Value
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.score.profiles import with_ends
-from rcdiag.results import SweepFamily, SweepResult
+from rcdiag.results import SweepFamily, SweepResult, SweepRow
 
 ESS = "ESS of sequences"
+# Column of the chart of a family -> where a row of the result has its number; the page reads the
+# numbers of its sliders from the result document by the same paths.
+NUMBERS = {
+    "kept tokens": "kept_token_share.value",
+    ESS: "ess_seq_applied.value",
+    "ESS low": "ess_seq_applied.low",
+    "ESS high": "ess_seq_applied.high",
+    "weight bias": "weight_distance",
+}
 # By what the bounds of a family hold.
 TONES: Mapping[str, Tone] = {"token": "first", "sequence": "second", "geometric": "ink"}
 Points = list[tuple[float, float]]
@@ -64,14 +73,12 @@ def family_chart(family: SweepFamily, chosen: Mapping[str, float] | None = None)
     over = _over_two_bounds(family, keys) if len(keys) > 1 else _over_one_bound(keys[0], chosen)
     dots = Mark(shape="dot", x="weight bias", y=ESS)
     return Chart(
-        columns=("setting", *keys, "kept tokens", ESS, "ESS low", "ESS high", "weight bias"),
+        columns=("setting", *keys, *NUMBERS),
         rows=[
             (
                 name,
-                *(row.bounds[key] if len(keys) == 1 else _name(row.bounds[key]) for key in keys),
-                row.kept_token_share.value,
-                *with_ends(row.ess_seq_applied),
-                row.weight_distance,
+                *(row.bounds[key] for key in keys),
+                *(_at(row, path) for path in NUMBERS.values()),
             )
             for name, row in zip(names, family.rows, strict=True)
         ],
@@ -111,7 +118,10 @@ def _over_one_bound(key: str, chosen: Mapping[str, float] | None) -> Panel:
 
 def _over_two_bounds(family: SweepFamily, keys: Sequence[str]) -> Panel:
     """Show the ESS of sequences over two bounds, a cell for each pair."""
-    across, up = ([_name(bound) for bound in free_bounds(family)[key]] for key in keys[:2])
+    across, up = (
+        [f"{bound:.9f}".rstrip("0").rstrip(".") for bound in free_bounds(family)[key]]
+        for key in keys[:2]
+    )
     return Panel(
         title=ESS,
         x=Axis(label=keys[0], scale="names", names=across),
@@ -120,9 +130,13 @@ def _over_two_bounds(family: SweepFamily, keys: Sequence[str]) -> Panel:
     )
 
 
-def _name(bound: float) -> str:
-    """Write a bound as the name of a slot of an axis."""
-    return f"{bound:.9g}"
+def _at(row: SweepRow, path: str) -> Value:
+    """Return the number at a path of fields: `kept_token_share.value`."""
+    number: Any = row
+    for field in path.split("."):
+        number = getattr(number, field)
+    value: Value = number
+    return value
 
 
 def trade_offs(result: SweepResult) -> Chart:

@@ -9,7 +9,7 @@ from typing import Any
 from rcdiag.pages.blocks import Block, Part, Section, Terms, Words
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.packing import packed
-from rcdiag.pages.sweep.families import family_chart
+from rcdiag.pages.sweep.families import NUMBERS, family_chart
 from rcdiag.pages.tabs.corrections.treatments import NONE
 from rcdiag.results import SweepResult
 
@@ -40,13 +40,16 @@ def sliders(results: DumpResults) -> Section | None:
     if sweep is None or not sweep.families:
         return None
     start = _start(results, sweep)
-    charts = {name: family_chart(family).data() for name, family in sweep.families.items()}
+    # The script fills their rows from the result document, which has the same numbers.
+    charts = {
+        name: {**family_chart(family).data(), "rows": []} for name, family in sweep.families.items()
+    }
     part = Part(
         name="sliders",
         data={
             "families": {name: family.title for name, family in sweep.families.items()},
             "start": start,
-            "charts": packed(json.dumps(charts)),
+            "charts": packed(json.dumps({"charts": charts, "numbers": NUMBERS})),
             "readout": Terms(items=[(name, "") for name in READOUT]),
         },
     )
