@@ -23,7 +23,7 @@ Value = float | int | str | None
 DIGITS = 5  # significant digits of a number that is drawn
 
 
-class Axis(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ChartAxis(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An axis: its label, its scale, and how its numbers are written."""
 
     label: str = ""
@@ -66,7 +66,7 @@ class Mark(Struct, frozen=True, kw_only=True, omit_defaults=True):
     where: tuple[str, Value] | None = None  # rows with this value in this column alone
 
 
-class Rule(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReferenceLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line across a panel at a number of an axis.
 
     One with a label is dashed, and left out beyond the data; one without is always shown.
@@ -98,15 +98,15 @@ class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Panel(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Marks over two axes."""
 
-    x: Axis
-    y: Axis
+    x: ChartAxis
+    y: ChartAxis
     marks: Sequence[Mark]
     title: str = ""
-    rules: Sequence[Rule] = ()
+    rules: Sequence[ReferenceLine] = ()
     band: Band | None = None
     notes: Sequence[Note] = ()
     where: tuple[str, Value] | None = None  # rows with this value in this column alone
-    shade: Axis | None = None  # of cells; None: their values are shares of 1
+    shade: ChartAxis | None = None  # of cells; None: their values are shares of 1
     cell: tuple[float, float] = (1.0, 1.0)  # width and height of a cell, in numbers of the axes
     height: float = 1.0  # part of the usual height
     square: bool = False  # both axes have the same numbers, and a line where they are equal

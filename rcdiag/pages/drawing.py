@@ -18,7 +18,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.formats import RAISED
-from rcdiag.pages.charts import Axis, Chart, Mark, Panel, Value
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, Value
 from rcdiag.pages.style import (
     FIRST,
     GRID,
@@ -158,7 +158,7 @@ def _points(chart: Chart, panel: Panel, mark: Mark) -> Points:
     wanted = [(places[name], value) for name, value in filter(None, (panel.where, mark.where))]
     rows = [row for row in chart.rows if all(row[place] == value for place, value in wanted)]
 
-    def column(name: str | None, axis: Axis | None = None) -> Numbers:
+    def column(name: str | None, axis: ChartAxis | None = None) -> Numbers:
         values = [None if name is None else row[places[name]] for row in rows]
         return _numbers([mark.lane] * len(rows) if mark.lane and axis is panel.y else values, axis)
 
@@ -174,7 +174,7 @@ def _points(chart: Chart, panel: Panel, mark: Mark) -> Points:
     )
 
 
-def _numbers(values: Sequence[Value], axis: Axis | None = None) -> Numbers:
+def _numbers(values: Sequence[Value], axis: ChartAxis | None = None) -> Numbers:
     """Return numbers, or the places of names on an axis of names; NaN for all else."""
     if axis is not None and axis.scale == "names":
         slots: dict[Value, float] = {}
@@ -296,7 +296,7 @@ def _draw_cells(axes: Axes, chart: Chart, panel: Panel, mark: Mark, points: Poin
             bar.ax.yaxis.set_major_formatter(lambda value, _: _power(value))
 
 
-def _shading(axis: Axis | None, mark: Mark, values: Numbers) -> tuple[Colormap, Normalize]:
+def _shading(axis: ChartAxis | None, mark: Mark, values: Numbers) -> tuple[Colormap, Normalize]:
     """Return the colours of cells and the scale of their values; without an axis, shares of 1."""
     tone = COLOURS[mark.tone]
     known = values[np.isfinite(values)]
@@ -368,7 +368,7 @@ def _draw_references(axes: Axes, panel: Panel) -> None:
         axes.plot(ends, ends, color=SOFT, linewidth=0.8, zorder=0.5)
 
 
-def _set_scale(put: Callable[..., None], axis: Axis) -> None:
+def _set_scale(put: Callable[..., None], axis: ChartAxis) -> None:
     if axis.scale == "log":
         put("log")
     elif axis.scale == "symlog":
@@ -411,7 +411,7 @@ def _reach_around_0(axes: Axes, across: bool) -> None:
     (axes.set_xlim if across else axes.set_ylim)(*map(float, ends))
 
 
-def _write_ticks(ruler: Ruler, axis: Axis, most: int, inches: float) -> None:
+def _write_ticks(ruler: Ruler, axis: ChartAxis, most: int, inches: float) -> None:
     """Place the ticks of an axis, and write them as plain text."""
     ruler.set_minor_locator(NullLocator())
     if axis.hidden:
@@ -440,7 +440,7 @@ def _write_ticks(ruler: Ruler, axis: Axis, most: int, inches: float) -> None:
     ruler.set_minor_formatter(NullFormatter())
 
 
-def _write_names(ruler: Ruler, axis: Axis, inches: float) -> None:
+def _write_names(ruler: Ruler, axis: ChartAxis, inches: float) -> None:
     """Write the names of an axis; below it upright where all fit, thinned out where they count."""
     size = 0.8 * _letters()
     if isinstance(ruler, YAxis):

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from msgspec.structs import replace
 
-from rcdiag.pages.blocks import Figure, Words
+from rcdiag.pages.blocks import Figure, Paragraph
 from rcdiag.pages.merge import merged
 from rcdiag.pages.page import _parts, _tabs, page
 from rcdiag.pages.score.exceedance import any_beyond
@@ -58,7 +58,7 @@ def test_a_table_of_nan_has_no_figure_and_no_table_of_nothing(tmp_path):
     tabs = [tab.name for tab in _tabs(merged([result]))]
     assert tabs == ["diagnosis", "corrections", "about"]
     assert parts(result, Figure) == []
-    assert any(words.text.startswith("None of 6") for words in parts(result, Words))
+    assert any(words.text.startswith("None of 6") for words in parts(result, Paragraph))
 
 
 def test_rows_that_are_left_out_are_counted_where_the_others_are_shown(tmp_path):
@@ -66,7 +66,7 @@ def test_rows_that_are_left_out_are_counted_where_the_others_are_shown(tmp_path)
     old[9] = [-0.5, -1.0]
     result = scored(tmp_path, old)
     assert result.rows_left_out == 8
-    said = [words.text for words in parts(result, Words)]
+    said = [words.text for words in parts(result, Paragraph)]
     assert any(text.startswith("This tab is of the 4 of 12 responses") for text in said)
 
 
@@ -75,7 +75,7 @@ def test_two_columns_that_agree_are_said_to(tmp_path):
     names = [figure.name for figure in parts(result, Figure)]
     assert not any_beyond(result)
     assert "tokens-beyond-ratio" not in names
-    assert "No token is off by more than 0.001 nats." in [w.text for w in parts(result, Words)]
+    assert "No token is off by more than 0.001 nats." in [w.text for w in parts(result, Paragraph)]
 
 
 @pytest.mark.parametrize("values", [lambda row: [-1.0] * len(row), lambda row: row])

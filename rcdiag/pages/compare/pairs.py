@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rcdiag.pages.charts import Axis, Chart, Mark, Panel
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.score.profiles import with_ends
 from rcdiag.pages.score.tokens import COLUMNS, density_panel, density_rows
@@ -39,12 +39,12 @@ def by_probability(result: CompareResult) -> Chart:
         panels.append(
             Panel(
                 title=f"{result.pairs[name].behavior} → {result.pairs[name].target}",
-                x=Axis(
+                x=ChartAxis(
                     label="geometric mean of both probabilities",
                     scale="names",
                     names=[bin_.label for bin_ in bins],
                 ),
-                y=Axis(label="rms log-ratio (nats)", scale="symlog", threshold=LINEAR),
+                y=ChartAxis(label="rms log-ratio (nats)", scale="symlog", threshold=LINEAR),
                 marks=[size],
                 where=("pair", name),
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rcdiag.pages.charts import Axis, Band, Chart, Mark, Note, Panel, Rule, Value
+from rcdiag.pages.charts import Band, Chart, ChartAxis, Mark, Note, Panel, ReferenceLine, Value
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.score.profiles import with_ends
 from rcdiag.results import CompareResult, MetricValue
@@ -31,11 +31,11 @@ def triangle(result: CompareResult) -> Chart:
         rows=[(*pair, *with_ends(value)) for pair, value in distances(result).items()],
         panels=[
             Panel(
-                x=Axis(scale="names", names=names, hidden=True),
-                y=Axis(scale="names", names=names, hidden=True),
+                x=ChartAxis(scale="names", names=names, hidden=True),
+                y=ChartAxis(scale="names", names=names, hidden=True),
                 marks=[Mark(shape="cell", x="policy", y="other policy", value="k2", written=True)],
                 notes=[Note(text=name, x=name, y=name) for name in names],
-                shade=Axis(label="k2 (nats per token)", scale="log"),
+                shade=ChartAxis(label="k2 (nats per token)", scale="log"),
             )
         ],
         opens="pair",
@@ -105,14 +105,14 @@ def waterfall(result: CompareResult) -> Chart:
         rows=rows,
         panels=[
             Panel(
-                x=Axis(
+                x=ChartAxis(
                     label="part of E[log-ratio²] / 2 (nats per token)",
                     scale="linear" if alone else "symlog",
                     threshold=_least(result),
                 ),
-                y=Axis(scale="names", names=[str(row[0]) for row in rows]),
+                y=ChartAxis(scale="names", names=[str(row[0]) for row in rows]),
                 marks=[adds] if alone else [adds, own],
-                rules=[Rule(at=0.0)],
+                rules=[ReferenceLine(at=0.0)],
                 band=Band(start=0.0, end=floor, label="noise floor") if floor else None,
             )
         ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rcdiag.pages.charts import Axis, Chart, Mark, Panel, Tone
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, Tone
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import DiagnoseResult
 from rcdiag.results.diagnose import ExperimentResult
@@ -52,8 +52,8 @@ def left(result: DiagnoseResult) -> Chart:
         rows=rows,
         panels=[
             Panel(
-                x=Axis(label=LEFT, scale="log"),
-                y=Axis(scale="names", names=list(dict.fromkeys(row[0] for row in rows))),
+                x=ChartAxis(label=LEFT, scale="log"),
+                y=ChartAxis(scale="names", names=list(dict.fromkeys(row[0] for row in rows))),
                 marks=[
                     Mark(shape="range", x="before", to="left", y="experiment"),
                     Mark(
@@ -77,12 +77,12 @@ def posterior(result: DiagnoseResult) -> Chart:
     panels = [
         Panel(
             title=policy,
-            x=Axis(
+            x=ChartAxis(
                 label=ROWS,
                 scale="names",
                 names=[str(row["row"]) for row in result.weights if row["column"] == policy],
             ),
-            y=Axis(scale="names", names=names),
+            y=ChartAxis(scale="names", names=names),
             marks=[
                 Mark(
                     shape="cell",

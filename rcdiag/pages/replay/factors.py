@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.pages.charts import Axis, Chart, Mark, Panel, Rule
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.replay.words import FACTORS, factor_name
 from rcdiag.pages.score.exceedance import shares_beyond
@@ -31,8 +31,8 @@ def factors(result: ReplayResult) -> Chart:
         ],
         panels=[
             Panel(
-                x=Axis(label="|log-ratio| (nats)", scale="log"),
-                y=Axis(label="share of tokens beyond", scale="log", percent=True),
+                x=ChartAxis(label="|log-ratio| (nats)", scale="log"),
+                y=ChartAxis(label="share of tokens beyond", scale="log", percent=True),
                 marks=[
                     Mark(
                         shape="line",
@@ -43,7 +43,9 @@ def factors(result: ReplayResult) -> Chart:
                     )
                     for name in shares
                 ],
-                rules=[Rule(at=at, label=f"clip {1.0 + result.clip_high:g}") for at in clip],
+                rules=[
+                    ReferenceLine(at=at, label=f"clip {1.0 + result.clip_high:g}") for at in clip
+                ],
             )
         ],
     )

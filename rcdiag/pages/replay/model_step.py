@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rcdiag.pages.charts import Axis, Chart, Mark, Panel, Rule
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.replay.pull import looks
 from rcdiag.pages.replay.words import by_health
@@ -55,16 +55,16 @@ def gradients(result: ReplayResult) -> Chart:
         rows=rows,
         panels=[
             Panel(
-                x=Axis(label="cosine with the reference"),
-                y=Axis(scale="names", names=names),
+                x=ChartAxis(label="cosine with the reference"),
+                y=ChartAxis(scale="names", names=names),
                 marks=direction,
-                rules=[Rule(at=1.0)],
+                rules=[ReferenceLine(at=1.0)],
             ),
             Panel(
-                x=Axis(label="length / reference", scale="log" if apart else "linear"),
-                y=Axis(scale="names", names=names),
+                x=ChartAxis(label="length / reference", scale="log" if apart else "linear"),
+                y=ChartAxis(scale="names", names=names),
                 marks=length,
-                rules=[Rule(at=1.0)],
+                rules=[ReferenceLine(at=1.0)],
             ),
         ],
         across=2,
@@ -114,8 +114,8 @@ def after_step(result: ReplayResult) -> Chart:
         rows=rows,
         panels=[
             Panel(
-                x=Axis(label="KL(old || new) by k3 (nats per token)", scale="log"),
-                y=Axis(scale="names", names=[str(row[0]) for row in rows]),
+                x=ChartAxis(label="KL(old || new) by k3 (nats per token)", scale="log"),
+                y=ChartAxis(scale="names", names=[str(row[0]) for row in rows]),
                 marks=[Mark(shape="dot", x="old to new", y="preset", low="low", high="high")],
             )
         ],
@@ -132,10 +132,10 @@ def layers(result: ReplayResult) -> Chart:
         rows=[(name, part, by_layer[part]) for name, by_layer in norms.items() for part in parts],
         panels=[
             Panel(
-                x=Axis(scale="names", names=parts),
-                y=Axis(scale="names", names=list(norms)),
+                x=ChartAxis(scale="names", names=parts),
+                y=ChartAxis(scale="names", names=list(norms)),
                 marks=[Mark(shape="cell", x="layer", y="preset", value="norm")],
-                shade=Axis(label="norm", scale="log"),
+                shade=ChartAxis(label="norm", scale="log"),
             )
         ],
     )
@@ -159,8 +159,8 @@ def over_steps(result: ReplayResult) -> Chart:
         ],
         panels=[
             Panel(
-                x=Axis(label="training step", whole=True),
-                y=Axis(label=f"{column}, nats per token"),
+                x=ChartAxis(label="training step", whole=True),
+                y=ChartAxis(label=f"{column}, nats per token"),
                 marks=[
                     Mark(
                         shape="line",

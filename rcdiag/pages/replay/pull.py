@@ -7,7 +7,7 @@ from itertools import cycle
 
 import numpy as np
 
-from rcdiag.pages.charts import Axis, Chart, Mark, Panel, Rule, Tone
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine, Tone
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import PresetReplay, ReplayResult
 
@@ -89,8 +89,10 @@ def shares(result: ReplayResult) -> Chart:
         ],
         panels=[
             Panel(
-                x=Axis(label="sequences, strongest first", scale="log"),
-                y=Axis(label="share of summed |coefficient|", percent=True, start=0.0, end=1.0),
+                x=ChartAxis(label="sequences, strongest first", scale="log"),
+                y=ChartAxis(
+                    label="share of summed |coefficient|", percent=True, start=0.0, end=1.0
+                ),
                 marks=[
                     Mark(
                         shape="line",
@@ -122,10 +124,10 @@ def weights(result: ReplayResult) -> Chart:
     panels = [
         Panel(
             title=name,
-            x=Axis(label="weight", scale="log", start=ends[0] / ROOM, end=ends[1] * ROOM),
-            y=Axis(label="tokens", scale="log", start=0.7),
+            x=ChartAxis(label="weight", scale="log", start=ends[0] / ROOM, end=ends[1] * ROOM),
+            y=ChartAxis(label="tokens", scale="log", start=0.7),
             marks=[Mark(shape="bar", x="from", to="to", y="tokens")],
-            rules=[Rule(at=1.0)],
+            rules=[ReferenceLine(at=1.0)],
             where=("preset", name),
         )
         for name, _ in weighted(result)
@@ -149,14 +151,14 @@ def coefficients(result: ReplayResult) -> Chart:
     panels = [
         Panel(
             title=name,
-            x=Axis(
+            x=ChartAxis(
                 label="−log-prob (nats)",
                 scale="symlog",
                 threshold=1e-3,
                 start=0.0,
                 end=ROOM * farthest,
             ),
-            y=Axis(
+            y=ChartAxis(
                 label="|coefficient|", scale="log", start=min(sizes) / ROOM, end=max(sizes) * ROOM
             ),
             marks=[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.pages.charts import Axis, Chart, Mark, Panel, Rule
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import ScoreResult
 
@@ -38,10 +38,10 @@ def chart(result: ScoreResult) -> Chart:
         panels.append(
             Panel(
                 title=panel,
-                x=Axis(scale="symlog", threshold=LINEAR, start=-largest, end=largest),
-                y=Axis(label="count", scale="log", start=0.7),
+                x=ChartAxis(scale="symlog", threshold=LINEAR, start=-largest, end=largest),
+                y=ChartAxis(label="count", scale="log", start=0.7),
                 marks=[Mark(shape="bar", x="from", to="to", y="count")],
-                rules=[Rule(at=bound, dashed=True) for bound in bounds],
+                rules=[ReferenceLine(at=bound, dashed=True) for bound in bounds],
                 where=("panel", panel),
                 height=0.4,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rcdiag.formats import percentage
-from rcdiag.pages.charts import Axis, Chart, Mark, Panel
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import ScoreResult
 
@@ -17,8 +17,10 @@ def chart(result: ScoreResult) -> Chart:
         rows=[(tokens, held, tokens) for tokens, held in result.figures["concentration"]],
         panels=[
             Panel(
-                x=Axis(label="share of tokens, the largest k3 first", scale="log", percent=True),
-                y=Axis(label="share of KL (sum of k3)", percent=True, start=0.0, end=1.0),
+                x=ChartAxis(
+                    label="share of tokens, the largest k3 first", scale="log", percent=True
+                ),
+                y=ChartAxis(label="share of KL (sum of k3)", percent=True, start=0.0, end=1.0),
                 marks=[
                     Mark(shape="line", x="share of tokens", y="share of KL", label="here"),
                     Mark(

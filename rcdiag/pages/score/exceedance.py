@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rcdiag.formats import number, percentage
-from rcdiag.pages.charts import Axis, Chart, Mark, Panel, Rule
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import Histogram, ScoreResult
 from rcdiag.statistics.examples import SIZES, labels_of_sizes
@@ -40,7 +40,7 @@ def any_beyond(result: ScoreResult) -> bool:
     )
 
 
-def bounds(result: ScoreResult) -> list[Rule]:
+def bounds(result: ScoreResult) -> list[ReferenceLine]:
     """Return where presets truncate, zero or reject tokens, with the ratio as the name."""
     logs = {
         round(abs(float(bound)), 6)
@@ -48,7 +48,10 @@ def bounds(result: ScoreResult) -> list[Rule]:
         for bound in correction.log_bounds.get("token", ())
         if np.isfinite(bound) and abs(bound) >= SMALLEST
     }
-    return [Rule(at=at, label=f"{number(float(np.exp(at)))}×") for at in sorted(logs)[:MOST_RULES]]
+    return [
+        ReferenceLine(at=at, label=f"{number(float(np.exp(at)))}×")
+        for at in sorted(logs)[:MOST_RULES]
+    ]
 
 
 def chart(result: ScoreResult) -> Chart:
@@ -60,8 +63,8 @@ def chart(result: ScoreResult) -> Chart:
         rows=[(at, float(np.exp(at)), above or None, below or None) for at, above, below in rows],
         panels=[
             Panel(
-                x=Axis(label="|log-ratio| (nats)", scale="log"),
-                y=Axis(label="share of tokens beyond", scale="log", percent=True),
+                x=ChartAxis(label="|log-ratio| (nats)", scale="log"),
+                y=ChartAxis(label="share of tokens beyond", scale="log", percent=True),
                 marks=[
                     Mark(shape="line", x="|log-ratio|", y=down, label=down, tone="second"),
                     Mark(shape="line", x="|log-ratio|", y=up, label=up, tone="first"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isfinite, nan
 
-from rcdiag.pages.charts import Axis, Chart, Mark, Panel
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import MetricValue, Profile, ScoreResult
 
@@ -41,16 +41,16 @@ def profile_chart(profile: Profile, opens: str = "") -> Chart:
         ],
         panels=[
             Panel(
-                x=Axis(scale="names", names=names, hidden=True),
-                y=Axis(label="rms log-ratio (nats)", start=0.0),
+                x=ChartAxis(scale="names", names=names, hidden=True),
+                y=ChartAxis(label="rms log-ratio (nats)", start=0.0),
                 marks=[
                     Mark(shape="dot", x="bin", y="rms log-ratio", low="rms low", high="rms high")
                 ],
                 height=0.5,
             ),
             Panel(
-                x=Axis(label=f"{profile.title}{unit}", scale="names", names=names),
-                y=Axis(label="share", percent=True, start=0.0),
+                x=ChartAxis(label=f"{profile.title}{unit}", scale="names", names=names),
+                y=ChartAxis(label="share", percent=True, start=0.0),
                 marks=[
                     Mark(shape="bar", x="bin", y="share of squares", label="share of squares"),
                     Mark(

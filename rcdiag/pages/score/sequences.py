@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from rcdiag.pages.charts import Axis, Chart, Mark, Panel, Rule, Tone
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine, Tone
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import ScoreResult
 from rcdiag.results.score import SequenceTokens
@@ -37,8 +37,8 @@ def paths(result: ScoreResult) -> Chart:
         rows=[*some, *largest],
         panels=[
             Panel(
-                x=Axis(label="sampled token"),
-                y=Axis(label="cumulative log-ratio (nats)"),
+                x=ChartAxis(label="sampled token"),
+                y=ChartAxis(label="cumulative log-ratio (nats)"),
                 marks=[
                     Mark(
                         shape="line",
@@ -52,7 +52,7 @@ def paths(result: ScoreResult) -> Chart:
                     )
                     for which, label, tone, thin in looks
                 ],
-                rules=[Rule(at=0.0, axis="y")],
+                rules=[ReferenceLine(at=0.0, axis="y")],
             )
         ],
     )
@@ -99,10 +99,10 @@ def strips(result: ScoreResult) -> Chart:
         rows=rows,
         panels=[
             Panel(
-                x=Axis(label="stored token", start=0.0),
-                y=Axis(scale="names", names=[f"row {sequence.row}" for sequence in sequences]),
+                x=ChartAxis(label="stored token", start=0.0),
+                y=ChartAxis(scale="names", names=[f"row {sequence.row}" for sequence in sequences]),
                 marks=[Mark(shape="cell", x="token", y="sequence", value="log-ratio")],
-                shade=Axis(label="log-ratio (nats)", scale="symlog", threshold=largest / 100),
+                shade=ChartAxis(label="log-ratio (nats)", scale="symlog", threshold=largest / 100),
             )
         ],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from rcdiag.pages.charts import Axis, Chart, Mark, Panel, Rule
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.score.profiles import with_ends
 from rcdiag.results import MetricValue, ScoreResult
@@ -43,8 +43,8 @@ def step_chart(metric: str, label: str) -> Callable[[ScoreResult], Chart]:
             rows=[(step, *with_ends(value)) for step, value in steps.items()],
             panels=[
                 Panel(
-                    x=Axis(label="training step", whole=True),
-                    y=Axis(
+                    x=ChartAxis(label="training step", whole=True),
+                    y=ChartAxis(
                         label=label,
                         scale="log" if log else "linear",
                         start=None if log or metric == "kappa" else 0.0,
@@ -60,7 +60,10 @@ def step_chart(metric: str, label: str) -> Callable[[ScoreResult], Chart]:
                             points=len(steps) <= MOST_POINTS,
                         )
                     ],
-                    rules=[Rule(at=step, label=f"from step {step}") for step in changes(result)],
+                    rules=[
+                        ReferenceLine(at=step, label=f"from step {step}")
+                        for step in changes(result)
+                    ],
                     height=0.62,
                 )
             ],

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rcdiag.pages.charts import Axis, Chart, Mark, Panel, Value
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, Value
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import ScoreResult
 
-SHADE = Axis(label="tokens", scale="log", start=0.5)
+SHADE = ChartAxis(label="tokens", scale="log", start=0.5)
 COLUMNS = ("pair", "behavior log-prob", "target log-prob", "tokens")
 
 
@@ -32,8 +32,8 @@ def density_panel(
     behavior, target = labels
     width = float(edges[1]) - float(edges[0])
     return Panel(
-        x=Axis(label=behavior, start=low, end=0.0),
-        y=Axis(label=target, start=low, end=0.0),
+        x=ChartAxis(label=behavior, start=low, end=0.0),
+        y=ChartAxis(label=target, start=low, end=0.0),
         marks=[
             Mark(shape="cell", x="behavior log-prob", y="target log-prob", value="tokens"),
             *more,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rcdiag.pages.charts import Axis, Chart, Mark, Panel
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.score.profiles import with_ends
 from rcdiag.results import SweepResult
@@ -25,8 +25,8 @@ def ranking(result: SweepResult) -> Chart:
         ],
         panels=[
             Panel(
-                x=Axis(label="efficiency", start=0.0),
-                y=Axis(scale="names", names=[candidate.name for candidate in order]),
+                x=ChartAxis(label="efficiency", start=0.0),
+                y=ChartAxis(scale="names", names=[candidate.name for candidate in order]),
                 marks=[Mark(shape="dot", x="efficiency", y="candidate", low="low", high="high")],
             )
         ],

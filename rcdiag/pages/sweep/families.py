@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rcdiag.pages.charts import Axis, Chart, Mark, Note, Panel, Rule, Tone, Value
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Note, Panel, ReferenceLine, Tone, Value
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import SweepFamily, SweepResult, SweepRow
 
@@ -85,8 +85,8 @@ def family_chart(family: SweepFamily, chosen: Mapping[str, float] | None = None)
         panels=[
             over,
             Panel(
-                x=Axis(label="weight bias", start=0.0),
-                y=Axis(label=ESS, percent=True, start=0.0, end=1.0),
+                x=ChartAxis(label="weight bias", start=0.0),
+                y=ChartAxis(label=ESS, percent=True, start=0.0, end=1.0),
                 marks=[dots],
             ),
         ],
@@ -98,8 +98,8 @@ def family_chart(family: SweepFamily, chosen: Mapping[str, float] | None = None)
 def _over_one_bound(key: str, chosen: Mapping[str, float] | None) -> Panel:
     """Show kept tokens, ESS with its 95% interval and bias over the only bound."""
     return Panel(
-        x=Axis(label=f"{key} bound", scale="log"),
-        y=Axis(label="share; bias", start=0.0),
+        x=ChartAxis(label=f"{key} bound", scale="log"),
+        y=ChartAxis(label="share; bias", start=0.0),
         marks=[
             Mark(shape="line", x=key, y="kept tokens", label="kept tokens", tone="soft"),
             Mark(shape="line", x=key, y=ESS, low="ESS low", high="ESS high", label=ESS),
@@ -112,7 +112,7 @@ def _over_one_bound(key: str, chosen: Mapping[str, float] | None) -> Panel:
                 dashed=True,
             ),
         ],
-        rules=[] if chosen is None else [Rule(at=chosen[key], label="recommended")],
+        rules=[] if chosen is None else [ReferenceLine(at=chosen[key], label="recommended")],
     )
 
 
@@ -124,8 +124,8 @@ def _over_two_bounds(family: SweepFamily, keys: Sequence[str]) -> Panel:
     )
     return Panel(
         title=ESS,
-        x=Axis(label=keys[0], scale="names", names=across),
-        y=Axis(label=keys[1], scale="names", names=up[::-1]),
+        x=ChartAxis(label=keys[0], scale="names", names=across),
+        y=ChartAxis(label=keys[1], scale="names", names=up[::-1]),
         marks=[Mark(shape="cell", x=keys[0], y=keys[1], value=ESS)],
     )
 
@@ -171,8 +171,8 @@ def trade_offs(result: SweepResult) -> Chart:
         rows=rows,
         panels=[
             Panel(
-                x=Axis(label="bias: E|ratio − weight|"),
-                y=Axis(label=ESS, percent=True, start=0.0, end=1.0),
+                x=ChartAxis(label="bias: E|ratio − weight|"),
+                y=ChartAxis(label=ESS, percent=True, start=0.0, end=1.0),
                 marks=marks,
                 notes=notes,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rcdiag.pages.charts import Axis, Chart, Mark, Panel, Shape, Tone
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, Shape, Tone
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.sweep.words import forecast_test
 from rcdiag.results import SweepResult
@@ -35,8 +35,8 @@ def forecast(result: SweepResult) -> Chart:
         rows=[*expected, *seen],
         panels=[
             Panel(
-                x=Axis(label="response length (tokens)", scale="log"),
-                y=Axis(label="share", percent=True, start=0.0, end=1.0),
+                x=ChartAxis(label="response length (tokens)", scale="log"),
+                y=ChartAxis(label="share", percent=True, start=0.0, end=1.0),
                 marks=[
                     Mark(shape=shape, x="length", y=column, label=label, tone=tone, dashed=dashed)
                     for shape, column, label, tone, dashed in drawn

@@ -6,7 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rcdiag.pages.blocks import Block, Part, Section, Terms, Words
+from rcdiag.pages.blocks import (
+    Block,
+    Paragraph,
+    Section,
+    Slot,
+    Terms,
+)
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.packing import packed
 from rcdiag.pages.sweep.families import NUMBERS, family_chart
@@ -44,7 +50,7 @@ def sliders(results: DumpResults) -> Section | None:
     charts = {
         name: {**family_chart(family).data(), "rows": []} for name, family in sweep.families.items()
     }
-    part = Part(
+    part = Slot(
         name="sliders",
         data={
             "families": {name: family.title for name, family in sweep.families.items()},
@@ -53,7 +59,7 @@ def sliders(results: DumpResults) -> Section | None:
             "readout": Terms(items=[(name, "") for name in READOUT]),
         },
     )
-    blocks: list[Block] = [Words(text=_from(results, sweep, start["family"]), soft=True), part]
+    blocks: list[Block] = [Paragraph(text=_from(results, sweep, start["family"]), soft=True), part]
     return Section(title="Try other bounds", blocks=blocks, name="bounds", screen=True)
 
 
