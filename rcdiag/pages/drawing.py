@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import ceil, floor, inf, log10
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axis import YAxis
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize, SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from msgspec import Struct
 from numpy.typing import NDArray
 
@@ -30,25 +27,26 @@ from rcdiag.pages.style import (
     own_style,
 )
 from rcdiag.pages.svg import rendered
+from rcdiag.pages.ticks import (
+    LETTER,
+    PLOT_SHARE,
+    fitted,
+    letter_size,
+    plain,
+    power_of_ten,
+    set_ends,
+    set_scale,
+    write_ticks,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis as Ruler
     from matplotlib.figure import FigureBase
 
 SMALLEST_LETTERS = 6.5  # points, what journals allow for labels
 LEAST_PANEL = 1.5  # inches: narrower panels stand two in a row
-LETTER = 0.62  # width of a letter by its size
-PLOT_SHARE = 0.78  # of a panel's width that is plot
 LEAST_IN_CELL = 5.0  # points: numbers in cells that would be smaller stand in two lines
 COLOURS = {"first": FIRST, "second": SECOND, "ink": INK, "soft": SOFT}
-STEPS = [1, 2, 2.5, 5, 10]  # between ticks, times a power of ten
-# Below so many decades of a logarithmic axis, ticks stand at these multiples of powers of ten.
-SUBS = (
-    (1.2, (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)),
-    (2.5, (1.0, 2.0, 5.0)),
-    (inf, (1.0,)),
-)
 Numbers = NDArray[np.float64]
 
 
@@ -104,37 +102,23 @@ def _inches(figure: FigureBase) -> tuple[float, float]:
     return float(whole.bbox.width) / float(whole.dpi), float(whole.bbox.height) / float(whole.dpi)
 
 
-def _letters() -> float:
-    """Return the size of letters, in points, of the figure that is being drawn."""
-    import matplotlib as mpl
-
-    return float(mpl.rcParams["font.size"])
-
-
-def _fitted(text: str, inches: float, size: float) -> str:
-    """Shorten a text to the width that there is: a long one keeps both ends, which often differ."""
-    most = max(int(inches * 72.0 / (size * LETTER)), 6)
-    half = most // 2
-    return as_text(text if len(text) <= most else f"{text[:half]}…{text[1 - half :]}")
-
-
 def _draw_panel(chart: Chart, panel: Panel, axes: Axes, inches: float, high: float) -> None:
     """Draw a panel into axes that have about so many inches of width and height."""
-    size = _letters()
+    size = letter_size()
     axes.tick_params(labelsize="small")
     if panel.title:
-        axes.set_title(_fitted(panel.title, inches, size), fontsize="medium", loc="left")
-    axes.set_xlabel(_fitted(panel.x.label, inches, size))
-    axes.set_ylabel(_fitted(panel.y.label, high, size), fontsize="medium")
-    _set_scale(axes.set_xscale, panel.x)
-    _set_scale(axes.set_yscale, panel.y)
+        axes.set_title(fitted(panel.title, inches, size), fontsize="medium", loc="left")
+    axes.set_xlabel(fitted(panel.x.label, inches, size))
+    axes.set_ylabel(fitted(panel.y.label, high, size), fontsize="medium")
+    set_scale(axes.set_xscale, panel.x)
+    set_scale(axes.set_yscale, panel.y)
     for mark in panel.marks:
         MARKS[mark.shape](axes, chart, panel, mark, _points(chart, panel, mark))
     _draw_references(axes, panel)
-    _set_ends(axes, panel)
+    set_ends(axes, panel)
     most = max(min(int(1.4 * inches), 6), 3)
-    _write_ticks(axes.xaxis, panel.x, most, inches)
-    _write_ticks(axes.yaxis, panel.y, 5, inches)
+    write_ticks(axes.xaxis, panel.x, most, inches)
+    write_ticks(axes.yaxis, panel.y, 5, inches)
     if any(mark.shape == "cell" for mark in panel.marks):
         axes.grid(visible=False)
     elif panel.y.scale == "names":
@@ -235,7 +219,7 @@ def _draw_dots(axes: Axes, chart: Chart, panel: Panel, mark: Mark, points: Point
         ends = [middle if np.isnan(end) else end for end in (low, high)]
         if not (np.isnan(low) and np.isnan(high)):
             axes.plot(*((ends, [y, y]) if named else ([x, x], ends)), linewidth=1.4, **style)
-        size = (0.65 if strong else 0.45) * _letters()
+        size = (0.65 if strong else 0.45) * letter_size()
         fill = "none" if mark.hollow else "full"
         axes.plot(x, y, "o", markersize=size, fillstyle=fill, **style)
         if strong and not named:
@@ -281,7 +265,7 @@ def _draw_cells(axes: Axes, chart: Chart, panel: Panel, mark: Mark, points: Poin
     axes.autoscale_view()
     for key, across, up in zip(points.keys, x, y, strict=True):
         if chart.strong and key == chart.strong:
-            axes.plot(across, up, "o", color=INK, markersize=0.7 * _letters(), fillstyle="none")
+            axes.plot(across, up, "o", color=INK, markersize=0.7 * letter_size(), fillstyle="none")
     if mark.written:
         _write_values(axes, panel, points)
     elif panel.shade is not None and panel.shade.label and len(chart.panels) == 1 and shown.any():
@@ -291,9 +275,9 @@ def _draw_cells(axes: Axes, chart: Chart, panel: Panel, mark: Mark, points: Poin
         bar.ax.minorticks_off()
         if isinstance(norm, SymLogNorm):
             ends = [sign * float(norm.vmax or 1.0) for sign in (-1.0, -0.1, 0.0, 0.1, 1.0)]
-            bar.set_ticks(ends, labels=[_plain(float(f"{end:.2g}")) for end in ends])
+            bar.set_ticks(ends, labels=[plain(float(f"{end:.2g}")) for end in ends])
         else:
-            bar.ax.yaxis.set_major_formatter(lambda value, _: _power(value))
+            bar.ax.yaxis.set_major_formatter(lambda value, _: power_of_ten(value))
 
 
 def _shading(axis: ChartAxis | None, mark: Mark, values: Numbers) -> tuple[Colormap, Normalize]:
@@ -325,7 +309,7 @@ def _write_values(axes: Axes, panel: Panel, points: Points) -> None:
     # Two thirds of the width are cells, and a number has six letters.
     whole: Any = axes.get_figure()
     room = _inches(whole)[0] * 72.0 * 0.66 / max(len(panel.x.names), 1)
-    size = min(0.8 * _letters(), room / (6 * 0.6))
+    size = min(0.8 * letter_size(), room / (6 * 0.6))
     stacked = size < LEAST_IN_CELL
     if stacked:  # three letters above a power of ten
         size = min(room / (4 * 0.6), LEAST_IN_CELL)
@@ -368,132 +352,9 @@ def _draw_references(axes: Axes, panel: Panel) -> None:
         axes.plot(ends, ends, color=SOFT, linewidth=0.8, zorder=0.5)
 
 
-def _set_scale(put: Callable[..., None], axis: ChartAxis) -> None:
-    if axis.scale == "log":
-        put("log")
-    elif axis.scale == "symlog":
-        put("symlog", linthresh=axis.threshold or 1e-6, linscale=0.4)
-
-
-def _set_ends(axes: Axes, panel: Panel) -> None:
-    """Set the ends of both axes: those of the description, and whole slots for names."""
-    for axis, put, get in (
-        (panel.x, axes.set_xlim, axes.get_xlim),
-        (panel.y, axes.set_ylim, axes.get_ylim),
-    ):
-        if axis.scale == "names":
-            ends = (-0.5, len(axis.names) - 0.5)
-            put(*(ends if axis is panel.x else ends[::-1]))
-            continue
-        low, high = get()
-        if axis.scale == "log" and axis.start is not None and axis.end is None:
-            high = max(1.6 * high, 10.0)
-        if axis.scale == "symlog" and axis.start is axis.end is None:
-            _reach_around_0(axes, axis is panel.x)
-            continue
-        start = low if axis.start is None else axis.start
-        end = high if axis.end is None else axis.end
-        if axis.scale == "linear" and not panel.square:
-            room = 0.03 * (end - start)  # of what stands at an end that is given
-            start, end = start - room * (axis.start is not None), end + room
-        put(start, end)
-
-
-def _reach_around_0(axes: Axes, across: bool) -> None:
-    """End an axis that is logarithmic on both sides of 0 a little beyond its numbers, and 0."""
-    ruler = axes.xaxis if across else axes.yaxis
-    low, high = axes.dataLim.intervalx if across else axes.dataLim.intervaly
-    scale = ruler.get_transform()
-    known = [at for at in (low, high, 0.0) if np.isfinite(at)]
-    start, end = scale.transform([min(known), max(known)])
-    room = 0.04 * (end - start) or float(scale.transform([1.0])[0])
-    ends = scale.inverted().transform([start - room, end + room])
-    (axes.set_xlim if across else axes.set_ylim)(*map(float, ends))
-
-
-def _write_ticks(ruler: Ruler, axis: ChartAxis, most: int, inches: float) -> None:
-    """Place the ticks of an axis, and write them as plain text."""
-    ruler.set_minor_locator(NullLocator())
-    if axis.hidden:
-        ruler.set_major_locator(NullLocator())
-        return
-    low, high = sorted(ruler.get_view_interval())
-    written: Callable[[float], str] = _plain
-    if axis.scale == "names":
-        _write_names(ruler, axis, inches)
-        return
-    if axis.scale == "log":
-        decades = log10(high / low)
-        subs = next(subs for most_decades, subs in SUBS if decades < most_decades)
-        ruler.set_major_locator(LogLocator(subs=subs, numticks=most))
-        if not 1e-4 < low < high < 1e5 and len(subs) == 1:
-            written = _power
-    elif axis.scale == "symlog":
-        smallest = axis.threshold or 1e-6
-        ruler.set_major_locator(FixedLocator(_signed_decades(smallest, max(-low, high), most)))
-        written = _signed_power if low < 0 else _power
-    else:
-        ruler.set_major_locator(MaxNLocator(nbins=most, integer=axis.whole, steps=STEPS))
-    if axis.percent:
-        written = _percent
-    ruler.set_major_formatter(lambda value, _: written(value))
-    ruler.set_minor_formatter(NullFormatter())
-
-
-def _write_names(ruler: Ruler, axis: ChartAxis, inches: float) -> None:
-    """Write the names of an axis; below it upright where all fit, thinned out where they count."""
-    size = 0.8 * _letters()
-    if isinstance(ruler, YAxis):
-        names = [_fitted(name, 0.42 * inches, size) for name in axis.names]
-        ruler.set_ticks(list(range(len(names))), names, fontsize=size)
-        ruler.set_tick_params(length=0)
-        return
-    room = inches * 72.0 * PLOT_SHARE / max(len(axis.names), 1)
-    longest = (max((len(name) for name in axis.names), default=0) + 1) * size * LETTER
-    upright = longest <= room
-    counting = all(name.isdecimal() for name in axis.names)
-    every = 1 if upright else ceil(longest / room) if counting else ceil(size / room)
-    places = list(range(0, len(axis.names), every))
-    turned = {} if upright or counting else {"rotation": 40, "ha": "right"}
-    style: dict[str, Any] = {"rotation_mode": "anchor", **turned} if turned else {}
-    names = [_fitted(axis.names[place], 1.4, size) for place in places]
-    ruler.set_ticks(places, names, fontsize=size, **style)
-
-
-def _signed_decades(smallest: float, largest: float, most: int) -> list[float]:
-    """Return 0 and powers of ten on both sides of it, none crowding the 0."""
-    low, high = round(log10(smallest)), floor(log10(max(largest, smallest)))
-    step = max(-(-(high - low) // max(most - 2, 2)), 1)
-    powers = [10.0**power for power in range(high, low, -step)] or [smallest]
-    return [*(-power for power in powers), 0.0, *reversed(powers)]
-
-
-def _plain(value: float) -> str:
-    # Ticks are sums of steps: 0.30000000000000004 is 0.3.
-    return f"{float(f'{value:.6g}'):g}".replace("-", "−")
-
-
-def _percent(value: float) -> str:
-    return f"{float(f'{100.0 * value:.6g}'):g}%"
-
-
-def _power(value: float) -> str:
-    """Write a power of ten in raised letters, which keep the SVG searchable."""
-    if not value:
-        return "0"
-    power = log10(abs(value))
-    if abs(power - round(power)) > 1e-6:
-        return _plain(value)
-    return f"{'−' if value < 0 else ''}10{str(round(power)).translate(RAISED)}"
-
-
-def _signed_power(value: float) -> str:
-    return f"+{_power(value)}" if value > 0 else _power(value)
-
-
 def _draw_labelled_rules(axes: Axes, panel: Panel, inches: float) -> None:
     """Draw dashed lines with their names above the panel, one above the other where they meet."""
-    size = 0.8 * _letters()
+    size = 0.8 * letter_size()
     low, high = sorted(axes.get_xlim())
     taken: list[float] = []
     for rule in sorted(panel.rules, key=lambda rule: rule.at):
@@ -520,7 +381,7 @@ def _draw_labelled_rules(axes: Axes, panel: Panel, inches: float) -> None:
 
 def _draw_notes(axes: Axes, panel: Panel) -> None:
     """Write notes: in the slot of a name, or beside the plot in order, joined to their places."""
-    size = 0.7 * _letters()
+    size = 0.7 * letter_size()
     if panel.y.scale == "names":
         xs, ys = (
             _numbers([n.x for n in panel.notes], panel.x),
@@ -563,11 +424,11 @@ def _legend(chart: Chart, figure: FigureBase, inches: float) -> None:
             entries[panel.band.label] = Patch(color=SECOND, alpha=0.18, linewidth=0.0)
     if not entries:
         return
-    size = 0.8 * _letters()
+    size = 0.8 * letter_size()
     longest = (max(map(len, entries)) + 5) * size * LETTER / 72.0
     figure.legend(
         handles=list(entries.values()),
-        labels=[_fitted(label, inches, size) for label in entries],
+        labels=[fitted(label, inches, size) for label in entries],
         loc="outside upper left",
         ncols=max(min(int(inches / longest), len(entries)), 1),
         fontsize=size,
