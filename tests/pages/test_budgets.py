@@ -96,7 +96,7 @@ def test_nothing_scrolls_sideways_on_a_tablet(browser, rendered):
     for tab in seen.tabs():
         seen.go(tab)
         assert seen.overflow <= 0, tab
-    seen.page.context.close()
+    seen.close()
 
 
 def test_pictures_of_the_docs_are_small():

@@ -91,7 +91,7 @@ def _inaccessible(seen: Visit) -> list[str]:
     seen.unfold()
     seen.show_all()
     problems = seen.inaccessible()
-    seen.page.context.close()
+    seen.close()
     return problems
 
 
@@ -114,13 +114,13 @@ def test_without_scripts_all_tabs_stand_below_each_other(browser, file):
         assert any(item.isdigit() for item in table.inner_text())
     assert any(item.isdigit() for item in seen.page.locator("main").inner_text())
     assert not seen.page.locator(".js:visible").count()
-    seen.page.context.close()
+    seen.close()
 
 
 def test_without_scripts_the_leading_figures_are_drawings(browser, rendered):
     seen = visit(browser, rendered("whole"), java_script_enabled=False)
     assert seen.page.locator("noscript .static svg:visible").count() == 3
-    seen.page.context.close()
+    seen.close()
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_it_prints_on_eight_pages_or_fewer(browser, printed, tmp_path, opened):
         seen.go(tab)
     written = seen.page.pdf(path=tmp_path / "page.pdf", format="A4")
     assert 2 <= written.count(b"/Type /Page\n") + written.count(b"/Type /Page/") <= 8
-    seen.page.context.close()
+    seen.close()
 
 
 PAINTED = """() => [...document.querySelectorAll('.key i, .legend span')]
@@ -155,7 +155,7 @@ def test_legends_keep_their_colours_on_paper(browser, rendered):
     painted = seen.page.evaluate(PAINTED)
     assert len(painted) > 4
     assert set(painted) == {"exact"}
-    seen.page.context.close()
+    seen.close()
 
 
 def test_heads_of_tables_hold_no_button_on_paper(browser, rendered):
@@ -168,7 +168,7 @@ def test_heads_of_tables_hold_no_button_on_paper(browser, rendered):
     assert sum(seen.page.evaluate(boxes)) > 0
     seen.page.emulate_media(media="print")
     assert sum(seen.page.evaluate(boxes)) == 0
-    seen.page.context.close()
+    seen.close()
 
 
 def test_nothing_lies_over_anything_else_on_paper(browser, rendered):
@@ -181,4 +181,4 @@ def test_nothing_lies_over_anything_else_on_paper(browser, rendered):
     seen.page.emulate_media(media="print")
     assert seen.page.evaluate(RUNS_OVER) == []
     assert "the numbers of each pair" in seen.page.locator("p.printed").inner_text()
-    seen.page.context.close()
+    seen.close()

@@ -22,7 +22,7 @@ def seen(browser, rendered):
     opened = visit(browser, rendered("whole"), viewport={"width": 390, "height": 900})
     yield opened
     assert opened.complaints == []
-    opened.page.context.close()
+    opened.close()
 
 
 def test_tab_reaches_everything_of_every_tab(browser, file):
@@ -38,7 +38,7 @@ def test_tab_reaches_everything_of_every_tab(browser, file):
             if not left:
                 break
         assert not left, tab
-    seen.page.context.close()
+    seen.close()
 
 
 def test_arrows_go_through_a_figure_and_say_its_numbers(seen):

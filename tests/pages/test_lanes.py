@@ -17,7 +17,7 @@ def seen(request, browser, rendered):
     opened.page.locator(f"{FIGURE} svg").wait_for()
     yield opened
     assert opened.complaints == []
-    opened.page.context.close()
+    opened.close()
 
 
 def test_every_candidate_has_a_lane_and_a_row_its_place(seen):

@@ -119,7 +119,7 @@ def test_the_band_on_the_page_ends_where_an_interval_is_missing(browser, tmp_pat
     # Steps 0; 3; 5 to 8: the first two stand alone.
     assert figure.locator("path.area").count() == 1
     assert figure.locator("line.error-bar").count() == 2
-    opened.page.context.close()
+    opened.close()
 
 
 @pytest.mark.browser
@@ -134,7 +134,7 @@ def test_a_run_of_twenty_steps_has_more_than_two_ticks(browser, tmp_path):
     axis.first.wait_for()
     texts = axis.evaluate_all("all => all.map(each => each.textContent)")
     assert {"0", "5", "10", "15"} <= set(texts)
-    opened.page.context.close()
+    opened.close()
 
 
 def test_a_table_of_one_prompt_group_says_why_no_number_has_an_interval(tmp_path):

@@ -150,7 +150,7 @@ def test_every_cell_of_ten_policies_has_its_number_on_a_page(
             digits, *power = "".join(lines).translate(PLAIN).split("·10")
             size = float(digits) * 10.0 ** int(power[0] if power else 0)
             assert size == pytest.approx(shown[tuple(pair.split("->"))], rel=0.06)
-    seen.page.context.close()
+    seen.close()
 
 
 # The cells of the triangle with the lines of text in them, and whether those are inside.

@@ -4,7 +4,7 @@ const TONES = { first: "first", second: "second", ink: "tone-ink", soft: "tone-s
 const [USUAL, DENSE] = [240, 150]; // height of a plot, on the screen and on paper
 const LANE = 14; // height of a line of names of rules
 const STACKED = 16; // height of a name above its row
-const BESIDE = 250; // least width of a panel beside another
+const [BESIDE, DENSELY] = [250, 150]; // least width of a panel beside another, on the screen and on paper
 
 // The rows of a mark, with the numbers and names that its columns give.
 function layerOf(chart, panel, mark) {
@@ -311,7 +311,7 @@ function headOf(chart, row) {
 
 // Draws the panels of a chart below each other, or beside each other where there is room.
 function drawPanels(chart, root, width, dense) {
-  const across = width / (chart.across ?? 1) >= BESIDE ? chart.across ?? 1 : 1;
+  const across = width / (chart.across ?? 1) >= (dense ? DENSELY : BESIDE) ? chart.across ?? 1 : 1;
   const wide = (width - 16 * (across - 1)) / across;
   const spots = [];
   let [top, tallest] = [0, 0];
