@@ -102,27 +102,38 @@ function drawPanel(chart, panel, width, dense) {
   if (panel.title) root.append(svg("text", { class: "strong", x: 0, y: 13 }, fitted(panel.title, width)));
   if (panel.y.label) root.append(svg("g", { class: "axis" }, svg("text", { x: 0, y: title + 12 }, fitted(panel.y.label, width))));
   const below = drawAxes(root, panel, box, side, plot, x, y, width, chart);
+  drawReferences(root, panel, box, plot, lanes, width);
+  const spots = layers.flatMap((layer) => SHAPES[layer.mark.shape](root, layer, { chart, panel, plot, box, width }));
+  drawNotes(root, panel, plot, width);
+  return { root, height: box.top + box.height + below, spots };
+}
+
+// What stands across a panel: its band, lines at numbers of its axes, and the diagonal of a square.
+function drawReferences(root, panel, box, plot, lanes, width) {
+  const bottom = box.top + box.height;
   if (panel.band) {
-    const { start, end, label: name } = panel.band;
+    const { start, end, label } = panel.band;
     root.append(svg("rect", { class: "floor", x: plot.at(start), width: Math.max(plot.at(end) - plot.at(start), 2), y: box.top, height: box.height }));
-    root.append(svg("text", { class: "soft", x: Math.min(plot.at(start), width - extent(name)), y: box.top - 4 }, name));
+    root.append(svg("text", { class: "soft", x: Math.min(plot.at(start), width - extent(label)), y: box.top - 4 }, label));
   }
   for (const { at, axis, dashed } of (panel.rules ?? []).filter((rule) => !rule.label)) {
-    const ends = axis === "y" ? { x1: box.left, x2: box.left + box.width, y1: plot.up(at), y2: plot.up(at) } : { x1: plot.at(at), x2: plot.at(at), y1: box.top, y2: box.top + box.height };
+    const ends = axis === "y" ? { x1: box.left, x2: box.left + box.width, y1: plot.up(at), y2: plot.up(at) } : { x1: plot.at(at), x2: plot.at(at), y1: box.top, y2: bottom };
     root.append(svg("line", { class: dashed ? "markline" : "zero", ...ends }));
   }
-  if (panel.square) root.append(svg("line", { class: "zero", x1: box.left, x2: box.left + box.width, y1: box.top + box.height, y2: box.top }));
-  for (const { here, label: name, lane, end } of lanes) {
+  if (panel.square) root.append(svg("line", { class: "zero", x1: box.left, x2: box.left + box.width, y1: bottom, y2: box.top }));
+  for (const { here, label, lane, end } of lanes) {
     const top = box.top - LANE * lane;
-    root.append(svg("line", { class: "markline", x1: here, x2: here, y1: top - LANE + 3, y2: box.top + box.height }));
-    root.append(svg("text", { class: "soft", x: here + (end ? -4 : 4), y: top - 3, "text-anchor": end ? "end" : "start" }, name));
+    root.append(svg("line", { class: "markline", x1: here, x2: here, y1: top - LANE + 3, y2: bottom }));
+    root.append(svg("text", { class: "soft", x: here + (end ? -4 : 4), y: top - 3, "text-anchor": end ? "end" : "start" }, label));
   }
-  const spots = layers.flatMap((layer) => SHAPES[layer.mark.shape](root, layer, { chart, panel, plot, box, width }));
+}
+
+// Texts at their places: in the slot of a name, or where a number stands.
+function drawNotes(root, panel, plot, width) {
   for (const { text, x: begin, y: beside, tone } of panel.notes ?? []) {
-    const place = plot.at(begin) - (x.step ?? 0) * inner / 2 + 6;
+    const place = plot.at(begin) - plot.slot / 2 + 6;
     root.append(svg("text", { class: `strong ${TONES[tone ?? "ink"]}`, x: place, y: plot.up(beside) + 4 }, fitted(text, width - place)));
   }
-  return { root, height: box.top + box.height + below, spots };
 }
 
 // The functions that place numbers and names in a box; `slot` and `tall` are the room of a name.
