@@ -245,7 +245,7 @@ def test_the_loss(runs: Runs) -> None:
 def test_the_figure(runs: Runs) -> None:
     page = runs.pages["score"]
     assert 'id="kept-tokens-by-preset-title">Kept tokens by preset</h4>' in page
-    assert "share of tokens that stay in the loss</text>" in page
+    assert '"label":"share of tokens that stay in the loss"' in page
     assert "what is missing is rejected.</figcaption>" in page
     assert "kept-tokens-by-preset" not in runs.pages["replay"]
 

@@ -5,7 +5,7 @@ The modules of `tabs` fill them from results; one template renders them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isclose, isnan
 from typing import Any, ClassVar
 
@@ -93,7 +93,7 @@ def metric(value: MetricValue | None) -> Cell:
     return amount(value.value, written, note=interval, level=value.level or "")
 
 
-class Column(Struct, frozen=True, kw_only=True):
+class TableColumn(Struct, frozen=True, kw_only=True):
     """A column of a table: its head, and whether it holds numbers."""
 
     head: str
@@ -101,18 +101,7 @@ class Column(Struct, frozen=True, kw_only=True):
     term: str = ""
 
 
-def filled(
-    columns: Sequence[tuple[Column, Callable[[Any], Cell]]], items: Sequence[Any]
-) -> list[tuple[Column, Callable[[Any], Cell]]]:
-    """Leave out the columns in which no item has anything to write."""
-    return [
-        (column, cell)
-        for column, cell in columns
-        if any(made.text or made.note for made in map(cell, items))
-    ]
-
-
-class Row(Struct, frozen=True, kw_only=True):
+class TableRow(Struct, frozen=True, kw_only=True):
     """A row of a table; one with a key can be linked to and opens its details."""
 
     cells: Sequence[Cell]
@@ -123,20 +112,63 @@ class Row(Struct, frozen=True, kw_only=True):
     pale: bool = False
 
 
-class Table(Struct, frozen=True, kw_only=True):
+class PageTable(Struct, frozen=True, kw_only=True):
     """A table with a name; long ones can be searched, all can be sorted."""
 
     block: ClassVar[str] = "table"
     name: str
     label: str  # what a screen reader calls it
-    columns: Sequence[Column]
-    rows: Sequence[Row]
+    columns: Sequence[TableColumn]
+    rows: Sequence[TableRow]
     search: bool = False
     opens: str = ""  # what the script shows of a row that is opened: presets, updates, pairs
     screen: bool = False  # left out in print
 
 
-class Words(Struct, frozen=True, kw_only=True):
+# A column with what writes its cell for an item.
+ColumnOf = tuple[TableColumn, Callable[[Any], Cell]]
+
+
+def words(head: str, cell: Callable[[Any], Cell], term: str = "") -> ColumnOf:
+    """Make a column of words."""
+    return TableColumn(head=head, term=term), cell
+
+
+def numbers(head: str, cell: Callable[[Any], Cell], term: str = "") -> ColumnOf:
+    """Make a column of numbers."""
+    return TableColumn(head=head, numbers=True, term=term), cell
+
+
+def table(
+    name: str,
+    label: str,
+    columns: Sequence[ColumnOf],
+    items: Iterable[Any],
+    row: Callable[[Any], Mapping[str, Any]] = lambda item: {},
+    **more: Any,
+) -> PageTable:
+    """Make a table with a row for each item; columns in which no item has anything are left out.
+
+    `row` gives what a row has beside its cells: key, names, tag, group.
+    """
+    rows = list(items)
+    filled = [(column, [cell(item) for item in rows]) for column, cell in columns]
+    filled = [
+        (column, cells) for column, cells in filled if any(cell.text or cell.note for cell in cells)
+    ]
+    return PageTable(
+        name=name,
+        label=label,
+        columns=[column for column, _ in filled],
+        rows=[
+            TableRow(cells=[cells[place] for _, cells in filled], **row(item))
+            for place, item in enumerate(rows)
+        ],
+        **more,
+    )
+
+
+class Paragraph(Struct, frozen=True, kw_only=True):
     """A paragraph, with names between backticks."""
 
     block: ClassVar[str] = "words"
@@ -221,15 +253,15 @@ class Gauges(Struct, frozen=True, kw_only=True):
     items: Sequence[Gauge]
 
 
-class Part(Struct, frozen=True, kw_only=True):
-    """A part that the template has a place of its own for, by its name, with its data."""
+class Slot(Struct, frozen=True, kw_only=True):
+    """A part that the template writes in a way of its own, by its name, with its data."""
 
     block: ClassVar[str] = "part"
     name: str
     data: Any = None
 
 
-Block = Table | Fold | Words | Lines | Terms | Snippet | Figure | Figures | Gauges | Part
+Block = PageTable | Fold | Paragraph | Lines | Terms | Snippet | Figure | Figures | Gauges | Slot
 
 
 class Section(Struct, frozen=True, kw_only=True):
@@ -248,3 +280,9 @@ class Tab(Struct, frozen=True, kw_only=True):
     title: str
     heading: str
     sections: Sequence[Section] = field(default_factory=tuple)
+
+
+def tab_of(name: str, title: str, heading: str, *sections: Section | None) -> Tab:
+    """Make a tab of the sections that there are."""
+    known = [section for section in sections if section is not None]
+    return Tab(name=name, title=title, heading=heading, sections=known)

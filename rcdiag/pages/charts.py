@@ -1,8 +1,8 @@
-"""Charts of the page: a table of numbers, and how the page's script draws its columns.
+"""The description of a chart: a table of numbers, and the marks that show its columns in panels.
 
-There are six forms: curves over an axis, bars by bin, a scatter of named points, dots with
-intervals by name, a triangle of pairs, and lanes whose cells are shaded row by row. The same table
-is shown on demand and copied.
+Two renderers draw a description: the page's script (`script/charts.js`) and matplotlib
+(`drawing.py`). They know panels, axes and marks, and no figure. The table is what the page shows
+and copies, and what `--plots` writes as CSV.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
-Form = Literal["curves", "bars", "scatter", "dots", "triangle", "lanes"]
-Scale = Literal["linear", "log", "symlog"]
+Scale = Literal["linear", "log", "symlog", "names"]
+Shape = Literal["line", "dot", "bar", "cell", "range"]
 # The meaning of colours: the target is likelier, the behavior is likelier, neither.
 Tone = Literal["first", "second", "ink", "soft"]
 Value = float | int | str | None
@@ -22,77 +23,117 @@ Value = float | int | str | None
 DIGITS = 5  # significant digits of a number that is drawn
 
 
-class Axis(Struct, frozen=True, kw_only=True):
-    """An axis of a chart: its label, its scale, and how its numbers are written."""
+class ChartAxis(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An axis: its label, its scale, and how its numbers are written."""
 
-    label: str
+    label: str = ""
     scale: Scale = "linear"
-    threshold: float = 0.0  # a symmetric logarithmic axis is linear within this distance of 0
+    names: Sequence[str] = ()  # of the scale "names", one slot for each; from top to bottom
+    threshold: float = 0.0  # the scale "symlog" is linear within this distance of 0
     percent: bool = False
+    whole: bool = False  # ticks at whole numbers
     start: float | None = None  # ends that are given; None: those of the data
     end: float | None = None
-
-    def data(self) -> dict[str, Any]:
-        """Return the axis as the script reads it, without what has its default."""
-        parts: dict[str, Any] = {"label": self.label, "scale": self.scale}
-        optional = {"percent": self.percent, "threshold": self.threshold}
-        parts |= {name: value for name, value in optional.items() if value}
-        ends = {"start": self.start, "end": self.end}
-        return parts | {name: value for name, value in ends.items() if value is not None}
+    hidden: bool = False  # without ticks: notes name the slots, or the panel below does
 
 
-class Series(Struct, frozen=True, kw_only=True):
-    """A line, or the dots of a column, by the names of the columns of the chart's table."""
+class Mark(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A shape for each row of the table, or a line through them; texts name columns.
 
-    label: str
-    y: str
-    low: str | None = None
+    A `bar` stands on 0 where x has names, and reaches from `x` to `to` where x is a number. A
+    `range` is a segment from `x` to `to`. A `cell` is shaded by its `value`. Intervals lie along
+    the axis of numbers: along y unless y has names.
+    """
+
+    shape: Shape
+    x: str
+    y: str = ""
+    lane: str = ""  # a name of the y axis at which all rows stand, in place of a column
+    to: str | None = None
+    low: str | None = None  # ends of the interval: a band around a line, a bar through a dot
     high: str | None = None
+    value: str | None = None
+    label: str = ""  # in the legend
     tone: Tone = "first"
     dashed: bool = False
-    dots: bool = False  # dots alone, without a line
+    thin: bool = False
+    hollow: bool = False  # outlines alone
+    points: bool = False  # a dot at each point of a line
+    small: bool = False  # dots of which there are thousands
+    written: bool = False  # the value stands in its cell
+    shift: float = 0.0  # part of a slot by which a dot stands below the middle of its name
     group: str | None = None  # a line for each value of this column
-    only: str | None = None  # the value of `group` that this series is of
+    where: tuple[str, Value] | None = None  # rows with this value in this column alone
 
 
-class Mark(Struct, frozen=True, kw_only=True):
-    """A line across a chart at a number of its x axis, with its name."""
+class ReferenceLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line across a panel at a number of an axis.
+
+    One with a label is dashed, and left out beyond the data; one without is always shown.
+    """
 
     at: float
+    label: str = ""
+    dashed: bool = False
+    axis: Literal["x", "y"] = "x"
+
+
+class Band(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A shaded part of the x axis, with its name."""
+
+    start: float
+    end: float
     label: str
 
 
-class Chart(Struct, frozen=True, kw_only=True):
-    """A table of numbers and the form in which the page's script draws it."""
+class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A text that begins at a place of the panel."""
 
-    form: Form
+    text: str
+    x: float | str
+    y: float | str
+    tone: Tone = "ink"
+
+
+class Panel(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Marks over two axes."""
+
+    x: ChartAxis
+    y: ChartAxis
+    marks: Sequence[Mark]
+    title: str = ""
+    rules: Sequence[ReferenceLine] = ()
+    band: Band | None = None
+    notes: Sequence[Note] = ()
+    where: tuple[str, Value] | None = None  # rows with this value in this column alone
+    shade: ChartAxis | None = None  # of cells; None: their values are shares of 1
+    cell: tuple[float, float] = (1.0, 1.0)  # width and height of a cell, in numbers of the axes
+    height: float = 1.0  # part of the usual height
+    square: bool = False  # both axes have the same numbers, and a line where they are equal
+
+
+class Chart(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A table of numbers, and the panels that show it."""
+
     columns: Sequence[str]
     rows: Sequence[Sequence[Value]]
-    x: Axis
-    y: Axis | None = None
-    series: Sequence[Series] = ()
-    marks: Sequence[Mark] = ()
-    floor: tuple[float, float, str] | None = None  # a band of the value axis, with its name
-    options: dict[str, Any] = field(default_factory=dict)  # what one form alone needs
+    panels: Sequence[Panel]
+    across: int = 1  # panels beside each other where there is room
+    strong: str = ""  # the row, by its first value, that stands out
+    pale: Sequence[str] = ()  # rows that stand back
+    opens: str = ""  # what a click on a point opens on the page
+    bins: dict[str, Any] = field(default_factory=dict)  # where a click finds its examples
+
+    def column(self, name: str) -> list[Value]:
+        """Return a column of the table."""
+        place = list(self.columns).index(name)
+        return [row[place] for row in self.rows]
 
     def data(self) -> dict[str, Any]:
-        """Return the chart as the script reads it, without what is empty."""
-        parts: dict[str, Any] = {
-            "form": self.form,
-            "columns": list(self.columns),
-            "rows": [[rounded(value) for value in row] for row in self.rows],
-            "x": self.x.data(),
-            **self.options,
-        }
-        if self.y is not None:
-            parts["y"] = self.y.data()
-        if self.series:
-            parts["series"] = [_series_data(item) for item in self.series]
-        if self.marks:
-            parts["marks"] = [[rounded(mark.at), mark.label] for mark in self.marks]
-        if self.floor is not None:
-            parts["floor"] = [rounded(part) for part in self.floor]
-        return parts
+        """Return the chart as the page's script reads it: without defaults, numbers rounded."""
+        rows = [[rounded(value) for value in row] for row in self.rows]
+        data: dict[str, Any] = to_builtins(replace(self, rows=rows))
+        return data
 
 
 def rounded(value: Value) -> Value:
@@ -100,8 +141,3 @@ def rounded(value: Value) -> Value:
     if isinstance(value, bool) or not isinstance(value, float):
         return value
     return float(f"{value:.{DIGITS}g}") if isfinite(value) else None
-
-
-def _series_data(series: Series) -> dict[str, Any]:
-    names = ("label", "y", "low", "high", "tone", "dashed", "dots", "group", "only")
-    return {name: value for name in names if (value := getattr(series, name)) not in (None, False)}

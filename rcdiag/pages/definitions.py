@@ -15,20 +15,19 @@ if TYPE_CHECKING:
 
 
 class FigureSpec(Struct, frozen=True, kw_only=True):
-    """A figure of one kind of result: its name, its words and the functions that draw it.
+    """A figure of one kind of result: its name, its words and what it shows.
 
-    `draw` gets the result and an empty matplotlib figure; it makes the files of `--plots`. It
-    imports matplotlib itself where it needs more than the figure's methods, so that `rcdiag
-    explain` reads the words without it. `chart` gives the same numbers to the page, whose script
-    draws them; without it the page shows what `draw` makes.
+    `chart` describes it as a function of the result; the page's script and matplotlib draw the
+    description. A figure that no marks can show has `draw` instead, which gets the result and an
+    empty matplotlib figure; the page then holds its SVG, and its numbers are not written as CSV.
     """
 
     name: str  # unique among the figures of all kinds; also the name of its files
     kind: str  # the kind of result that it is drawn from: "score", "compare", "diagnose", ...
     title: str
     says: str  # how to read the figure, in sentences that hold for every result
-    draw: Callable[[Any, Figure], None]
     chart: Callable[[Any], Chart] | None = None
+    draw: Callable[[Any, Figure], None] | None = None
     on_page: bool = True  # whether the page shows it; `--plots` writes every figure
     applies: Callable[[Any], bool] = lambda result: True  # whether the result has what it draws
     size: Callable[[Any], tuple[float, float]] = lambda result: (5.4, 4.4)  # width, height; inches

@@ -18,7 +18,18 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause_words import cause_words
-from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Lines, Part, Tab, Table, Terms, Words
+from rcdiag.pages.blocks import (
+    Cell,
+    Figure,
+    Gauge,
+    Lines,
+    PageTable,
+    Paragraph,
+    Slot,
+    Tab,
+    TableColumn,
+    Terms,
+)
 from rcdiag.pages.headline import NOT_JUDGED, Headline, level_of
 from rcdiag.pages.merge import DumpResults, merged
 from rcdiag.pages.packing import packed, packed_document
@@ -52,7 +63,7 @@ SCRIPTS = (
     "base.js",
     "scales.js",
     "charts.js",
-    "lanes.js",
+    "figures.js",
     "tables.js",
     "parts.js",
     "transcript.js",
@@ -63,7 +74,7 @@ SCRIPTS = (
 COLOURS = {"ok": "#1a7f37", "unknown": "#59636e", "warning": "#8a5a00", "error": "#b3261e"}
 
 
-class Head(Struct, frozen=True):
+class PageHead(Struct, frozen=True):
     """What stands above all tabs."""
 
     level: str
@@ -131,7 +142,7 @@ def _tabs(dump: DumpResults) -> list[Tab]:
     return [tab for tab in made if tab is not None]
 
 
-def _head(dump: DumpResults) -> Head:
+def _head(dump: DumpResults) -> PageHead:
     diagnosed = dump.diagnosis
     verdict = NOT_JUDGED if diagnosed is None else diagnosed.verdict
     behavior, target = dump.pair
@@ -145,7 +156,7 @@ def _head(dump: DumpResults) -> Head:
         _text(dump),
     ]
     level = "unknown" if diagnosed is None else level_of(diagnosed)
-    return Head(level, verdict, dump.dump, [fact for fact in facts if fact])
+    return PageHead(level, verdict, dump.dump, [fact for fact in facts if fact])
 
 
 def _steps(dump: DumpResults) -> str:
@@ -169,10 +180,10 @@ def _text(dump: DumpResults) -> str:
     return "holds token ids, no text" if sequences else "holds no text"
 
 
-def _head_of_two(before: DumpResults, after: DumpResults) -> Head:
+def _head_of_two(before: DumpResults, after: DumpResults) -> PageHead:
     verdicts = [_head(dump).verdict for dump in (before, after)]
     times = [str(dump.results[0].provenance.get("time", ""))[:10] for dump in (before, after)]
-    return Head(
+    return PageHead(
         level=_head(after).level,
         verdict=" → ".join(dict.fromkeys(verdicts)),
         name=f"{before.dump} → {after.dump}",
@@ -196,7 +207,7 @@ def _cause_title(slug: str) -> str:
     return slug if words is None else words.title
 
 
-def _icon(head: Head) -> str:
+def _icon(head: PageHead) -> str:
     """Draw the favicon: a disc in the colour of the verdict with its first letter."""
     svg = (
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'><circle cx='8' cy='8' r='8' "
@@ -245,7 +256,7 @@ def _terms(tabs: Sequence[Tab], explain: Explain | None) -> dict[str, Mapping[st
         return {}
     names: dict[str, None] = {}
     for part in _parts(tabs):
-        if isinstance(part, (Cell, Column)) and part.term:
+        if isinstance(part, (Cell, TableColumn)) and part.term:
             names[part.term] = None
         elif isinstance(part, Gauge):
             names[part.name] = None
@@ -262,7 +273,7 @@ def _terms(tabs: Sequence[Tab], explain: Explain | None) -> dict[str, Mapping[st
 
 def _quoted(part: Any) -> Iterator[str]:
     """Return the names between backticks in the sentences of a part."""
-    if isinstance(part, (Words, Lines, Headline, Finding, Action, Tab, Figure)):
+    if isinstance(part, (Paragraph, Lines, Headline, Finding, Action, Tab, Figure)):
         for name in part.__struct_fields__:
             value = getattr(part, name)
             lines = [value] if isinstance(value, str) else value
@@ -275,11 +286,11 @@ def _left_to_screen(tabs: Sequence[Tab]) -> list[str]:
     """Name what a print leaves out, in the order of the page."""
     left = []
     for section in (section for tab in tabs for section in tab.sections):
-        if any(isinstance(block, Part) and block.name == "pair" for block in section.blocks):
+        if any(isinstance(block, Slot) and block.name == "pair" for block in section.blocks):
             left.append("the numbers of each pair")
         elif section.screen and section.title:
             left.append(section.title.lower())
-        tables = [block for block in section.blocks if isinstance(block, Table)]
+        tables = [block for block in section.blocks if isinstance(block, PageTable)]
         if any(table.name == WORST_TOKENS and len(table.rows) > PRINTED for table in tables):
             left.append(f"tokens after the {PRINTED} with the largest |log-ratio|")
     return left

@@ -1,4 +1,4 @@
-"""Figures of the page: charts for its script, SVG where a figure has no chart."""
+"""Figures of the page and as drawings: from their charts, or as a plugin draws them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 from rcdiag.pages.blocks import Figure
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.figures import FIGURES, applying
-from rcdiag.pages.style import STYLE, own_style
-from rcdiag.pages.svg import to_svg
 from rcdiag.results import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
+    from matplotlib.figure import FigureBase
 
+LETTERS = 10.0  # points, in a figure of its own size
 LOWEST = 0.8  # height over width of a figure for papers
 LEAST_SHRUNK = 0.5  # names of rows would overlap in a figure of less than half its height
-SMALLEST_LETTERS = 7.0  # points
 WIDE = 6.0  # inches: figures beyond take the whole width of the page
 
 
@@ -39,29 +38,38 @@ def page_figure(spec: FigureSpec, result: Result) -> Figure:
         title=spec.title,
         caption=spec.caption(result),
         chart=None if spec.chart is None else spec.chart(result).data(),
-        svg="" if spec.chart is not None else to_svg(drawing(spec, result), spec.name),
+        svg="" if spec.chart is not None else _svg(spec, result, spec.name),
         wide=spec.size(result)[0] > WIDE,
     )
 
 
 def static_svg(name: str, result: Result) -> str:
     """Draw a figure that stands in for its chart where no script runs."""
-    return to_svg(drawing(FIGURES[name], result), f"static-{name}")
+    return _svg(FIGURES[name], result, f"static-{name}")
 
 
-def drawing(spec: FigureSpec, result: Result, width: float | None = None) -> Drawing:
-    """Draw a figure with matplotlib; `width` is in inches, and letters scale with it."""
+def _svg(spec: FigureSpec, result: Result, name: str) -> str:
+    from rcdiag.pages.svg import to_svg
+
+    return to_svg(draw(spec, result), name)
+
+
+def draw(spec: FigureSpec, result: Result, width: float | None = None) -> Drawing:
+    """Draw a figure with matplotlib; with a `width` in inches height and letters go with it."""
+    from rcdiag.pages.drawing import drawing
+
     across, up = spec.size(result)
-    size = (across, up)
-    if width is not None:
-        size = (width, max(up * max(width / across, LEAST_SHRUNK), LOWEST * width))
-    letters = {"font.size": max(STYLE["font.size"] * size[0] / across, SMALLEST_LETTERS)}
-    with own_style({} if width is None else letters):
-        from rcdiag.pages.print_figures import PaperFigure, fit_column, plain_ticks
+    wide = across if width is None else width
+    high = up if width is None else max(up * max(width / across, LEAST_SHRUNK), LOWEST * width)
+    letters = LETTERS * wide / across
+    return drawing(lambda figure: draw_into(spec, result, figure), (wide, high), letters)
 
-        made = PaperFigure(figsize=size, layout="constrained")
-        spec.draw(result, made)
-        plain_ticks(made)
-        if width is not None:
-            fit_column(made, width)
-        return made
+
+def draw_into(spec: FigureSpec, result: Result, figure: FigureBase) -> None:
+    """Draw a figure into an empty figure of matplotlib, or into a part of one."""
+    from rcdiag.pages.drawing import draw_chart
+
+    if spec.chart is not None:
+        draw_chart(spec.chart(result), figure)
+    elif spec.draw is not None:
+        spec.draw(result, figure)  # type: ignore[arg-type]

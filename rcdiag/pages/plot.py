@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.pages.figures import FIGURES, applying
-from rcdiag.pages.page_figures import drawing
+from rcdiag.pages.page_figures import draw, draw_into
 from rcdiag.pages.tabs.diagnosis import BY_STEP
 from rcdiag.results import Result
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Names of several figures that stand beside each other in one.
 GROUPS = {"steps": BY_STEP}
 ACROSS, UP = 6.9, 4.8  # inches of a group: the width of a page, and that of two rows
+LETTERS = 8.0  # points, in a group as wide as a page
 
 
 def plot(result: Result, name: str | None, width: float | None = None) -> Figure:
@@ -26,7 +27,7 @@ def plot(result: Result, name: str | None, width: float | None = None) -> Figure
     known = {spec.name: spec for spec in applying(result)}
     groups = {group: [one for one in names if one in known] for group, names in GROUPS.items()}
     if name is not None and name in known:
-        return drawing(known[name], result, width)
+        return draw(known[name], result, width)
     if name is not None and groups.get(name):
         return _group(result, groups[name], width)
     names = [*(group for group, some in groups.items() if some), *known]
@@ -42,19 +43,17 @@ def plot(result: Result, name: str | None, width: float | None = None) -> Figure
 
 def _group(result: Result, names: list[str], width: float | None) -> Figure:
     """Draw several figures in two columns, or below each other in a column of a paper."""
-    from rcdiag.pages.style import NARROW, STYLE, own_style
+    from rcdiag.pages.drawing import drawing
+    from rcdiag.pages.style import NARROW
 
     across = ACROSS if width is None else width
     columns = 1 if across < NARROW else 2
     rows = -(-len(names) // columns)
-    up = across / columns * UP / ACROSS
-    letters = {"font.size": max(STYLE["font.size"] * across / (2 * ACROSS) * 1.6, 7.0)}
-    with own_style(letters):
-        from rcdiag.pages.print_figures import PaperFigure, fit_column
 
-        figure = PaperFigure(figsize=(across, up * rows), layout="constrained")
-        parts = figure.subfigures(rows, columns, squeeze=False).ravel()
-        for part, name in zip(parts, names, strict=False):
-            FIGURES[name].draw(result, part)
-        fit_column(figure, across)
-    return figure
+    def parts(figure: Figure) -> None:
+        grid = figure.subfigures(rows, columns, squeeze=False).ravel()
+        for part, name in zip(grid, names, strict=False):
+            draw_into(FIGURES[name], result, part)
+
+    size = (across, across / columns * UP / ACROSS * rows)
+    return drawing(parts, size, LETTERS * across / ACROSS)

@@ -11,8 +11,15 @@ from rcdiag.files import without_controls
 
 # Colours for white paper; in a page they become CSS variables, so that one SVG serves light and
 # dark.
-INK, GRID, FIRST, SECOND = "#010203", "#dcdfe4", "#0072b2", "#d55e00"  # the last two: Okabe-Ito
-VARIABLES = {INK: "var(--ink)", GRID: "var(--grid)", FIRST: "var(--first)", SECOND: "var(--second)"}
+INK, SOFT, GRID = "#010203", "#59636e", "#dcdfe4"
+FIRST, SECOND = "#0072b2", "#d55e00"  # Okabe-Ito
+VARIABLES = {
+    INK: "var(--ink)",
+    SOFT: "var(--soft)",
+    GRID: "var(--grid)",
+    FIRST: "var(--first)",
+    SECOND: "var(--second)",
+}
 
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
@@ -62,15 +69,8 @@ def own_style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
         yield
 
 
-NARROW = 5.0  # inches: below, as in a column of a paper, letters and ticks are few and small
+NARROW = 5.0  # inches: below, a figure is as wide as a column of a paper
 NOTEBOOK_DPI = 110
-LONGEST = 18  # letters of a name that a figure has room for
-
-
-def short(name: str) -> str:
-    """Shorten a policy's name for a figure: a long one keeps both ends, which often differ."""
-    half = LONGEST // 2
-    return as_text(name if len(name) <= LONGEST else f"{name[:half]}…{name[1 - half :]}")
 
 
 def as_text(name: str) -> str:

@@ -6,7 +6,7 @@ import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Playwright
@@ -71,8 +71,18 @@ class Visit:
 
     page: Page
     address: str
+    window: Window
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Leave the window, empty, to the next visit; one that looked as on paper is closed."""
+        if self.page.evaluate("matchMedia('print').matches"):
+            self.page.context.close()
+            return
+        self.window.visit = None
+        self.page.goto("about:blank")
+        Window.free[self.window.kind].append(self.window)
 
     @property
     def overflow(self) -> int:
@@ -94,6 +104,12 @@ class Visit:
             "document.querySelectorAll('details').forEach(each => { each.open = true })"
         )
 
+    def show_all(self) -> None:
+        """Show all tabs below each other, as on paper."""
+        self.page.evaluate(
+            "document.querySelectorAll('.tab').forEach(tab => tab.classList.add('on'))"
+        )
+
     def leave_rows_alike_out(self) -> None:
         """Keep two rows of a table that differ in text alone; those are looked at alike."""
         self.page.evaluate(LEAVE_ROWS_ALIKE_OUT)
@@ -110,27 +126,47 @@ class Visit:
         ]
 
 
-def visit(browser: Browser, file: Path, **settings: Any) -> Visit:
-    """Opens a file; whatever it asks for beyond itself is noted and not given."""
-    page = browser.new_context(**settings).new_page()
-    seen = Visit(page, file.as_uri())
+class Window:
+    """A page of the browser, in which files are opened one after the other: to start one is slow.
 
-    def answer(route: Any) -> None:
+    What it asks for and complains of is noted by the visit that it has.
+    """
+
+    free: ClassVar[dict[tuple[int, str], list[Window]]] = {}
+
+    def __init__(self, browser: Browser, settings: dict[str, Any]) -> None:
+        self.kind = id(browser), repr(sorted(settings.items()))
+        self.size = settings.get("viewport")
+        self.visit: Visit | None = None
+        self.page = browser.new_context(**settings).new_page()
+        self.page.route("**/*", self.answer)
+        self.page.on("console", lambda said: self.note(said.type, said.text))
+        self.page.on("pageerror", lambda error: self.note("error", str(error)))
+        self.page.on("dialog", lambda dialog: self.note("error", dialog.message))
+
+    def answer(self, route: Any) -> None:
+        """Give the file that is opened, and note whatever else is asked for."""
         address = route.request.url
-        if address == seen.address or address.startswith("data:"):
+        if self.visit is None or address == self.visit.address or address.startswith("data:"):
             route.continue_()
         else:
-            seen.requests.append(address)
+            self.visit.requests.append(address)
             route.abort()
 
-    page.route("**/*", answer)
-    page.on("console", lambda said: note(seen, said.type, said.text))
-    page.on("pageerror", lambda error: seen.complaints.append(str(error)))
-    page.on("dialog", lambda dialog: seen.complaints.append(dialog.message))
-    page.goto(seen.address)
+    def note(self, kind: str, text: str) -> None:
+        if self.visit is not None and kind in ("error", "warning"):
+            self.visit.complaints.append(text)
+
+
+def visit(browser: Browser, file: Path, **settings: Any) -> Visit:
+    """Opens a file; whatever it asks for beyond itself is noted and not given.
+
+    `close` leaves the window to the next visit with the same settings.
+    """
+    others = Window.free.setdefault((id(browser), repr(sorted(settings.items()))), [])
+    window = others.pop() if others else Window(browser, settings)
+    window.visit = seen = Visit(window.page, file.as_uri(), window)
+    if window.size is not None:
+        window.page.set_viewport_size(window.size)
+    window.page.goto(seen.address)
     return seen
-
-
-def note(seen: Visit, kind: str, text: str) -> None:
-    if kind in ("error", "warning"):
-        seen.complaints.append(text)

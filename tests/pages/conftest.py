@@ -62,4 +62,4 @@ def seen(browser, file, scheme, width) -> Iterator[Visit]:
     window = {"width": width, "height": 900}
     opened = visit(browser, file, color_scheme=scheme, viewport=window)
     yield opened
-    opened.page.context.close()
+    opened.close()

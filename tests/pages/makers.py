@@ -1,9 +1,13 @@
-"""The pages under test, each with the function that makes its result: to add one, one line."""
+"""The pages under test, each with the function that makes its result: to add one, one line.
+
+A result is made once for all tests of a process; none of them changes it.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import polars as pl
@@ -12,7 +16,7 @@ from msgspec.structs import replace
 
 from rcdiag.engines.tokenizer import decoder
 from rcdiag.losses.settings import LossSettings
-from rcdiag.results import Result, from_json
+from rcdiag.results import CompareResult, Result, ScoreResult, SweepResult, from_json
 from rcdiag.table.opening import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, plan_corrections, preset_configs
@@ -29,14 +33,27 @@ from tests.usecases.replay.with_model import model_of, replay_model_of, training
 SAMPLES = Path(__file__).parents[2] / "sample_data"
 
 
+@cache
 def every_preset() -> Plan:
     verl = find_trainer("verl")
     return plan_corrections(verl, preset_configs(verl, [], {}))
 
 
-def scored(name: str, *, text: bool = False) -> Result:
+@cache
+def scored(name: str, *, text: bool = False) -> ScoreResult:
     decode = decoder(str(SAMPLES / "policy" / "step_8")) if text else None
     return score(open_table(SAMPLES / name), decode=decode, plan=every_preset())
+
+
+@cache
+def compared(name: str) -> CompareResult:
+    return compare(open_table(SAMPLES / name))
+
+
+@cache
+def swept_all(name: str, thresholds: int | None = None) -> SweepResult:
+    table = open_table(SAMPLES / name)
+    return sweep(table) if thresholds is None else sweep(table, thresholds=thresholds)
 
 
 # One of each kind: one bound, two, a band, a veto, two thresholds together.
@@ -46,14 +63,16 @@ FEW_FAMILIES = (
 )
 
 
-def swept() -> Result:
+@cache
+def swept() -> SweepResult:
     """Few families and rows: axe looks at every cell, which takes its time."""
-    result = sweep(open_table(SAMPLES / "rollouts.parquet"), thresholds=12)
+    result = swept_all("rollouts.parquet", 12)
     few = {name: family for name, family in result.families.items() if name in FEW_FAMILIES}
     assert len(few) == len(FEW_FAMILIES)
     return replace(result, families=few)
 
 
+@cache
 def replayed(name: str = "stale.parquet") -> Result:
     update = Update(
         plan=every_preset(), loss="vanilla", settings=LossSettings(), advantage="column"
@@ -61,11 +80,13 @@ def replayed(name: str = "stale.parquet") -> Result:
     return replay(open_table(SAMPLES / name), update, roles=Roles())
 
 
+@cache
 def replayed_with_model() -> Result:
     """All presets on `stale.parquet`, as stored: making it anew would take a minute."""
     return from_json(stored("replay"), "replay")
 
 
+@cache
 def replayed_over_steps() -> Result:
     """Some short responses of two steps, and one of them split in two."""
     table = pl.read_parquet(SAMPLES / "rollouts.parquet").filter(
@@ -80,11 +101,17 @@ def replayed_over_steps() -> Result:
         return replay_model_of(path, model, "decoupled_token_is", "bypass_ppo_clip")
 
 
+@cache
 def whole() -> list[Result]:
     """All that is known of one dump, as `rcdiag report` puts it on one page."""
-    table = open_table(SAMPLES / "stale.parquet")
-    few = sweep(table, thresholds=12)
-    return [scored("stale.parquet"), few, compare(table), replayed()]
+    name = "stale.parquet"
+    return [scored(name), swept_all(name, 12), compared(name), replayed()]
+
+
+@cache
+def diagnosed() -> Result:
+    """All experiments on `stale.parquet`, as stored."""
+    return from_json(stored("diagnose"), "diagnose")
 
 
 MAKERS: dict[str, Callable[[], Result | list[Result]]] = {
@@ -92,14 +119,14 @@ MAKERS: dict[str, Callable[[], Result | list[Result]]] = {
     "score": lambda: scored("rollouts.parquet"),
     "score-turns": lambda: scored("multi_turn.parquet", text=True),
     "score-temperature": lambda: scored("temperature.parquet"),
-    "compare": lambda: compare(open_table(SAMPLES / "rollouts.parquet")),
+    "compare": lambda: compared("rollouts.parquet"),
     "sweep": swept,
     "replay": replayed,
     "replay-model": replayed_with_model,
     "replay-steps": replayed_over_steps,
-    "diagnose": lambda: from_json(stored("diagnose"), "diagnose"),
-    "hostile-score": hostile_score,
-    "hostile-compare": hostile_compare,
+    "diagnose": diagnosed,
+    "hostile-score": cache(hostile_score),
+    "hostile-compare": cache(hostile_compare),
 }
 
 # All pages as parameters of a test: `make test` opens the first of them, `make nightly` each.

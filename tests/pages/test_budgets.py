@@ -19,18 +19,17 @@ from rcdiag.results import Result, to_plain
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
-from rcdiag.usecases.sweep.run import sweep
 from tests.builders import write_table
 from tests.pages.browser import visit
-from tests.pages.makers import MAKERS, SAMPLES, every_preset, scored
+from tests.pages.makers import MAKERS, SAMPLES, compared, every_preset, scored, swept_all
 
 POLICIES = 10
 
 
 def test_all_that_is_known_of_one_pair_is_below_700_kilobytes():
     """All settings of the sweep, texts of the rows, the updates of a model, experiments."""
-    table = open_table(SAMPLES / "stale.parquet")
-    told = scored("stale.parquet", text=True), sweep(table), compare(table)
+    name = "stale.parquet"
+    told = scored(name, text=True), swept_all(name), compared(name)
     with_model = MAKERS["replay-model"](), MAKERS["diagnose"]()
     assert len(page([*told, *with_model], explain=explanation).encode()) < 700e3
 
@@ -97,7 +96,7 @@ def test_nothing_scrolls_sideways_on_a_tablet(browser, rendered):
     for tab in seen.tabs():
         seen.go(tab)
         assert seen.overflow <= 0, tab
-    seen.page.context.close()
+    seen.close()
 
 
 def test_pictures_of_the_docs_are_small():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rcdiag.formats import effective, fraction, measured, number, percentage
-from rcdiag.pages.blocks import Figure, Gauge, Lines, Tab, Words
+from rcdiag.pages.blocks import Figure, Gauge, Lines, Paragraph, Tab
 from rcdiag.pages.headline import Headline
 from rcdiag.pages.merge import DumpResults, merged
 from rcdiag.pages.page import _parts, _tabs
@@ -83,7 +83,7 @@ def sizes(value: Any) -> Iterator[int]:
 
 def sentences(part: Any) -> list[str]:
     """What a part of a page says in sentences."""
-    if isinstance(part, Words):
+    if isinstance(part, Paragraph):
         return [part.text]
     if isinstance(part, Tab):
         return [part.heading]

@@ -7,11 +7,8 @@ from pathlib import Path
 import pytest
 
 from rcdiag.pages.page import page
-from rcdiag.table.opening import open_table
-from rcdiag.usecases.compare.run import compare
-from rcdiag.usecases.sweep.run import sweep
 from tests.pages.browser import Visit, visit
-from tests.pages.makers import FIRST, MAKERS, SAMPLES, scored
+from tests.pages.makers import FIRST, MAKERS, compared, scored, swept_all
 
 pytestmark = pytest.mark.browser
 
@@ -82,31 +79,30 @@ def test_the_scheme_is_taken(seen, scheme):
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}[scheme]
 
 
-def _inaccessible(seen: Visit) -> dict[str, list[str]]:
-    """What axe finds in each tab.
+def _inaccessible(seen: Visit) -> list[str]:
+    """What axe finds in all tabs.
 
     It looks at every cell, which takes its time: at all of them by night, on the other pages.
     """
     if Path(seen.address).stem == FIRST:
         seen.leave_rows_alike_out()
-    problems = {}
     for tab in seen.tabs():
         seen.go(tab)
-        seen.unfold()
-        if wrong := seen.inaccessible():
-            problems[tab] = wrong
-    seen.page.context.close()
+    seen.unfold()
+    seen.show_all()
+    problems = seen.inaccessible()
+    seen.close()
     return problems
 
 
 def test_axe_finds_nothing_on_any_tab(browser, file):
     window = {"width": 1280, "height": 900}
-    assert _inaccessible(visit(browser, file, color_scheme="light", viewport=window)) == {}
+    assert _inaccessible(visit(browser, file, color_scheme="light", viewport=window)) == []
 
 
 def test_axe_finds_nothing_in_the_dark_on_a_phone(browser, file):
     window = {"width": 390, "height": 900}
-    assert _inaccessible(visit(browser, file, color_scheme="dark", viewport=window)) == {}
+    assert _inaccessible(visit(browser, file, color_scheme="dark", viewport=window)) == []
 
 
 def test_without_scripts_all_tabs_stand_below_each_other(browser, file):
@@ -118,27 +114,33 @@ def test_without_scripts_all_tabs_stand_below_each_other(browser, file):
         assert any(item.isdigit() for item in table.inner_text())
     assert any(item.isdigit() for item in seen.page.locator("main").inner_text())
     assert not seen.page.locator(".js:visible").count()
-    seen.page.context.close()
+    seen.close()
 
 
 def test_without_scripts_the_leading_figures_are_drawings(browser, rendered):
     seen = visit(browser, rendered("whole"), java_script_enabled=False)
     assert seen.page.locator("noscript .static svg:visible").count() == 3
-    seen.page.context.close()
+    seen.close()
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory) -> Path:
+    name = "stale.parquet"
+    known = scored(name, text=True), swept_all(name), compared(name), MAKERS["replay-model"]()
+    file = tmp_path_factory.mktemp("printed") / "page.html"
+    file.write_text(page(known))
+    return file
 
 
 @pytest.mark.parametrize("opened", [(), ("ladder", "update", "diagnosis")])
-def test_it_prints_on_eight_pages_or_fewer(browser, tmp_path, opened):
+def test_it_prints_on_eight_pages_or_fewer(browser, printed, tmp_path, opened):
     """All that is known of one pair, the updates of a model too, whatever was looked at before."""
-    table = open_table(SAMPLES / "stale.parquet")
-    known = scored("stale.parquet", text=True), sweep(table), compare(table)
-    (tmp_path / "page.html").write_text(page([*known, MAKERS["replay-model"]()]))
-    seen = visit(browser, tmp_path / "page.html", color_scheme="dark")
+    seen = visit(browser, printed, color_scheme="dark")
     for tab in opened:
         seen.go(tab)
     written = seen.page.pdf(path=tmp_path / "page.pdf", format="A4")
     assert 2 <= written.count(b"/Type /Page\n") + written.count(b"/Type /Page/") <= 8
-    seen.page.context.close()
+    seen.close()
 
 
 PAINTED = """() => [...document.querySelectorAll('.key i, .legend span')]
@@ -153,7 +155,7 @@ def test_legends_keep_their_colours_on_paper(browser, rendered):
     painted = seen.page.evaluate(PAINTED)
     assert len(painted) > 4
     assert set(painted) == {"exact"}
-    seen.page.context.close()
+    seen.close()
 
 
 def test_heads_of_tables_hold_no_button_on_paper(browser, rendered):
@@ -166,7 +168,7 @@ def test_heads_of_tables_hold_no_button_on_paper(browser, rendered):
     assert sum(seen.page.evaluate(boxes)) > 0
     seen.page.emulate_media(media="print")
     assert sum(seen.page.evaluate(boxes)) == 0
-    seen.page.context.close()
+    seen.close()
 
 
 def test_nothing_lies_over_anything_else_on_paper(browser, rendered):
@@ -179,4 +181,4 @@ def test_nothing_lies_over_anything_else_on_paper(browser, rendered):
     seen.page.emulate_media(media="print")
     assert seen.page.evaluate(RUNS_OVER) == []
     assert "the numbers of each pair" in seen.page.locator("p.printed").inner_text()
-    seen.page.context.close()
+    seen.close()

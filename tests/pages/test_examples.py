@@ -31,7 +31,7 @@ def seen(request, browser, rendered):
     opened.go("tokens")
     yield opened
     assert opened.complaints == []
-    opened.page.context.close()
+    opened.close()
 
 
 def clicked(seen, name: str, across: float, down: float):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import rcdiag
 from rcdiag.api.report import explanation
-from rcdiag.pages.blocks import Table, Words
+from rcdiag.pages.blocks import PageTable, Paragraph
 from rcdiag.pages.figures import FIGURES
 from rcdiag.pages.gauges import gauges
 from rcdiag.pages.merge import merged
@@ -39,7 +39,7 @@ def test_a_table_of_one_policy_says_once_that_a_mismatch_needs_two(tmp_path):
     table.write_parquet(tmp_path / "one.parquet")
     dump = merged([rcdiag.score(tmp_path / "one.parquet")])
     (tab, *_) = _tabs(dump)
-    words = [part.text for part in _parts(tab) if isinstance(part, Words)]
+    words = [part.text for part in _parts(tab) if isinstance(part, Paragraph)]
     assert not any("needs two" in text for text in words)  # the verdict says it
     titles = [section.title for section in tab.sections]
     assert "What would tell" in titles
@@ -54,7 +54,7 @@ def test_the_table_of_sequences_has_no_column_without_a_cell(tmp_path):
     tables = {
         part.name: part
         for part in _parts(_tabs(merged([score(open_table(tmp_path / "bare.parquet"))])))
-        if isinstance(part, Table)
+        if isinstance(part, PageTable)
     }
     heads = [column.head for column in tables["sequences"].columns]
     assert heads[:3] == ["Row", "Here as", "Tokens"]
@@ -75,13 +75,13 @@ def test_a_bound_of_fewer_than_one_sequence_is_not_written():
 
 def test_both_sides_of_the_same_data_say_so(stale):
     same = [part for part in _parts(change.tab(merged([stale]), merged([stale])))]
-    told = [part.text for part in same if isinstance(part, Words)]
+    told = [part.text for part in same if isinstance(part, Paragraph)]
     assert any(text.startswith("Before and after are the same data") for text in told)
     heading = change.verdict(merged([stale]), merged([stale]))
     assert heading.endswith("no number moved beyond both intervals")
     other = replace(stale, provenance={**stale.provenance, "fingerprint": "another"})
     parts = _parts(change.tab(merged([stale]), merged([other])))
-    assert not any(isinstance(part, Words) and "same data" in part.text for part in parts)
+    assert not any(isinstance(part, Paragraph) and "same data" in part.text for part in parts)
 
 
 def test_the_caption_of_a_ladder_speaks_of_a_noise_floor_where_one_was_measured():

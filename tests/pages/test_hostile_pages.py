@@ -20,7 +20,7 @@ pytestmark = pytest.mark.browser
 def seen(request, browser, rendered):
     opened = visit(browser, rendered(request.param), viewport={"width": 1280, "height": 900})
     yield opened
-    opened.page.context.close()
+    opened.close()
 
 
 def test_no_name_becomes_an_element_or_a_script(seen):
@@ -55,7 +55,7 @@ def test_a_script_that_did_get_in_would_not_run(browser, rendered, tmp_path):
     seen = visit(browser, path)
     assert seen.page.evaluate("typeof window.hacked") == "undefined"
     assert any("Content Security Policy" in item for item in seen.complaints)
-    seen.page.context.close()
+    seen.close()
 
 
 TURNING = "\u202egnp.exe\u202c \u2067x\u2069"
@@ -88,4 +88,4 @@ def test_text_that_turns_or_floods_stays_in_its_place(browser, tmp_path):
     opened.go("tokens")
     assert opened.page.locator(".token-facts").bounding_box()["height"] < 900
     assert opened.complaints == []
-    opened.page.context.close()
+    opened.close()

@@ -19,7 +19,7 @@ def seen(browser, rendered):
     opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     yield opened
     assert opened.complaints == []
-    opened.page.context.close()
+    opened.close()
 
 
 def clipboard(seen) -> str:
@@ -74,7 +74,7 @@ def test_an_address_leads_to_a_preset(browser, rendered):
     opened.page.locator("tr.detail").wait_for()
     assert "bypass_pg_is" in opened.page.locator("tr.chosen").inner_text()
     assert opened.page.locator("tr.detail").inner_text().count("rollout_is_threshold") >= 1
-    opened.page.context.close()
+    opened.close()
 
 
 def test_an_address_leads_to_a_section_of_a_tab(seen):

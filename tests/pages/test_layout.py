@@ -42,7 +42,7 @@ def test_no_word_is_cut(browser, rendered, width):
     for tab in seen.tabs():
         seen.go(tab)
         assert seen.page.evaluate(CUT_WORDS) == [], tab
-    seen.page.context.close()
+    seen.close()
 
 
 @pytest.mark.browser
@@ -58,7 +58,7 @@ def test_no_table_scrolls_sideways_in_a_wide_window(browser, rendered, tmp_path)
                 " && each.scrollWidth > each.clientWidth).map(each => each.ariaLabel)"
             )
             assert wide == [], tab
-        seen.page.context.close()
+        seen.close()
 
 
 # What ratios near 1 give: the longest percentages that a column of corrections may hold.
@@ -83,7 +83,7 @@ def test_corrections_with_many_digits_fit_a_wide_window(browser, rendered):
     width, beyond = seen.page.evaluate(LONG)
     assert width > 1000
     assert beyond <= 0
-    seen.page.context.close()
+    seen.close()
 
 
 @pytest.mark.browser
@@ -93,7 +93,7 @@ def test_cause_and_quoted_names_open_their_meaning(browser, rendered):
     popover = seen.page.locator("#popover")
     popover.wait_for()
     assert popover.inner_text().startswith("temperature-raw-recorded")
-    seen.page.context.close()
+    seen.close()
 
 
 @pytest.mark.browser
@@ -104,7 +104,7 @@ def test_a_number_of_a_slider_opens_its_meaning(browser, rendered):
     popover = seen.page.locator("#popover")
     popover.wait_for()
     assert popover.inner_text().startswith("truncation_loss")
-    seen.page.context.close()
+    seen.close()
 
 
 @pytest.mark.browser
@@ -120,7 +120,7 @@ def test_headings_of_groups_go_when_numbers_are_sorted_or_searched(browser, rend
     assert groups.first.is_visible()
     seen.page.locator("[data-table=numbers] button.sort").first.click()
     assert not groups.first.is_visible()
-    seen.page.context.close()
+    seen.close()
 
 
 def test_one_thing_to_do_is_written_once_for_findings_in_a_row():
@@ -172,7 +172,7 @@ def test_the_question_mark_of_a_head_stands_beside_its_words(browser, rendered, 
             assert abs(below) < 8
             assert beyond <= 0
     assert looked > 10
-    seen.page.context.close()
+    seen.close()
 
 
 def test_rows_are_whole_pixels_high(browser, rendered):
@@ -185,4 +185,4 @@ def test_rows_are_whole_pixels_high(browser, rendered):
             ".map(row => row.getBoundingClientRect().height).filter(Boolean)"
         )
         assert [height for height in heights if height % 1] == [], tab
-    seen.page.context.close()
+    seen.close()

@@ -43,7 +43,7 @@ def seen(browser, made):
     opened.go("tokens/2/3000")
     yield opened
     assert opened.complaints == []
-    opened.page.context.close()
+    opened.close()
 
 
 def test_all_tokens_are_there_in_parts_that_are_laid_out_when_in_view(seen, made):

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from msgspec.structs import replace
 
-from rcdiag.pages.blocks import Figure, Words
+from rcdiag.pages.blocks import Figure, Paragraph
 from rcdiag.pages.merge import merged
 from rcdiag.pages.page import _parts, _tabs, page
 from rcdiag.pages.score.exceedance import any_beyond
@@ -40,9 +40,14 @@ def parts(result: ScoreResult, kind: type) -> list:
 
 
 def numbers(figure: Figure) -> list[float]:
-    """The numbers that a chart draws, beside its first column and counts of tokens."""
-    columns = {series["y"] for series in figure.chart.get("series", ())}
-    columns |= set(figure.chart.get("dots", ()))
+    """The numbers of the axes that a chart draws."""
+    columns = {
+        mark[side]
+        for panel in figure.chart["panels"]
+        for mark in panel["marks"]
+        for side in ("x", "y")
+        if panel[side].get("scale") != "names"
+    }
     places = [figure.chart["columns"].index(name) for name in columns]
     values = [row[place] for row in figure.chart["rows"] for place in places]
     return [value for value in values if isinstance(value, (int, float))]
@@ -53,7 +58,7 @@ def test_a_table_of_nan_has_no_figure_and_no_table_of_nothing(tmp_path):
     tabs = [tab.name for tab in _tabs(merged([result]))]
     assert tabs == ["diagnosis", "corrections", "about"]
     assert parts(result, Figure) == []
-    assert any(words.text.startswith("None of 6") for words in parts(result, Words))
+    assert any(words.text.startswith("None of 6") for words in parts(result, Paragraph))
 
 
 def test_rows_that_are_left_out_are_counted_where_the_others_are_shown(tmp_path):
@@ -61,7 +66,7 @@ def test_rows_that_are_left_out_are_counted_where_the_others_are_shown(tmp_path)
     old[9] = [-0.5, -1.0]
     result = scored(tmp_path, old)
     assert result.rows_left_out == 8
-    said = [words.text for words in parts(result, Words)]
+    said = [words.text for words in parts(result, Paragraph)]
     assert any(text.startswith("This tab is of the 4 of 12 responses") for text in said)
 
 
@@ -70,7 +75,7 @@ def test_two_columns_that_agree_are_said_to(tmp_path):
     names = [figure.name for figure in parts(result, Figure)]
     assert not any_beyond(result)
     assert "tokens-beyond-ratio" not in names
-    assert "No token is off by more than 0.001 nats." in [w.text for w in parts(result, Words)]
+    assert "No token is off by more than 0.001 nats." in [w.text for w in parts(result, Paragraph)]
 
 
 @pytest.mark.parametrize("values", [lambda row: [-1.0] * len(row), lambda row: row])
@@ -79,8 +84,7 @@ def test_every_figure_of_an_odd_table_has_a_number_to_draw(tmp_path, values):
     figures = parts(result, Figure)
     assert figures
     for figure in figures:
-        if figure.chart["form"] in ("curves", "bars"):
-            assert numbers(figure), figure.name
+        assert numbers(figure), figure.name
 
 
 def with_gap(result: ScoreResult) -> ScoreResult:
@@ -115,7 +119,7 @@ def test_the_band_on_the_page_ends_where_an_interval_is_missing(browser, tmp_pat
     # Steps 0; 3; 5 to 8: the first two stand alone.
     assert figure.locator("path.area").count() == 1
     assert figure.locator("line.error-bar").count() == 2
-    opened.page.context.close()
+    opened.close()
 
 
 @pytest.mark.browser
@@ -130,7 +134,7 @@ def test_a_run_of_twenty_steps_has_more_than_two_ticks(browser, tmp_path):
     axis.first.wait_for()
     texts = axis.evaluate_all("all => all.map(each => each.textContent)")
     assert {"0", "5", "10", "15"} <= set(texts)
-    opened.page.context.close()
+    opened.close()
 
 
 def test_a_table_of_one_prompt_group_says_why_no_number_has_an_interval(tmp_path):

@@ -85,7 +85,7 @@ def test_the_script_joins_a_document_to_the_letter(browser, tmp_path):
     file.write_text(page(result))
     seen = visit(browser, file)
     assert seen.page.evaluate("name => textOf(name)", "replay") == compact(to_json(result))
-    seen.page.context.close()
+    seen.close()
 
 
 @pytest.mark.browser
@@ -96,4 +96,4 @@ def test_the_script_unpacks_texts_of_any_length(browser, tmp_path):
     texts = ["", *("x\u2028é" * count for count in range(1, 12))]
     for text in texts:
         assert seen.page.evaluate("letters => unpack(letters)", packed(text)) == text
-    seen.page.context.close()
+    seen.close()

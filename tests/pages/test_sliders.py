@@ -24,7 +24,7 @@ def seen(browser, rendered):
     opened.page.locator(".readout dd").first.wait_for()
     yield opened
     assert opened.complaints == []
-    opened.page.context.close()
+    opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -98,4 +98,4 @@ def test_a_result_stored_before_configurations_says_that_it_has_none(browser, re
     assert "holds no configuration" in opened.page.locator(".config").inner_text()
     assert not opened.page.locator("select.trainer").is_visible()
     assert opened.complaints == []
-    opened.page.context.close()
+    opened.close()

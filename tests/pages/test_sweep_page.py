@@ -12,26 +12,22 @@ from rcdiag.pages.sweep.words import answer, as_good
 from rcdiag.pages.tabs.corrections import tab
 from rcdiag.pages.tabs.corrections.treatments import tag_of, treatments_of
 from rcdiag.results import ScoreResult, SweepResult
-from rcdiag.table.opening import open_table
 from rcdiag.trainers.emit import emit, on_sweep_page
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.configuration import choice_configurations
-from rcdiag.usecases.sweep.run import sweep
-from tests.pages.makers import SAMPLES, scored
+from tests.pages.makers import SAMPLES, scored, swept_all
 
 STALE = SAMPLES / "stale.parquet"
 
 
 @pytest.fixture(scope="module")
 def result() -> SweepResult:
-    return sweep(open_table(STALE))
+    return swept_all("stale.parquet")
 
 
 @pytest.fixture(scope="module")
 def presets() -> ScoreResult:
-    made = scored("stale.parquet")
-    assert isinstance(made, ScoreResult)
-    return made
+    return scored("stale.parquet")
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +51,7 @@ def test_a_forecast_that_failed_is_not_drawn(result):
 
 def test_a_page_ranks_nothing_where_the_recorded_policy_did_not_sample():
     name = "temperature.parquet"
-    html = page([sweep(open_table(SAMPLES / name), thresholds=12), scored(name)])
+    html = page([swept_all(name, 12), scored(name)])
     start, end = html.index('id="corrections"'), html.index('id="about"')
     shown = html[start:end]
     assert "No correction repairs this" in shown

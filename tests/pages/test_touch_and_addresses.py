@@ -15,14 +15,14 @@ def phone(browser, rendered):
     opened = visit(browser, rendered("whole"), **PHONE)
     yield opened
     assert opened.complaints == []
-    opened.page.context.close()
+    opened.close()
 
 
 @pytest.fixture
 def desk(browser, rendered):
     opened = visit(browser, rendered("whole"), viewport={"width": 1280, "height": 900})
     yield opened
-    opened.page.context.close()
+    opened.close()
 
 
 def test_a_touch_shows_the_numbers_of_a_figure_until_the_next(phone):

@@ -28,7 +28,7 @@ def seen(browser, rendered):
     opened.page.locator(".tokens .at").wait_for()
     yield opened
     assert opened.complaints == []
-    opened.page.context.close()
+    opened.close()
 
 
 def fact(seen, name: str) -> str:
@@ -131,7 +131,7 @@ def test_an_address_leads_to_a_token(browser, rendered, result):
         arg=str(other.row),
     )
     assert fact(opened, "position") == str(other.positions[2])
-    opened.page.context.close()
+    opened.close()
 
 
 def test_another_order_opens_another_sequence(seen, result):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rcdiag.pages.merge import merged
-from rcdiag.pages.replay.model_step import after_step_chart, gradients_chart
+from rcdiag.pages.replay.model_step import after_step, gradients
 from rcdiag.pages.replay.words import HEALTH
 from rcdiag.pages.tabs import update
 from tests.pages.makers import replayed, replayed_with_model
@@ -80,7 +80,7 @@ def test_a_column_in_which_nothing_stands_is_left_out():
 
 def test_presets_with_equal_steps_share_a_row_of_the_figures():
     result = replayed_with_model()
-    chart = after_step_chart(result)
+    chart = after_step(result)
     names = [row[0] for row in chart.rows]
     others = [name for row in chart.rows if row[-1] for name in row[-1].split(", ")]
     assert others
@@ -88,7 +88,7 @@ def test_presets_with_equal_steps_share_a_row_of_the_figures():
     assert len({row[1:4] for row in chart.rows}) == len(chart.rows)
 
 
-@pytest.mark.parametrize("chart", [gradients_chart, after_step_chart])
+@pytest.mark.parametrize("chart", [gradients, after_step])
 def test_rows_of_figures_stand_by_their_health(chart):
     result = replayed_with_model()
     verdicts = [result.presets[row[0]].health.verdict for row in chart(result).rows]

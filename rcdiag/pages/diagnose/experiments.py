@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-from rcdiag.pages.charts import Axis, Chart, Series
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, Tone
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.style import FIRST, GRID, INK, NARROW, SECOND, short
 from rcdiag.results import DiagnoseResult
 from rcdiag.results.diagnose import ExperimentResult
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-MOST = 14  # bars
-LONGEST = 46  # letters beside a bar
-UNEXPLAINED = "#8a929c"  # rows that no weights explain
+MOST = 14  # rows of the figure
 ROWS = "row of the table"
 LEFT = "rms left unexplained (nats)"
+# Label, tone and note of what an experiment leaves.
+LEFT_BY: tuple[tuple[str, Tone, str], ...] = (
+    ("by the experiment's", "first", ""),
+    ("by the experiment's, explained", "second", "explained"),
+)
 
 
 def shown(result: DiagnoseResult) -> list[ExperimentResult]:
@@ -33,93 +28,78 @@ def shown(result: DiagnoseResult) -> list[ExperimentResult]:
     return order[:MOST]
 
 
-def left(result: DiagnoseResult, figure: Figure) -> None:
-    """Draw the rms of what each experiment leaves beside that of the checkpoint's own column."""
-    axes = figure.add_subplot()
-    chosen = shown(result)
-    places = np.arange(len(chosen))
-    least = 1e-7
-    for place, one in zip(places, chosen, strict=True):
-        ends = [max(one.rms_before, least), max(one.rms_left, least)]
-        colour = SECOND if one.explained else FIRST
-        axes.plot(ends, [place, place], color=GRID, linewidth=3, solid_capstyle="round")
-        axes.plot(ends[0], place, "o", color=INK, markersize=4)
-        axes.plot(ends[1], place, "o", color=colour, markersize=6)
-    longest = LONGEST if figure.get_figwidth() >= NARROW else LONGEST // 2
-    labels = [
-        one.setting if len(one.setting) <= longest else f"{one.setting[: longest - 1]}…"
-        for one in chosen
-    ]
-    axes.set_yticks(places, labels, fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xscale("log")
-    axes.xaxis.minorticks_off()
-    axes.set_xlabel(LEFT)
-    axes.grid(axis="y", visible=False)
-
-
-def left_chart(result: DiagnoseResult) -> Chart:
+def left(result: DiagnoseResult) -> Chart:
     """Return what is unexplained before and after each experiment."""
+    several = len({one.column for one in shown(result)}) > 1
+    rows = [
+        (
+            f"{one.setting}, {one.column}" if several else one.setting,
+            one.cause,
+            one.rms_before,
+            one.rms_left,
+            one.gain,
+            one.z,
+            "explained" if one.explained else "",
+        )
+        for one in shown(result)
+    ]
+    tested = [
+        Mark(shape="dot", x="left", y="experiment", label=label, tone=tone, where=("note", note))
+        for label, tone, note in LEFT_BY
+    ]
     return Chart(
-        form="dots",
         columns=("experiment", "cause", "before", "left", "gain", "z", "note"),
-        rows=[
-            (
-                one.setting,
-                one.cause,
-                one.rms_before,
-                one.rms_left,
-                one.gain,
-                one.z,
-                "explained" if one.explained else "",
+        rows=rows,
+        panels=[
+            Panel(
+                x=ChartAxis(label=LEFT, scale="log"),
+                y=ChartAxis(scale="names", names=list(dict.fromkeys(row[0] for row in rows))),
+                marks=[
+                    Mark(shape="range", x="before", to="left", y="experiment"),
+                    Mark(
+                        shape="dot",
+                        x="before",
+                        y="experiment",
+                        label="by the checkpoint's own log-probs",
+                        tone="ink",
+                    ),
+                    *tested,
+                ],
             )
-            for one in shown(result)
         ],
-        x=Axis(label=LEFT, scale="log"),
-        series=(
-            Series(label="by the checkpoint's own log-probs", y="before", tone="ink"),
-            Series(label="by the experiment's", y="left", tone="first"),
-        ),
-        options={"joined": True},
     )
 
 
-def posterior(result: DiagnoseResult, figure: Figure) -> None:
-    """Draw the probability of every candidate's weights for every row."""
-    from matplotlib.colors import to_rgb
-    from matplotlib.ticker import MaxNLocator
-
-    policies = list(dict.fromkeys(row["column"] for row in result.weights))
-    grid = figure.subplots(len(policies), 1, squeeze=False).ravel()
-    for axes, policy in zip(grid, policies, strict=True):
-        rows = [row for row in result.weights if row["column"] == policy]
-        names = list(rows[0]["probability"])
-        shares = np.array([[row["probability"][name] for row in rows] for name in names])
-        explained = np.array([row["row_explained"] for row in rows])
-        colours = np.where(explained[:, None], to_rgb(FIRST), to_rgb(UNEXPLAINED))
-        axes.imshow(
-            1.0 - shares[..., None] * (1.0 - colours),  # white where a share is 0
-            aspect="auto",
-            interpolation="nearest",
-            extent=(-0.5, len(rows) - 0.5, len(names) - 0.5, -0.5),
-            rasterized=True,
-        )
-        axes.set_yticks(range(len(names)), [short(name) for name in names])
-        axes.set_title(policy, fontsize=9, loc="left")
-        axes.grid(visible=False)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        # Rows are drawn side by side, and may be some of the table.
-        axes.xaxis.set_major_formatter(
-            lambda place, _, of=rows: str(of[round(place)]["row"]) if 0 <= place < len(of) else ""
-        )
-        axes.set_xlabel(ROWS)
-
-
-def posterior_chart(result: DiagnoseResult) -> Chart:
-    """Return the same probabilities, row by row."""
+def posterior(result: DiagnoseResult) -> Chart:
+    """Return the probability of every candidate's weights, row by row, a panel for each policy."""
     names = list(dict.fromkeys(name for row in result.weights for name in row["probability"]))
+    looks: tuple[tuple[str, Tone], ...] = (("yes", "first"), ("no", "soft"))
+    panels = [
+        Panel(
+            title=policy,
+            x=ChartAxis(
+                label=ROWS,
+                scale="names",
+                names=[str(row["row"]) for row in result.weights if row["column"] == policy],
+            ),
+            y=ChartAxis(scale="names", names=names),
+            marks=[
+                Mark(
+                    shape="cell",
+                    x="row",
+                    lane=name,
+                    value=f"P({name})",
+                    tone=tone,
+                    where=("explained", explained),
+                )
+                for name in names
+                for explained, tone in looks
+            ],
+            where=("policy", policy),
+        )
+        for policy in dict.fromkeys(row["column"] for row in result.weights)
+    ]
     return Chart(
-        form="lanes",
         columns=(
             "row",
             "policy",
@@ -137,8 +117,7 @@ def posterior_chart(result: DiagnoseResult) -> Chart:
             )
             for row in result.weights
         ],
-        x=Axis(label=ROWS),
-        options={"lanes": names, "panel": "policy", "told": "explained"},
+        panels=panels,
     )
 
 
@@ -150,8 +129,7 @@ FIGURES = (
         says="One point of a line is the rms of recorded minus the checkpoint's own log-prob, the "
         "other that of recorded minus what the supposed fault would have made. The cause is the "
         "line that reaches an engine's noise; logarithmic.",
-        draw=left,
-        chart=left_chart,
+        chart=left,
         applies=lambda result: bool(result.experiments),
         size=lambda result: (11.0, 1.2 + 0.3 * len(shown(result))),
     ),
@@ -161,8 +139,7 @@ FIGURES = (
         title="Whose weights made the rows",
         says="A column is a row of the table, a line a checkpoint; the stronger the colour, the "
         "more likely its weights. Grey rows match no checkpoint.",
-        draw=posterior,
-        chart=posterior_chart,
+        chart=posterior,
         applies=lambda result: bool(result.weights),
         size=lambda result: (
             11.0,

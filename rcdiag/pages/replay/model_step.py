@@ -3,74 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from rcdiag.pages.charts import Axis, Chart, Series
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
+from rcdiag.pages.replay.pull import looks
 from rcdiag.pages.replay.words import by_health
-from rcdiag.pages.shapes import name_ticks, shades, whole_numbers
-from rcdiag.pages.style import FIRST, GRID, INK, SECOND
-from rcdiag.results import GradientReport, MetricValue, ReplayResult
+from rcdiag.pages.score.profiles import with_ends
+from rcdiag.results import GradientReport, ReplayResult
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-COLOURS = {"decoupled": FIRST, "bypass": SECOND, "naive": INK}  # by the mode of a preset
+FAR_APART = 3.0  # times: lengths that differ by more have a logarithmic axis
 
 
-def gradients(result: ReplayResult, figure: Figure) -> None:
-    """Draw direction and size of each preset's gradient against the reference."""
-    left, right = figure.subplots(1, 2, sharey=True)
-    reports = _gradients(result)
-    colours = [COLOURS[result.presets[name].mode] for name in reports]
-    unbiased = [report.cosine for report in reports.values()]
-    _intervals(left, list(reports), unbiased, colours, "cosine")
-    for index, (report, colour) in enumerate(zip(reports.values(), colours, strict=True)):
-        if report.cosine_whole is not None:
-            left.plot(report.cosine_whole, index, "|", color=colour, markersize=9)
-        if report.norm_ratio is not None:
-            right.plot(report.norm_ratio, index, "|", color=colour, markersize=9)
-    unbiased = [report.norm_ratio_unbiased for report in reports.values()]
-    _intervals(right, list(reports), unbiased, colours, "norm / reference")
-    right.tick_params(labelleft=False)
-    left.axvline(1.0, color=INK, linewidth=0.8)
-    right.axvline(1.0, color=INK, linewidth=0.8)
-    ratios = [report.norm_ratio for report in reports.values() if report.norm_ratio]
-    if ratios and max(ratios) > 3.0 * min(ratios):
-        right.set_xscale("log")
-
-
-def gradients_chart(result: ReplayResult) -> Chart:
+def gradients(result: ReplayResult) -> Chart:
     """Return direction and length of each gradient against the reference."""
+    rows = _once(
+        [
+            (
+                name,
+                *with_ends(report.cosine),
+                report.cosine_whole,
+                report.norm_ratio,
+                *with_ends(report.norm_ratio_unbiased),
+                report.grad_norm,
+            )
+            for name, report in _gradients(result).items()
+        ]
+    )
+    direction, length = (
+        [
+            Mark(
+                shape="dot",
+                x=unbiased,
+                y="preset",
+                low=f"{unbiased} low",
+                high=f"{unbiased} high",
+                label="without shared noise",
+            ),
+            Mark(shape="dot", x=whole, y="preset", label="whole gradients", tone="soft"),
+        ]
+        for unbiased, whole in (("cosine", "whole cosine"), ("length", "whole length"))
+    )
+    names = [str(row[0]) for row in rows]
+    ratios = [report.norm_ratio for report in _gradients(result).values() if report.norm_ratio]
+    apart = bool(ratios) and max(ratios) > FAR_APART * min(ratios)
     return Chart(
-        form="dots",
         columns=(
-            *("preset", "cosine", "low", "high", "whole cosine", "length / reference", "norm"),
-            "equal",
+            *("preset", "cosine", "cosine low", "cosine high", "whole cosine", "whole length"),
+            *("length", "length low", "length high", "norm", "equal"),
         ),
-        rows=_once(
-            [
-                (
-                    name,
-                    report.cosine.value,
-                    report.cosine.low,
-                    report.cosine.high,
-                    report.cosine_whole,
-                    report.norm_ratio,
-                    report.grad_norm,
-                )
-                for name, report in _gradients(result).items()
-            ]
-        ),
-        x=Axis(label="cosine with the reference"),
-        series=(
-            Series(label="without shared noise", y="cosine", low="low", high="high", tone="first"),
-            Series(label="whole gradients", y="whole cosine", tone="soft"),
-        ),
-        options={"opens": "update"},
+        rows=rows,
+        panels=[
+            Panel(
+                x=ChartAxis(label="cosine with the reference"),
+                y=ChartAxis(scale="names", names=names),
+                marks=direction,
+                rules=[ReferenceLine(at=1.0)],
+            ),
+            Panel(
+                x=ChartAxis(label="length / reference", scale="log" if apart else "linear"),
+                y=ChartAxis(scale="names", names=names),
+                marks=length,
+                rules=[ReferenceLine(at=1.0)],
+            ),
+        ],
+        across=2,
+        opens="update",
     )
 
 
@@ -94,149 +92,92 @@ def _gradients(result: ReplayResult) -> dict[str, GradientReport]:
     }
 
 
-def _intervals(
-    axes: Axes,
-    names: Sequence[str],
-    values: Sequence[MetricValue],
-    colours: Sequence[str],
-    label: str,
-) -> None:
-    """Draw a row per preset: its value as a dot, its 95% interval as a line."""
-    for index, (value, colour) in enumerate(zip(values, colours, strict=True)):
-        if value.value is None:
-            continue
-        if value.low is not None and value.high is not None:
-            axes.plot([value.low, value.high], [index, index], color=colour, linewidth=1.6)
-        axes.plot(value.value, index, "o", color=colour, markersize=5)
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_xlabel(label)
+def after_step(result: ReplayResult) -> Chart:
+    """Return how far the step moves the policy; its distance from the sampler is in the table.
 
-
-def after_step(result: ReplayResult, figure: Figure) -> None:
-    """Draw how far the step moves the policy, and away from the sampler."""
-    left, right = figure.subplots(1, 2, sharey=True)
-    after = {
-        name: preset.after_step
-        for name, preset in by_health(result).items()
-        if preset.after_step is not None
-    }
-    names, colours = list(after), [COLOURS[result.presets[name].mode] for name in after]
-    moved = [step.kl_old_new for step in after.values()]
-    away = [step.kl_rollout_new for step in after.values()]
-    _intervals(left, names, moved, colours, "KL(old || new)")
-    _intervals(right, names, away, colours, "KL(rollout || new)")
-    if positive := [value.value for value in moved if value.value]:
-        left.set_xscale("log")
-        left.set_xlim(left=min(positive) / 4.0)
-    whole_numbers(right.xaxis)
-    right.tick_params(labelleft=False)
-
-
-def after_step_chart(result: ReplayResult) -> Chart:
-    """Return the same distances by preset; those from the sampler stand in its values alone.
-
-    The distances from the sampler hardly differ between presets; the table of the tab has their
-    paired differences.
+    The distances from the sampler hardly differ between presets; the tab has their paired
+    differences.
     """
-    after = {n: p.after_step for n, p in by_health(result).items() if p.after_step is not None}
+    rows = _once(
+        [
+            (name, *with_ends(after.kl_old_new), *with_ends(after.kl_rollout_new))
+            for name, preset in by_health(result).items()
+            if (after := preset.after_step) is not None
+        ]
+    )
     return Chart(
-        form="dots",
         columns=(
             *("preset", "old to new", "low", "high"),
             *("rollout to new", "rollout low", "rollout high"),
             "equal",
         ),
-        rows=_once(
-            [
-                (
-                    name,
-                    *(step.kl_old_new.value, step.kl_old_new.low, step.kl_old_new.high),
-                    *(step.kl_rollout_new.value, step.kl_rollout_new.low, step.kl_rollout_new.high),
-                )
-                for name, step in after.items()
-            ]
-        ),
-        x=Axis(label="KL(old || new) by k3 (nats per token)", scale="log"),
-        series=(
-            Series(label="KL(old || new)", y="old to new", low="low", high="high", tone="first"),
-        ),
-        options={"opens": "update"},
+        rows=rows,
+        panels=[
+            Panel(
+                x=ChartAxis(label="KL(old || new) by k3 (nats per token)", scale="log"),
+                y=ChartAxis(scale="names", names=[str(row[0]) for row in rows]),
+                marks=[Mark(shape="dot", x="old to new", y="preset", low="low", high="high")],
+            )
+        ],
+        opens="update",
     )
 
 
-def layers(result: ReplayResult, figure: Figure) -> None:
-    """Draw the gradient norm by layer of each preset."""
-    axes = figure.add_subplot()
+def layers(result: ReplayResult) -> Chart:
+    """Return the gradient norm by layer of each preset, as shaded cells."""
     norms = {name: report.norm_by_layer for name, report in _gradients(result).items()}
     parts = list(next(iter(norms.values())))
-    values = np.array([[by_layer[part] for part in parts] for by_layer in norms.values()])
-    shown = np.where(values > 0, values, np.nan)
-    if np.isfinite(shown).any():
-        least, most = float(np.nanmin(shown)), float(np.nanmax(shown))
-        mesh = axes.imshow(
-            shown,
-            cmap=shades(FIRST + "18", FIRST),
-            norm="log",
-            vmin=least,
-            vmax=max(most, 10 * least),
-            aspect="auto",
-        )
-        bar = figure.colorbar(mesh, ax=axes, label="norm", aspect=30)
-        bar.outline.set_visible(False)
-    name_ticks(axes, parts)
-    axes.set_yticks(range(len(norms)), list(norms), fontsize=8)
-    axes.tick_params(axis="x", labelsize=8)
-    axes.grid(False)
-
-
-def over_steps(result: ReplayResult, figure: Figure) -> None:
-    """Draw the distance from the sampler after each step, presets side by side."""
-    from matplotlib.ticker import MaxNLocator
-
-    axes = figure.add_subplot()
-    presets = result.steps[0].presets
-    for name, preset in presets.items():
-        points = [
-            (step.step, after.kl_rollout_new.value)
-            for step in result.steps
-            if (after := step.presets[name].after_step) is not None
-        ]
-        if points:
-            x, y = zip(*points, strict=True)
-            colour = COLOURS.get(preset.mode, GRID)
-            axes.plot(x, y, marker="o", markersize=4, color=colour, label=name)
-    if len(presets) <= 6:
-        axes.legend(fontsize=7, frameon=False)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("step")
-    axes.set_ylabel("KL(rollout || new), nats per token")
-
-
-def over_steps_chart(result: ReplayResult) -> Chart:
-    """Return the distance from the sampler after each step, by preset."""
     return Chart(
-        form="curves",
-        columns=("preset", "step", "KL(rollout || new)", "low", "high"),
-        rows=[
-            (
-                name,
-                step.step,
-                after.kl_rollout_new.value,
-                after.kl_rollout_new.low,
-                after.kl_rollout_new.high,
+        columns=("preset", "layer", "norm"),
+        rows=[(name, part, by_layer[part]) for name, by_layer in norms.items() for part in parts],
+        panels=[
+            Panel(
+                x=ChartAxis(scale="names", names=parts),
+                y=ChartAxis(scale="names", names=list(norms)),
+                marks=[Mark(shape="cell", x="layer", y="preset", value="norm")],
+                shade=ChartAxis(label="norm", scale="log"),
             )
-            for name in result.steps[0].presets
+        ],
+    )
+
+
+def over_steps(result: ReplayResult) -> Chart:
+    """Return the distance from the sampler after each step, by preset."""
+    column = "KL(rollout || new)"
+    names = [
+        name
+        for name in result.steps[0].presets
+        if any(step.presets[name].after_step is not None for step in result.steps)
+    ]
+    return Chart(
+        columns=("preset", "step", column, "low", "high"),
+        rows=[
+            (name, step.step, *with_ends(after.kl_rollout_new))
+            for name in names
             for step in result.steps
             if (after := step.presets[name].after_step) is not None
         ],
-        x=Axis(label="training step"),
-        y=Axis(label="KL(rollout || new), nats per token"),
-        series=(
-            Series(label="presets", y="KL(rollout || new)", group="preset", tone="first"),
-            Series(label="naive", y="KL(rollout || new)", group="preset", only="naive", tone="ink"),
-        ),
-        options={"named": True, "whole": True},
+        panels=[
+            Panel(
+                x=ChartAxis(label="training step", whole=True),
+                y=ChartAxis(label=f"{column}, nats per token"),
+                marks=[
+                    Mark(
+                        shape="line",
+                        x="step",
+                        y=column,
+                        low="low",
+                        high="high",
+                        points=True,
+                        label=name,
+                        tone=tone,
+                        dashed=dashed,
+                        where=("preset", name),
+                    )
+                    for name, (tone, dashed) in zip(names, looks(names), strict=False)
+                ],
+            )
+        ],
     )
 
 
@@ -254,8 +195,7 @@ FIGURES = (
         "intervals, where there are some, are unbiased; the others are of the whole gradients, "
         "and count the noise that preset and reference share. Presets stand by their "
         "health, the safest first; those with equal numbers share a row.",
-        draw=gradients,
-        chart=gradients_chart,
+        chart=gradients,
         applies=lambda result: bool(_gradients(result)),
         size=_size,
     ),
@@ -267,8 +207,7 @@ FIGURES = (
         "then is from the sampler hardly differs between presets: the values have it, and the "
         "table its paired differences. Presets stand by their health, the safest first; those with "
         "equal numbers share a row.",
-        draw=after_step,
-        chart=after_step_chart,
+        chart=after_step,
         applies=lambda result: any(preset.after_step for preset in result.presets.values()),
         size=_size,
     ),
@@ -278,7 +217,7 @@ FIGURES = (
         title="Gradient norm by layer",
         says="Colours are logarithmic. A layer that stands out in one preset alone is where its "
         "weights act.",
-        draw=layers,
+        chart=layers,
         on_page=False,
         applies=lambda result: bool(_gradients(result)),
         size=_size,
@@ -289,8 +228,7 @@ FIGURES = (
         title="Over several steps",
         says="Every preset goes its own way from the same start: distance from the sampler of "
         "each step's batch.",
-        draw=over_steps,
-        chart=over_steps_chart,
+        chart=over_steps,
         applies=lambda result: len(result.steps) > 1,
     ),
 )

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import cycle, product
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from itertools import cycle
 
 import numpy as np
 
-from rcdiag.pages.charts import Axis, Chart, Series, Tone
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine, Tone
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.shapes import few_decades, histogram, panels
-from rcdiag.pages.style import FIRST, INK, NARROW, SECOND
 from rcdiag.results import PresetReplay, ReplayResult
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 MOST_PANELS = 6
-LINES = ("-", "--", ":", "-.")
+ACROSS = 3  # panels in a row
+ROOM = 1.4  # times: between the outermost point and the end of a logarithmic axis
+TONES: tuple[Tone, ...] = ("first", "second", "soft")
+NO_CORRECTION = "no correction"
+ABOVE, BELOW = "advantage above 0", "advantage below 0"
 
 
 def distinct(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
@@ -39,22 +37,6 @@ def weighted(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
         if preset.weight_histogram is not None and preset.kept_tokens:
             first.setdefault(tuple(preset.weight_histogram["counts"]), (name, preset))
     return list(first.values())[:MOST_PANELS]
-
-
-def sequence_shares(result: ReplayResult, figure: Figure) -> None:
-    """Draw the cumulated share of the pull over sequences, the strongest first."""
-    axes = figure.add_subplot()
-    looks = cycle(product(LINES, (FIRST, SECOND)))
-    for names, sums in _alike(result):
-        line, shade = ("-", INK) if "naive" in names else next(looks)
-        at = np.arange(1, len(sums) + 1)
-        axes.plot(at, sums, color=shade, linestyle=line, linewidth=1.2, label=_title(names))
-    columns = 1 if figure.get_figwidth() < NARROW else 2
-    figure.legend(loc="outside lower center", ncols=columns, fontsize=7, frameon=False)
-    axes.set_xscale("log")
-    axes.set_ylim(0, 1.03)
-    axes.set_xlabel("sequences, strongest first")
-    axes.set_ylabel("share of |coefficient|")
 
 
 def _alike(result: ReplayResult) -> list[tuple[list[str], np.ndarray]]:
@@ -78,7 +60,7 @@ def _alike(result: ReplayResult) -> list[tuple[list[str], np.ndarray]]:
 
 def _title(names: Sequence[str]) -> str:
     """Name a line: no correction, or the first preset, and how many share it."""
-    first = "no correction" if "naive" in names else names[0]
+    first = NO_CORRECTION if "naive" in names else names[0]
     return f"{first} and {len(names) - 1} more" if len(names) > 1 else first
 
 
@@ -86,76 +68,121 @@ def _near(one: np.ndarray, other: np.ndarray) -> bool:
     return len(one) == len(other) and bool(np.all(np.abs(one - other) < 0.01))
 
 
-def shares_chart(result: ReplayResult) -> Chart:
-    """Return the chart of the same shares; presets whose lines coincide share one."""
-    tones: tuple[Tone, ...] = ("first", "second", "soft")
-    looks = cycle(product((False, True), tones))
-    no_correction: tuple[bool, Tone] = (False, "ink")
-    series, rows = [], []
-    for names, sums in _alike(result):
-        dashed, tone = no_correction if "naive" in names else next(looks)
-        name = _title(names)
-        series.append(
-            Series(label=name, y="share", group="preset", only=name, tone=tone, dashed=dashed)
-        )
-        rows += [
+def looks(names: Sequence[str]) -> Iterator[tuple[Tone, bool]]:
+    """Return tone and dashes of the line of each preset; no correction is in the text's colour."""
+    others = cycle((tone, dashed) for dashed in (False, True) for tone in TONES)
+    plain: tuple[Tone, bool] = ("ink", False)
+    for name in names:
+        yield plain if NO_CORRECTION in name or name == "naive" else next(others)
+
+
+def shares(result: ReplayResult) -> Chart:
+    """Return the cumulated share of the pull over sequences, the strongest first."""
+    lines = {_title(names): sums for names, sums in _alike(result)}
+    return Chart(
+        columns=("preset", "sequences", "share"),
+        rows=[
             (name, place, float(total))
+            for name, sums in lines.items()
             for place, total in enumerate(sums, 1)
             if place <= 10 or place % 5 == 0 or place == len(sums)
-        ]
-    return Chart(
-        form="curves",
-        columns=("preset", "sequences", "share"),
-        rows=rows,
-        x=Axis(label="sequences, strongest first", scale="log"),
-        y=Axis(label="share of summed |coefficient|", percent=True, start=0.0, end=1.0),
-        series=tuple(series),
+        ],
+        panels=[
+            Panel(
+                x=ChartAxis(label="sequences, strongest first", scale="log"),
+                y=ChartAxis(
+                    label="share of summed |coefficient|", percent=True, start=0.0, end=1.0
+                ),
+                marks=[
+                    Mark(
+                        shape="line",
+                        x="sequences",
+                        y="share",
+                        label=name,
+                        tone=tone,
+                        dashed=dashed,
+                        where=("preset", name),
+                    )
+                    for name, (tone, dashed) in zip(lines, looks(list(lines)), strict=True)
+                ],
+            )
+        ],
     )
 
 
-def weights(result: ReplayResult, figure: Figure) -> None:
-    """Draw tokens by their weight in the loss, one panel for each distinct preset with weights."""
-    presets = weighted(result)
-    for axes, (name, preset) in zip(
-        panels(figure, len(presets), sharex=True), presets, strict=True
-    ):
-        assert preset.weight_histogram is not None
-        edges, counts = (
-            np.array(preset.weight_histogram["edges"]),
-            np.array(preset.weight_histogram["counts"]),
+def weights(result: ReplayResult) -> Chart:
+    """Return tokens by their weight in the loss, a panel for each distinct preset with weights."""
+    rows = [
+        (name, 10.0 ** edges[place], 10.0 ** edges[place + 1], count)
+        for name, preset in weighted(result)
+        if (histogram := preset.weight_histogram) is not None
+        for edges in [histogram["edges"]]
+        for place, count in enumerate(histogram["counts"])
+        if count
+    ]
+    ends = min(row[1] for row in rows), max(row[2] for row in rows)
+    panels = [
+        Panel(
+            title=name,
+            x=ChartAxis(label="weight", scale="log", start=ends[0] / ROOM, end=ends[1] * ROOM),
+            y=ChartAxis(label="tokens", scale="log", start=0.7),
+            marks=[Mark(shape="bar", x="from", to="to", y="tokens")],
+            rules=[ReferenceLine(at=1.0)],
+            where=("preset", name),
         )
-        histogram(axes, 10.0**edges, counts)
-        axes.axvline(1.0, color=INK, linewidth=0.8)
-        axes.set_xscale("log")
-        axes.set_title(name, fontsize=8, loc="left")
-        axes.tick_params(labelsize=7)
-        axes.set_xlabel("weight", fontsize=8)
+        for name, _ in weighted(result)
+    ]
+    columns = ("preset", "from", "to", "tokens")
+    return Chart(columns=columns, rows=rows, panels=panels, across=min(ACROSS, len(panels)))
 
 
-def coefficients(result: ReplayResult, figure: Figure) -> None:
-    """Draw the coefficient's size over the token's probability, by sign of the advantage."""
+def coefficients(result: ReplayResult) -> Chart:
+    """Return the coefficient's size over the token's probability, by sign of the advantage."""
     presets = distinct(result)[:MOST_PANELS]
-    all_axes = panels(figure, len(presets), sharey=True)
-    for axes, (name, preset) in zip(all_axes, presets, strict=True):
-        points = np.array(preset.scatter, dtype=float).reshape(-1, 3)
-        for sign, colour in ((1.0, FIRST), (-1.0, SECOND)):
-            some = points[points[:, 1] * sign > 0]
-            axes.scatter(
-                -some[:, 0],
-                np.abs(some[:, 2]),
-                s=4,
-                color=colour,
-                alpha=0.4,
-                linewidths=0,
-                rasterized=True,
-            )
-        axes.set_xscale("symlog", linthresh=1e-3)
-        axes.set_yscale("log")
-        axes.set_title(name, fontsize=8, loc="left")
-        axes.tick_params(labelsize=7)
-        axes.set_xlabel("−log-prob (nats)", fontsize=8)
-    few_decades(all_axes[0])
-    all_axes[0].set_ylabel("|coefficient|", fontsize=8)
+    signs: tuple[tuple[str, Tone], ...] = ((ABOVE, "first"), (BELOW, "second"))
+    rows = [
+        (name, -log_prob, abs(coefficient), ABOVE if advantage > 0 else BELOW)
+        for name, preset in presets
+        for log_prob, advantage, coefficient in preset.scatter
+        if advantage and coefficient
+    ]
+    farthest = max((row[1] for row in rows), default=1.0)
+    sizes = [row[2] for row in rows] or [1.0]
+    panels = [
+        Panel(
+            title=name,
+            x=ChartAxis(
+                label="−log-prob (nats)",
+                scale="symlog",
+                threshold=1e-3,
+                start=0.0,
+                end=ROOM * farthest,
+            ),
+            y=ChartAxis(
+                label="|coefficient|", scale="log", start=min(sizes) / ROOM, end=max(sizes) * ROOM
+            ),
+            marks=[
+                Mark(
+                    shape="dot",
+                    x="-log-prob",
+                    y="|coefficient|",
+                    small=True,
+                    tone=tone,
+                    label=sign,
+                    where=("advantage", sign),
+                )
+                for sign, tone in signs
+            ],
+            where=("preset", name),
+        )
+        for name, _ in presets
+    ]
+    return Chart(
+        columns=("preset", "-log-prob", "|coefficient|", "advantage"),
+        rows=rows,
+        panels=panels,
+        across=min(ACROSS, len(panels)),
+    )
 
 
 def _size(count: int) -> tuple[float, float]:
@@ -171,9 +198,8 @@ FIGURES = (
         says="Sequences by their share of the summed |d loss / d log-prob|. Presets whose lines "
         "differ by less than a hundredth share one; the update without correction has the colour "
         "of the text. A line that starts high is an update by few sequences.",
-        draw=sequence_shares,
         size=lambda result: (5.4, 4.8),
-        chart=shares_chart,
+        chart=shares,
         applies=lambda result: any(preset.shares for preset in result.presets.values()),
     ),
     FigureSpec(
@@ -183,7 +209,7 @@ FIGURES = (
         says="Kept tokens by their importance weight, both axes logarithmic; weights of 0 stand "
         "at the left edge. A wall on the right is truncation. Presets with the same weights share "
         "a panel; there are six panels at most.",
-        draw=weights,
+        chart=weights,
         on_page=False,
         applies=lambda result: bool(weighted(result)),
         size=lambda result: _size(len(weighted(result))),
@@ -195,7 +221,7 @@ FIGURES = (
         says="A dot is a token: how unlikely it is, and how hard the loss pulls at it; blue where "
         "the advantage is above 0, orange below. Presets with the same pull share a panel; there "
         "are six panels at most.",
-        draw=coefficients,
+        chart=coefficients,
         on_page=False,
         applies=lambda result: bool(distinct(result)),
         size=lambda result: _size(min(len(distinct(result)), MOST_PANELS)),

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.shapes import histogram, reach, signed_decades
-from rcdiag.pages.style import SECOND
 from rcdiag.results import ScoreResult
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Level -> where the result holds its counts, and its words.
 LEVELS = {
@@ -20,36 +14,50 @@ LEVELS = {
     "sequence": ("sequence_log_ratio", "of sequences (sum)"),
     "geometric": ("geometric_log_ratio", "of sequences (mean)"),
 }
+LINEAR = 1e-4  # nats: log-ratios within are rounding
+FAR = 30.0  # times the largest log-ratio: bounds beyond are not drawn
 
 
-def ratios_and_bounds(result: ScoreResult, figure: Figure) -> None:
-    """Draw ratios by level on one log axis each, with the bounds that presets put there."""
+def chart(result: ScoreResult) -> Chart:
+    """Return histograms of log-ratios by level, with the bounds that presets put there."""
     edges = np.array(result.figures["log_ratio_histogram"]["edges"])
-    panels = figure.subplots(3, 1)
-    for (level, (name, words)), axes in zip(LEVELS.items(), panels, strict=True):
+    rows, panels = [], []
+    for level, (name, words) in LEVELS.items():
         data = result.figures[name]
         counts = np.array(data["counts"] if level == "token" else data)
-        histogram(axes, edges, counts)
-        axes.set_xscale("symlog", linthresh=1e-4, linscale=0.5)
-        bounds = sorted(_log_bounds(result, level))
-        largest = max(reach(edges, counts), 1e-3)
-        largest = max([largest, *(abs(bound) for bound in bounds if abs(bound) < 30 * largest)])
-        axes.set_xlim(-1.3 * largest, 1.3 * largest)
-        signed_decades(axes, 1e-4, largest)
-        for bound in bounds:
-            axes.axvline(bound, color=SECOND, linewidth=1.0, linestyle="--")
-        axes.set_ylabel("count", fontsize=8)
-        axes.set_title(f"log-ratio {words}", fontsize=9, loc="right")
+        filled = np.flatnonzero(counts)
+        panel = f"log-ratio {words}"
+        rows += [
+            (panel, float(edges[place]), float(edges[place + 1]), int(counts[place]))
+            for place in filled
+        ]
+        ends = [edges[filled[0]], edges[filled[-1] + 1]] if len(filled) else [0.0]
+        largest = max(*np.abs(ends), 1e-3)
+        bounds = [bound for bound in _log_bounds(result, level) if abs(bound) < FAR * largest]
+        largest = 1.3 * float(max([largest, *map(abs, bounds)]))
+        panels.append(
+            Panel(
+                title=panel,
+                x=ChartAxis(scale="symlog", threshold=LINEAR, start=-largest, end=largest),
+                y=ChartAxis(label="count", scale="log", start=0.7),
+                marks=[Mark(shape="bar", x="from", to="to", y="count")],
+                rules=[ReferenceLine(at=bound, dashed=True) for bound in bounds],
+                where=("panel", panel),
+                height=0.4,
+            )
+        )
+    return Chart(columns=("panel", "from", "to", "count"), rows=rows, panels=panels)
 
 
-def _log_bounds(result: ScoreResult, level: str) -> set[float]:
+def _log_bounds(result: ScoreResult, level: str) -> list[float]:
     """Return where presets truncate, zero or reject at a level, as log-ratios."""
-    return {
+    bounds = {
         round(float(bound), 9)
         for correction in result.corrections.values()
         for bound in correction.log_bounds.get(level, ())
         if np.isfinite(bound)
     }
+    return sorted(bounds)
 
 
 FIGURES = (
@@ -59,7 +67,7 @@ FIGURES = (
         title="Ratios, and the bounds of the presets",
         says="Dashed lines are bounds at which a preset truncates, zeroes or rejects at that "
         "level. Bounds in the bulk decide over many tokens, bounds beyond the tails over none.",
-        draw=ratios_and_bounds,
+        chart=chart,
         on_page=False,
         applies=lambda result: bool(result.corrections),
     ),

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rcdiag.formats import number, percentage
-from rcdiag.pages.charts import Axis, Chart, Mark, Series
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.style import FIRST, GRID, SECOND, short
 from rcdiag.results import Histogram, ScoreResult
 from rcdiag.statistics.examples import SIZES, labels_of_sizes
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 SMALLEST = 1e-3  # nats; smaller log-ratios are rounding of float32
-MOST_MARKS = 6
+MOST_RULES = 6
 
 
 def shares_beyond(histogram: Histogram) -> list[tuple[float, float, float]]:
@@ -45,7 +40,7 @@ def any_beyond(result: ScoreResult) -> bool:
     )
 
 
-def bounds(result: ScoreResult) -> list[Mark]:
+def bounds(result: ScoreResult) -> list[ReferenceLine]:
     """Return where presets truncate, zero or reject tokens, with the ratio as the name."""
     logs = {
         round(abs(float(bound)), 6)
@@ -53,7 +48,10 @@ def bounds(result: ScoreResult) -> list[Mark]:
         for bound in correction.log_bounds.get("token", ())
         if np.isfinite(bound) and abs(bound) >= SMALLEST
     }
-    return [Mark(at=at, label=f"{number(float(np.exp(at)))}×") for at in sorted(logs)[:MOST_MARKS]]
+    return [
+        ReferenceLine(at=at, label=f"{number(float(np.exp(at)))}×")
+        for at in sorted(logs)[:MOST_RULES]
+    ]
 
 
 def chart(result: ScoreResult) -> Chart:
@@ -61,17 +59,21 @@ def chart(result: ScoreResult) -> Chart:
     rows = shares_beyond(result.figures["log_ratio_histogram"])
     up, down = f"more likely under {result.target}", f"more likely under {result.behavior}"
     return Chart(
-        form="curves",
         columns=("|log-ratio|", "ratio", up, down),
         rows=[(at, float(np.exp(at)), above or None, below or None) for at, above, below in rows],
-        x=Axis(label="|log-ratio| (nats)", scale="log"),
-        y=Axis(label="share of tokens beyond", scale="log", percent=True),
-        series=(
-            Series(label=down, y=down, tone="second"),
-            Series(label=up, y=up, tone="first"),
-        ),
-        marks=bounds(result),
-        options={} if result.examples is None else {"opens": "bin", "bins": _bins(up, down)},
+        panels=[
+            Panel(
+                x=ChartAxis(label="|log-ratio| (nats)", scale="log"),
+                y=ChartAxis(label="share of tokens beyond", scale="log", percent=True),
+                marks=[
+                    Mark(shape="line", x="|log-ratio|", y=down, label=down, tone="second"),
+                    Mark(shape="line", x="|log-ratio|", y=up, label=up, tone="first"),
+                ],
+                rules=bounds(result),
+            )
+        ],
+        opens="" if result.examples is None else "bin",
+        bins={} if result.examples is None else _bins(up, down),
     )
 
 
@@ -82,32 +84,6 @@ def _bins(up: str, down: str) -> dict[str, Any]:
         "labels": labels_of_sizes(),
         "of": {up: "likelier_target", down: "likelier_behavior"},
     }
-
-
-def draw(result: ScoreResult, figure: Figure) -> None:
-    """Draw the share of tokens beyond a size of the log-ratio, a line for each sign."""
-    axes = figure.add_subplot()
-    sizes, above, below = _columns(shares_beyond(result.figures["log_ratio_histogram"]))
-    axes.plot(sizes, below, color=SECOND, label=f"more likely under {short(result.behavior)}")
-    axes.plot(sizes, above, color=FIRST, label=f"more likely under {short(result.target)}")
-    axes.set_xscale("log")
-    if np.isfinite(above).any() or np.isfinite(below).any():
-        axes.set_yscale("log")
-    axes.xaxis.minorticks_off()
-    axes.yaxis.minorticks_off()
-    for mark in bounds(result):
-        axes.axvline(mark.at, color=GRID, linewidth=1.2, linestyle="--", zorder=0.5)
-        place = axes.get_xaxis_transform()  # x in the data, y as a share of the axes
-        axes.text(mark.at, 0.98, f" {mark.label}", fontsize=8, va="top", transform=place)
-    axes.legend(fontsize=8, frameon=False, loc="lower left")
-    axes.set_xlabel("|log-ratio| (nats)")
-    axes.set_ylabel("share of tokens beyond")
-
-
-def _columns(rows: Sequence[tuple[float, float, float]]) -> np.ndarray:
-    """Return the three columns as arrays, NaN in place of 0, which has no logarithm."""
-    columns = np.array(rows, dtype=float).reshape(-1, 3).T
-    return np.where(columns > 0, columns, np.nan)
 
 
 def _adds(result: ScoreResult) -> str:
@@ -126,7 +102,6 @@ FIGURES = (
         says="The share of tokens whose log-ratio is beyond a size, for either sign. Dashed lines "
         "are the ratios at which a preset truncates, zeroes or rejects tokens: what lies to their "
         "right is changed. A click on a curve lists tokens of that size.",
-        draw=draw,
         chart=chart,
         applies=any_beyond,
         adds=_adds,

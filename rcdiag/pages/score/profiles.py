@@ -2,105 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from math import isfinite, nan
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rcdiag.pages.charts import Axis, Chart
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.shapes import ends, heights, name_ticks
-from rcdiag.pages.style import FIRST, INK
-from rcdiag.results import MetricValue, ScoreResult
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from rcdiag.results import MetricValue, Profile, ScoreResult
 
 
-def profile(name: str) -> Callable[[ScoreResult, Figure], None]:
-    """Make a drawing of two panels over the same bins: size of the log-ratio, and its share."""
+def profile_chart(profile: Profile, opens: str = "") -> Chart:
+    """Return two panels over the same bins: size of the log-ratio, and the share of the mismatch.
 
-    def draw(result: ScoreResult, figure: Figure) -> None:
-        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-        about = result.profiles[name]
-        at = np.arange(len(about.bins))
-        size = [bin_.log_ratio_rms for bin_ in about.bins]
-        style: dict[str, Any] = {"marker": "o", "markersize": 4, "linestyle": "none", "capsize": 2}
-        upper.errorbar(at, heights(size), _distances(size), color=FIRST, **style)
-        upper.margins(x=0.3 / max(len(at), 1))
-        upper.set_ylim(bottom=0)
-        # A fixed number of ticks: the layout does not leave room for a number that varies with the
-        # height.
-        upper.locator_params(axis="y", nbins=5)
-        lower.locator_params(axis="y", nbins=4)
-        upper.set_ylabel("rms log-ratio (nats)")
-        tokens = max(sum(bin_.tokens for bin_ in about.bins), 1)
-        lower.bar(at, [bin_.share_of_squares for bin_ in about.bins], color=FIRST, width=0.7)
-        outline: dict[str, Any] = {"fill": False, "edgecolor": INK, "width": 0.8}
-        lower.bar(at, [bin_.tokens / tokens for bin_ in about.bins], **outline)
-        lower.set_ylabel("share")
-        labels = [bin_.label for bin_ in about.bins]
-        name_ticks(lower, labels)
-        unit = f" ({about.unit})" if about.unit else ""
-        lower.set_xlabel(f"{about.title}{unit}")
-
-    return draw
-
-
-def _distances(values: list[MetricValue]) -> NDArray[np.float64]:
-    """Return distances from the values to the ends of their intervals, [2, bins], 0 without."""
-    middle = heights(values)
-    with np.errstate(invalid="ignore"):  # infinities without an interval
-        distances = np.stack([middle - ends(values)[0], ends(values)[1] - middle])
-    lengths: NDArray[np.float64] = np.nan_to_num(distances, nan=0.0)
-    return lengths
-
-
-def profile_chart(name: str) -> Callable[[ScoreResult], Chart]:
-    """Make the chart of a profile: typical size in each bin, and the share of the mismatch."""
-
-    def chart(result: ScoreResult) -> Chart:
-        about = result.profiles[name]
-        tokens = max(sum(bin_.tokens for bin_ in about.bins), 1)
-        unit = f" ({about.unit})" if about.unit else ""
-        return Chart(
-            form="bars",
-            columns=(
-                "bin",
-                "tokens",
-                "share of tokens",
-                "share of squares",
-                *("rms log-ratio", "rms low", "rms high"),
-                *("mean log-ratio", "mean low", "mean high"),
-                "k3",
+    `opens` is the name of the profile where a click on a bin lists tokens of it.
+    """
+    tokens = max(sum(bin_.tokens for bin_ in profile.bins), 1)
+    unit = f" ({profile.unit})" if profile.unit else ""
+    names = [bin_.label for bin_ in profile.bins]
+    return Chart(
+        columns=(
+            "bin",
+            "tokens",
+            "share of tokens",
+            "share of squares",
+            *("rms log-ratio", "rms low", "rms high"),
+            *("mean log-ratio", "mean low", "mean high"),
+            "k3",
+        ),
+        rows=[
+            (
+                bin_.label,
+                bin_.tokens,
+                bin_.tokens / tokens,
+                bin_.share_of_squares,
+                *with_ends(bin_.log_ratio_rms),
+                *with_ends(bin_.log_ratio_mean),
+                bin_.k3_kl.value,
+            )
+            for bin_ in profile.bins
+        ],
+        panels=[
+            Panel(
+                x=ChartAxis(scale="names", names=names, hidden=True),
+                y=ChartAxis(label="rms log-ratio (nats)", start=0.0),
+                marks=[
+                    Mark(shape="dot", x="bin", y="rms log-ratio", low="rms low", high="rms high")
+                ],
+                height=0.5,
             ),
-            rows=[
-                (
-                    bin_.label,
-                    bin_.tokens,
-                    bin_.tokens / tokens,
-                    bin_.share_of_squares,
-                    *_with_ends(bin_.log_ratio_rms),
-                    *_with_ends(bin_.log_ratio_mean),
-                    bin_.k3_kl.value,
-                )
-                for bin_ in about.bins
-            ],
-            x=Axis(label=f"{about.title}{unit}"),
-            y=Axis(label="share", percent=True, start=0.0),
-            options={
-                "bar": "share of squares",
-                "outline": "share of tokens",
-                "dots": ["rms log-ratio", "rms low", "rms high"],
-                **({} if result.examples is None else {"opens": "bin", "bins": {"of": name}}),
-            },
-        )
-
-    return chart
+            Panel(
+                x=ChartAxis(label=f"{profile.title}{unit}", scale="names", names=names),
+                y=ChartAxis(label="share", percent=True, start=0.0),
+                marks=[
+                    Mark(shape="bar", x="bin", y="share of squares", label="share of squares"),
+                    Mark(
+                        shape="bar",
+                        x="bin",
+                        y="share of tokens",
+                        label="share of tokens",
+                        hollow=True,
+                    ),
+                ],
+                height=0.5,
+            ),
+        ],
+        opens="bin" if opens else "",
+        bins={"of": opens} if opens else {},
+    )
 
 
-def _with_ends(value: MetricValue) -> tuple[float | None, float | None, float | None]:
+def with_ends(value: MetricValue) -> tuple[float | None, float | None, float | None]:
+    """Return a number and the ends of its 95% interval, for three columns of a chart."""
     return value.value, value.low, value.high
 
 
@@ -114,7 +84,7 @@ PANELS = (
 def _has_bins(result: ScoreResult, name: str) -> bool:
     """Tell whether a profile has a bin whose mismatch is a number."""
     bins = result.profiles[name].bins if name in result.profiles else []
-    return bool(np.isfinite(heights([bin_.log_ratio_rms for bin_ in bins])).any())
+    return any(isfinite(bin_.log_ratio_rms.value or nan) for bin_ in bins)
 
 
 def _figure(name: str, title: str, profile_name: str) -> FigureSpec:
@@ -124,8 +94,9 @@ def _figure(name: str, title: str, profile_name: str) -> FigureSpec:
         kind="score",
         title=title,
         says=PANELS,
-        draw=profile(profile_name),
-        chart=profile_chart(profile_name),
+        chart=lambda result: profile_chart(
+            result.profiles[profile_name], "" if result.examples is None else profile_name
+        ),
         applies=lambda result: _has_bins(result, profile_name),
         adds=lambda result: result.profiles[profile_name].about,
     )

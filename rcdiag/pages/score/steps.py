@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from rcdiag.formats import number, percentage
-from rcdiag.pages.charts import Axis, Chart, Mark, Series
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.shapes import ends, heights, whole_numbers
-from rcdiag.pages.style import FIRST, SECOND
+from rcdiag.pages.score.profiles import with_ends
 from rcdiag.results import MetricValue, ScoreResult
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 SIZES = ("k3_kl", "ratio_outside_2")  # metrics that grow over decades when training collapses
 DECADES_APART = 100.0
+MOST_POINTS = 15  # steps with a dot each
 
 
 def values_by_step(result: ScoreResult, metric: str) -> dict[int, MetricValue]:
@@ -32,34 +24,6 @@ def changes(result: ScoreResult) -> list[int]:
     """Return the training steps from which on a cause shows."""
     causes = [] if result.diagnosis is None else result.diagnosis.causes
     return sorted({cause.from_step for cause in causes if cause.from_step is not None})
-
-
-def by_step(metric: str, label: str) -> Callable[[ScoreResult, Figure], None]:
-    """Make a drawing of a metric of each training step with its interval."""
-
-    def draw(result: ScoreResult, figure: Figure) -> None:
-        from matplotlib.ticker import MaxNLocator
-
-        axes = figure.add_subplot()
-        steps = values_by_step(result, metric)
-        values, at = list(steps.values()), np.array(list(steps))
-        axes.plot(at, heights(values), color=FIRST, marker="o", markersize=4, linewidth=1.4)
-        bounded = np.array([value.low is not None and value.high is not None for value in values])
-        if bounded.any():
-            axes.fill_between(at, *ends(values), where=bounded, color=FIRST, alpha=0.2, linewidth=0)
-        for step in changes(result):
-            axes.axvline(step, color=SECOND, linewidth=1.0, linestyle="--")
-        if metric in SIZES and spans_decades(values):
-            axes.set_yscale("log")
-        elif metric != "kappa":
-            axes.set_ylim(bottom=0)
-        if axes.get_yscale() == "linear":
-            whole_numbers(axes.yaxis, percentage if metric == "ratio_outside_2" else number)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("training step")
-        axes.set_ylabel(label)
-
-    return draw
 
 
 def spans_decades(values: Iterable[MetricValue]) -> bool:
@@ -75,19 +39,34 @@ def step_chart(metric: str, label: str) -> Callable[[ScoreResult], Chart]:
         steps = values_by_step(result, metric)
         log = metric in SIZES and spans_decades(steps.values())
         return Chart(
-            form="curves",
             columns=("step", metric, "low", "high"),
-            rows=[(step, value.value, value.low, value.high) for step, value in steps.items()],
-            x=Axis(label="training step"),
-            y=Axis(
-                label=label,
-                scale="log" if log else "linear",
-                start=None if log or metric == "kappa" else 0.0,
-                percent=metric == "ratio_outside_2",
-            ),
-            series=(Series(label=metric, y=metric, low="low", high="high"),),
-            marks=[Mark(at=step, label=f"from step {step}") for step in changes(result)],
-            options={"small": True, "whole": True},
+            rows=[(step, *with_ends(value)) for step, value in steps.items()],
+            panels=[
+                Panel(
+                    x=ChartAxis(label="training step", whole=True),
+                    y=ChartAxis(
+                        label=label,
+                        scale="log" if log else "linear",
+                        start=None if log or metric == "kappa" else 0.0,
+                        percent=metric == "ratio_outside_2",
+                    ),
+                    marks=[
+                        Mark(
+                            shape="line",
+                            x="step",
+                            y=metric,
+                            low="low",
+                            high="high",
+                            points=len(steps) <= MOST_POINTS,
+                        )
+                    ],
+                    rules=[
+                        ReferenceLine(at=step, label=f"from step {step}")
+                        for step in changes(result)
+                    ],
+                    height=0.62,
+                )
+            ],
         )
 
     return chart
@@ -104,7 +83,6 @@ def _figure(name: str, title: str, metric: str, label: str, says: str) -> Figure
         kind="score",
         title=title,
         says=says,
-        draw=by_step(metric, label),
         chart=step_chart(metric, label),
         applies=lambda result: bool(result.steps),
         adds=_adds,

@@ -2,67 +2,74 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, Value
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.shapes import shades
-from rcdiag.pages.style import FIRST, GRID, SECOND, short
 from rcdiag.results import ScoreResult
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+SHADE = ChartAxis(label="tokens", scale="log", start=0.5)
+COLUMNS = ("pair", "behavior log-prob", "target log-prob", "tokens")
 
 
-def log_prob_density(result: ScoreResult, figure: Figure) -> None:
-    """Draw cells of tokens by both log-probs, and the tokens that are farthest apart."""
-    axes = figure.add_subplot()
-    data = result.figures["log_probs"]
-    edges = np.array(data["edges"])
-    cells = np.array(data["cells"], dtype=float).reshape(-1, 3)
-    counts = np.zeros((len(edges) - 1, len(edges) - 1))
-    counts[cells[:, 1].astype(int), cells[:, 0].astype(int)] = cells[:, 2]
-    axes.pcolormesh(
-        edges,
-        edges,
-        np.where(counts == 0.0, np.nan, counts),
-        cmap=shades(FIRST + "33", FIRST),
-        norm="log",
-        vmin=1.0,
-        vmax=max(counts.max(), 10.0),
-        rasterized=True,
-    )
-    low = float(edges[0])
-    axes.plot([low, 0], [low, 0], color=GRID, linewidth=2.5, zorder=0.5)
-    _ring_worst(result, axes, low)
-    axes.set(xlim=(low, 0.4), ylim=(low, 0.4), aspect="equal")
-    axes.set_xlabel(f"log-prob under {short(result.behavior)} (nats)")
-    axes.set_ylabel(f"log-prob under {short(result.target)} (nats)")
-
-
-def _ring_worst(result: ScoreResult, axes: Axes, low: float) -> None:
-    pairs = [
-        (token["behavior_log_prob"], token["target_log_prob"]) for token in result.worst_tokens
+def density_rows(
+    name: str, edges: Sequence[float], cells: Sequence[Sequence[int]]
+) -> list[tuple[Value, ...]]:
+    """Return a row for each cell that holds tokens: its middle on both axes, and their number."""
+    middles = (np.array(edges[:-1]) + np.array(edges[1:])) / 2.0
+    return [
+        (name, float(middles[across]), float(middles[up]), int(tokens))
+        for across, up, tokens in np.array(cells, np.int64).reshape(-1, 3)
     ]
-    finite = [pair for pair in pairs if all(map(_is_finite, pair))]
-    if not finite:
-        return
-    points = np.maximum(np.array(finite, dtype=float), low)
-    x, y = points[:, 0], points[:, 1]
-    axes.scatter(x, y, s=26, zorder=3, facecolors="none", edgecolors=SECOND, linewidths=1.1)
-    axes.annotate(
-        f"{len(points)} largest |log-ratio|",
-        (0.03, 0.95),
-        xycoords="axes fraction",
-        color=SECOND,
-        va="top",
+
+
+def density_panel(
+    name: str, labels: tuple[str, str], edges: Sequence[float], low: float, *more: Mark
+) -> Panel:
+    """Return log-prob against log-prob from `low` to 0, with the diagonal of equal ones."""
+    behavior, target = labels
+    width = float(edges[1]) - float(edges[0])
+    return Panel(
+        x=ChartAxis(label=behavior, start=low, end=0.0),
+        y=ChartAxis(label=target, start=low, end=0.0),
+        marks=[
+            Mark(shape="cell", x="behavior log-prob", y="target log-prob", value="tokens"),
+            *more,
+        ],
+        where=("pair", name) if name else None,
+        shade=SHADE,
+        cell=(width, width),
+        square=True,
     )
 
 
-def _is_finite(value: object) -> bool:
-    return isinstance(value, float) and bool(np.isfinite(value))
+def density(result: ScoreResult) -> Chart:
+    """Return cells of tokens by both log-probs, and the tokens that are farthest apart."""
+    data = result.figures["log_probs"]
+    low = float(data["edges"][0])
+    pairs = [(one["behavior_log_prob"], one["target_log_prob"]) for one in result.worst_tokens]
+    finite = [
+        pair for pair in pairs if all(isinstance(at, float) and np.isfinite(at) for at in pair)
+    ]
+    # Rings of tokens below the lowest cell stand at its edge.
+    rings = [(max(x, low), max(y, low)) for x, y in finite]
+    label = f"{len(rings)} largest |log-ratio|"
+    ring = Mark(shape="dot", x="ring x", y="ring y", label=label, tone="second", hollow=True)
+    labels = (
+        f"log-prob under {result.behavior} (nats)",
+        f"log-prob under {result.target} (nats)",
+    )
+    cells = density_rows("tokens", data["edges"], data["cells"])
+    return Chart(
+        columns=(*COLUMNS, "ring x", "ring y"),
+        rows=[
+            *((*row, None, None) for row in cells),
+            *(("largest", None, None, None, x, y) for x, y in rings),
+        ],
+        panels=[density_panel("", labels, data["edges"], low, ring)],
+    )
 
 
 FIGURES = (
@@ -72,7 +79,7 @@ FIGURES = (
         title="Log-prob of the same tokens under both policies",
         says="On the diagonal the policies agree; the stronger the colour of a cell, the more "
         "tokens it holds (logarithmic). Rings are the tokens with the largest |log-ratio|.",
-        draw=log_prob_density,
+        chart=density,
         on_page=False,
         applies=lambda result: bool(result.figures),
     ),

@@ -1,31 +1,210 @@
-// Six forms of charts, each drawn from its own table: curves, bars, scatter, dots, triangle, lanes.
+// The renderer of charts: it knows panels, axes and marks, and no figure. A description is a table
+// and the panels that show its columns, as rcdiag/pages/charts.py says; what has its default is absent.
 const TONES = { first: "first", second: "second", ink: "tone-ink", soft: "tone-soft" };
-const tip = document.getElementById("tip");
+const [USUAL, DENSE] = [240, 150]; // height of a plot, on the screen and on paper
+const LANE = 14; // height of a line of names of rules
+const STACKED = 16; // height of a name above its row
+const [BESIDE, DENSELY] = [250, 150]; // least width of a panel beside another, on the screen and on paper
 
-const LANE = 14; // height of a line of names of marks
-
-function columnOf(chart, name) {
-  const place = chart.columns.indexOf(name);
-  return chart.rows.map((row) => row[place]);
+// The rows of a mark, with the numbers and names that its columns give.
+function layerOf(chart, panel, mark) {
+  const read = (name) => (name === undefined || name === null ? -1 : chart.columns.indexOf(name));
+  const [x, y, to, low, high, value, group] = [mark.x, mark.y, mark.to, mark.low, mark.high, mark.value, mark.group].map(read);
+  const wanted = [panel.where, mark.where].filter(Boolean).map(([name, only]) => [read(name), only]);
+  const slots = { x: slotsOf(panel.x), y: slotsOf(panel.y) };
+  const shown = (at, side) => (panel[side].scale === "names" ? slots[side].has(at) : typeof at === "number");
+  const points = chart.rows
+    .filter((row) => wanted.every(([place, only]) => row[place] === only))
+    .map((row) => ({ row, x: row[x], y: mark.lane ?? row[y], to: row[to], low: row[low], high: row[high], value: row[value], group: row[group] }))
+    .filter((point) => shown(point.x, "x") && shown(point.y, "y") && (mark.shape !== "cell" || typeof point.value === "number"));
+  return { mark, points };
 }
 
-function linesOf(chart) {
-  const lines = [];
-  const claimed = new Set((chart.series || []).map((each) => each.only).filter(Boolean));
-  for (const series of chart.series || []) {
-    const place = (name) => chart.columns.indexOf(name);
-    const grouped = series.group !== undefined;
-    const xPlace = grouped ? 1 : 0;
-    const groups = !grouped ? [null] : [...new Set(columnOf(chart, series.group))].filter((name) => (series.only ? name === series.only : !claimed.has(name)));
-    for (const group of groups) {
-      const points = chart.rows
-        .filter((row) => group === null || row[place(series.group)] === group)
-        .map((row) => ({ row, x: row[xPlace], y: row[place(series.y)], low: row[place(series.low)], high: row[place(series.high)] }))
-        .filter((point) => typeof point.x === "number" && typeof point.y === "number");
-      if (points.length) lines.push({ series, group, points });
+// All numbers of a panel along one of its axes.
+function numbersAlong(side, panel, layers) {
+  if (panel[side].scale === "names") return [];
+  const own = panel.y.scale === "names" ? "x" : "y"; // the axis of intervals
+  const points = layers.flatMap((layer) => layer.points);
+  const half = layers.some(({ mark }) => mark.shape === "cell") ? (panel.cell ?? [1, 1])[side === "x" ? 0 : 1] / 2 : 0;
+  return known([
+    ...points.flatMap((point) => [point[side] - half, point[side] + half]),
+    ...(side === "x" ? points.map((point) => point.to) : []),
+    ...(side === own ? points.flatMap((point) => [point.low, point.high]) : []),
+    ...(panel.rules ?? []).filter((rule) => (rule.axis ?? "x") === side && !rule.label).map((rule) => rule.at),
+    ...(side === "x" && panel.band ? [panel.band.start, panel.band.end] : []),
+  ]);
+}
+
+// How high the plot is and what stands left of it: ticks, or names beside or above their rows.
+function sideOf(panel, y, layers, width, dense) {
+  if (panel.y.scale !== "names") {
+    const left = widest(y);
+    return { left, height: panel.square ? Math.min(width - left - 10, 420) : (dense ? DENSE : USUAL) * (panel.height ?? 1) };
+  }
+  const line = (dense ? 16 : 24) + (layers.some(({ mark }) => mark.shape === "cell") ? 8 : 0);
+  const size = panel.y.names.length;
+  if (panel.y.hidden) return { left: 0, line, height: size * line };
+  const longest = Math.max(...panel.y.names.map((name) => name.length), 0) * TEXT + 12;
+  const stacked = width < 520 || longest > width * 0.45;
+  return { left: stacked ? 8 : longest, line: line + (stacked ? STACKED - 4 : 0), stacked, height: size * (line + (stacked ? STACKED - 4 : 0)) };
+}
+
+// How names below an axis fit their slots: whole, thinned out where they count, otherwise turned.
+function namesBelow(axis, slot, room) {
+  const longest = Math.max(...axis.names.map((name) => name.length), 0) * TEXT;
+  if (longest + 6 <= slot) return { every: 1, turned: false, height: 20 };
+  const counting = axis.names.every((name) => /^\d+$/.test(name));
+  if (counting) return { every: Math.ceil((longest + 8) / slot), turned: false, height: 20 };
+  const length = Math.min(longest + 1, room);
+  return { every: Math.ceil(15 / slot), turned: true, length, height: 0.58 * length + 14 };
+}
+
+// Where the names of rules stand: beside their lines, and one above the other where they would meet.
+function lanesOfRules(rules, at, width) {
+  const ends = [];
+  return [...rules].sort((one, other) => one.at - other.at).map(({ at: place, label }) => {
+    const [here, size] = [at(place), label.length * TEXT + 6];
+    const end = here + size > width;
+    const [from, to] = end ? [here - size, here] : [here, here + size];
+    const free = ends.findIndex((last) => last < from);
+    const lane = free < 0 ? ends.length : free;
+    ends[lane] = to;
+    return { here, label, lane, end };
+  });
+}
+
+// How wide the plot is: notes that begin in it end within the chart.
+function widthWithNotes(panel, x, room) {
+  const rooms = (panel.notes ?? []).map((note) => {
+    const begins = x.place(note.x) - (x.step ?? 0) / 2;
+    return (room - Math.min(extent(note.text) + 10, room * 0.4)) / Math.max(begins, 0.01);
+  });
+  return Math.min(room - 12, ...rooms);
+}
+
+// Draws one panel; gives its element, its height, and the spots that can be pointed at.
+function drawPanel(chart, panel, width, dense) {
+  const root = svg("g");
+  const layers = panel.marks.map((mark) => layerOf(chart, panel, mark));
+  const y = makeScale(panel.y, numbersAlong("y", panel, layers));
+  const side = sideOf(panel, y, layers, width, dense);
+  const xs = numbersAlong("x", panel, layers);
+  const letters = Math.max(...[Math.min(...xs), Math.max(...xs)].map((value) => number(value).length), 2);
+  const rules = (panel.rules ?? []).filter(({ at, label, axis }) => axis !== "y" && label && at >= Math.min(...xs) && at <= Math.max(...xs));
+  const x = makeScale(panel.x, xs, Math.min(Math.max((width - side.left) / (letters * TEXT + 24), 3), 8));
+  const inner = widthWithNotes(panel, x, width - side.left);
+  const lanes = lanesOfRules(rules, (value) => side.left + x.place(value) * inner, width);
+  const title = panel.title ? 20 : 0;
+  const label = panel.y.label ? 20 : 6;
+  const strip = lanes.length ? LANE * (1 + Math.max(...lanes.map(({ lane }) => lane))) : panel.band ? LANE : 0;
+  const box = { left: side.left, top: title + label + strip, width: inner, height: side.height };
+  const plot = placesIn(box, side, x, y);
+  if (panel.title) root.append(svg("text", { class: "strong", x: 0, y: 13 }, fitted(panel.title, width)));
+  if (panel.y.label) root.append(svg("g", { class: "axis" }, svg("text", { x: 0, y: title + 12 }, fitted(panel.y.label, width))));
+  const below = drawAxes(root, panel, box, side, plot, x, y, width, chart);
+  drawReferences(root, panel, box, plot, lanes, width);
+  const spots = layers.flatMap((layer) => SHAPES[layer.mark.shape](root, layer, { chart, panel, plot, box, width }));
+  drawNotes(root, panel, plot, width);
+  return { root, height: box.top + box.height + below, spots };
+}
+
+// What stands across a panel: its band, lines at numbers of its axes, and the diagonal of a square.
+function drawReferences(root, panel, box, plot, lanes, width) {
+  const bottom = box.top + box.height;
+  if (panel.band) {
+    const { start, end, label } = panel.band;
+    root.append(svg("rect", { class: "floor", x: plot.at(start), width: Math.max(plot.at(end) - plot.at(start), 2), y: box.top, height: box.height }));
+    root.append(svg("text", { class: "soft", x: Math.min(plot.at(start), width - extent(label)), y: box.top - 4 }, label));
+  }
+  for (const { at, axis, dashed } of (panel.rules ?? []).filter((rule) => !rule.label)) {
+    const ends = axis === "y" ? { x1: box.left, x2: box.left + box.width, y1: plot.up(at), y2: plot.up(at) } : { x1: plot.at(at), x2: plot.at(at), y1: box.top, y2: bottom };
+    root.append(svg("line", { class: dashed ? "markline" : "zero", ...ends }));
+  }
+  if (panel.square) root.append(svg("line", { class: "zero", x1: box.left, x2: box.left + box.width, y1: bottom, y2: box.top }));
+  for (const { here, label, lane, end } of lanes) {
+    const top = box.top - LANE * lane;
+    root.append(svg("line", { class: "markline", x1: here, x2: here, y1: top - LANE + 3, y2: bottom }));
+    root.append(svg("text", { class: "soft", x: here + (end ? -4 : 4), y: top - 3, "text-anchor": end ? "end" : "start" }, label));
+  }
+}
+
+// Texts at their places: in the slot of a name, or where a number stands.
+function drawNotes(root, panel, plot, width) {
+  for (const { text, x: begin, y: beside, tone } of panel.notes ?? []) {
+    const place = plot.at(begin) - plot.slot / 2 + 6;
+    root.append(svg("text", { class: `strong ${TONES[tone ?? "ink"]}`, x: place, y: plot.up(beside) + 4 }, fitted(text, width - place)));
+  }
+}
+
+// The functions that place numbers and names in a box; `slot` and `tall` are the room of a name.
+function placesIn(box, side, x, y) {
+  const head = side.stacked ? STACKED : 0;
+  return {
+    x, y,
+    at: (value) => box.left + x.place(value) * box.width,
+    up: (value) => (side.line ? box.top + (y.place(value) - 0.5 * y.step) * box.height + head + (side.line - head) / 2 : box.top + (1 - y.place(value)) * box.height),
+    slot: (x.step ?? 0) * box.width,
+    tall: side.line ? side.line - head - 2 : 0,
+    line: side.line,
+  };
+}
+
+// Rules, ticks and labels of both axes; gives the height of what stands below the plot.
+function drawAxes(root, panel, box, side, plot, x, y, width, chart) {
+  const bottom = box.top + box.height;
+  const axes = svg("g", { class: "axis" });
+  root.append(axes);
+  if (side.line) {
+    for (const name of panel.y.names) {
+      const [middle, strong, faint] = [plot.up(name), name === chart.strong, (chart.pale ?? []).includes(name)];
+      if (panel.shade === undefined && panel.marks.some((mark) => mark.shape === "cell")) axes.append(svg("rect", { class: "lane", x: box.left, y: middle - plot.tall / 2, width: box.width, height: plot.tall }));
+      if (panel.y.hidden) continue;
+      const place = side.stacked ? { x: box.left, y: middle - plot.tall / 2 - 4 } : { x: box.left - 10, y: middle + 4, "text-anchor": "end" };
+      root.append(svg("text", { class: `over${strong ? " strong" : ""}${faint ? " faint" : ""}`, ...place }, fitted(name, side.stacked ? width - 10 : box.left)));
+    }
+  } else {
+    for (const tick of panel.y.hidden ? [] : y.ticks) {
+      const place = plot.up(tick);
+      if (place < box.top - 1 || place > bottom + 1) continue;
+      axes.append(svg("line", { class: "rule", x1: box.left, x2: box.left + box.width, y1: place, y2: place }));
+      axes.append(svg("text", { x: box.left - 6, y: place + 4, "text-anchor": "end" }, y.text(tick)));
     }
   }
-  return lines;
+  let down = 6;
+  if (!panel.x.hidden) down = panel.x.scale === "names" ? drawNamesBelow(axes, panel.x, box, plot, width) : drawTicksBelow(axes, box, plot, x, width);
+  if (!panel.x.label) return down + 4;
+  axes.append(svg("text", { x: box.left + box.width / 2, y: bottom + down + 13, "text-anchor": "middle" }, fitted(panel.x.label, box.width + 2 * Math.min(box.left, width - box.left - box.width))));
+  return down + 20;
+}
+
+function drawTicksBelow(axes, box, plot, x, width) {
+  const bottom = box.top + box.height;
+  let taken = -Infinity;
+  for (const tick of [...x.ticks].sort((a, b) => a - b)) {
+    const [text, place] = [x.text(tick), plot.at(tick)];
+    const half = extent(text) / 2;
+    if (place < box.left - 1 || place > box.left + box.width + 1) continue;
+    axes.append(svg("line", { class: "rule", x1: place, x2: place, y1: box.top, y2: bottom }));
+    const middle = Math.min(Math.max(place, half), width - half);
+    if (middle - half < taken + 6) continue;
+    taken = middle + half;
+    axes.append(svg("text", { x: middle, y: bottom + 16, "text-anchor": "middle" }, text));
+  }
+  return 20;
+}
+
+function drawNamesBelow(axes, axis, box, plot, width) {
+  const bottom = box.top + box.height;
+  const { every, turned, length, height } = namesBelow(axis, plot.slot, Math.min(box.left + plot.slot + 60, 130));
+  axis.names.forEach((name, place) => {
+    if (place % every) return;
+    const here = plot.at(name);
+    const half = extent(name) / 2;
+    const where = turned ? { x: 0, y: 0, transform: `translate(${here + 4} ${bottom + 12}) rotate(-40)`, "text-anchor": "end" } : { x: Math.min(here, width - half), y: bottom + 16, "text-anchor": "middle" };
+    // A name that is turned ends below its slot, and begins within the chart.
+    axes.append(svg("text", where, turned ? fitted(name, Math.min(length, (here - 4) / 0.77)) : name));
+  });
+  return height;
 }
 
 // The points of a line that have an interval, in runs: nothing is shaded where there is none.
@@ -38,362 +217,124 @@ function bandsOf(points) {
   return bands.filter((band) => band.length);
 }
 
-// Where the names of marks stand: beside their lines, and one above the other where they would meet.
-function lanesOfMarks(marks, at, width) {
-  const ends = [];
-  return [...marks].sort(([one], [other]) => one - other).map(([place, label]) => {
-    const [here, size] = [at(place), label.length * TEXT + 6];
-    const end = here + size > width;
-    const [from, to] = end ? [here - size, here] : [here, here + size];
-    const free = ends.findIndex((last) => last < from);
-    const lane = free < 0 ? ends.length : free;
-    ends[lane] = to;
-    return { here, label, lane, end };
-  });
-}
-
-function drawCurves(chart, root, width, dense) {
-  const lines = linesOf(chart);
-  const height = chart.small || dense ? 150 : 240;
-  const points = lines.flatMap((line) => line.points);
-  const xs = [...points.map((point) => point.x), ...(chart.xrange || [])];
-  const y = makeScale(chart.y, points.flatMap((point) => [point.y, point.low, point.high]));
-  const left = widest(y);
-  const room = (width - left) / (Math.max(...xs.map((value) => number(value).length), 2) * TEXT + 18);
-  const marked = (chart.marks || []).map(([at]) => at).filter((at) => at >= Math.min(...xs) && at <= Math.max(...xs));
-  const x = makeScale(chart.x, [...xs, ...marked], chart.whole ? Math.min(Math.max(room, 2), 8) : 4);
-  if (chart.whole) x.ticks = x.ticks.filter(Number.isInteger);
-  const marks = lanesOfMarks((chart.marks || []).filter(([place]) => marked.includes(place)), (value) => left + x.place(value) * (width - left - 10), width);
-  const strip = marks.length ? LANE * (1 + Math.max(...marks.map(({ lane }) => lane))) : 0; // of their names, above the plot
-  const box = { left, top: 26 + strip, width: width - left - 10, height, right: 10 };
-  const { at, up } = frame(root, box, x, y, chart.x, chart.y, 14);
-  if (chart.zero) root.append(svg("line", { class: "zero", x1: left, x2: left + box.width, y1: up(0), y2: up(0) }));
-  for (const { here, label, lane, end } of marks) {
-    const top = box.top - LANE * lane;
-    root.append(svg("line", { class: "markline", x1: here, x2: here, y1: top - LANE + 3, y2: box.top + height }));
-    root.append(svg("text", { class: "soft", x: here + (end ? -4 : 4), y: top - 3, "text-anchor": end ? "end" : "start" }, label));
-  }
-  const spots = [];
-  for (const { series, group, points: some } of lines) {
-    const tone = TONES[series.tone || "first"];
+function drawLines(root, { mark, points }, { chart, plot }) {
+  const { at, up } = plot;
+  const tone = TONES[mark.tone ?? "first"];
+  const path = (places) => `M${places.map(([x, y]) => `${at(x).toFixed(1)} ${up(y).toFixed(1)}`).join("L")}`;
+  return [...new Set(points.map((point) => point.group))].flatMap((group) => {
+    const some = points.filter((point) => point.group === group);
     for (const band of bandsOf(some)) {
-      const path = [...band.map((p) => [p.x, p.high]), ...[...band].reverse().map((p) => [p.x, p.low])];
-      if (band.length > 1) root.append(svg("path", { class: `area ${tone}`, d: `M${path.map(([a, b]) => `${at(a).toFixed(1)} ${up(b).toFixed(1)}`).join("L")}Z` }));
+      if (band.length > 1) root.append(svg("path", { class: `area ${tone}`, d: `${path([...band.map((p) => [p.x, p.high]), ...[...band].reverse().map((p) => [p.x, p.low])])}Z` }));
       else root.append(svg("line", { class: `error-bar ${tone}`, "stroke-opacity": 0.4, x1: at(band[0].x), x2: at(band[0].x), y1: up(band[0].low), y2: up(band[0].high) }));
     }
-    if (!series.dots) {
-      const d = `M${some.map((p) => `${at(p.x).toFixed(1)} ${up(p.y).toFixed(1)}`).join("L")}`;
-      root.append(svg("path", { class: `series ${tone}${series.dashed ? " dashed" : ""}${series.group && !series.only && chart.quiet ? " thin" : ""}`, d }));
-    }
-    for (const point of some) {
-      const few = some.length < 16 && !chart.quiet;
-      if (series.dots || few) root.append(svg("circle", { class: `dot ${tone}`, cx: at(point.x), cy: up(point.y), r: series.dots ? 4 : 3 }));
-      spots.push({ x: at(point.x), y: up(point.y), row: point.row, head: group ?? series.label, series: series.y, opens: chart.opens });
-    }
-  }
-  return { height: box.top + height + 40, spots };
+    root.append(svg("path", { class: `series ${tone}${mark.dashed ? " dashed" : ""}${mark.thin ? " thin" : ""}`, d: path(some.map((p) => [p.x, p.y])) }));
+    if (mark.points) for (const point of some) root.append(svg("circle", { class: `dot ${tone}`, cx: at(point.x), cy: up(point.y), r: 3 }));
+    return some.map(({ row, x, y }) => ({ x: at(x), y: up(y), row, head: group ?? mark.label ?? headOf(chart, row), flat: 0.5, column: mark.y }));
+  });
 }
 
-function drawBars(chart, root, width) {
-  const bars = columnOf(chart, chart.bar);
-  const outlines = columnOf(chart, chart.outline);
-  const [size, low, high] = chart.dots.map((name) => columnOf(chart, name));
-  const labels = chart.rows.map((row) => String(row[0]));
-  const share = makeScale({ ...chart.y }, [...bars, ...outlines]);
-  const rms = makeScale({ label: "", start: 0 }, [...size, ...high]);
-  const left = Math.max(widest(share), widest(rms));
-  const inner = width - left - 10;
-  const step = inner / labels.length;
-  const across = { ticks: [], place: () => 0, text: String };
-  const upper = { left, top: 26, width: inner, height: 110, right: 10 };
-  const lower = { left, top: 180, width: inner, height: 120, right: 10 };
-  const top = frame(root, upper, across, rms, { label: "" }, { label: `${chart.dots[0]} (nats), 95% interval` });
-  const bottom = frame(root, lower, across, share, { label: "" }, { label: "share of squares (filled), tokens (outline)" });
-  const spots = [];
-  labels.forEach((label, place) => {
-    const x = left + step * (place + 0.5);
-    const wide = Math.min(step * 0.74, 70);
-    const base = lower.top + lower.height;
-    const bar = bottom.up(Number.isFinite(bars[place]) ? bars[place] : 0);
-    root.append(svg("rect", { class: "bar first", x: x - wide / 2, width: wide, y: bar, height: base - bar }));
-    const line = bottom.up(Number.isFinite(outlines[place]) ? outlines[place] : 0);
-    root.append(svg("rect", { class: "outline", x: x - wide / 2 - 2, width: wide + 4, y: line, height: base - line }));
-    if (typeof size[place] === "number") {
-      if (typeof low[place] === "number" && typeof high[place] === "number") root.append(svg("line", { class: "error-bar first", x1: x, x2: x, y1: top.up(low[place]), y2: top.up(high[place]) }));
-      root.append(svg("circle", { class: "dot first", cx: x, cy: top.up(size[place]), r: 4 }));
-    }
-    spots.push({ x, y: typeof size[place] === "number" ? top.up(size[place]) : bar, row: chart.rows[place], head: label, opens: chart.opens });
-  });
-  const base = lower.top + lower.height;
-  const longest = Math.max(...labels.map((label) => label.length)) * TEXT;
-  const lanes = Math.ceil((longest + 8) / step);
-  const slanted = lanes > 3;
-  labels.forEach((label, place) => {
-    const x = left + step * (place + 0.5);
-    if (slanted && place % Math.ceil(lanes / 3) !== 0) return;
-    const y = base + 16 + 13 * ((slanted ? Math.floor(place / Math.ceil(lanes / 3)) : place) % Math.min(lanes, 3));
-    const half = (label.length * TEXT) / 2;
-    root.append(svg("text", { class: "soft", x: Math.min(Math.max(x, half), width - half), y, "text-anchor": "middle" }, label));
-  });
-  const down = base + 16 + 13 * Math.min(lanes, 3) + 4;
-  root.append(svg("text", { class: "soft", x: left + inner / 2, y: down, "text-anchor": "middle" }, fitted(chart.x.label, inner)));
-  return { height: down + 10, spots };
-}
-
-function drawScatter(chart, root, width, dense) {
-  const [across, upward] = chart.at.map((name) => columnOf(chart, name));
-  const x = makeScale(chart.x, across);
-  const y = makeScale(chart.y, upward);
-  const left = widest(y);
-  const box = { left, top: 26, width: width - left - 16, height: dense ? 190 : 270, right: 16 };
-  const { at, up } = frame(root, box, x, y, chart.x, chart.y);
-  const spots = [];
-  chart.rows.forEach((row, place) => {
-    if (typeof across[place] !== "number" || typeof upward[place] !== "number") return;
-    const strong = row[0] === chart.emphasis;
-    const spot = { x: at(across[place]), y: up(upward[place]), row, head: row[0], opens: chart.opens };
-    root.append(svg("circle", { class: `dot ${strong ? "second" : "first"}${chart.opens ? " opens" : ""}`, cx: spot.x, cy: spot.y, r: strong ? 6.5 : 4.5, "fill-opacity": strong ? 1 : 0.75, "data-row": row[0] }));
-    if (strong) root.append(svg("text", { class: "strong", x: spot.x + (spot.x > width * 0.6 ? -10 : 10), y: spot.y - 8, "text-anchor": spot.x > width * 0.6 ? "end" : "start" }, row[0]));
-    spots.push(spot);
-  });
-  return { height: box.top + box.height + 40, spots };
-}
-
-function drawDots(chart, root, width, dense) {
-  const names = chart.rows.map((row) => String(row[0]));
-  const longest = Math.max(...names.map((name) => name.length)) * TEXT + 12;
-  const stacked = width < 520 || longest > width * 0.45;
-  const left = stacked ? 8 : longest;
-  const parts = (chart.series || []).filter((series) => known(columnOf(chart, series.y)).length).map((series) => ({ series, values: columnOf(chart, series.y), low: series.low ? columnOf(chart, series.low) : [], high: series.high ? columnOf(chart, series.high) : [] }));
-  const x = makeScale(chart.x, [...parts.flatMap((part) => [...part.values, ...part.low, ...part.high]), ...(chart.floor || []).slice(0, 2)], Math.max((width - left) / 120, 3));
-  // Two dots of a row stand a little above and below its middle.
-  const apart = chart.joined || parts.length < 2 ? 0 : 7;
-  const line = stacked ? 36 + apart - (dense ? 8 : 0) : 24 - (dense ? 8 : 0);
-  const box = { left, top: chart.floor ? 18 : 6, width: width - left - 14, height: names.length * line, right: 14 };
-  const none = { ticks: [], place: () => 0, text: String };
-  const { at } = frame(root, box, x, none, chart.x, { label: "" });
-  if (chart.floor) {
-    const [start, end, label] = chart.floor;
-    root.append(svg("rect", { class: "floor", x: at(start), width: Math.max(at(end) - at(start), 2), y: box.top, height: box.height }));
-    root.append(svg("text", { class: "soft", x: Math.min(at(start), width - label.length * TEXT), y: box.top - 5 }, label));
-  }
-  if (chart.zero) root.append(svg("line", { class: "zero", x1: at(0), x2: at(0), y1: box.top, y2: box.top + box.height }));
-  const spots = [];
-  names.forEach((name, place) => {
-    const y = box.top + line * (place + (stacked ? 0.72 : 0.5));
-    const strong = name === chart.emphasis;
-    const faint = (chart.pale || []).includes(name);
+function drawDots(root, { mark, points }, { chart, panel, plot, width }) {
+  const across = panel.y.scale === "names";
+  return points.map((point) => {
+    const { row, low, high } = point;
+    const [x, y] = [plot.at(point.x), plot.up(point.y) + (mark.shift ?? 0) * (plot.line ?? 0)];
+    const strong = row[0] === chart.strong;
+    const faint = (chart.pale ?? []).includes(row[0]);
+    const tone = strong && (mark.tone ?? "first") === "first" && !mark.shift ? "second" : TONES[mark.tone ?? "first"];
     const group = svg("g", { class: faint ? "faint" : null });
-    const label = stacked ? { x: left, y: y - 10 - apart / 2 } : { x: left - 10, y: y + 4, "text-anchor": "end" };
-    group.append(svg("text", { class: strong ? "strong over" : "over", ...label }, fitted(name, stacked ? width - 10 : width * 0.5)));
-    const here = parts.map((part) => part.values[place]).filter((value) => typeof value === "number");
-    if (chart.joined && here.length > 1) group.append(svg("line", { class: "join", x1: at(here[0]), x2: at(here[1]), y1: y, y2: y }));
-    parts.forEach(({ series, values, low, high }, layer) => {
-      const value = values[place];
-      if (typeof value !== "number") return;
-      const tone = strong && layer === 0 && parts.length === 1 ? "second" : TONES[series.tone || "first"];
-      const shift = (layer - (parts.length - 1) / 2) * apart;
-      if (typeof low[place] === "number" || typeof high[place] === "number") {
-        const [start, end] = [low[place] ?? value, high[place] ?? value].map(at);
-        group.append(svg("line", { class: `error-bar ${tone}`, x1: start, x2: end, y1: y + shift, y2: y + shift }));
-        // An interval that reaches 0 has no left end on a logarithmic axis.
-        if (chart.x.scale === "log" && low[place] <= 0) group.append(svg("path", { class: `dot ${tone}`, d: `M${start - 6} ${y + shift}l6 -4v8z` }));
-      }
-      group.append(svg("circle", { class: `dot ${tone}${chart.opens ? " opens" : ""}`, cx: at(value), cy: y + shift, r: strong ? 5.5 : 4 }));
-      spots.push({ x: at(value), y: y + shift, row: chart.rows[place], head: name, opens: chart.opens });
-    });
+    if (typeof low === "number" || typeof high === "number") {
+      const [start, end] = [low ?? point[across ? "x" : "y"], high ?? point[across ? "x" : "y"]];
+      const line = across ? { x1: plot.at(start), x2: plot.at(end), y1: y, y2: y } : { x1: x, x2: x, y1: plot.up(start), y2: plot.up(end) };
+      group.append(svg("line", { class: `error-bar ${tone}`, ...line }));
+      // An interval that reaches 0 has no left end on a logarithmic axis.
+      if (across && panel.x.scale === "log" && low <= 0) group.append(svg("path", { class: `dot ${tone}`, d: `M${plot.at(start) - 6} ${y}l6 -4v8z` }));
+    }
+    const look = `dot ${tone}${mark.hollow ? " hollow" : ""}${chart.opens ? " opens" : ""}`;
+    group.append(svg("circle", { class: look, cx: x, cy: y, r: mark.small ? 1.5 : strong ? 6 : 4, "fill-opacity": mark.small ? 0.5 : null, "data-row": row[0] }));
+    if (strong && !across) group.append(svg("text", { class: "strong over", x: x + (x > width * 0.6 ? -10 : 10), y: y + (y < 40 ? 18 : -8), "text-anchor": x > width * 0.6 ? "end" : "start" }, row[0]));
     root.append(group);
+    return { x, y, row, head: headOf(chart, row), column: mark.y };
   });
-  return { height: box.top + box.height + 40, spots };
+}
+
+function drawBars(root, { mark, points }, { chart, plot, box }) {
+  const base = box.top + box.height;
+  return points.map((point) => {
+    const y = Math.min(plot.up(point.y), base);
+    const wide = Math.min(plot.slot * 0.74, 70) + (mark.hollow ? 4 : 0);
+    const [start, end] = mark.to ? [plot.at(point.x), plot.at(point.to)] : [plot.at(point.x) - wide / 2, plot.at(point.x) + wide / 2];
+    root.append(svg("rect", { class: mark.hollow ? "outline" : `bar ${TONES[mark.tone ?? "first"]}`, x: start, width: Math.max(end - start, 0), y, height: base - y }));
+    return { x: (start + end) / 2, y, row: point.row, head: headOf(chart, point.row), near: Infinity, column: mark.y };
+  });
+}
+
+function drawRanges(root, { points }, { plot }) {
+  for (const { x, to, y } of points.filter((point) => typeof point.to === "number")) {
+    root.append(svg("line", { class: "join", x1: plot.at(x), x2: plot.at(to), y1: plot.up(y), y2: plot.up(y) }));
+  }
+  return [];
 }
 
 // Three letters of a number above its power of ten, for cells that are too narrow for all of it.
 function inTwoLines(value) {
-  if (!value || typeof value !== "number") return [value === 0 ? "0" : MISSING, ""];
-  const [digits, power] = value.toExponential(1).split("e");
-  return [digits.replace("-", "−"), Number(power) ? `·10${raised(Number(power))}` : ""];
+  const [digits, power] = value ? value.toExponential(1).split("e") : ["0", "0"];
+  return [digits.replace("-", "−"), Number(power) ? `·10${raised(Number(power))}` : ""].filter(Boolean);
 }
 
-function drawTriangle(chart, root, width) {
-  const names = chart.names;
-  const last = Math.min(names.at(-1).length * TEXT + 10, width * 0.4);
-  const room = Math.min((width - last) / Math.max(names.length - 1, 1), 78);
-  const texts = chart.rows.map((row) => (row[2] === null ? MISSING : short(row[2], 2)));
-  // Of very many policies the cells on a telephone are too small for numbers: those are below.
-  const stacked = Math.max(...texts.map((text) => text.length)) * TEXT > room - 2;
-  const size = Math.max(room, stacked ? 8 : 26);
-  const written = !stacked || size >= 5 * TEXT - 4;
-  const line = stacked ? (written ? 34 : 16) : Math.min(Math.max(size * 0.6, 26), 38);
-  const values = known(columnOf(chart, "k2")).filter((value) => value > 0);
-  const scale = logScale({ scale: "log" }, values);
-  const spots = [];
-  names.forEach((name, place) => {
-    const y = line * place + line / 2;
-    root.append(svg("text", { class: "strong", x: size * place + 6, y: y + 4 }, fitted(name, width - size * place - 6)));
-  });
-  for (const row of chart.rows) {
-    const [first, second, value] = row;
-    const x = names.indexOf(first) * size;
-    const y = names.indexOf(second) * line;
-    const share = typeof value === "number" && value > 0 ? 8 + 44 * scale.place(value) : 0;
-    const cell = svg("rect", { class: chart.opens ? "opens cell" : "cell", x: x + 1, y: y + 1, width: size - 2, height: line - 2, rx: 3, "data-row": `${first}->${second}` });
-    cell.style.fill = `color-mix(in srgb, var(--first) ${share.toFixed(0)}%, var(--paper))`;
+// The strength and the tone of a cell: of a share of 1, or of a number on the scale of the shade.
+function strengthOf(panel, values, written) {
+  if (!panel.shade) return (value) => [value, null];
+  if (panel.shade.scale === "symlog") {
+    const most = Math.max(...values.map(Math.abs), panel.shade.threshold);
+    const part = (value) => Math.log10(1 + Math.abs(value) / panel.shade.threshold) / Math.log10(1 + most / panel.shade.threshold);
+    return (value) => [part(value), value < 0 ? "second" : "first"];
+  }
+  const scale = makeScale(panel.shade, values);
+  const [least, more] = written ? [0.08, 0.5] : [0.18, 0.8]; // numbers stay readable
+  return (value) => [value > 0 || panel.shade.scale !== "log" ? least + more * scale.place(value) : 0, null];
+}
+
+function drawCells(root, { mark, points }, { chart, panel, plot }) {
+  const shade = strengthOf(panel, points.map((point) => point.value), mark.written);
+  const [across, up] = panel.cell ?? [1, 1];
+  const written = (value) => (mark.written ? short(value, 2) : "");
+  const longest = Math.max(...points.map(({ value }) => extent(written(value))), 0);
+  return points.map(({ row, x, y, value }) => {
+    const wide = plot.x.step ? plot.slot : plot.at(x + across / 2) - plot.at(x - across / 2);
+    const tall = plot.y.step ? plot.tall : plot.up(y - up / 2) - plot.up(y + up / 2);
+    const [here, there] = [plot.at(x), plot.up(y)];
+    const gap = wide > 14 && plot.y.step ? 2 : 0;
+    const [share, other] = shade(value);
+    const cell = svg("rect", { class: `cell${chart.opens ? " opens" : ""}${row[0] === chart.strong ? " pointed" : ""}`, x: here - wide / 2 + gap / 2, y: there - tall / 2, width: wide - gap, height: tall, rx: gap ? 3 : null, "data-row": `${x}->${y}` });
+    cell.style.fill = `color-mix(in srgb, var(--${TONES[other ?? mark.tone ?? "first"].replace("tone-", "")}) ${(100 * share).toFixed(0)}%, transparent)`;
     root.append(cell);
-    const lines = !written ? [] : stacked ? inTwoLines(value).filter(Boolean) : [texts[chart.rows.indexOf(row)]];
-    lines.forEach((text, at) => root.append(svg("text", { x: x + size / 2, y: y + line / 2 + 4 + 13 * (at - (lines.length - 1) / 2), "text-anchor": "middle", "pointer-events": "none" }, text)));
-    spots.push({ x: x + size / 2, y: y + line / 2, row, head: `${first} and ${second}`, opens: chart.opens, near: Math.max(size, line) });
-  }
-  return { height: line * names.length + 6, spots };
-}
-
-const FORMS = { curves: drawCurves, bars: drawBars, scatter: drawScatter, dots: drawDots, triangle: drawTriangle, lanes: drawLanes };
-
-// What a click on a spot opens: other parts of the script add their functions here.
-const openers = {};
-
-// The mark of a series is what is drawn of it: a line, a dashed one, or a dot; none without a point.
-function keyOf(chart) {
-  const all = (chart.series || []).filter((each) => !(each.group && !each.only && !chart.quiet && chart.series.length === 1));
-  if (all.length < 2) return null;
-  const drawn = new Set(linesOf(chart).map((line) => line.series));
-  const shown = (each) => (chart.form === "curves" ? drawn.has(each) : known(columnOf(chart, each.y)).length > 0);
-  const entries = []; // neighbours of one look share an entry
-  for (const { tone = "first", label, dashed, dots } of all.filter(shown)) {
-    const mark = dots || chart.form === "dots" ? "dot-mark" : dashed ? "dash-mark" : "";
-    const last = entries.at(-1);
-    if (last?.tone === tone && last.mark === mark) last.label += `, ${label}`;
-    else entries.push({ tone, mark, label });
-  }
-  return el("div", { class: "key" }, entries.map(({ tone, mark, label }) => el("span", { class: TONES[tone] }, el("i", { class: mark || null }), label)));
-}
-
-function drawChart(chart, place, given) {
-  const width = given || place.clientWidth;
-  if (!width) return;
-  const root = svg("svg", { width, class: chart.opens ? "opens" : null, role: "img", tabindex: "0", "aria-label": place.getAttribute("aria-label") || "" });
-  const { height, spots } = FORMS[chart.form](chart, root, width, Boolean(given));
-  root.setAttribute("height", height);
-  root.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  const ring = svg("circle", { class: "ring", r: 7, visibility: "hidden", "pointer-events": "none" });
-  root.append(ring);
-  place.replaceChildren(...[keyOf(chart), root].filter(Boolean));
-  listen(chart, root, ring, spots);
-}
-
-function listen(chart, root, ring, spots) {
-  let current = -1;
-  const show = (index, speak) => {
-    current = index;
-    const spot = spots[index];
-    ring.setAttribute("cx", spot.x);
-    ring.setAttribute("cy", spot.y);
-    ring.setAttribute("visibility", "visible");
-    const text = [spot.head, ...chart.columns.map((name, place) => [name, spot.row[place]])
-      .filter(([, value]) => value !== null && value !== "" && value !== spot.head)
-      .map(([name, value]) => `${name}: ${number(value)}`)].join("\n");
-    tip.textContent = seen(text);
-    tip.hidden = false;
-    const frameBox = root.getBoundingClientRect();
-    const x = frameBox.left + spot.x;
-    const y = frameBox.top + spot.y;
-    tip.style.left = `${Math.max(Math.min(x + 14, innerWidth - tip.offsetWidth - 8), 8)}px`;
-    tip.style.top = `${y + 16 + tip.offsetHeight > innerHeight ? Math.max(y - tip.offsetHeight - 14, 4) : y + 16}px`;
-    if (speak) say(text);
-  };
-  const hide = () => {
-    tip.hidden = true;
-    ring.setAttribute("visibility", "hidden");
-  };
-  const nearest = (event) => {
-    const frameBox = root.getBoundingClientRect();
-    const [x, y] = [event.clientX - frameBox.left, event.clientY - frameBox.top];
-    const away = spots.map((spot) => Math.hypot(spot.x - x, ((spot.middle ?? spot.y) - y) * (chart.form === "curves" ? 0.5 : 1)));
-    const index = away.indexOf(Math.min(...away));
-    const reach = ["bars", "lanes"].includes(chart.form) ? Infinity : spots[index]?.near ?? 45;
-    return index >= 0 && away[index] < reach ? index : -1;
-  };
-  const open = (index) => {
-    const spot = spots[index];
-    if (spot && spot.opens && openers[spot.opens]) {
-      hide();
-      openers[spot.opens](spot.row, spot, chart, root);
-    }
-  };
-  root.addEventListener("pointermove", (event) => {
-    const index = nearest(event);
-    if (index >= 0) show(index, false);
-    else hide();
-  });
-  // A finger that is lifted leaves the chart: what it touched stays until something else is touched.
-  root.addEventListener("pointerdown", (event) => {
-    const index = event.pointerType === "mouse" ? -1 : nearest(event);
-    if (index >= 0) show(index, false);
-  });
-  root.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") hide(); });
-  root.addEventListener("pointercancel", hide);
-  root.addEventListener("blur", hide);
-  root.addEventListener("click", (event) => open(nearest(event)));
-  root.addEventListener("keydown", (event) => {
-    const moves = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-    if (event.key in moves && spots.length) {
-      event.preventDefault();
-      show((current + moves[event.key] + spots.length) % spots.length, true);
-    } else if (event.key === "Enter" && current >= 0) open(current);
-    else if (event.key === "Escape") hide();
+    const lines = !mark.written ? [] : longest <= wide - 2 ? [written(value)] : wide >= 5 * TEXT - 4 ? inTwoLines(value) : [];
+    lines.forEach((text, place) => root.append(svg("text", { x: here, y: there + 4 + 13 * (place - (lines.length - 1) / 2), "text-anchor": "middle", "pointer-events": "none" }, text)));
+    return { x: here, y: there, row, head: headOf(chart, row), near: Math.max(wide, tall), column: mark.value };
   });
 }
 
-function separated(chart) {
-  const cell = (value) => (value === null ? "" : String(value).replaceAll("\t", " "));
-  return [chart.columns, ...chart.rows].map((row) => row.map(cell).join("\t")).join("\n");
+const SHAPES = { line: drawLines, dot: drawDots, bar: drawBars, range: drawRanges, cell: drawCells };
+
+function headOf(chart, row) {
+  return typeof row[0] === "number" ? `${chart.columns[0]} ${number(row[0])}` : row[0];
 }
 
-function valuesTable(chart, title) {
-  const head = el("tr", {}, chart.columns.map((name, place) => el("th", { scope: "col", class: typeof chart.rows[0]?.[place] === "number" ? "n" : null }, name)));
-  const rows = chart.rows.map((row) => el("tr", {}, row.map((value, place) => el(place ? "td" : "th", { scope: place ? null : "row", class: typeof value === "number" ? "n" : null }, value === null ? "" : number(value)))));
-  return el("div", { class: "values wide", tabindex: "0", role: "region", "aria-label": `Values of ${title}` }, el("table", {}, el("thead", {}, head), el("tbody", {}, rows)));
-}
-
-// A chart is drawn once its place has a width, and again when a window is made wider or narrower.
-function drawFitting(chart, place) {
-  let width = 0;
-  new ResizeObserver(() => {
-    if (place.clientWidth && place.clientWidth !== width) {
-      width = place.clientWidth;
-      drawChart(chart, place);
-    }
-  }).observe(place);
-}
-
-// The numbers of a chart: as a table below its buttons, and to copy.
-function toolsOf(chart, title) {
-  let values = null;
-  const table = el("button", { type: "button", "aria-expanded": "false", onclick: () => {
-    if (values) { values.remove(); values = null; } else { values = valuesTable(chart, title); tools.after(values); }
-    table.setAttribute("aria-expanded", String(values !== null));
-  } }, "values");
-  const copy = el("button", { type: "button", onclick: () => copyText(separated(chart), copy) }, "copy data");
-  const tools = el("div", { class: "tools" }, table, copy);
-  return tools;
-}
-
-function setUpFigure(figure) {
-  const chart = page.figures[figure.dataset.figure];
-  if (!chart) return;
-  const place = figure.querySelector(".drawing");
-  const title = figure.querySelector("h4").textContent;
-  place.setAttribute("aria-label", `${title}. ${figure.querySelector("figcaption").textContent} Arrow keys go from point to point.`);
-  place.setAttribute("role", "group");
-  drawFitting(chart, place);
-  figure.append(toolsOf(chart, title));
-}
-
-// A picker shows one figure of its group at a time.
-function setUpPicker(group) {
-  const figures = [...group.querySelectorAll("figure")];
-  if (figures.length < 2) return;
-  const select = el("select", { onchange: () => figures.forEach((figure, place) => { figure.hidden = place !== select.selectedIndex; }) },
-    figures.map((figure) => el("option", {}, figure.querySelector("h4").textContent.replace(`${group.dataset.picker} `, ""))));
-  figures.forEach((figure, place) => { figure.hidden = place !== 0; });
-  group.prepend(el("label", { class: "picker" }, `${group.dataset.picker} `, select));
+// Draws the panels of a chart below each other, or beside each other where there is room.
+function drawPanels(chart, root, width, dense) {
+  const across = width / (chart.across ?? 1) >= (dense ? DENSELY : BESIDE) ? chart.across ?? 1 : 1;
+  const wide = (width - 16 * (across - 1)) / across;
+  const spots = [];
+  let [top, tallest] = [0, 0];
+  chart.panels.forEach((panel, place) => {
+    const column = place % across;
+    if (!column) [top, tallest] = [top + tallest + (place ? 8 : 0), 0];
+    const drawn = drawPanel(chart, panel, wide, dense);
+    const left = column * (wide + 16);
+    drawn.root.setAttribute("transform", `translate(${left} ${top})`);
+    root.append(drawn.root);
+    spots.push(...drawn.spots.map((spot) => ({ ...spot, x: spot.x + left, y: spot.y + top })));
+    tallest = Math.max(tallest, drawn.height);
+  });
+  return { height: top + tallest + 2, spots };
 }

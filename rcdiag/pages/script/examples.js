@@ -6,7 +6,7 @@ openers.bin = async (row, spot, chart, root) => {
   const [kind, label] = binOf(row, spot, chart);
   const places = examples?.by_bin[kind]?.[label] ?? [];
   const stored = new Set(sequencesOf(score).map((each) => each.row));
-  const which = kind.startsWith("likelier_") ? `more likely under ${kind === "likelier_target" ? target : behavior}, |log-ratio| ${label} nats` : `${chart.x.label} ${label}`;
+  const which = kind.startsWith("likelier_") ? `more likely under ${kind === "likelier_target" ? target : behavior}, |log-ratio| ${label} nats` : `${chart.panels.at(-1).x.label} ${label}`;
   const heading = el("h4", { tabindex: "-1" }, places.length ? `${places.length} token${places.length > 1 ? "s" : ""}: ${which}` : `No token is stored: ${which}`);
   const close = el("button", { type: "button", onclick: () => { shown.remove(); root.focus(); } }, "close");
   const about = places.length ? el("p", { class: "soft" }, "Those with the largest |log-ratio| of the bin, one of a row at most.") : null;
@@ -21,7 +21,7 @@ openers.bin = async (row, spot, chart, root) => {
 function binOf(row, spot, { bins }) {
   if (!bins.starts) return [bins.of, String(row[0])];
   const place = bins.starts.filter((start) => start <= row[0] * 1.000001).length - 1;
-  return [bins.of[spot.series], bins.labels[place]];
+  return [bins.of[spot.column], bins.labels[place]];
 }
 
 function exampleItem(examples, place, stored, behavior, target) {

@@ -85,6 +85,11 @@ const READOUT = {
   kept_by_length: ["kept by quarter of length", (row) => row.kept_by_length.map(percent).join(", ")],
 };
 
+// The charts that a part of the page chooses from, by their names.
+async function chartsIn(part) {
+  return JSON.parse(await textIn(part.querySelector("script.charts")));
+}
+
 // A template has numbers marked by their place: "upper: \u0001" with the values of the entry.
 function completed(written, index) {
   const entry = written.entries[index];
@@ -94,47 +99,12 @@ function completed(written, index) {
   return parts.map((part, place) => (place ? values[place - 1] : "") + part).join("");
 }
 
-function freeBounds(family) {
-  const keys = Object.keys(family.rows[0].bounds).sort((a, b) => (a !== family.axis) - (b !== family.axis));
-  const free = new Map();
-  for (const key of keys) {
-    const values = [...new Set(family.rows.map((row) => row.bounds[key]))].sort((a, b) => a - b);
-    const tied = [...free.keys()].some((other) => {
-      const pairs = new Set(family.rows.map((row) => `${row.bounds[key]} ${row.bounds[other]}`));
-      return pairs.size === new Set(family.rows.map((row) => row.bounds[other])).size;
-    });
-    if (values.length > 1 && !tied) free.set(key, values);
-  }
-  if (!free.size) free.set(family.axis, [family.rows[0].bounds[family.axis]]);
-  return free;
-}
-
-function familyChart(family, free, current) {
-  const row = family.rows[current];
-  if (free.size === 1) {
-    const [key] = free.keys();
-    return {
-      form: "curves",
-      columns: [`${key} bound`, "kept tokens", "ESS of sequences", "weight bias"],
-      rows: family.rows.map((each) => [each.bounds[key], each.kept_token_share.value, each.ess_seq_applied.value, each.weight_distance]),
-      x: { label: `${key} bound`, scale: "log" },
-      y: { label: "share; bias", scale: "linear", start: 0 },
-      series: [{ label: "kept tokens", y: "kept tokens", tone: "soft" }, { label: "ESS of sequences", y: "ESS of sequences", tone: "first" }, { label: "weight bias", y: "weight bias", tone: "second", dashed: true }],
-      marks: [[row.bounds[key], short(row.bounds[key], 4)]],
-      quiet: true,
-    };
-  }
-  const keys = [...free.keys()];
-  const name = (each) => keys.map((key) => `${key} ${short(each.bounds[key], 4)}`).join(", ");
-  return {
-    form: "scatter",
-    columns: ["setting", "weight bias", "ESS of sequences", "kept tokens"],
-    rows: family.rows.map((each) => [name(each), each.weight_distance, each.ess_seq_applied.value, each.kept_token_share.value]),
-    x: { label: "weight bias", scale: "linear", start: 0 },
-    y: { label: "ESS of sequences", scale: "linear", start: 0, end: 1, percent: true },
-    at: ["weight bias", "ESS of sequences"],
-    emphasis: name(row),
-  };
+// The chart of a family, with the setting that the sliders show.
+function atSetting(chart, place, free) {
+  const at = chart.rows[place][1];
+  const [first, ...others] = chart.panels;
+  const panels = free.size > 1 ? chart.panels : [{ ...first, rules: [{ at, label: short(at, 4) }] }, ...others];
+  return { ...chart, panels, strong: chart.rows[place][0] };
 }
 
 function setUpSliders(block) {
@@ -148,7 +118,7 @@ function setUpSliders(block) {
   drawing.classList.add("drawing");
   const below = el("div");
   drawing.after(below);
-  let [family, free, current, inputs] = [null, null, 0, []];
+  let [family, chart, free, current, inputs] = [null, null, null, 0, []];
 
   function show() {
     const row = family.rows[current];
@@ -163,7 +133,7 @@ function setUpSliders(block) {
     const written = family.configurations[trainers.value];
     config.textContent = written ? completed(written, current) : "this result holds no configuration to paste";
     drawing.setAttribute("aria-label", `${family.title} over its bounds`);
-    drawChart(familyChart(family, free, current), drawing);
+    drawChart(atSetting(chart, current, free), drawing);
   }
 
   // The setting with the moved bound, and otherwise as near as the table has one.
@@ -179,7 +149,16 @@ function setUpSliders(block) {
   async function choose(name, row) {
     const sweep = await documentOf("sweep");
     family = sweep.families[name];
-    free = freeBounds(family);
+    const { charts, numbers } = await chartsIn(block);
+    // The bounds that vary independently stand between the name of a setting and its numbers.
+    const keys = charts[name].columns.slice(1, -Object.keys(numbers).length);
+    free = new Map(keys.map((key) => [key, [...new Set(family.rows.map((row) => row.bounds[key]))].sort((a, b) => a - b)]));
+    const rowOf = (row) => [
+      keys.map((key) => `${key} ${short(row.bounds[key], 4)}`).join(", "),
+      ...keys.map((key) => row.bounds[key]),
+      ...Object.values(numbers).map((path) => path.split(".").reduce((part, field) => part[field], row)),
+    ];
+    chart = { ...charts[name], rows: family.rows.map(rowOf) };
     block.querySelector(".family-about").textContent = family.about;
     inputs = [...free].map(([key, values], place) => {
       const input = el("input", { type: "range", min: 0, max: values.length - 1, step: 1, "aria-label": `${key} bound of ${family.title}`, oninput: () => moved(place) });
@@ -190,7 +169,7 @@ function setUpSliders(block) {
     trainers.replaceChildren(...Object.keys(family.configurations).map((trainer) => el("option", { selected: trainer === chosen }, trainer)));
     trainers.parentElement.hidden = !trainers.options.length;
     current = row ?? Math.floor(family.rows.length / 2);
-    below.replaceChildren(toolsOf(familyChart(family, free, current), family.title));
+    below.replaceChildren(toolsOf(chart, family.title));
     show();
   }
 
@@ -214,8 +193,8 @@ function setUpPairs(place) {
     const table = el("table", {}, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, rows));
     const title = `Mismatch of ${first} and ${second} by probability`;
     const drawing = el("div", { class: "drawing", role: "group", "aria-label": title });
-    const profile = compare.figures[`${first}->${second}`]?.by_probability ?? compare.figures[`${second}->${first}`]?.by_probability;
-    const chart = profile ? profileChart(profile) : null;
+    const charts = await chartsIn(place.parentElement);
+    const chart = charts[`${first}->${second}`] ?? charts[`${second}->${first}`] ?? null;
     place.replaceChildren(
       el("h4", { tabindex: "-1" }, `${first} and ${second}${there.at_floor ? ": at the noise floor" : ""}`),
       drawing,
@@ -232,20 +211,6 @@ function setUpPairs(place) {
   };
   const start = pairs[place.dataset.start];
   whenShown(place, () => { if (!place.dataset.pair) show([start.first, start.second]); });
-}
-
-function profileChart(profile) {
-  const tokens = profile.bins.reduce((sum, bin) => sum + bin.tokens, 0);
-  return {
-    form: "bars",
-    columns: ["bin", "tokens", "share of tokens", "share of squares", "rms log-ratio", "rms low", "rms high"],
-    rows: profile.bins.map((bin) => [bin.label, bin.tokens, bin.tokens / tokens, bin.share_of_squares, bin.log_ratio_rms.value, bin.log_ratio_rms.low, bin.log_ratio_rms.high]),
-    x: { label: profile.title },
-    y: { label: "share", percent: true, start: 0 },
-    bar: "share of squares",
-    outline: "share of tokens",
-    dots: ["rms log-ratio", "rms low", "rms high"],
-  };
 }
 
 function setUpGlossary(place) {

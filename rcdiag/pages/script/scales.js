@@ -1,4 +1,4 @@
-// Scales place numbers between 0 and 1, and a frame draws their rules, ticks and labels.
+// Scales place numbers and names between 0 and 1, and write their ticks.
 const TEXT = 6.6; // width of a letter
 
 function known(values) {
@@ -6,8 +6,9 @@ function known(values) {
 }
 
 // A scale gives places between 0 and 1, and ticks with their texts.
-function makeScale(axis, values, most = 4) {
+function makeScale(axis, values, most = 5) {
   const some = known(values);
+  if (axis.scale === "names") return namesScale(axis);
   if (axis.scale === "log") return logScale(axis, some.filter((value) => value > 0));
   if (axis.scale === "symlog") return symlogScale(axis, some);
   return linearScale(axis, some, most);
@@ -15,6 +16,16 @@ function makeScale(axis, values, most = 4) {
 
 function written(axis, value) {
   return axis.percent ? percent(value) : number(value);
+}
+
+// A slot for each name, in their order; a number finds the name that writes it, in whatever digits.
+function slotsOf(axis) {
+  return new Map((axis.names ?? []).flatMap((name, place) => [[name, place], [Number(name), place]]));
+}
+
+function namesScale(axis) {
+  const [slots, step] = [slotsOf(axis), 1 / Math.max(axis.names.length, 1)];
+  return { place: (name) => (slots.get(name) + 0.5) * step, step, ticks: axis.names, text: String };
 }
 
 function linearScale(axis, values, most) {
@@ -31,12 +42,13 @@ function linearScale(axis, values, most) {
   for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) {
     ticks.push(Number(at.toPrecision(10)));
   }
-  return { place: (value) => (value - low) / (high - low), ticks, text: (value) => written(axis, value) };
+  const shown = axis.whole ? ticks.filter(Number.isInteger) : ticks;
+  return { place: (value) => (value - low) / (high - low), ticks: shown, text: (value) => written(axis, value) };
 }
 
 function logScale(axis, values) {
-  let low = Math.log10(values.length ? Math.min(...values) : 0.1);
-  let high = Math.log10(values.length ? Math.max(...values) : 1);
+  let low = Math.log10(axis.start ?? (values.length ? Math.min(...values) : 0.1));
+  let high = Math.log10(axis.end ?? (values.length ? Math.max(...values) : 1));
   if (high - low < 0.3) [low, high] = [low - 0.3, high + 0.3];
   const pad = (high - low) * 0.03;
   [low, high] = [low - pad, high + pad];
@@ -66,8 +78,8 @@ function raised(power) {
 function symlogScale(axis, values) {
   const least = axis.threshold || 1e-6;
   const move = (value) => Math.sign(value) * Math.log10(1 + Math.abs(value) / least);
-  let low = Math.min(0, ...values.map(move));
-  let high = Math.max(0, ...values.map(move));
+  let low = move(axis.start ?? Math.min(0, ...values));
+  let high = move(axis.end ?? Math.max(0, ...values));
   if (high === low) high = 1;
   const pad = (high - low) * 0.06;
   [low, high] = [low - pad, high + pad];
@@ -87,36 +99,6 @@ function symlogScale(axis, values) {
     ticks: crowded ? ticks.filter((value) => value === 0 || Math.round(Math.log10(Math.abs(value))) % 2 === 0) : ticks,
     text: (value) => (value > 0 && low < -pad ? "+" : "") + tick(value),
   };
-}
-
-// The frame of a chart: rules, ticks and labels; gives the functions that place numbers in it.
-function frame(root, box, x, y, xAxis, yAxis, titleAt = box.top - 12) {
-  const at = (value) => box.left + x.place(value) * box.width;
-  const up = (value) => box.top + (1 - y.place(value)) * box.height;
-  const bottom = box.top + box.height;
-  const axes = svg("g", { class: "axis" });
-  let taken = -Infinity;
-  for (const tick of [...x.ticks].sort((a, b) => a - b)) {
-    const text = x.text(tick);
-    const half = (text.length * TEXT) / 2;
-    const place = at(tick);
-    if (place < box.left - 1 || place > box.left + box.width + 1) continue;
-    axes.append(svg("line", { class: "rule", x1: place, x2: place, y1: box.top, y2: bottom }));
-    const middle = Math.min(Math.max(place, half), box.left + box.width + box.right - half);
-    if (middle - half < taken + 6) continue;
-    taken = middle + half;
-    axes.append(svg("text", { x: middle, y: bottom + 16, "text-anchor": "middle" }, text));
-  }
-  axes.append(svg("text", { x: box.left + box.width / 2, y: bottom + 33, "text-anchor": "middle" }, fitted(xAxis.label, box.width + box.left)));
-  for (const tick of y.ticks) {
-    const place = up(tick);
-    if (place < box.top - 1 || place > bottom + 1) continue;
-    axes.append(svg("line", { class: "rule", x1: box.left, x2: box.left + box.width, y1: place, y2: place }));
-    axes.append(svg("text", { x: box.left - 6, y: place + 4, "text-anchor": "end" }, y.text(tick)));
-  }
-  axes.append(svg("text", { x: 0, y: titleAt }, fitted(yAxis.label, box.left + box.width)));
-  root.append(axes);
-  return { at, up };
 }
 
 function fitted(text, width) {

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import numpy as np
-
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Note, Panel, ReferenceLine, Tone, Value
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.shapes import ends, shades
-from rcdiag.pages.style import FIRST, INK, SECOND, own_style
 from rcdiag.results import SweepFamily, SweepResult, SweepRow
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-NAN = float("nan")
+ESS = "ESS of sequences"
+# Column of the chart of a family -> where a row of the result has its number; the page reads the
+# numbers of its sliders from the result document by the same paths.
+NUMBERS = {
+    "kept tokens": "kept_token_share.value",
+    ESS: "ess_seq_applied.value",
+    "ESS low": "ess_seq_applied.low",
+    "ESS high": "ess_seq_applied.high",
+    "weight bias": "weight_distance",
+}
+# By what the bounds of a family hold.
+TONES: Mapping[str, Tone] = {"token": "first", "sequence": "second", "geometric": "ink"}
 Points = list[tuple[float, float]]
 
 
@@ -40,170 +44,149 @@ def _tied(family: SweepFamily, key: str, other: str) -> bool:
     return len(pairs) == len({second for _, second in pairs})
 
 
-def chosen_bounds(result: SweepResult, family: str) -> Mapping[str, float] | None:
-    """Return the bounds that a sweep recommends, where they are those of a family."""
+def family_figures(result: SweepResult) -> list[FigureSpec]:
+    """Return a figure for each family, in which the recommended bounds stand out."""
     advice = result.recommendation
-    chosen = (one for one in advice.candidates if one.name == advice.choice)
-    return next((one.bounds for one in chosen if one.family == family), None)
+    chosen = {one.family: one.bounds for one in advice.candidates if one.name == advice.choice}
 
-
-def family_figure(
-    family: SweepFamily, width: float | None = None, chosen: Mapping[str, float] | None = None
-) -> Figure:
-    """Draw curves or a map over the bounds, and the trade-off between bias and variance.
-
-    `chosen` are the recommended bounds, which are marked.
-    """
-    free = free_bounds(family)
-    with own_style():
-        from matplotlib.figure import Figure
-
-        from rcdiag.pages.print_figures import fit_column
-
-        wide = 5.6 if width is None else width
-        figure = Figure(figsize=(wide, max(wide * 0.52, 1.9)), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        if len(free) == 1:
-            _curves(left, family, next(iter(free)), chosen)
-            # The legend stands above both panels: curves run through every corner.
-            figure.legend(loc="outside upper left", ncols=3, fontsize=7, frameon=False)
-        else:
-            _heat(left, family, free, chosen)
-        _trade_off(right, family, chosen)
-        fit_column(figure, wide)
-        return figure
-
-
-def _curves(axes: Axes, family: SweepFamily, key: str, chosen: Mapping[str, float] | None) -> None:
-    """Draw kept tokens, ESS with its 95% interval and bias over the only bound."""
-    at = np.array([row.bounds[key] for row in family.rows])
-    bias = np.array([_bias(row) for row in family.rows])
-    axes.plot(at, [_kept(row) for row in family.rows], color=FIRST, label="kept tokens")
-    axes.plot(at, [_ess(row) for row in family.rows], color=SECOND, label="ESS sequences")
-    low, high = ends([row.ess_seq_applied for row in family.rows])
-    axes.fill_between(at, low, high, color=SECOND, alpha=0.18, linewidth=0)
-    axes.plot(at, bias, color=INK, linestyle="--", label="bias")
-    if chosen is not None:
-        axes.axvline(chosen[key], color=INK, linewidth=0.8, linestyle=":")
-        axes.annotate(
-            "recommended", (chosen[key], 0.02), rotation=90, fontsize=7, ha="right", va="bottom"
+    def figure(name: str, family: SweepFamily) -> FigureSpec:
+        return FigureSpec(
+            name=f"family-{name}",
+            kind="sweep",
+            title=family.title,
+            says=family.about,
+            chart=lambda result: family_chart(family, chosen.get(name)),
+            size=lambda result: (5.6, 2.9),
         )
-    axes.set_xscale("log")
-    axes.set_ylim(-0.03, max(1.03, 1.03 * float(np.nanmax(bias, initial=1.0))))
-    axes.set_xlabel(f"{key} bound")
+
+    return [figure(name, family) for name, family in result.families.items()]
 
 
-def _heat(
-    axes: Axes,
-    family: SweepFamily,
-    free: Mapping[str, list[float]],
-    chosen: Mapping[str, float] | None,
-) -> None:
-    """Draw the ESS of sequences over two bounds, with a ring at the recommended ones."""
-    (across, columns), (up, rows) = list(free.items())[:2]
-    values = np.full((len(rows), len(columns)), NAN)
-    for row in family.rows:
-        values[rows.index(row.bounds[up]), columns.index(row.bounds[across])] = _ess(row)
-    axes.pcolormesh(values, cmap=shades(FIRST + "0c", FIRST), vmin=0.0, vmax=1.0, rasterized=True)
-    for axis, places in ((axes.xaxis, columns), (axes.yaxis, rows)):
-        some = range(0, len(places), -(-len(places) // 6))
-        axis.set_ticks([index + 0.5 for index in some], [f"{places[index]:.9g}" for index in some])
-    if chosen is not None:
-        place = (columns.index(chosen[across]) + 0.5, rows.index(chosen[up]) + 0.5)
-        axes.plot(*place, "o", color=INK, markersize=7, fillstyle="none")
-    axes.tick_params(labelsize=7)
-    axes.tick_params(axis="x", rotation=40)
-    axes.grid(False)
-    axes.set_xlabel(across)
-    axes.set_ylabel(up)
-    axes.set_title("ESS of sequences", fontsize=8, loc="left")
+def family_chart(family: SweepFamily, chosen: Mapping[str, float] | None = None) -> Chart:
+    """Return curves or a map over the bounds, and the trade-off between bias and variance.
 
-
-def _trade_off(axes: Axes, family: SweepFamily, chosen: Mapping[str, float] | None) -> None:
-    """Draw ESS against bias, a dot for every setting; the recommended one is ringed and named."""
-    x, y = zip(*[(_bias(row), _ess(row)) for row in family.rows], strict=True)
-    axes.scatter(x, y, s=5, color=FIRST, linewidths=0, rasterized=True)
-    for row in family.rows:
-        if row.bounds == chosen:
-            axes.plot(_bias(row), _ess(row), "o", color=INK, markersize=7, fillstyle="none")
-            axes.annotate(
-                "recommended",
-                (_bias(row), _ess(row)),
-                xytext=(-6, -8),
-                textcoords="offset points",
-                fontsize=7,
-                ha="right",
+    `chosen` are the recommended bounds, which stand out.
+    """
+    keys = list(free_bounds(family))
+    names = [", ".join(f"{key} {row.bounds[key]:.4g}" for key in keys) for row in family.rows]
+    strong = [name for name, row in zip(names, family.rows, strict=True) if row.bounds == chosen]
+    over = _over_two_bounds(family, keys) if len(keys) > 1 else _over_one_bound(keys[0], chosen)
+    dots = Mark(shape="dot", x="weight bias", y=ESS)
+    return Chart(
+        columns=("setting", *keys, *NUMBERS),
+        rows=[
+            (
+                name,
+                *(row.bounds[key] for key in keys),
+                *(_at(row, path) for path in NUMBERS.values()),
             )
-    axes.set_xlim(left=-0.02)
-    axes.set_ylim(-0.03, 1.03)
-    axes.set_xlabel("weight bias")
-    axes.set_ylabel("ESS of sequences")
+            for name, row in zip(names, family.rows, strict=True)
+        ],
+        panels=[
+            over,
+            Panel(
+                x=ChartAxis(label="weight bias", start=0.0),
+                y=ChartAxis(label=ESS, percent=True, start=0.0, end=1.0),
+                marks=[dots],
+            ),
+        ],
+        across=2,
+        strong=strong[0] if strong else "",
+    )
 
 
-def _bias(row: SweepRow) -> float:
-    return NAN if row.weight_distance is None else row.weight_distance
+def _over_one_bound(key: str, chosen: Mapping[str, float] | None) -> Panel:
+    """Show kept tokens, ESS with its 95% interval and bias over the only bound."""
+    return Panel(
+        x=ChartAxis(label=f"{key} bound", scale="log"),
+        y=ChartAxis(label="share; bias", start=0.0),
+        marks=[
+            Mark(shape="line", x=key, y="kept tokens", label="kept tokens", tone="soft"),
+            Mark(shape="line", x=key, y=ESS, low="ESS low", high="ESS high", label=ESS),
+            Mark(
+                shape="line",
+                x=key,
+                y="weight bias",
+                label="weight bias",
+                tone="second",
+                dashed=True,
+            ),
+        ],
+        rules=[] if chosen is None else [ReferenceLine(at=chosen[key], label="recommended")],
+    )
 
 
-def _ess(row: SweepRow) -> float:
-    return NAN if row.ess_seq_applied.value is None else row.ess_seq_applied.value
+def _over_two_bounds(family: SweepFamily, keys: Sequence[str]) -> Panel:
+    """Show the ESS of sequences over two bounds, a cell for each pair."""
+    across, up = (
+        [f"{bound:.9f}".rstrip("0").rstrip(".") for bound in free_bounds(family)[key]]
+        for key in keys[:2]
+    )
+    return Panel(
+        title=ESS,
+        x=ChartAxis(label=keys[0], scale="names", names=across),
+        y=ChartAxis(label=keys[1], scale="names", names=up[::-1]),
+        marks=[Mark(shape="cell", x=keys[0], y=keys[1], value=ESS)],
+    )
 
 
-def _kept(row: SweepRow) -> float:
-    return NAN if row.kept_token_share.value is None else row.kept_token_share.value
+def _at(row: SweepRow, path: str) -> Value:
+    """Return the number at a path of fields: `kept_token_share.value`."""
+    number: Any = row
+    for field in path.split("."):
+        number = getattr(number, field)
+    value: Value = number
+    return value
 
 
-COLOURS = {"token": FIRST, "sequence": SECOND, "geometric": INK}  # by what the bounds hold
-
-
-def trade_offs(result: SweepResult, figure: Figure) -> None:
-    """Draw the best settings of every family: ESS against bias, each line named at its end."""
-    axes = figure.add_subplot()
-    ends_of: list[tuple[float, float, str, str]] = []
+def trade_offs(result: SweepResult) -> Chart:
+    """Return the best settings of every family: ESS against bias, each line named at its end."""
+    rows, marks, notes = [], [], []
     for name, family in result.families.items():
-        x, y = zip(*_front([(_bias(row), _ess(row)) for row in family.rows]), strict=True)
-        axes.plot(x, y, color=COLOURS[family.scope], linewidth=1.0, alpha=0.7)
-        if not np.isnan(y[-1]):
-            ends_of.append((y[-1], x[-1], name, COLOURS[family.scope]))
-    _name_lines(axes, ends_of)
-    for index, (level, colour) in enumerate(COLOURS.items()):
-        place: dict[str, Any] = {"xycoords": "axes fraction", "fontsize": 9, "ha": "right"}
-        axes.annotate(f"bounds on {level}", (0.98, 0.18 - 0.06 * index), color=colour, **place)
-    axes.set_ylim(-0.02, 1.02)
-    axes.set_xlabel("bias: E|ratio − weight|")
-    axes.set_ylabel("ESS of sequences")
-
-
-def _name_lines(axes: Axes, ends_of: list[tuple[float, float, str, str]]) -> None:
-    """Write the names of lines beside the plot, in the order of their ends and clear of each other.
-
-    An end is (y, x, name, colour).
-    """
-    step = 1.0 / max(len(ends_of), 1)
-    room = 1.0
-    for index, (y, x, name, colour) in enumerate(sorted(ends_of, reverse=True)):
-        left = step * (len(ends_of) - 1 - index)  # for those that follow
-        room = max(min(room, y), left)
-        axes.annotate(
-            name,
-            (x, y),
-            xytext=(1.02, room),
-            textcoords=("axes fraction", "data"),
-            fontsize=6,
-            color=colour,
-            va="center",
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "alpha": 0.5},
+        front = _front(
+            [
+                (row.weight_distance, row.ess_seq_applied.value)
+                for row in family.rows
+                if row.weight_distance is not None and row.ess_seq_applied.value is not None
+            ]
         )
-        room -= step
+        rows += [(name, family.scope, bias, ess) for bias, ess in front]
+        notes += [
+            Note(text=name, x=bias, y=ess, tone=TONES[family.scope]) for bias, ess in front[-1:]
+        ]
+    for scope, tone in TONES.items():
+        marks.append(
+            Mark(
+                shape="line",
+                x="weight bias",
+                y=ESS,
+                group="family",
+                where=("scope", scope),
+                label=f"bounds on {scope}",
+                tone=tone,
+            )
+        )
+    return Chart(
+        columns=("family", "scope", "weight bias", ESS),
+        rows=rows,
+        panels=[
+            Panel(
+                x=ChartAxis(label="bias: E|ratio − weight|"),
+                y=ChartAxis(label=ESS, percent=True, start=0.0, end=1.0),
+                marks=marks,
+                notes=notes,
+            )
+        ],
+    )
 
 
 def _front(points: Points) -> Points:
     """Return the Pareto front: points that no other point beats in both coordinates."""
     front: Points = []
     for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
-        if not np.isnan(y) and (not front or y > front[-1][1]):
+        if not front or y > front[-1][1]:
             front.append((x, y))
-    return front or [(NAN, NAN)]
+    return front
 
 
 FIGURES = (
@@ -215,7 +198,7 @@ FIGURES = (
         "whole sequences, E|ratio - weight|, and the effective sample size that this buys. Its "
         "name is joined to its largest effective sample size. Up and left is better; weights by "
         "token are far from the ratios of long sequences at any bound.",
-        draw=trade_offs,
+        chart=trade_offs,
         on_page=False,
         applies=lambda result: result.recommendation.answer != "fix-the-cause",
     ),

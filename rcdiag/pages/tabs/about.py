@@ -5,7 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from rcdiag.pages.blocks import Block, Part, Section, Snippet, Tab
+from rcdiag.pages.blocks import (
+    Block,
+    Section,
+    Slot,
+    Snippet,
+    Tab,
+    tab_of,
+)
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.tabs.diagnosis import scoring_of
 from rcdiag.results import Result
@@ -29,22 +36,24 @@ def tab(dumps: Sequence[DumpResults]) -> Tab:
                     opened=False,
                 )
             )
-    sections = [
+    return tab_of(
+        "about",
+        "About",
+        "About this page",
         Section(title="Where the numbers come from", blocks=blocks, name="provenance"),
         Section(
             title="The result documents",
-            blocks=[Part(name="documents", data=None)],
+            blocks=[Slot(name="documents", data=None)],
             name="documents",
             screen=True,
         ),
         Section(
             title="Glossary",
-            blocks=[Part(name="glossary", data=None)],
+            blocks=[Slot(name="glossary", data=None)],
             name="glossary",
             screen=True,
         ),
-    ]
-    return Tab(name="about", title="About", heading="About this page", sections=sections)
+    )
 
 
 def provenance(result: Result) -> str:

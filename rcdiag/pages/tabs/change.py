@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from rcdiag.errors import RcdiagError
 from rcdiag.pages.blocks import (
     Block,
-    Column,
-    Part,
-    Row,
+    Paragraph,
     Section,
+    Slot,
     Tab,
-    Table,
     Terms,
-    Words,
     metric,
+    numbers,
+    tab_of,
+    table,
     term,
     text,
+    words,
 )
 from rcdiag.pages.gauges import gauges_of_two
 from rcdiag.pages.merge import DumpResults
@@ -36,18 +36,15 @@ def tab(before: DumpResults, after: DumpResults) -> Tab:
             "nothing to set side by side: neither result has a mismatch or a diagnosis",
             hint="give results of rcdiag score, of both dumps",
         )
-    sections = [
+    return tab_of(
+        "change",
+        "Change",
+        verdict(before, after),
         _same(before, after),
         _sides(before, after),
         _gauges(before, after),
         _causes(before, after),
         _numbers(before, after),
-    ]
-    return Tab(
-        name="change",
-        title="Change",
-        heading=verdict(before, after),
-        sections=[section for section in sections if section is not None],
     )
 
 
@@ -129,7 +126,7 @@ def change(name: str, before: MetricValue, after: MetricValue) -> str:
 def _same(before: DumpResults, after: DumpResults) -> Section | None:
     if not same_data(before, after):
         return None
-    same = Words(
+    same = Paragraph(
         text="Before and after are the same data: one table, one pair of policies.",
         level="warning",
     )
@@ -146,7 +143,7 @@ def _sides(before: DumpResults, after: DumpResults) -> Section:
                 "dump": dump.dump,
             }
         )
-    return Section(title="", blocks=[Part(name="sides", data=sides)])
+    return Section(title="", blocks=[Slot(name="sides", data=sides)])
 
 
 def _gauges(before: DumpResults, after: DumpResults) -> Section | None:
@@ -156,7 +153,7 @@ def _gauges(before: DumpResults, after: DumpResults) -> Section | None:
     if not pairs:
         return None
     rows = [dict(zip(("before", "after"), pair, strict=True)) for pair in pairs]
-    return Section(title="The numbers that decide", blocks=[Part(name="gauge-pairs", data=rows)])
+    return Section(title="The numbers that decide", blocks=[Slot(name="gauge-pairs", data=rows)])
 
 
 def _causes(before: DumpResults, after: DumpResults) -> Section | None:
@@ -164,10 +161,11 @@ def _causes(before: DumpResults, after: DumpResults) -> Section | None:
     heads = ("Gone:", "New:", "Still there:")
     for head, slugs in zip(heads, causes(before, after), strict=True):
         if slugs:
-            blocks += [Words(text=head), Terms(items=[(slug, "") for slug in slugs])]
+            blocks += [Paragraph(text=head), Terms(items=[(slug, "") for slug in slugs])]
     return Section(title="Causes", blocks=blocks) if blocks else None
 
 
+MOVED = ("better", "worse", "moved")
 LEVELS = {"better": "ok", "worse": "error", "no interval": "unknown", "not known": "unknown"}
 
 
@@ -175,33 +173,29 @@ def _numbers(before: DumpResults, after: DumpResults) -> Section | None:
     pairs = both(before, after)
     if not pairs:
         return None
-    rows = [_row(name, one, two) for name, (one, two) in pairs.items()]
-    table = Table(
-        name="changes",
-        label="Numbers before and after",
-        columns=[
-            Column(head="Metric"),
-            Column(head="Before", numbers=True),
-            Column(head="After", numbers=True),
-            Column(head="Change"),
+    words_of = {name: change(name, *pair) for name, pair in pairs.items()}
+    changes = table(
+        "changes",
+        "Numbers before and after",
+        [
+            words("Metric", lambda name: term(name, note=METRICS[name].label)),
+            numbers("Before", lambda name: metric(pairs[name][0])),
+            numbers("After", lambda name: metric(pairs[name][1])),
+            words(
+                "Change",
+                lambda name: text(words_of[name], level=LEVELS.get(words_of[name], "")),
+            ),
         ],
-        rows=sorted(rows, key=lambda row: row.tag != "moved"),
+        sorted(pairs, key=lambda name: words_of[name] not in MOVED),
+        lambda name: {
+            "key": name,
+            "tag": "moved" if words_of[name] in MOVED else "",
+            "pale": words_of[name] not in MOVED,
+        },
         search=True,
     )
     how = (
         "A number moved where its 95% intervals before and after do not meet; better is nearer to "
         "its ideal. Two dumps of other prompts or lengths differ for that reason too."
     )
-    return Section(title="Which numbers moved", blocks=[table, Words(text=how, soft=True)])
-
-
-def _row(name: str, before: MetricValue, after: MetricValue) -> Row:
-    word = change(name, before, after)
-    cells: list[Any] = [
-        term(name, note=METRICS[name].label),
-        metric(before),
-        metric(after),
-        text(word, level=LEVELS.get(word, "")),
-    ]
-    moved = word in ("better", "worse", "moved")
-    return Row(cells=cells, key=name, tag="moved" if moved else "", pale=not moved)
+    return Section(title="Which numbers moved", blocks=[changes, Paragraph(text=how, soft=True)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -13,22 +13,25 @@ from rcdiag.formats import measured, number, shortened
 from rcdiag.pages.blocks import (
     Block,
     Cell,
-    Column,
     Figures,
     Fold,
     Gauges,
     Lines,
-    Part,
-    Row,
+    PageTable,
+    Paragraph,
     Section,
+    Slot,
     Tab,
-    Table,
     Terms,
-    Words,
+    amount,
     code,
     metric,
+    numbers,
+    tab_of,
+    table,
     term,
     text,
+    words,
 )
 from rcdiag.pages.diagnose.words import posterior_rows
 from rcdiag.pages.gauges import gauges, limits
@@ -69,7 +72,10 @@ class Beyond(Struct, frozen=True, kw_only=True):
 
 def tab(results: DumpResults) -> Tab:
     """Fill the tab."""
-    sections = [
+    return tab_of(
+        "diagnosis",
+        "Diagnosis",
+        headline_of(results).summary,
         _verdict(results),
         _gauges(results),
         _steps(results),
@@ -77,12 +83,6 @@ def tab(results: DumpResults) -> Tab:
         _findings(results),
         _experiments(results),
         _numbers(results),
-    ]
-    return Tab(
-        name="diagnosis",
-        title="Diagnosis",
-        heading=headline_of(results).summary,
-        sections=[section for section in sections if section is not None],
     )
 
 
@@ -125,9 +125,9 @@ LARGE_AND_VALID = (
 
 def _verdict(results: DumpResults) -> Section:
     line = headline_of(results)
-    left: list[Block] = [Part(name="verdict", data=line)]
+    left: list[Block] = [Slot(name="verdict", data=line)]
     right = _metadata(results)
-    return Section(title="", blocks=[Part(name="lead", data=[left, right] if right else [left])])
+    return Section(title="", blocks=[Slot(name="lead", data=[left, right] if right else [left])])
 
 
 def _gauges(results: DumpResults) -> Section | None:
@@ -138,7 +138,7 @@ def _gauges(results: DumpResults) -> Section | None:
     blocks: list[Block] = [Gauges(items=made)]
     verdict = headline_of(results).verdict
     if verdict == "correctable" and any(gauge.level == "error" for gauge in made):
-        blocks.append(Words(text=LARGE_AND_VALID, soft=True))
+        blocks.append(Paragraph(text=LARGE_AND_VALID, soft=True))
     return Section(title="The numbers that decide", blocks=blocks)
 
 
@@ -172,7 +172,7 @@ def _metadata(results: DumpResults) -> list[Block]:
     others = [name for name in names if name not in leading and name != "name"]
     label = "What the file says of both sides"
     if not leading:
-        blocks: list[Block] = [Words(text=f"{label} is the same where it matters.", soft=True)]
+        blocks: list[Block] = [Paragraph(text=f"{label} is the same where it matters.", soft=True)]
     else:
         blocks = [_facts("metadata", label, sides, flat, leading)]
     if not others:
@@ -188,24 +188,27 @@ def _facts(
     sides: Sequence[str],
     flat: Sequence[Mapping[str, str]],
     names: Sequence[str],
-) -> Table:
+) -> PageTable:
     """Make a table of facts with a column for each side, those that must not differ first."""
-    rows = [_fact_row(fact, [facts.get(fact) for facts in flat]) for fact in names]
-    return Table(
-        name=name,
-        label=label,
-        columns=[Column(head="What the file says"), *(Column(head=side) for side in sides)],
-        rows=sorted(rows, key=lambda row: (not row.tag, row.pale)),
-    )
+    values = {fact: [facts.get(fact) for facts in flat] for fact in names}
+    differ = {fact for fact in names if len(set(values[fact])) > 1}
+    wrong = {fact for fact in differ if fact.split(".")[0] in DECISIVE and None not in values[fact]}
 
+    def of_side(place: int) -> Callable[[str], Cell]:
+        return lambda fact: _fact(_told_apart(values[fact])[place])
 
-def _fact_row(name: str, values: Sequence[str | None]) -> Row:
-    differ = len(set(values)) > 1
-    decisive = differ and name.split(".")[0] in DECISIVE and None not in values
-    return Row(
-        cells=[text(shortened(name.replace("_", " "), LONGEST)), *map(_fact, _told_apart(values))],
-        tag="differs" if decisive else "",
-        pale=not differ,
+    return table(
+        name,
+        label,
+        [
+            words(
+                "What the file says",
+                lambda fact: text(shortened(fact.replace("_", " "), LONGEST)),
+            ),
+            *(words(side, of_side(place)) for place, side in enumerate(sides)),
+        ],
+        sorted(names, key=lambda fact: (fact not in wrong, fact not in differ)),
+        lambda fact: {"tag": "differs" if fact in wrong else "", "pale": fact not in differ},
     )
 
 
@@ -242,7 +245,7 @@ def _steps(results: DumpResults) -> Section | None:
     if not figures:
         return None
     how = "Bands are 95% intervals over prompt groups, where there is one."
-    blocks: list[Block] = [Words(text=how, soft=True), Figures(items=figures)]
+    blocks: list[Block] = [Paragraph(text=how, soft=True), Figures(items=figures)]
     return Section(title="Over the training steps", blocks=blocks, name="steps")
 
 
@@ -254,7 +257,7 @@ def _against(results: DumpResults) -> Section | None:
     blocks: list[Block] = []
     possible = [slug for cause in diagnosis.causes[:1] for slug in cause.also_possible]
     if possible:
-        blocks.append(Words(text="This evidence fits these causes as well:"))
+        blocks.append(Paragraph(text="This evidence fits these causes as well:"))
         blocks.append(Terms(items=[(slug, "") for slug in possible]))
     if diagnosis.ruled_out:
         reasons = Terms(items=[(slug, _by_what(slug, results)) for slug in _ruled(results)])
@@ -264,9 +267,9 @@ def _against(results: DumpResults) -> Section | None:
                 Fold(label=f"{count} causes are ruled out, and by what", blocks=[reasons])
             )
         else:
-            blocks += [Words(text="Ruled out, and by what:"), reasons]
+            blocks += [Paragraph(text="Ruled out, and by what:"), reasons]
     if diagnosis.next:
-        blocks.append(Part(name="next", data=diagnosis.next))
+        blocks.append(Slot(name="next", data=diagnosis.next))
     others = bool(possible or diagnosis.ruled_out)
     title = "What else it could be" if others else "What would tell"
     return Section(title=title, blocks=blocks) if blocks else None
@@ -300,7 +303,7 @@ def _findings(results: DumpResults) -> Section | None:
         return None
     mismatch = mismatch_of(results)
     shown = [(finding, _beyond(finding, mismatch)) for finding in findings]
-    return Section(title="Findings", blocks=[Part(name="findings", data=shown)], name="findings")
+    return Section(title="Findings", blocks=[Slot(name="findings", data=shown)], name="findings")
 
 
 def _beyond(finding: Finding, mismatch: Mapping[str, MetricValue]) -> list[Beyond]:
@@ -336,7 +339,9 @@ def _experiments(results: DumpResults) -> Section | None:
         return None
     figures = figures_of(result)
     # On a page of its own the headline says this already.
-    blocks: list[Block] = [] if len(results.results) == 1 else [Words(text=f"{answer(result)}.")]
+    blocks: list[Block] = (
+        [] if len(results.results) == 1 else [Paragraph(text=f"{answer(result)}.")]
+    )
     if figures:
         blocks.append(Figures(items=figures))
     lines = posterior_rows(result)
@@ -353,29 +358,24 @@ def _numbers(results: DumpResults) -> Section | None:
         return None
     if all(value.value is None for value in mismatch.values()):
         none = f"None of {len(mismatch)} numbers can be computed of these log-probs."
-        return Section(title="All numbers", blocks=[Words(text=none)], name="numbers")
-    rows: list[Row] = []
-    for family in FAMILIES.values():
-        names = [name for name in family.metrics if name in mismatch]
-        rows += [
-            Row(
-                cells=_number_cells(name, mismatch[name]),
-                key=name,
-                group=family.question if name == names[0] else "",
-            )
-            for name in names
-        ]
-    table = Table(
-        name="numbers",
-        label="All numbers of the mismatch",
-        columns=[
-            Column(head="Metric"),
-            Column(head="Value, 95% interval", numbers=True),
-            Column(head="Level"),
-            Column(head="Expected", numbers=True),
-            Column(head="Limits"),
+        return Section(title="All numbers", blocks=[Paragraph(text=none)], name="numbers")
+    first_of = {
+        next(name for name in family.metrics if name in mismatch): family.question
+        for family in FAMILIES.values()
+        if any(name in mismatch for name in family.metrics)
+    }
+    metrics = table(
+        "numbers",
+        "All numbers of the mismatch",
+        [
+            words("Metric", _metric_name),
+            numbers("Value, 95% interval", lambda name: _value(mismatch[name])),
+            words("Level", lambda name: _level(mismatch[name])),
+            numbers("Expected", lambda name: _expected(name, mismatch[name])),
+            words("Limits", lambda name: _limits(METRICS[name].guide, mismatch[name])),
         ],
-        rows=rows,
+        [name for family in FAMILIES.values() for name in family.metrics if name in mismatch],
+        lambda name: {"key": name, "group": first_of.get(name, "")},
         search=True,
     )
     made_from = clusters(results.score) if results.score is not None else "clusters of rows"
@@ -392,24 +392,31 @@ def _numbers(results: DumpResults) -> Section | None:
         )
     return Section(
         title="All numbers",
-        blocks=[Words(text=how, soft=True), table],
+        blocks=[Paragraph(text=how, soft=True), metrics],
         name="numbers",
         screen=True,
     )
 
 
-def _number_cells(name: str, value: MetricValue) -> list[Any]:
-    definition = METRICS[name]
-    ideal = definition.ideal if value.expected is None else value.expected
-    expected = "" if ideal is None else f"{'≈ ' if value.expected is not None else ''}{ideal:.3g}"
-    unit = f", {definition.unit}" if definition.unit else ""
-    return [
-        term(name, note=f"{definition.label}{unit}"),
-        text("n/a", order=float("nan")) if value.value is None else metric(value),
-        text(value.level or "", level=value.level or ""),
-        text(expected, order=float("nan") if ideal is None else ideal),
-        _limits(definition.guide, value),
-    ]
+def _metric_name(name: str) -> Cell:
+    unit = f", {METRICS[name].unit}" if METRICS[name].unit else ""
+    return term(name, note=f"{METRICS[name].label}{unit}")
+
+
+def _value(value: MetricValue) -> Cell:
+    return text("n/a", order=float("nan")) if value.value is None else metric(value)
+
+
+def _level(value: MetricValue) -> Cell:
+    return text(value.level or "", level=value.level or "")
+
+
+def _expected(name: str, value: MetricValue) -> Cell:
+    """Write the ideal of a metric, or what honest rounding gives on this table."""
+    if value.expected is not None:
+        return text(f"≈ {value.expected:.3g}", order=value.expected)
+    ideal = METRICS[name].ideal
+    return amount(ideal, "" if ideal is None else f"{ideal:.3g}")
 
 
 def _limits(guide: Guide | None, value: MetricValue) -> Cell:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import json
+
 from rcdiag.formats import number
 from rcdiag.pages.blocks import (
     Block,
-    Column,
+    Cell,
     Figures,
-    Part,
-    Row,
+    Paragraph,
     Section,
+    Slot,
     Tab,
-    Table,
-    Words,
     amount,
     metric,
+    numbers,
     share,
+    tab_of,
+    table,
     term,
     text,
+    words,
 )
-from rcdiag.pages.compare.policies import distances
+from rcdiag.pages.compare.policies import WHOLE, distances
 from rcdiag.pages.compare.words import answer, means, nearness, sampler_of
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.packing import packed
 from rcdiag.pages.page_figures import figures_of
-from rcdiag.results import CompareResult, Rung
+from rcdiag.pages.score.profiles import profile_chart
+from rcdiag.results import CompareResult, MetricValue, Rung
 
 
 def tab(results: DumpResults) -> Tab | None:
@@ -31,33 +37,42 @@ def tab(results: DumpResults) -> Tab | None:
     compare = results.compare
     if compare is None or not compare.pairs:
         return None
-    sections = [_steps(compare), _nearest(compare), _pairs(compare), _join(compare)]
-    return Tab(
-        name="ladder",
-        title="Ladder",
-        heading="From the sampler to the trainer",
-        sections=[section for section in sections if section is not None],
+    return tab_of(
+        "ladder",
+        "Ladder",
+        "From the sampler to the trainer",
+        _steps(compare),
+        _nearest(compare),
+        _pairs(compare),
+        _join(compare),
     )
 
 
 def _steps(result: CompareResult) -> Section:
     floor = result.noise_floor
     alone = len(result.ladder.rungs) == 1  # with one step there is nothing to compare in a drawing
-    table = Table(
-        name="rungs",
-        label="Steps of the ladder",
-        columns=[
-            Column(head="Step"),
-            Column(head="Adds", numbers=True, term="contribution"),
-            Column(head="Share", numbers=True, term="share"),
-            Column(head="Its own k2", numbers=True, term="k2_kl"),
-            Column(head="Mean log-ratio", numbers=True),
-            *([] if floor is None else [Column(head="Noise")]),
+    # Below the steps stands the whole mismatch from sampler to trainer, to which they add up.
+    whole = Rung(
+        start=WHOLE,
+        end=" → ".join(_ends(result)),
+        k2=result.ladder.whole,
+        contribution=result.ladder.whole,
+        share=MetricValue(value=1.0),
+        log_ratio_mean=MetricValue(value=None),
+        at_floor=False,
+    )
+    steps = table(
+        "rungs",
+        "Steps of the ladder",
+        [
+            words("Step", lambda rung: _step(rung, whole)),
+            numbers("Adds", lambda rung: metric(rung.contribution), "contribution"),
+            numbers("Share", _share, "share"),
+            numbers("Its own k2", lambda rung: metric(rung.k2), "k2_kl"),
+            numbers("Mean log-ratio", lambda rung: metric(rung.log_ratio_mean)),
+            words("Noise", lambda rung: text("at the floor" if rung.at_floor else "")),
         ],
-        rows=[
-            *(_rung(rung, judged=floor is not None) for rung in result.ladder.rungs),
-            *([] if alone else [_whole(result)]),
-        ],
+        [*result.ladder.rungs, *([] if alone else [whole])],
     )
     how = (
         "k2 is half the mean squared log-ratio, nats per token. With e the log-ratio of a step and "
@@ -69,88 +84,41 @@ def _steps(result: CompareResult) -> Section:
             f"{number(floor.k2.value)}."
         )
     blocks: list[Block] = [
-        Words(text=f"{answer(result)}."),
+        Paragraph(text=f"{answer(result)}."),
         *([] if alone else [Figures(items=figures_of(result, ("mismatch-by-rung",)))]),
-        table,
-        Words(text=how, soft=True),
+        steps,
+        Paragraph(text=how, soft=True),
     ]
     return Section(title="Step by step", blocks=blocks)
-
-
-def _whole(result: CompareResult) -> Row:
-    """Return the row of the whole mismatch from sampler to trainer, to which the steps add up."""
-    return Row(
-        cells=[
-            text("whole", note=" → ".join(_ends(result))),
-            metric(result.ladder.whole),
-            text("100%", order=1.0),
-            metric(result.ladder.whole),
-            amount(None),
-            *([] if result.noise_floor is None else [text("")]),
-        ]
-    )
 
 
 def _ends(result: CompareResult) -> tuple[str, str]:
     return result.ladder.policies[0], result.ladder.policies[-1]
 
 
-def _rung(rung: Rung, *, judged: bool) -> Row:
-    """Return the row of a step, with a note if it is at the noise floor.
+def _step(rung: Rung, whole: Rung) -> Cell:
+    return text(WHOLE, note=whole.end) if rung is whole else text(f"{rung.start} → {rung.end}")
 
-    A share is left out if its interval is too wide.
-    """
+
+def _share(rung: Rung) -> Cell:
+    """Write the share of a step; an interval that is too wide leaves it out."""
     unknown = rung.share.level == "unknown"
-    return Row(
-        cells=[
-            text(f"{rung.start} → {rung.end}"),
-            metric(rung.contribution),
-            text("cannot tell", order=float("nan")) if unknown else share(rung.share.value),
-            metric(rung.k2),
-            metric(rung.log_ratio_mean),
-            *([text("at the floor" if rung.at_floor else "")] if judged else []),
-        ]
-    )
+    return text("cannot tell", order=float("nan")) if unknown else share(rung.share.value)
 
 
 def _nearest(result: CompareResult) -> Section:
-    table = Table(
-        name="policies",
-        label="Policies",
-        columns=[
-            Column(head="Policy"),
-            Column(head="Role"),
-            Column(head="What it is"),
-            Column(head="Mean log-prob", numbers=True, term="log_prob_mean"),
-            Column(head="Behind the best", numbers=True, term="behind"),
-            Column(head="Nearest"),
+    policies = table(
+        "policies",
+        "Policies",
+        [
+            words("Policy", lambda one: text(one[0])),
+            words("Role", lambda one: term(one[1].role)),
+            words("What it is", lambda one: text(one[1].setup)),
+            numbers("Mean log-prob", lambda one: _mean(one[1].log_prob_mean), "log_prob_mean"),
+            numbers("Behind the best", lambda one: metric(one[1].behind), "behind"),
+            words("Nearest", lambda one: _nearness(result, one[0])),
         ],
-        rows=[
-            Row(
-                cells=[
-                    text(name),
-                    term(policy.role),
-                    text(policy.setup),
-                    amount(
-                        policy.log_prob_mean.value,
-                        None
-                        if policy.log_prob_mean.value is None
-                        else f"{policy.log_prob_mean.value:.6f}",
-                    ),
-                    metric(policy.behind),
-                    text(
-                        nearness(result, name),
-                        level=""
-                        if not nearness(result, name)
-                        else "ok"
-                        if policy.may_be_nearest
-                        else "warning",
-                    ),
-                ],
-                tag="",
-            )
-            for name, policy in result.policies.items()
-        ],
+        result.policies.items(),
     )
     how = (
         "Whoever sampled the tokens, the policy with the highest mean log-prob of them is the "
@@ -158,8 +126,18 @@ def _nearest(result: CompareResult) -> Section:
         "reaches 0 cannot be told from the nearest."
     )
     return Section(
-        title="Who is nearest to the sampler", blocks=[table, Words(text=how, soft=True)]
+        title="Who is nearest to the sampler", blocks=[policies, Paragraph(text=how, soft=True)]
     )
+
+
+def _mean(value: MetricValue) -> Cell:
+    return amount(value.value, None if value.value is None else f"{value.value:.6f}")
+
+
+def _nearness(result: CompareResult, name: str) -> Cell:
+    word = nearness(result, name)
+    level = "ok" if result.policies[name].may_be_nearest else "warning"
+    return text(word, level=level if word else "")
 
 
 def _pairs(result: CompareResult) -> Section:
@@ -183,8 +161,16 @@ def _pairs(result: CompareResult) -> Section:
         for first, second in distances(result)
     }
     whole = "->".join(_ends(result))
-    part = Part(
-        name="pair", data={"pairs": pairs, "start": whole if whole in pairs else next(iter(pairs))}
+    charts = {
+        name: profile_chart(pair.by_probability).data() for name, pair in result.figures.items()
+    }
+    part = Slot(
+        name="pair",
+        data={
+            "pairs": pairs,
+            "charts": packed(json.dumps(charts)),
+            "start": whole if whole in pairs else next(iter(pairs)),
+        },
     )
     blocks: list[Block] = [Figures(items=[*figures, *added]), part]
     return Section(title="Pair by pair", blocks=blocks, name="pairs", screen=len(pairs) == 1)
@@ -202,4 +188,4 @@ def _join(result: CompareResult) -> Section | None:
         f"{joined.common_samples:,} samples of {tables}. With other tokens: "
         f"{joined.tokens_differ:,}."
     )
-    return Section(title="The join", blocks=[Words(text=words)])
+    return Section(title="The join", blocks=[Paragraph(text=words)])

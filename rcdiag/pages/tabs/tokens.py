@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
 
 from rcdiag.formats import number, shortened
 from rcdiag.pages.blocks import (
     Block,
     Cell,
-    Column,
     Figures,
     Fold,
-    Part,
-    Row,
+    Paragraph,
     Section,
+    Slot,
     Tab,
-    Table,
-    Words,
     amount,
     code,
     count,
-    filled,
     metric,
+    numbers,
     share,
+    tab_of,
+    table,
     text,
+    words,
 )
 from rcdiag.pages.command_again import with_sequence
 from rcdiag.pages.merge import DumpResults
@@ -48,22 +47,24 @@ def tab(results: DumpResults) -> Tab | None:
         return None
     chosen = recommended(results)
     preset = first_preset(score, () if chosen is None else chosen.names)
-    sections = [
+    made = tab_of(
+        "tokens",
+        "Tokens",
+        "Where the mismatch sits",
         _where(score),
         _profile(score),
         _sequences(score, preset),
         _tokens(score),
         _ids(score),
-    ]
-    filled = [section for section in sections if section is not None]
-    if not filled:
-        return None
-    return Tab(name="tokens", title="Tokens", heading="Where the mismatch sits", sections=filled)
+    )
+    return made if made.sections else None
 
 
 def _where(result: ScoreResult) -> Section | None:
     others = [f for f in figures_of(result) if f.name not in (*PROFILE_NAMES, *BY_STEP)]
-    words = [Words(text=text, soft=True) for text in (_left_out(result), _agree(result)) if text]
+    words = [
+        Paragraph(text=text, soft=True) for text in (_left_out(result), _agree(result)) if text
+    ]
     if not others:
         return None
     return Section(title="How many tokens, and how far", blocks=[*words, Figures(items=others)])
@@ -110,23 +111,21 @@ def _sequences(result: ScoreResult, preset: str) -> Section | None:
         )
         for sequence in some
     ]
-    columns = filled(SEQUENCE_COLUMNS, listed)
-    table = Table(
-        name="sequences",
-        label="Sequences of the page",
-        columns=[column for column, _ in columns],
-        rows=[
-            Row(cells=[cell(item) for _, cell in columns], key=str(item[0].row)) for item in listed
-        ],
+    rows = table(
+        "sequences",
+        "Sequences of the page",
+        SEQUENCE_COLUMNS,
+        listed,
+        lambda item: {"key": str(item[0].row)},
         screen=len(sequences) > MOST_PRINTED,
     )
-    reader = Part(name="transcript", data={"preset": preset, "more": with_sequence(result)})
-    fold = Fold(label=f"These {len(table.rows)} sequences as a table", blocks=[table])
-    blocks: list[Block] = [Words(text=_held(result), soft=True), reader, fold]
+    reader = Slot(name="transcript", data={"preset": preset, "more": with_sequence(result)})
+    fold = Fold(label=f"These {len(listed)} sequences as a table", blocks=[rows])
+    blocks: list[Block] = [Paragraph(text=_held(result), soft=True), reader, fold]
     texts = [sequence for sequence in result.worst_sequences if sequence.texts]
     if texts:
         printed = [{"row": one.row, "pieces": pieces(one)} for one in texts[:MOST_PRINTED]]
-        blocks.append(Part(name="texts", data=printed))
+        blocks.append(Slot(name="texts", data=printed))
     return Section(title="Sequences, token by token", blocks=blocks, name="transcripts")
 
 
@@ -198,62 +197,48 @@ def _sample(sequence: SequenceTokens) -> str:
 
 
 # What the table of sequences says of each, and of why it is here.
-SEQUENCE_COLUMNS: tuple[tuple[Column, Callable[[tuple[SequenceTokens, str]], Cell]], ...] = (
-    (Column(head="Row", numbers=True), lambda item: count(item[0].row)),
-    (Column(head="Here as"), lambda item: text(item[1])),
-    (Column(head="Sample"), lambda item: text(_sample(item[0]))),
-    (Column(head="Step", numbers=True), lambda item: count(item[0].step)),
-    (Column(head="Reward", numbers=True), lambda item: amount(item[0].reward)),
-    (Column(head="Tokens", numbers=True), lambda item: count(item[0].num_tokens)),
-    (
-        Column(head="Sum of log-ratios (nats)", numbers=True),
-        lambda item: amount(item[0].log_ratio_sum),
-    ),
-    (
-        Column(head="Largest token (nats)", numbers=True),
-        lambda item: amount(_largest_of(item[0])),
-    ),
+SEQUENCE_COLUMNS = (
+    numbers("Row", lambda item: count(item[0].row)),
+    words("Here as", lambda item: text(item[1])),
+    words("Sample", lambda item: text(_sample(item[0]))),
+    numbers("Step", lambda item: count(item[0].step)),
+    numbers("Reward", lambda item: amount(item[0].reward)),
+    numbers("Tokens", lambda item: count(item[0].num_tokens)),
+    numbers("Sum of log-ratios (nats)", lambda item: amount(item[0].log_ratio_sum)),
+    numbers("Largest token (nats)", lambda item: amount(_largest_of(item[0]))),
 )
 
 
 def _tokens(result: ScoreResult) -> Section | None:
     if not result.worst_tokens:
         return None
-    texts = any(token.get("text") is not None for token in result.worst_tokens)
-    table = Table(
-        name="worst-tokens",
-        label="Tokens with the largest log-ratios",
-        columns=[
-            Column(head="Row", numbers=True),
-            Column(head="Position", numbers=True),
-            Column(head="Token id", numbers=True),
-            *([Column(head="Text")] if texts else []),
-            Column(head=f"Log-prob, {result.behavior}", numbers=True),
-            Column(head=f"Log-prob, {result.target}", numbers=True),
-            Column(head="Log-ratio", numbers=True),
+    worst = table(
+        "worst-tokens",
+        "Tokens with the largest log-ratios",
+        [
+            numbers("Row", lambda token: count(token["row"])),
+            numbers("Position", lambda token: count(token["position"])),
+            numbers("Token id", lambda token: _id(token["token_id"])),
+            words("Text", lambda token: code(visible(token.get("text") or ""))),
+            numbers(
+                f"Log-prob, {result.behavior}", lambda token: amount(token["behavior_log_prob"])
+            ),
+            numbers(f"Log-prob, {result.target}", lambda token: amount(token["target_log_prob"])),
+            numbers("Log-ratio", lambda token: amount(token["log_ratio"])),
         ],
-        rows=[
-            Row(
-                cells=[
-                    count(token["row"]),
-                    count(token["position"]),
-                    text(str(token["token_id"]), order=float(token["token_id"])),
-                    *([code(visible(token.get("text") or ""))] if texts else []),
-                    amount(token["behavior_log_prob"]),
-                    amount(token["target_log_prob"]),
-                    amount(token["log_ratio"]),
-                ]
-            )
-            for token in result.worst_tokens
-        ],
+        result.worst_tokens,
     )
     how = (
         "Rows are counted from 0 over the whole table, positions from the first response token; "
         "log-probs and log-ratios are in nats."
     )
     return Section(
-        title="Tokens with the largest |log-ratio|", blocks=[table, Words(text=how, soft=True)]
+        title="Tokens with the largest |log-ratio|", blocks=[worst, Paragraph(text=how, soft=True)]
     )
+
+
+def _id(token_id: int) -> Cell:
+    return text(str(token_id), order=float(token_id))
 
 
 def visible(value: str) -> str:
@@ -264,20 +249,19 @@ def visible(value: str) -> str:
 def _ids(result: ScoreResult) -> Section | None:
     if not result.worst_token_ids:
         return None
-    texts = any(token.text is not None for token in result.worst_token_ids)
-    table = Table(
-        name="token-ids",
-        label="Token ids that make up most of the mismatch",
-        columns=[
-            Column(head="Token id", numbers=True),
-            *([Column(head="Text")] if texts else []),
-            Column(head="Tokens", numbers=True),
-            Column(head="Share of tokens", numbers=True),
-            Column(head="Share of squares", numbers=True),
-            Column(head="rms log-ratio (nats)", numbers=True),
-            Column(head="Mean log-ratio (nats)", numbers=True),
+    ids = table(
+        "token-ids",
+        "Token ids that make up most of the mismatch",
+        [
+            numbers("Token id", lambda token: _id(token.token_id)),
+            words("Text", lambda token: code(visible(token.text or ""))),
+            numbers("Tokens", lambda token: count(token.tokens)),
+            numbers("Share of tokens", lambda token: share(token.share_of_tokens)),
+            numbers("Share of squares", lambda token: share(token.share_of_squares)),
+            numbers("rms log-ratio (nats)", lambda token: amount(token.log_ratio_rms)),
+            numbers("Mean log-ratio (nats)", lambda token: metric(token.log_ratio_mean)),
         ],
-        rows=[Row(cells=_id_cells(token, texts)) for token in result.worst_token_ids],
+        result.worst_token_ids,
     )
     how = (
         "A token whose share of squares is far above its share of tokens is where the policies "
@@ -286,18 +270,6 @@ def _ids(result: ScoreResult) -> Section | None:
     )
     return Section(
         title="Token ids that make up most of the squares",
-        blocks=[table, Words(text=how, soft=True)],
+        blocks=[ids, Paragraph(text=how, soft=True)],
         screen=True,
     )
-
-
-def _id_cells(token: Any, texts: bool) -> list[Any]:
-    return [
-        text(str(token.token_id), order=float(token.token_id)),
-        *([code(visible(token.text or ""))] if texts else []),
-        count(token.tokens),
-        share(token.share_of_tokens),
-        share(token.share_of_squares),
-        amount(token.log_ratio_rms),
-        metric(token.log_ratio_mean),
-    ]

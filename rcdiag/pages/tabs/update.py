@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -12,31 +12,34 @@ from rcdiag.formats import measured
 from rcdiag.pages.blocks import (
     Block,
     Cell,
-    Column,
+    ColumnOf,
     Figures,
-    Row,
+    Paragraph,
     Section,
     Tab,
-    Table,
-    Words,
     amount,
+    count,
     equals,
-    filled,
     metric,
+    numbers,
     share,
+    tab_of,
+    table,
     term,
     text,
+    words,
 )
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.replay.words import FACTORS, TAGS, answer, decided_by, divided, health_order
 from rcdiag.pages.tabs.corrections.treatments import NONE, recommended
 from rcdiag.results import MetricValue, PresetReplay, ReplayResult
+from rcdiag.results.replay import Factor
 
 NAIVE = "naive"  # the update without correction
 
 
-class Update(Struct, frozen=True):
+class SameUpdate(Struct, frozen=True):
     """The update of one preset, or of several that are equal."""
 
     names: tuple[str, ...]
@@ -48,30 +51,29 @@ def tab(results: DumpResults) -> Tab | None:
     replay = results.replay
     if replay is None:
         return None
-    sections = [
+    step = "" if replay.step is None else f", step {replay.step}"
+    return tab_of(
+        "update",
+        "Update",
+        f"One update{step}",
         _presets(replay, reference(results)),
         _factors(replay),
         _figures(replay),
         _splits(replay),
         _model(replay),
-    ]
-    step = "" if replay.step is None else f", step {replay.step}"
-    return Tab(
-        name="update",
-        title="Update",
-        heading=f"One update{step}",
-        sections=[section for section in sections if section is not None],
     )
 
 
-def grouped(result: ReplayResult) -> list[Update]:
+def grouped(result: ReplayResult) -> list[SameUpdate]:
     """Return the updates, presets with the same coefficients and step once, in their order."""
-    groups: dict[tuple[Any, ...], Update] = {}
+    groups: dict[tuple[Any, ...], SameUpdate] = {}
     for name, preset in result.presets.items():
         key = _key(preset)
         known = groups.get(key)
         groups[key] = (
-            Update((name,), preset) if known is None else Update((*known.names, name), known.preset)
+            SameUpdate((name,), preset)
+            if known is None
+            else SameUpdate((*known.names, name), known.preset)
         )
     return list(groups.values())
 
@@ -98,21 +100,16 @@ def reference(results: DumpResults) -> str:
 
 
 def _presets(result: ReplayResult, against: str) -> Section:
-    updates = sorted(grouped(result), key=lambda update: _order(update, against))
-    columns = filled(_columns(result, against), updates)
-    table = Table(
-        name="updates",
-        label="Presets",
-        columns=[column for column, _ in columns],
-        rows=[
-            Row(
-                cells=[cell(update) for _, cell in columns],
-                key=update.names[0],
-                names=update.names,
-                tag="reference" if against in update.names else "",
-            )
-            for update in updates
-        ],
+    presets = table(
+        "updates",
+        "Presets",
+        _columns(result, against),
+        sorted(grouped(result), key=lambda update: _order(update, against)),
+        lambda update: {
+            "key": update.names[0],
+            "names": update.names,
+            "tag": "reference" if against in update.names else "",
+        },
         search=True,
         opens="update",
     )
@@ -131,68 +128,66 @@ def _presets(result: ReplayResult, against: str) -> Section:
         "groups."
     )
     blocks: list[Block] = [
-        Words(text=f"{answer(result)[0].upper()}{answer(result)[1:]}."),
-        table,
-        Words(text=how, soft=True),
+        Paragraph(text=f"{answer(result)[0].upper()}{answer(result)[1:]}."),
+        presets,
+        Paragraph(text=how, soft=True),
     ]
     return Section(title="What each preset would have done", blocks=blocks)
 
 
-def _order(update: Update, against: str) -> tuple[bool, int]:
+def _order(update: SameUpdate, against: str) -> tuple[bool, int]:
     """Put the reference first, then the updates by their health, the safest first."""
     return (against not in update.names, health_order(update.preset.health))
 
 
-def _columns(result: ReplayResult, against: str) -> list[tuple[Column, Callable[[Update], Cell]]]:
+def _columns(result: ReplayResult, against: str) -> list[ColumnOf]:
     """Return every column with what writes its cell; differences stand below their numbers."""
     held = result.presets.get(against)
     norm = None if held is None else held.coefficients.norm
 
-    def delta(update: Update, name: str, value: float | None) -> Cell:
+    def delta(update: SameUpdate, name: str, value: float | None) -> Cell:
         return amount(value, note=_against(result, update, against, name))
 
+    def clipped(update: SameUpdate) -> Cell:
+        return share(update.preset.metrics.get("actor/pg_clipfrac"))
+
+    def top(update: SameUpdate) -> Cell:
+        shares = update.preset.shares
+        return share(None if shares is None else shares.top_sequences)
+
+    def cosine(update: SameUpdate) -> Cell:
+        gradient = update.preset.gradient
+        return metric(None if gradient is None else gradient.cosine)
+
+    def step(update: SameUpdate) -> Cell:
+        after = update.preset.after_step
+        return amount(None if after is None else after.kl_old_new.value)
+
+    def away(update: SameUpdate) -> Cell:
+        after = update.preset.after_step
+        value = None if after is None else after.kl_rollout_new.value
+        return delta(update, "kl_rollout_new", value)
+
+    def gradient_norm(update: SameUpdate) -> Cell:
+        gradient = update.preset.gradient
+        return delta(update, "grad_norm", None if gradient is None else gradient.grad_norm)
+
     return [
-        (Column(head="Preset"), _names),
-        (Column(head="Health", term="health"), _health),
-        (_numbers("Loss", "loss"), lambda one: _loss(delta(one, "loss", one.preset.loss), one)),
-        (_numbers("|c|", "coefficients.norm"), lambda one: _pull(one.preset, norm)),
-        (_numbers("Kept tokens", "kept_tokens"), lambda one: _kept(one.preset, result)),
-        (
-            _numbers("Clipped", "actor/pg_clipfrac"),
-            lambda one: share(one.preset.metrics.get("actor/pg_clipfrac")),
-        ),
-        (
-            _numbers("Top 1% of sequences", "top_sequences"),
-            lambda one: share(
-                None if one.preset.shares is None else one.preset.shares.top_sequences
-            ),
-        ),
-        (
-            _numbers("Gradient norm", "grad_norm"),
-            lambda one: delta(one, "grad_norm", _norm(one.preset)),
-        ),
-        (
-            _numbers("Cosine", "cosine"),
-            lambda one: metric(None if one.preset.gradient is None else one.preset.gradient.cosine),
-        ),
-        (
-            _numbers("KL(old || new)", "kl_old_new"),
-            lambda one: amount(
-                None if one.preset.after_step is None else one.preset.after_step.kl_old_new.value
-            ),
-        ),
-        (
-            _numbers("KL(rollout || new)", "kl_rollout_new"),
-            lambda one: delta(one, "kl_rollout_new", _moved(one.preset)),
-        ),
+        words("Preset", _names),
+        words("Health", _health, "health"),
+        numbers("Loss", lambda one: _loss(delta(one, "loss", one.preset.loss), one), "loss"),
+        numbers("|c|", lambda one: _pull(one.preset, norm), "coefficients.norm"),
+        numbers("Kept tokens", lambda one: _kept(one.preset, result), "kept_tokens"),
+        numbers("Clipped", clipped, "actor/pg_clipfrac"),
+        numbers("Top 1% of sequences", top, "top_sequences"),
+        numbers("Gradient norm", gradient_norm, "grad_norm"),
+        numbers("Cosine", cosine, "cosine"),
+        numbers("KL(old || new)", step, "kl_old_new"),
+        numbers("KL(rollout || new)", away, "kl_rollout_new"),
     ]
 
 
-def _numbers(head: str, term: str) -> Column:
-    return Column(head=head, numbers=True, term=term)
-
-
-def _names(update: Update) -> Cell:
+def _names(update: SameUpdate) -> Cell:
     """Write the presets of a row, and where their names do not say it, their mode."""
     cell = equals(update.names)
     mode = update.preset.mode
@@ -201,12 +196,12 @@ def _names(update: Update) -> Cell:
     return replace(cell, note="; ".join(filter(None, (cell.note, f"mode {mode}"))))
 
 
-def _health(update: Update) -> Cell:
+def _health(update: SameUpdate) -> Cell:
     health = update.preset.health
     return text(health.verdict, level=TAGS[health.verdict], note=decided_by(health))
 
 
-def _loss(cell: Cell, update: Update) -> Cell:
+def _loss(cell: Cell, update: SameUpdate) -> Cell:
     """Write the loss, or why it is not defined."""
     return replace(cell, note=update.preset.undefined) if update.preset.undefined else cell
 
@@ -223,14 +218,6 @@ def _kept(preset: PresetReplay, result: ReplayResult) -> Cell:
     return replace(
         share(kept), note=f"÷ {divided(preset.denominator)}".replace(" tokens", "\ntokens")
     )
-
-
-def _norm(preset: PresetReplay) -> float | None:
-    return None if preset.gradient is None else preset.gradient.grad_norm
-
-
-def _moved(preset: PresetReplay) -> float | None:
-    return None if preset.after_step is None else preset.after_step.kl_rollout_new.value
 
 
 def difference(
@@ -255,7 +242,7 @@ def _negative(value: MetricValue) -> MetricValue:
     return MetricValue(value=minus(value.value), low=minus(value.high), high=minus(value.low))
 
 
-def _against(result: ReplayResult, update: Update, against: str, number_name: str) -> str:
+def _against(result: ReplayResult, update: SameUpdate, against: str, number_name: str) -> str:
     """Write a difference to the reference with its interval; empty for the reference itself."""
     if against in update.names:
         return ""
@@ -269,32 +256,22 @@ def _against(result: ReplayResult, update: Update, against: str, number_name: st
 
 
 def _factors(result: ReplayResult) -> Section:
-    table = Table(
-        name="factors",
-        label="Factors of the ratio",
-        columns=[
-            Column(head="Factor"),
-            Column(head="KL by k3 (nats per token)", numbers=True, term="k3_kl"),
-            Column(head="ESS of sequences", numbers=True, term="ess_seq"),
-            Column(head="Largest |log-ratio|", numbers=True),
+    factors = table(
+        "factors",
+        "Factors of the ratio",
+        [
+            words("Factor", lambda one: _factor(*one)),
+            numbers("KL by k3 (nats per token)", lambda one: metric(one[1].k3_kl), "k3_kl"),
+            numbers("ESS of sequences", lambda one: metric(one[1].ess_seq), "ess_seq"),
+            numbers("Largest |log-ratio|", lambda one: amount(one[1].log_ratio_abs_max)),
         ],
-        rows=[
-            Row(
-                cells=[
-                    text(
-                        FACTORS.get(name, name),
-                        note=f"{factor.behavior} → {factor.target}",
-                    ),
-                    metric(factor.k3_kl),
-                    metric(factor.ess_seq),
-                    amount(factor.log_ratio_abs_max),
-                ]
-            )
-            for name, factor in result.factors.items()
-        ],
+        result.factors.items(),
     )
-    blocks: list[Block] = [table]
-    return Section(title="The two factors of the ratio", blocks=blocks)
+    return Section(title="The two factors of the ratio", blocks=[factors])
+
+
+def _factor(name: str, factor: Factor) -> Cell:
+    return text(FACTORS.get(name, name), note=f"{factor.behavior} → {factor.target}")
 
 
 def _figures(result: ReplayResult) -> Section | None:
@@ -308,55 +285,38 @@ def _splits(result: ReplayResult) -> Section | None:
     splits = {name: p.split for name, p in result.presets.items() if p.split is not None}
     if not splits:
         return None
-    rows = [
-        Row(
-            cells=[
-                term(name),
-                text(result.presets[name].mode),
-                amount(float(split.minibatches)),
-                metric(split.kl_whole),
-                metric(split.kl_split),
-                metric(split.kl_between),
-            ]
-        )
-        for name, split in splits.items()
-    ]
-    heads: Sequence[str] = (
+    batches = table(
+        "splits",
         "Mini-batches",
-        "KL(old || one step)",
-        "KL(old || several)",
-        "KL(one step || several)",
-    )
-    table = Table(
-        name="splits",
-        label="Mini-batches",
-        columns=[
-            Column(head="Preset"),
-            Column(head="Mode"),
-            *(Column(head=head, numbers=True) for head in heads),
+        [
+            words("Preset", lambda name: term(name)),
+            words("Mode", lambda name: text(result.presets[name].mode)),
+            numbers("Mini-batches", lambda name: count(splits[name].minibatches)),
+            numbers("KL(old || one step)", lambda name: metric(splits[name].kl_whole)),
+            numbers("KL(old || several)", lambda name: metric(splits[name].kl_split)),
+            numbers("KL(one step || several)", lambda name: metric(splits[name].kl_between)),
         ],
-        rows=rows,
+        splits,
     )
     how = (
         "Several mini-batches make several optimizer steps from the same start. A mode that stays "
         "put ends where one step ends: its last column is far below the two before it."
     )
     return Section(
-        title="The same batch in mini-batches", blocks=[table, Words(text=how, soft=True)]
+        title="The same batch in mini-batches", blocks=[batches, Paragraph(text=how, soft=True)]
     )
 
 
 def _model(result: ReplayResult) -> Section | None:
     if result.model is None:
         return None
-    rows = [
-        Row(cells=[text(name.replace("_", " ")), text("none" if value is None else str(value))])
-        for name, value in result.model.items()
-    ]
-    table = Table(
-        name="model",
-        label="How the step was computed",
-        columns=[Column(head="Setting"), Column(head="Value")],
-        rows=rows,
+    settings = table(
+        "model",
+        "How the step was computed",
+        [
+            words("Setting", lambda one: text(one[0].replace("_", " "))),
+            words("Value", lambda one: text("none" if one[1] is None else str(one[1]))),
+        ],
+        result.model.items(),
     )
-    return Section(title="How the step was computed", blocks=[table], screen=True)
+    return Section(title="How the step was computed", blocks=[settings], screen=True)

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from rcdiag.formats import number
 from rcdiag.pages.blocks import (
     Block,
     Cell,
-    Column,
+    ColumnOf,
     Figure,
     Figures,
-    Row,
+    Paragraph,
     Section,
-    Table,
-    Words,
     amount,
     equals,
-    filled,
+    numbers,
     share,
+    table,
     text,
+    words,
 )
-from rcdiag.pages.charts import Axis, Chart
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.score.words import raw_ess
@@ -35,62 +36,50 @@ def all_corrections(results: DumpResults, treatments: Sequence[Treatment]) -> Se
     estimated = results.weights_help and any(
         treatment.error is not None for treatment in treatments
     )
-    columns = filled(_columns(results, treatments, estimated=estimated), treatments)
-    table = Table(
-        name="corrections-table",
-        label="Presets and swept settings",
-        columns=[column for column, _ in columns],
-        rows=[
-            _row(treatment, results, [cell(treatment) for _, cell in columns])
-            for treatment in treatments
-        ],
+    corrections = table(
+        "corrections-table",
+        "Presets and swept settings",
+        _columns(results, treatments, estimated=estimated),
+        treatments,
+        lambda treatment: _row(treatment, results),
         search=True,
         opens="correction",
     )
     figures = [] if results.sweep is None else [_scatter(treatments, results)]
     figures += [f for f in figures_of(results.sweep) if f.name == "candidate-ranking"]
     blocks: list[Block] = [Figures(items=figures)] if figures else []
-    blocks += [table, Words(text=_how(results, treatments, estimated), soft=True)]
+    blocks += [corrections, Paragraph(text=_how(results, treatments, estimated), soft=True)]
     return Section(title="All corrections", blocks=blocks)
 
 
 def _columns(
     results: DumpResults, treatments: Sequence[Treatment], *, estimated: bool
-) -> list[tuple[Column, Callable[[Treatment], Cell]]]:
+) -> list[ColumnOf]:
     """Return every column that the results have, with what writes its cell."""
     whole = results.score or results.sweep or results.largest
     levels = any(treatment.level for treatment in treatments)
-    columns: list[tuple[Column, Callable[[Treatment], Cell]]] = [
-        (Column(head="Correction"), lambda one: equals(one.names))
-    ]
+    columns = [words("Correction", lambda one: equals(one.names))]
     if results.weights_help:
-        columns.append((Column(head="Weights" if levels else "Why not"), _level))
+        columns.append(words("Weights" if levels else "Why not", _level))
     if estimated:
-        columns.append((Column(head="Expected error", numbers=True), _error))
+        columns.append(numbers("Expected error", _error))
     if results.sweep is not None:
         columns += [
-            (_numbers("Weight bias", "weight_distance"), lambda one: amount(one.bias)),
-            (_numbers("Variance", "weight_variance"), lambda one: amount(one.variance)),
+            numbers("Weight bias", lambda one: amount(one.bias), "weight_distance"),
+            numbers("Variance", lambda one: amount(one.variance), "weight_variance"),
         ]
+    tokens, sequences = max(whole.num_tokens, 1), max(whole.num_sequences, 1)
     return [
         *columns,
-        (_numbers("Bias bound", "bias_bound"), lambda one: amount(one.bias_bound)),
-        (
-            _numbers("Kept tokens", "kept_tokens"),
-            lambda one: share(one.kept_tokens / max(whole.num_tokens, 1)),
+        numbers("Bias bound", lambda one: amount(one.bias_bound), "bias_bound"),
+        numbers("Kept tokens", lambda one: share(one.kept_tokens / tokens), "kept_tokens"),
+        numbers(
+            "Kept sequences", lambda one: share(one.kept_sequences / sequences), "kept_sequences"
         ),
-        (
-            _numbers("Kept sequences", "kept_sequences"),
-            lambda one: share(one.kept_sequences / max(whole.num_sequences, 1)),
-        ),
-        (_numbers("ESS tokens", "ess_token_applied"), lambda one: share(one.ess_token)),
-        (_numbers("ESS sequences", "ess_seq_applied"), lambda one: share(one.ess_seq)),
-        (_numbers("Lost mass", "lost_mass"), lambda one: share(one.lost)),
+        numbers("ESS tokens", lambda one: share(one.ess_token), "ess_token_applied"),
+        numbers("ESS sequences", lambda one: share(one.ess_seq), "ess_seq_applied"),
+        numbers("Lost mass", lambda one: share(one.lost), "lost_mass"),
     ]
-
-
-def _numbers(head: str, term: str) -> Column:
-    return Column(head=head, numbers=True, term=term)
 
 
 def _level(treatment: Treatment) -> Cell:
@@ -157,15 +146,14 @@ def _tags(advice: Recommendation) -> list[str]:
     return sentences
 
 
-def _row(treatment: Treatment, results: DumpResults, cells: Sequence[Cell]) -> Row:
+def _row(treatment: Treatment, results: DumpResults) -> dict[str, Any]:
     refused = treatment.candidate is not None and treatment.candidate.refused
-    return Row(
-        cells=cells,
-        key=treatment.names[0],
-        names=treatment.names,
-        tag=tag_of(treatment, results),
-        pale=bool(results.weights_help and refused),
-    )
+    return {
+        "key": treatment.names[0],
+        "names": treatment.names,
+        "tag": tag_of(treatment, results),
+        "pale": bool(results.weights_help and refused),
+    }
 
 
 def _refused(reasons: Sequence[str]) -> str:
@@ -178,8 +166,8 @@ def _refused(reasons: Sequence[str]) -> str:
 
 def _scatter(treatments: Sequence[Treatment], results: DumpResults) -> Figure:
     """Set bias against what the weights leave, a point for each row of the table."""
+    best = recommended(results)
     chart = Chart(
-        form="scatter",
         columns=("correction", "weight bias", "ESS of sequences", "variance", "note"),
         rows=[
             (
@@ -192,15 +180,15 @@ def _scatter(treatments: Sequence[Treatment], results: DumpResults) -> Figure:
             for treatment in treatments
             if treatment.bias is not None and treatment.ess_seq is not None
         ],
-        x=Axis(label="weight bias, from ratios of sequences", start=0.0),
-        y=Axis(label="ESS of sequences, applied", percent=True, start=0.0, end=1.0),
-        options={
-            "at": ["weight bias", "ESS of sequences"],
-            "emphasis": (recommended(results) or treatments[0]).names[0]
-            if recommended(results)
-            else "",
-            "opens": "correction",
-        },
+        panels=[
+            Panel(
+                x=ChartAxis(label="weight bias, from ratios of sequences", start=0.0),
+                y=ChartAxis(label="ESS of sequences, applied", percent=True, start=0.0, end=1.0),
+                marks=[Mark(shape="dot", x="weight bias", y="ESS of sequences")],
+            )
+        ],
+        strong="" if best is None else best.names[0],
+        opens="correction",
     )
     return Figure(
         name="bias-and-variance",

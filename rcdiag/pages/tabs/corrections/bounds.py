@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from rcdiag.pages.blocks import Block, Part, Section, Terms, Words
+from rcdiag.pages.blocks import (
+    Block,
+    Paragraph,
+    Section,
+    Slot,
+    Terms,
+)
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.packing import packed
+from rcdiag.pages.sweep.families import NUMBERS, family_chart
 from rcdiag.pages.tabs.corrections.treatments import NONE
 from rcdiag.results import SweepResult
 
@@ -37,15 +46,20 @@ def sliders(results: DumpResults) -> Section | None:
     if sweep is None or not sweep.families:
         return None
     start = _start(results, sweep)
-    part = Part(
+    # The script fills their rows from the result document, which has the same numbers.
+    charts = {
+        name: {**family_chart(family).data(), "rows": []} for name, family in sweep.families.items()
+    }
+    part = Slot(
         name="sliders",
         data={
             "families": {name: family.title for name, family in sweep.families.items()},
             "start": start,
+            "charts": packed(json.dumps({"charts": charts, "numbers": NUMBERS})),
             "readout": Terms(items=[(name, "") for name in READOUT]),
         },
     )
-    blocks: list[Block] = [Words(text=_from(results, sweep, start["family"]), soft=True), part]
+    blocks: list[Block] = [Paragraph(text=_from(results, sweep, start["family"]), soft=True), part]
     return Section(title="Try other bounds", blocks=blocks, name="bounds", screen=True)
 
 

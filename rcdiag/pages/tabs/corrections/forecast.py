@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from rcdiag.pages.blocks import (
     Block,
-    Column,
     Figures,
-    Row,
+    PageTable,
+    Paragraph,
     Section,
-    Table,
-    Words,
     amount,
+    count,
     metric,
+    numbers,
+    table,
     text,
+    words,
 )
 from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.sweep.words import forecast_test
@@ -26,44 +28,30 @@ def forecast(sweep: SweepResult | None) -> Section | None:
     fails = sweep.forecast.holds is False
     missed = " It is not drawn; the table shows what it missed." if fails else ""
     blocks: list[Block] = [
-        Words(text=f"Forecast: {test.word}; {test.sentence}.{missed}", level=test.level)
+        Paragraph(text=f"Forecast: {test.word}; {test.sentence}.{missed}", level=test.level)
     ]
     figures = figures_of(sweep, ("length-forecast",))
     if figures:
         blocks.append(Figures(items=figures))
     if sweep.forecast.held_out:
         blocks.append(_held_out(sweep))
-    blocks.append(Words(text=sweep.forecast.about, soft=True))
+    blocks.append(Paragraph(text=sweep.forecast.about, soft=True))
     return Section(title="Longer responses", blocks=blocks, name="forecast", screen=True)
 
 
-def _held_out(sweep: SweepResult) -> Table:
-    heads = ("Geometric window", "Sequence window", "Spread of sums")
-    return Table(
-        name="held-out",
-        label="Held-out lengths",
-        columns=[
-            Column(head="Held-out lengths"),
-            Column(head="Sequences", numbers=True),
-            *(
-                Column(head=f"{head}: {what}", numbers=True)
-                for head in heads
-                for what in ("expected", "seen")
-            ),
+def _held_out(sweep: SweepResult) -> PageTable:
+    return table(
+        "held-out",
+        "Held-out lengths",
+        [
+            words("Held-out lengths", lambda one: text(one.label)),
+            numbers("Sequences", lambda one: count(one.num_sequences)),
+            numbers("Geometric window: expected", lambda one: amount(one.expected_geo)),
+            numbers("Geometric window: seen", lambda one: metric(one.seen_geo)),
+            numbers("Sequence window: expected", lambda one: amount(one.expected_seq)),
+            numbers("Sequence window: seen", lambda one: metric(one.seen_seq)),
+            numbers("Spread of sums: expected", lambda one: amount(one.expected_std)),
+            numbers("Spread of sums: seen", lambda one: metric(one.seen_std)),
         ],
-        rows=[
-            Row(
-                cells=[
-                    text(bin_.label),
-                    amount(float(bin_.num_sequences), f"{bin_.num_sequences:,}"),
-                    amount(bin_.expected_geo),
-                    metric(bin_.seen_geo),
-                    amount(bin_.expected_seq),
-                    metric(bin_.seen_seq),
-                    amount(bin_.expected_std),
-                    metric(bin_.seen_std),
-                ]
-            )
-            for bin_ in sweep.forecast.held_out
-        ],
+        sweep.forecast.held_out,
     )

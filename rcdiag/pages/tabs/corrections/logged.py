@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from rcdiag.pages.blocks import Block, Column, Fold, Lines, Row, Section, Table, Words, term, text
+from rcdiag.pages.blocks import (
+    Block,
+    Fold,
+    Lines,
+    Paragraph,
+    Section,
+    numbers,
+    table,
+    term,
+    text,
+    words,
+)
 from rcdiag.pages.score.logged import lines_of
 from rcdiag.results import ScoreResult
 
@@ -19,31 +30,23 @@ def own_log(score: ScoreResult | None) -> Section | None:
         f"`{logged.file}` ({logged.log_format}) beside {beside}.{steps} A key stands here with the "
         "step at which it is furthest off; the result document has every step."
     )
-    table = Table(
-        name="logged",
-        label="The trainer's own log",
-        columns=[
-            Column(head="Key"),
-            Column(head="Step", numbers=True),
-            Column(head="Theirs", numbers=True),
-            Column(head="Ours", numbers=True),
-            Column(head="Reads"),
+    lines = table(
+        "logged",
+        "The trainer's own log",
+        [
+            words("Key", lambda line: term(line.key)),
+            numbers("Step", lambda line: text(line.step)),
+            numbers("Theirs", lambda line: text(line.theirs)),
+            numbers("Ours", lambda line: text(line.ours)),
+            words(
+                "Reads",
+                lambda line: text(line.reads, level="ok" if line.agrees else "", note=line.reason),
+            ),
         ],
-        rows=[
-            Row(
-                cells=[
-                    term(line.key),
-                    text(line.step),
-                    text(line.theirs),
-                    text(line.ours),
-                    text(line.reads, level="ok" if line.agrees else "", note=line.reason),
-                ]
-            )
-            for line in lines_of(logged)
-        ],
+        lines_of(logged),
         search=True,
     )
-    blocks: list[Block] = [Words(text=how), table]
+    blocks: list[Block] = [Paragraph(text=how), lines]
     for keys, what in (
         (list(logged.not_ours), "keys of the log that are no numbers of rcdiag"),
         (logged.not_logged, "keys that the log lacks"),

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from rcdiag.pages.blocks import Block, Fold, Lines, Part, Section, Snippet, Tab, Words
+from rcdiag.pages.blocks import (
+    Block,
+    Fold,
+    Lines,
+    Paragraph,
+    Section,
+    Slot,
+    Snippet,
+    Tab,
+    tab_of,
+)
 from rcdiag.pages.command_again import of_same_data
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.sweep.words import recommended
@@ -21,19 +31,16 @@ def tab(results: DumpResults) -> Tab | None:
         return None
     verdict = None if results.diagnosis is None else results.diagnosis.verdict
     table, families = all_corrections(results, treatments), _families(results)
-    sections = [
+    return tab_of(
+        "corrections",
+        "Corrections",
+        _heading(results),
         _advice(results),
         # Where weights help, readers should know that there are more settings than the presets.
         *((families, table) if verdict == "correctable" else (table, families)),
         own_log(results.score),
         sliders(results),
         forecast(results.sweep),
-    ]
-    return Tab(
-        name="corrections",
-        title="Corrections",
-        heading=_heading(results),
-        sections=[section for section in sections if section is not None],
     )
 
 
@@ -50,7 +57,7 @@ def _advice(results: DumpResults) -> Section | None:
     against = None if results.diagnosis is None else results.diagnosis.against_weights
     if against is not None:
         why = f"{against} The table shows what each correction would do, without a ranking."
-        return Section(title="", blocks=[Words(text=why, level="error")])
+        return Section(title="", blocks=[Paragraph(text=why, level="error")])
     if results.sweep is None:
         return None
     advice = results.sweep.recommendation
@@ -62,7 +69,7 @@ def _advice(results: DumpResults) -> Section | None:
             "Importance weights are valid here, but on a batch of this size they add more variance "
             "than they remove bias. Remove the cause instead."
         )
-        blocks.append(Words(text=why))
+        blocks.append(Paragraph(text=why))
     snippets = [
         Snippet(label=f"To paste into {trainer}", text=written, opened=place == 0)
         for place, (trainer, written) in enumerate(advice.choice_yaml.items())
@@ -76,7 +83,7 @@ def _advice(results: DumpResults) -> Section | None:
             "This result holds no configuration to paste: an older rcdiag made it. `rcdiag sweep` "
             "on the same table makes one that does."
         )
-        blocks.append(Words(text=older))
+        blocks.append(Paragraph(text=older))
     return Section(title="Why", blocks=blocks)
 
 
@@ -96,6 +103,6 @@ def _families(results: DumpResults) -> Section | None:
     steps = [Action(text="Sweep all families", command=f"{command} --html sweep.html")]
     return Section(
         title="Beyond presets: other thresholds",
-        blocks=[Words(text=why), Part(name="actions", data=steps)],
+        blocks=[Paragraph(text=why), Slot(name="actions", data=steps)],
         name="families",
     )
