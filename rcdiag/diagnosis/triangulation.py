@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rcdiag.diagnosis.guides import level
+from rcdiag.diagnosis.rules import level
 from rcdiag.results import MetricValue, NoiseFloor, Triangulation
 from rcdiag.statistics.metrics.divergences import K3_KL
 from rcdiag.statistics.moments import Moments, k2
