@@ -20,6 +20,11 @@ from rcdiag.registry import Registry
 # two only the cause with the highest confidence is named. `law` is the sampling distribution.
 STAGES = ("storage", "recording", "alignment", "law", "difference")
 
+# Scores of evidence, by its kind: values that nothing else makes, or a statement of the metadata;
+# a pattern that the cause predicts and its look-alikes do not; one that a look-alike makes too, but
+# rarely; what remains where nothing else fits better; one of two that the table cannot tell apart.
+EXACT, CLEAR, LIKELY, WEAK, GUESS = 0.97, 0.9, 0.85, 0.7, 0.6
+
 
 class Suspicion(Struct, frozen=True, kw_only=True):
     """The evidence for a cause in one table, and its confidence."""

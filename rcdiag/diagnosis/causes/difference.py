@@ -10,20 +10,25 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.noise import NOISE, is_engine_noise
+from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, LIKELY, WEAK, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.noise import BITWISE, NOISE, is_engine_noise
 from rcdiag.diagnosis.causes.penalties import penalty
 from rcdiag.diagnosis.causes.weights import WEIGHTS, looks_like_other_weights, older_trainer
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
+from rcdiag.diagnosis.features.log_ratios import FIRST_APART
+from rcdiag.diagnosis.thresholds import BY_CHANCE, MOST
 from rcdiag.diagnosis.validity import INVALID
 from rcdiag.formats import share_of
 
 COARSE = 0.1  # nats, rms: quantised weights differ by less
 # share of the difference of both re-scores by which a re-score may miss its column
 GIVEN_BACK = 0.2
-NEARLY_ALL_ROWS = 0.8  # share of rows
-BY_CHANCE = 0.01  # chance that any row of a table is taken for one of other tokens
-MANY_ROWS = 32  # fewest rows to split them into two groups
+# Rows of two kinds: fewest rows, least share of either kind, and multiple of a large mismatch that
+# the further ones have.
+MANY_ROWS, LEAST_SHARE, KINDS_APART = 32, 0.1, 3.0
+# A side at fault is this many times as far from its re-score as the re-scores are from each other,
+# and as the other side is from its own; an engine re-scores itself a little worse than a model.
+BEYOND_TRAINER, BEYOND_ENGINE, BEYOND_OTHER = 3.0, 1.5, 2.0
 
 
 def _forwards_differ(features: Features) -> Suspicion | None:
@@ -56,7 +61,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         )
         possible = ["weights-differ", "context-differs", "quantised-weights"]
     return Suspicion(
-        confidence=0.92 if log_ratios.rms > LARGE_MISMATCH else 0.7,
+        confidence=CLEAR if log_ratios.rms > LARGE_MISMATCH else WEAK,
         message=f"The two forward passes differ ({log_ratios.rms:.2g} nats rms){where}. "
         f"{validity.sentence}",
         evidence=[
@@ -74,12 +79,12 @@ def _not_of_these_tokens(features: Features) -> Suspicion | None:
     if len(features.case.tokens) == 0:
         return None
     deficits = _deficits(features)[features.case.tokens.per_row > 0]
-    if not deficits.sum() > 0.0 or np.mean(deficits > 0.0) < NEARLY_ALL_ROWS:
+    if not deficits.sum() > 0.0 or np.mean(deficits > 0.0) < MOST:
         return None
     trainer, tokens = str(features.case.trainer), features.case.tokens
     mean, uniform = float(tokens.trainer.mean()), _uniform(features)
     return Suspicion(
-        confidence=0.7,
+        confidence=WEAK,
         message=f"`{trainer}_log_probs` are {mean:.1f} on the mean, below "
         f"-ln(vocabulary), which is at most {uniform:.1f}: worse than a uniform guess. They are "
         "not of these tokens, as where logits are not shifted by one.",
@@ -145,11 +150,10 @@ def _share_of_rows_at_rounding(features: Features) -> float | None:
     rms = rms[np.isfinite(rms)]
     if len(rms) < MANY_ROWS:
         return None
-    at_rounding, large = (
-        float(np.mean(rms < ENGINE_NOISE)),
-        float(np.mean(rms > 3 * LARGE_MISMATCH)),
-    )
-    return at_rounding if min(at_rounding, large) > 0.1 and at_rounding + large > 0.85 else None
+    at_rounding = float(np.mean(rms < ENGINE_NOISE))
+    large = float(np.mean(rms > KINDS_APART * LARGE_MISMATCH))
+    two_kinds = min(at_rounding, large) > LEAST_SHARE and at_rounding + large > MOST
+    return at_rounding if two_kinds else None
 
 
 def _reference(features: Features) -> Suspicion | None:
@@ -161,10 +165,10 @@ def _by_rescore(slug: str) -> Callable[[Features], Suspicion | None]:
 
     def weigh(features: Features) -> Suspicion | None:
         engine, model = features.rescored
-        if engine is None or model is None or features.log_ratios.rms < 0.02:
+        if engine is None or model is None or features.log_ratios.rms < ENGINE_NOISE:
             return None
         case = features.case
-        noise = max(features.between(engine, model).rms, 1e-4)
+        noise = max(features.between(engine, model).rms, BITWISE)
         trainer = features.between(model, str(case.trainer))
         sampler = features.between(case.sampler, engine)
         facts = [
@@ -178,10 +182,10 @@ def _by_rescore(slug: str) -> Callable[[Features], Suspicion | None]:
                 },
             )
         ]
-        if trainer.rms > 3 * noise and sampler.rms < 0.5 * trainer.rms:
+        if trainer.rms > max(BEYOND_TRAINER * noise, BEYOND_OTHER * sampler.rms):
             named = _trainer_fault(trainer)
             text = f"`{case.trainer}` is not what the trainer's model gives (`{model}`)"
-        elif sampler.rms > 1.5 * noise and trainer.rms < 0.5 * sampler.rms:
+        elif sampler.rms > max(BEYOND_ENGINE * noise, BEYOND_OTHER * trainer.rms):
             named = _sampler_fault(sampler)
             text = (
                 f"`{case.sampler}` is not what the engine gives with the trainer's weights "
@@ -198,7 +202,7 @@ def _by_rescore(slug: str) -> Callable[[Features], Suspicion | None]:
         if named != slug:
             return None
         return Suspicion(
-            confidence=0.85,
+            confidence=LIKELY,
             message=f"{text}: they differ by {max(trainer.rms, sampler.rms):.2g} nats rms, the two "
             f"re-scores by {noise:.2g}.",
             evidence=facts,
@@ -210,13 +214,13 @@ def _by_rescore(slug: str) -> Callable[[Features], Suspicion | None]:
 
 
 def _trainer_fault(log_ratios: LogRatios) -> str:
-    if log_ratios.first_tokens > 5.5:
+    if log_ratios.first_tokens > FIRST_APART:
         return "context-differs"
     return "reference-as-old" if looks_like_other_weights(log_ratios) else "forwards-differ"
 
 
 def _sampler_fault(log_ratios: LogRatios) -> str:
-    if log_ratios.first_tokens > 5.5:
+    if log_ratios.first_tokens > FIRST_APART:
         return "context-differs"
     if looks_like_other_weights(log_ratios):
         return "weights-differ"
@@ -248,7 +252,7 @@ def _quantised(slug: str) -> Callable[[Features], Suspicion | None]:
         if declared is None or declared[0] != slug or features.declared.weights_differ:
             return None
         return Suspicion(
-            confidence=0.92,
+            confidence=EXACT,
             message=f"Metadata says that the sampler's weights are quantised ({declared[1]}); "
             f"log-ratios are {features.log_ratios.rms:.2g} nats rms.",
             evidence=[fact("quantisation of the sampler", "declared", declared=declared[1])],
@@ -263,7 +267,6 @@ BEYOND = 0.08
 # These causes change log-prob differences within one context by more than a power, so that the
 # residual is no evidence of a second fault.
 NOT_A_POWER = ("penalty", "logit-bias", "logit-softcap")
-BESIDE = 0.75  # score of an unspecific second cause
 
 
 def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicion] | None:
@@ -277,7 +280,7 @@ def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicio
     if prefixes is None or prefixes.residual <= BEYOND:
         return None
     return "forwards-differ", Suspicion(
-        confidence=BESIDE,
+        confidence=WEAK,
         message=f"Beside that the two forward passes differ: two tokens of one context are "
         f"{prefixes.residual:.2g} nats further apart on one side, as under other weights, "
         "precision or model function.",

@@ -7,34 +7,57 @@ import hashlib
 import numpy as np
 
 from rcdiag.diagnosis.case import Array, RowFacts
-from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, LIKELY, WEAK, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.thresholds import (
+    ALL,
+    CERTAIN,
+    EQUAL,
+    FEW,
+    FEWEST,
+    MOST,
+    NEARLY_ALL,
+    RARE,
+    RELATED,
+    SAME,
+)
 
 # Rows with a log-prob sum below this do not occur twice by chance.
 UNLIKELY = -9.0
 # Most nats that one token counts: a sentinel must not make a row look unlikely.
-UNSURE = 6.0
-# Correlation of two sides' log-probs of rare tokens, beyond which they are those of one token.
-MOST_LIKE = 0.8
+MOST_SURPRISAL = 6.0
+# Log-probs, nats: a likely token (78% or more), and the range of rare ones that are compared; and
+# the share of tokens below that range that a correct column has at most.
+LIKELY_TOKEN, RARE_TOKENS, MOST_BELOW = -0.25, (-6.0, -1.6), 0.05
+# Nats: rounding between two sides of one likely token, and twice or less of a probability.
+CLOSE, TWICE = 0.02, np.log(2.0)
+# Nats by which a likeliest token may have more than the sampled one leaves.
+BY_NOISE = 0.1
 # A token with more than half of the mass is the likeliest one: range of its log-prob, nats; fewest
 # such tokens; and relative difference of the surprisal that contradicts top-one.
 MAJORITY, FEWEST_OF_MAJORITY, SAME_TOKEN = (-0.6, -0.03), 10, 0.5
 
 # Ratio of log-prob differences within one context, sampler / trainer, below which they are noise.
 OF_CONTEXT = 0.3
+# Entropies, nats: below the first they are too near 0 to be compared; equal ones differ by less
+# than the second; contexts have at most the third.
+LEAST_ENTROPY, EQUAL_ENTROPY, LARGEST_ENTROPY = 0.1, 1e-3, 8.0
+# Entropy over surprisal of likely tokens, and nats by which it is nearer to 0 for rare ones.
+TIMES_SURPRISAL, BELOW_SURPRISAL = 1.5, 1.0
+MOST_ZEROS = 0.3  # share of values that are 0: no more contexts have no entropy
 
 
 def _columns_identical(features: Features) -> Suspicion | None:
     tokens = features.case.tokens
-    if len(tokens) < 20:
+    if len(tokens) < FEWEST:
         return None
     same = float(np.mean(tokens.sampler == tokens.trainer))
-    if same < 0.999 or np.ptp(tokens.sampler) < 1e-9:
+    if same < ALL or np.ptp(tokens.sampler) < EQUAL:
         return None
     if features.declared.bitwise or _computed_again(features):
         return None
     return Suspicion(
-        confidence=0.9,
+        confidence=CLEAR,
         message="Both columns hold the same numbers to the last bit: one is a copy of the other, "
         "or both sides compute bitwise alike; a mismatch cannot be seen.",
         evidence=[fact("share of equal values", "two engines never agree exactly", same=same)],
@@ -55,7 +78,7 @@ def _computed_again(features: Features) -> bool:
     name = engine or model
     if name is None:
         return False
-    return float(np.mean(features.case.log_probs[name][tokens.place] == tokens.sampler)) > 0.999
+    return float(np.mean(features.case.log_probs[name][tokens.place] == tokens.sampler)) > ALL
 
 
 def _duplicated_rows(features: Features) -> Suspicion | None:
@@ -93,7 +116,7 @@ def _duplicated_rows(features: Features) -> Suspicion | None:
         return None
     first = int(case.row[np.flatnonzero(again)[0]])
     return Suspicion(
-        confidence=0.97 if share > 0.02 else 0.75,
+        confidence=EXACT if share > FEW else WEAK,
         message=f"{int(again.sum()):,} of {len(again):,} rows repeat another row to the last bit, "
         f"the first of them row {first}; such answers do not come twice by chance.",
         evidence=[fact("share of repeated rows", "rows were written twice", share=share)],
@@ -108,7 +131,7 @@ def _sharper(facts: RowFacts) -> bool:
     """Tell whether rows declare a temperature below 1 or a kept set."""
     below_one = (facts.temperature, facts.top_p)
     above_zero = (facts.top_k, facts.min_p)
-    return any(v is not None and bool((v < 0.99).any()) for v in below_one) or any(
+    return any(v is not None and bool((v < 1.0).any()) for v in below_one) or any(
         v is not None and bool((v > 0).any()) for v in above_zero
     )
 
@@ -118,8 +141,8 @@ def _surprise(values: Array, *, tools_masked: bool) -> Array:
 
     Tool text is much less likely than sampled text: without a mask only ordinary tokens count.
     """
-    least = -np.inf if tools_masked else -3.0
-    return np.where((values < 0) & (values > least), np.maximum(values, -UNSURE), 0.0)
+    least = -np.inf if tools_masked else RARE
+    return np.where((values < 0) & (values > least), np.maximum(values, -MOST_SURPRISAL), 0.0)
 
 
 def _top_one(features: Features) -> Suspicion | None:
@@ -129,26 +152,27 @@ def _top_one(features: Features) -> Suspicion | None:
         (case.sampler, tokens.sampler, tokens.trainer),
         (str(case.trainer), tokens.trainer, tokens.sampler),
     ):
-        likely, rare = other > -0.25, (other < -1.6) & (other > -6.0)
+        likely = other > LIKELY_TOKEN
+        rare = (other > RARE_TOKENS[0]) & (other < RARE_TOKENS[1])
         # In a correct column few tokens are rarer than 1 in 400.
-        if likely.sum() < 20 or rare.sum() < 15 or np.mean(other < -6.0) > 0.05:
+        if min(likely.sum(), rare.sum()) < FEWEST or np.mean(other < RARE_TOKENS[0]) > MOST_BELOW:
             continue
-        if np.median(own[rare] - other[rare]) < 0.7:
+        if np.median(own[rare] - other[rare]) < TWICE:
             continue
         # The likeliest token has at most the probability that the sampled one leaves.
-        remaining = np.log(-np.expm1(np.clip(other[rare], -30, -1e-9)))
+        remaining = np.log(-np.expm1(np.clip(other[rare], -30, -EQUAL)))
         close = float(np.median(np.abs(own[likely] - other[likely])))
-        fits = float(np.mean((own[rare] <= remaining + 0.1) & (own[rare] > -3.5)))
-        above = float(np.mean(own >= other - 0.1))
+        fits = float(np.mean((own[rare] <= remaining + BY_NOISE) & (own[rare] > RARE)))
+        above = float(np.mean(own >= other - BY_NOISE))
         # What the likeliest token has does not depend on how rare the sampled one is.
         follows = float(np.corrcoef(own[rare], other[rare])[0, 1])
         likeliest = (other > MAJORITY[0]) & (other < MAJORITY[1])
         apart = np.abs(1.0 - own[likeliest] / other[likeliest])
         if len(apart) >= FEWEST_OF_MAJORITY and np.median(apart) > SAME_TOKEN:
             continue
-        if close < 0.02 and fits > 0.9 and above > 0.97 and not follows > MOST_LIKE:
+        if close < CLOSE and min(fits, above) > NEARLY_ALL and not follows > SAME:
             return Suspicion(
-                confidence=0.9,
+                confidence=CLEAR,
                 message=f"`{policy}` gives rare tokens the probability of the likeliest one: "
                 f"{np.exp(np.median(own[rare])):.2f} on the median, where the other side gives "
                 f"{np.exp(np.median(other[rare])):.2g}.",
@@ -169,20 +193,20 @@ def _top_one(features: Features) -> Suspicion | None:
 def _entropy_recorded(features: Features) -> Suspicion | None:
     case = features.case
     for policy, column in features.columns.items():
-        if len(column.values) < 50 or np.mean(column.values == 0) > 0.3:
+        if len(column.values) < FEWEST or np.mean(column.values == 0) > MOST_ZEROS:
             continue
         positive = float(np.mean(column.values[column.finite] >= 0)) if column.finite.any() else 0
-        values = -np.abs(column.values) if positive > 0.95 else column.values
+        values = -np.abs(column.values) if positive > NEARLY_ALL else column.values
         stated = _states_entropy(features, policy)
         if not stated and not _like_entropy(values, column.other):
             continue
         if not stated and _parts_tokens_of_a_context(features, policy):
             continue
         return Suspicion(
-            confidence=0.97 if stated else 0.85,
+            confidence=EXACT if stated else LIKELY,
             message=f"The values of `{policy}` are the entropy of the next token"
-            f"{'' if positive > 0.95 else ' with a minus sign'}, not the sampled token's log-prob: "
-            "rare tokens have ordinary values, sure ones too low ones.",
+            f"{'' if positive > NEARLY_ALL else ' with a minus sign'}, not the sampled token's "
+            "log-prob: rare tokens have ordinary values, sure ones too low ones.",
             evidence=[
                 fact(
                     "spread of values over that of the other side",
@@ -232,26 +256,28 @@ def _states_entropy(features: Features, policy: str) -> bool:
 
 
 def _equal(values: Array, entropy: Array) -> bool:
-    usable = np.isfinite(values) & np.isfinite(entropy) & (entropy > 0.1)
-    return usable.sum() > 20 and float(np.median(np.abs(values - entropy)[usable])) < 1e-3
+    usable = np.isfinite(values) & np.isfinite(entropy) & (entropy > LEAST_ENTROPY)
+    return (
+        usable.sum() > FEWEST and float(np.median(np.abs(values - entropy)[usable])) < EQUAL_ENTROPY
+    )
 
 
 def _like_entropy(values: Array, other: Array) -> bool:
     """Tell whether values are minus the entropies of contexts in which `other` sampled."""
     usable = np.isfinite(values) & np.isfinite(other)
     values, other = values[usable], other[usable]
-    likely, rare = (other > -0.25) & (other < -0.002), other < -2.5
-    if likely.sum() < 30 or rare.sum() < 10:
+    likely, rare = (other > LIKELY_TOKEN) & (other < CERTAIN), other < RARE
+    if min(likely.sum(), rare.sum()) < FEWEST:
         return False
     # Entropy is at least minus the log-prob of the likeliest token, and has no rare values.
     lower = float(np.mean(values[likely] < other[likely]))
     alike = float(np.corrcoef(values[rare], other[rare])[0, 1])
     return (
-        alike < 0.6
-        and lower > 0.85
-        and float(np.median(values[rare] - other[rare])) > 1.0
-        and float(np.min(values)) > -8.0
-        and float(np.median(values[likely] / other[likely])) > 1.5
+        alike < RELATED
+        and lower > MOST
+        and float(np.median(values[rare] - other[rare])) > BELOW_SURPRISAL
+        and float(np.min(values)) > -LARGEST_ENTROPY
+        and float(np.median(values[likely] / other[likely])) > TIMES_SURPRISAL
     )
 
 

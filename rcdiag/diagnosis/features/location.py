@@ -13,12 +13,23 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.features.log_ratios import ENGINE_NOISE, LARGE_MISMATCH, LogRatios
+from rcdiag.diagnosis.thresholds import FEWEST_ROWS, TINY
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
-FEWEST_OUTLIERS = 8  # rows of a second kind
+# Multiple of other steps' k3 from which a step's is large, and the least k3 that counts, nats per
+# token, of a large step and of the others.
+STEPS_APART, LARGE_K3, SMALL_K3 = 5.0, 1e-4, 1e-5
+# Engines apart: multiples of the smallest rms, and of that of its median row.
+ENGINES_APART, MEDIAN_ROWS_APART = 3.0, 2.0
+# Between the largest tenth of the rows of one kind and the smallest of the other, times.
+GAP_OF_KINDS = 1.5
+MOST_PARTS = 2000  # steps or engines that are compared
+# Token ids that stand out, at most MOST_IDS: fewest tokens of each, mean log-ratio (nats), spread
+# over the mean, and share of all tokens at most.
+FEWEST_OF_ID, FAR_OFF, SPREAD, MOST_TOKENS, MOST_IDS = 3, 2.5, 0.4, 0.15, 8
 KINDS_APART = 5.0  # times the rms of the first kind
 # Floor of a row's rms: rows below it count as equal.
 SMALLEST = LARGE_MISMATCH / KINDS_APART  # nats rms
@@ -33,8 +44,9 @@ class MismatchByGroup(Struct, frozen=True):
     k3: Array  # [parts] nats per token
 
 
-# Values that show a trend, and standard errors of their rank correlation.
-FEWEST_OF_TREND, OF_TREND = 5, 3.0
+# Values that show a trend, standard errors of their rank correlation, and the correlation that does
+# where few values cannot reach these.
+FEWEST_OF_TREND, OF_TREND, ALMOST_MONOTONIC = 5, 3.0, 0.98
 
 
 class Onset(Struct, frozen=True):
@@ -54,7 +66,7 @@ class Onset(Struct, frozen=True):
     @property
     def times(self) -> float:
         """Return how many times k3 grows."""
-        return self.after / max(self.before, 1e-12)
+        return self.after / max(self.before, TINY)
 
 
 def _median(values: Array) -> float:
@@ -74,16 +86,16 @@ def trend(values: Array) -> float:
     order = np.arange(count)
     rank = np.argsort(np.argsort(values, kind="stable"), kind="stable")
     correlation = float(np.corrcoef(order, rank)[0, 1])
-    if abs(correlation) * np.sqrt(count - 1) < min(OF_TREND, 0.98 * np.sqrt(count - 1)):
+    if abs(correlation) * np.sqrt(count - 1) < min(OF_TREND, ALMOST_MONOTONIC * np.sqrt(count - 1)):
         return 1.0
     third = max(count // 3, 1)
     first, last = _median(values[:third]), _median(values[-third:])
-    return last / max(first, 1e-12) if (last > first) == (correlation > 0) else 1.0
+    return last / max(first, TINY) if (last > first) == (correlation > 0) else 1.0
 
 
 def _apart(large: Array, small: Array) -> bool:
     """Tell whether the k3 of some steps is more than 5 times that of all others, and matters."""
-    return float(large.min()) > max(5 * max(float(small.max()), 1e-5), 1e-4)
+    return float(large.min()) > max(STEPS_APART * max(float(small.max()), SMALL_K3), LARGE_K3)
 
 
 class IdOutlier(Struct, frozen=True):
@@ -184,7 +196,9 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         # A single row can dominate the rms of its engine; a fault of the engine shows in the median
         # row.
         typical = self._typical_rows(engine, parts.labels)
-        large = (parts.rms > max(3.0 * small, ENGINE_NOISE)) & (typical > 2.0 * np.nanmin(typical))
+        large = (parts.rms > max(ENGINES_APART * small, ENGINE_NOISE)) & (
+            typical > MEDIAN_ROWS_APART * np.nanmin(typical)
+        )
         if not large.any() or large.all():
             return None
         names = [label for label, flag in zip(parts.labels, large, strict=True) if flag]
@@ -203,7 +217,7 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         # Rows of near-certain tokens have next to no mismatch: the floor keeps them from being a
         # cluster.
         order = np.log(np.maximum(sizes, SMALLEST))
-        if len(order) < 4 * FEWEST_OUTLIERS:
+        if len(order) < 4 * FEWEST_ROWS:
             return None
         # Otsu's split: the variance between the two clusters is largest.
         count = np.arange(1, len(order))
@@ -212,18 +226,18 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         split = int(np.argmax(between)) + 1
         below, above = sizes[:split], sizes[split:]
         small, large = float(np.median(below)), float(np.median(above))
-        if min(len(below), len(above)) < FEWEST_OUTLIERS or large < max(
+        if min(len(below), len(above)) < FEWEST_ROWS or large < max(
             KINDS_APART * small, LARGE_MISMATCH
         ):
             return None
-        if np.quantile(above, 0.1) < 1.5 * np.quantile(below, 0.9):
+        if np.quantile(above, 0.1) < GAP_OF_KINDS * np.quantile(below, 0.9):
             return None
         return OutlierRows(known & (rms >= above[0]), [], large, small)
 
     def _parts(self, label: NDArray[Any]) -> MismatchByGroup | None:
         own = label.astype(str) if label.dtype == object else label
         labels, index = np.unique(own, return_inverse=True)
-        if len(labels) < 2 or len(labels) > 2000:
+        if len(labels) < 2 or len(labels) > MOST_PARTS:
             return None
         tokens, log_ratio = self.log_ratios.tokens, self.log_ratios.values
         of_token = index[tokens.owner]
@@ -259,11 +273,13 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         )
         means = sums / np.maximum(counts, 1)
         spread = np.sqrt(np.maximum(squares / np.maximum(counts, 1) - means**2, 0.0))
-        alike = (counts >= 3) & (np.abs(means) > 2.5) & (spread < 0.4 * np.abs(means))
-        order = np.argsort(-squares * alike)[:8]
+        alike = (
+            (counts >= FEWEST_OF_ID) & (np.abs(means) > FAR_OFF) & (spread < SPREAD * np.abs(means))
+        )
+        order = np.argsort(-squares * alike)[:MOST_IDS]
         chosen = order[alike[order]]
-        held = squares[chosen].sum() / max(squares.sum(), 1e-300)
-        if held < 0.5 or counts[chosen].sum() > 0.15 * len(tokens):
+        held = squares[chosen].sum() / max(squares.sum(), TINY)
+        if held < 0.5 or counts[chosen].sum() > MOST_TOKENS * len(tokens):
             return []
         last = np.bincount(tokens.token_id, self.last_tokens.astype(np.float64))
         return [
