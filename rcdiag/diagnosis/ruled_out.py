@@ -8,12 +8,8 @@ import numpy as np
 
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
 from rcdiag.diagnosis.features.alignment import GAIN, LAGS
-from rcdiag.diagnosis.features.log_ratios import FEWEST_TO_JUDGE, IS_ONE, VISIBLE
-from rcdiag.diagnosis.thresholds import FEW, RELATED, SAME
-
-# Nats, rms: a kept set can hide in a larger mismatch, even where E[ratio] is 1.
-HIDES_A_KEPT_SET = 0.1
-STEADY = 2.0  # ratio of rms between engines, up to which they differ alike
+from rcdiag.diagnosis.features.log_ratios import FEWEST_TO_JUDGE, VISIBLE
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, COARSE, FEW, LARGER, RELATED, SAME
 
 SHIFTS = ("shift-by-one", "shift-some-rows", "shift-after-tool")
 TEMPERATURES = (
@@ -61,8 +57,7 @@ def _no_other_temperature(features: Features) -> bool:
 
 def _nothing_cut(features: Features) -> bool:
     return (
-        abs(features.log_ratios.ratio_mean[1]) < IS_ONE
-        and features.log_ratios.rms < HIDES_A_KEPT_SET
+        abs(features.log_ratios.ratio_mean[1]) < BY_ITS_ERROR and features.log_ratios.rms < COARSE
     )
 
 
@@ -74,7 +69,7 @@ def _same_weights(features: Features) -> bool:
 
 def _steady(features: Features) -> bool:
     parts = features.location.by_engine
-    return parts is not None and float(parts.rms.max()) < STEADY * float(parts.rms.min())
+    return parts is not None and float(parts.rms.max()) < LARGER * float(parts.rms.min())
 
 
 TESTS: tuple[tuple[tuple[str, ...], Callable[[Features], bool], str], ...] = (

@@ -11,17 +11,20 @@ from rcdiag.diagnosis.case import Case, Flags
 from rcdiag.diagnosis.causes.cause import EXACT, GUESS, WEAK, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.alignment import LAGS, LEAST_COMPARED
-from rcdiag.diagnosis.thresholds import FEW, FEWEST_ROWS, MOST, NEARLY_ALL, RELATED
+from rcdiag.diagnosis.thresholds import (
+    FEW,
+    FEWEST_OF_PATTERN,
+    FEWEST_ROWS,
+    MOST,
+    NEARLY_ALL,
+    PART,
+    RELATED,
+)
 from rcdiag.table.schema import REENCODED
 
-# Different texts that are shifted: two may be chance, from the second number on they are not.
-FEWEST_TEXTS, MANY_TEXTS = 2, 5
-FEWEST_LATER = 4  # later turns that show whether they alone are shifted
-# First turns are shifted less often than this share of later ones where a tool comes between.
-LESS_AT_FIRST = 0.2
-# Share of exchanged rows from which on rows do not fit each other by chance, and shares of the rows
-# that fit none which exchanged ones then make up, with many and with few of them.
-MANY_EXCHANGED, EXPLAINED_BY_MANY, EXPLAINED_BY_FEW = 0.2, 0.3, 0.5
+# Share of the rows that fit none which exchanged ones make up: with few of them, and where they
+# are a part of the table, so that they fit each other by no chance.
+EXPLAINED_BY_FEW, EXPLAINED_BY_MANY = 0.5, 0.3
 
 
 def _shift(features: Features) -> tuple[str, Suspicion] | None:
@@ -29,7 +32,7 @@ def _shift(features: Features) -> tuple[str, Suspicion] | None:
     alignment = features.alignment
     shifted = alignment.shift != 0
     distinct = alignment.distinct_texts(shifted)
-    if distinct < FEWEST_TEXTS or not alignment.differ_most(shifted):
+    if distinct < 2 or not alignment.differ_most(shifted):
         return None
     first = alignment.first_turn
     share_first = alignment.share_shifted(first)
@@ -43,10 +46,10 @@ def _shift(features: Features) -> tuple[str, Suspicion] | None:
     by_one = abs(lag) == 1 and distinct >= FEWEST_ROWS and np.mean(lags == lag) >= NEARLY_ALL
     if np.mean(shifted[misfits]) < 0.5 and not by_one:
         return None
-    several = (~first & alignment.long_enough).sum() >= FEWEST_LATER
+    several = (~first & alignment.long_enough).sum() >= FEWEST_OF_PATTERN
     rows = np.unique(alignment.row_of_turn[shifted])
     share = len(rows) / max(int((features.case.tokens.per_row > 0).sum()), 1)
-    if several and share_later > LESS_AT_FIRST and share_first < LESS_AT_FIRST * share_later:
+    if several and share_later > PART and share_first < PART * share_later:
         slug, text = "shift-after-tool", "From the second turn on"
     elif max(share_first, share_later) > NEARLY_ALL:
         slug, text = "shift-by-one", "In all rows"
@@ -57,7 +60,7 @@ def _shift(features: Features) -> tuple[str, Suspicion] | None:
     zero = float(np.nanmedian(alignment.unshifted[shifted]))
     best = float(np.nanmedian(alignment.correlations[LAGS.index(lag)][shifted]))
     return slug, Suspicion(
-        confidence=EXACT if distinct >= MANY_TEXTS else GUESS,
+        confidence=EXACT if distinct >= FEWEST_OF_PATTERN else GUESS,
         message=f"{text} `{moved}` stands {abs(lag)} token{'s' if abs(lag) > 1 else ''} "
         f"{'later' if later else 'earlier'} than the other column: their correlation is "
         f"{best:.2f} there and {zero:.2f} without the shift.",
@@ -134,7 +137,7 @@ def _rows_swapped(features: Features) -> Suspicion | None:
     misfit = alignment.misfit & full
     explained = float((exchanged & misfit).sum() / max(misfit.sum(), 1)) if misfit.any() else 1.0
     # Near-certain rows fit several others, so that not every swapped row finds its partner.
-    if explained < (EXPLAINED_BY_MANY if share > MANY_EXCHANGED else EXPLAINED_BY_FEW):
+    if explained < (EXPLAINED_BY_MANY if share > PART else EXPLAINED_BY_FEW):
         return None
     first = int(np.flatnonzero(exchanged)[0])
     moved = alignment.misplaced_policy(exchanged[features.case.tokens.owner])

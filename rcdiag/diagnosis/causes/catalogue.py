@@ -10,7 +10,7 @@ from rcdiag.diagnosis.causes.kept_sets import KEPT_SETS, banned_cause
 from rcdiag.diagnosis.causes.penalties import PENALTIES, pushed
 from rcdiag.diagnosis.causes.placeholders import NAN_LOG_PROBS, SENTINEL, ZERO_PLACEHOLDER
 from rcdiag.diagnosis.causes.recording import RECORDING
-from rcdiag.diagnosis.causes.sampled_tokens import SAMPLED_TOKENS
+from rcdiag.diagnosis.causes.sampled_tokens import MASK_INCLUDES_TOOL, SAMPLED_TOKENS
 from rcdiag.diagnosis.causes.stored_precision import FLOOR_CLIP, STORED_PRECISION
 from rcdiag.diagnosis.causes.temperatures import TEMPERATURES
 from rcdiag.diagnosis.causes.transformed_values import TRANSFORMED_VALUES
@@ -23,12 +23,14 @@ LOGIT_BIAS = shipped(
     "logit-bias", "law", lambda features: banned_cause("logit-bias")(features) or pushed(features)
 )
 SAMPLING = (*TEMPERATURES, *KEPT_SETS, LOGIT_BIAS, *PENALTIES, *VOCABULARY, *UNLOGGED_SAMPLING)
-# Storage: the values of a column are not what was computed.
+# Storage: the values of a column are not what was computed. Zeros in the text of tools are a matter
+# of the mask, which is asked first.
 STORAGE = (
     NAN_LOG_PROBS,
     *TRANSFORMED_VALUES,
     SENTINEL,
     FLOOR_CLIP,
+    MASK_INCLUDES_TOOL,
     ZERO_PLACEHOLDER,
     *STORED_PRECISION,
 )

@@ -15,8 +15,6 @@ from rcdiag.diagnosis.thresholds import FEWEST
 SENTINELS = (1.0, -9999.0, -1000.0, -999.0, -100.0, -1e4, -1e6, -1e9, -1e10)
 # Nats between a value that stands apart, a sentinel, and all others: no column has such a gap.
 GAP = 5.0
-# Nats within which two values count as one beside the noise of the other side.
-NEAR = 0.05
 
 
 def columns_of_pair(features: Features) -> Iterator[tuple[str, StoredColumn]]:

@@ -13,15 +13,20 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, WEAK, Cause, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
 from rcdiag.diagnosis.features.log_ratios import FIRST_APART
-from rcdiag.diagnosis.thresholds import BY_CHANCE, FEW, ONE_SIDED
+from rcdiag.diagnosis.thresholds import (
+    BY_CHANCE,
+    COARSE,
+    FEW,
+    FEWEST_OF_PATTERN,
+    FEWEST_ROWS,
+    ONE_SIDED,
+    PART,
+)
 
 Flags = NDArray[np.bool_]
 
-FEWEST = 4  # rows of either kind
 # Sizes of the batches that rows may have been padded in.
 BATCHES = (2, 4, 8, 16, 32, 64, 128)
-MOST_AGREEING = 0.1  # share of rows with a cut prompt whose response begins as if it were not
-MOVED = 0.1  # nats, rms: a prompt that was cut moves most rows by more
 LEAST_PADDED = 0.6  # share of the padded rows that must be off
 
 
@@ -138,15 +143,15 @@ def _prompt_truncated(features: Features) -> Suspicion | None:
         return None
     rms, (first, explained) = rows.rms, best
     short, long = rows.known & (rows.lengths <= first), rows.known & (rows.lengths > first)
-    if explained < 1.0 - FEW or min(short.sum(), long.sum()) < FEWEST:
+    if explained < 1.0 - FEW or min(short.sum(), long.sum()) < FEWEST_OF_PATTERN:
         return None
     if np.mean(rows.large[short]) > FEW or np.median(rms[short]) > ENGINE_NOISE:
         return None
-    if _share_agreeing_at_first(features.log_ratios, long & rows.large) > MOST_AGREEING:
+    if _share_agreeing_at_first(features.log_ratios, long & rows.large) > PART:
         # a mismatch that starts within responses is a limit of the context, or other weights
         return None
     by_chance = _chance(case, short, long) >= BY_CHANCE
-    if np.median(rms[long]) < MOVED:
+    if np.median(rms[long]) < COARSE:
         return None  # other weights have this size too, mostly at long, hard prompts
     next_ = int(rows.lengths[long].min())
     between = f"{first}" if next_ == first + 1 else f"{first} to {next_ - 1}"
@@ -190,7 +195,7 @@ def _padding_counts(features: Features) -> Suspicion | None:
     for size in BATCHES:
         longest, whole = _longest_of_batch(case, rows.lengths, size)
         bare, padded = longest & known, whole & known & ~longest
-        if min(bare.sum(), padded.sum()) >= 2 * FEWEST:
+        if min(bare.sum(), padded.sum()) >= FEWEST_ROWS:
             tried.append((float(large[padded].mean() - large[bare].mean()), size, bare, padded))
     if not tried:
         return None

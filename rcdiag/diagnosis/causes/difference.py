@@ -15,20 +15,11 @@ from rcdiag.diagnosis.causes.noise import BITWISE, NOISE, is_engine_noise
 from rcdiag.diagnosis.causes.penalties import penalty
 from rcdiag.diagnosis.causes.weights import WEIGHTS, looks_like_other_weights, older_trainer
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
+from rcdiag.diagnosis.features.location import ROWS_OF_TWO_KINDS
 from rcdiag.diagnosis.features.log_ratios import FIRST_APART
-from rcdiag.diagnosis.thresholds import BY_CHANCE, MOST
+from rcdiag.diagnosis.thresholds import BY_CHANCE, COARSE, LARGER, MOST, MUCH_LARGER, PART
 from rcdiag.diagnosis.validity import INVALID
 from rcdiag.formats import share_of
-
-COARSE = 0.1  # nats, rms: quantised weights differ by less
-# share of the difference of both re-scores by which a re-score may miss its column
-GIVEN_BACK = 0.2
-# Rows of two kinds: fewest rows, least share of either kind, and multiple of a large mismatch that
-# the further ones have.
-MANY_ROWS, LEAST_SHARE, KINDS_APART = 32, 0.1, 3.0
-# A side at fault is this many times as far from its re-score as the re-scores are from each other,
-# and as the other side is from its own; an engine re-scores itself a little worse than a model.
-BEYOND_TRAINER, BEYOND_ENGINE, BEYOND_OTHER = 3.0, 1.5, 2.0
 
 
 def _forwards_differ(features: Features) -> Suspicion | None:
@@ -148,11 +139,11 @@ def _share_of_rows_at_rounding(features: Features) -> float | None:
     """Return the share of rows at rounding where rows are of two kinds; None where of one."""
     rms = features.location.rms_of_rows
     rms = rms[np.isfinite(rms)]
-    if len(rms) < MANY_ROWS:
+    if len(rms) < ROWS_OF_TWO_KINDS:
         return None
     at_rounding = float(np.mean(rms < ENGINE_NOISE))
-    large = float(np.mean(rms > KINDS_APART * LARGE_MISMATCH))
-    two_kinds = min(at_rounding, large) > LEAST_SHARE and at_rounding + large > MOST
+    large = float(np.mean(rms > MUCH_LARGER * LARGE_MISMATCH))
+    two_kinds = min(at_rounding, large) > PART and at_rounding + large > MOST
     return at_rounding if two_kinds else None
 
 
@@ -182,16 +173,16 @@ def _by_rescore(slug: str) -> Callable[[Features], Suspicion | None]:
                 },
             )
         ]
-        if trainer.rms > max(BEYOND_TRAINER * noise, BEYOND_OTHER * sampler.rms):
+        if trainer.rms > MUCH_LARGER * max(noise, sampler.rms):
             named = _trainer_fault(trainer)
             text = f"`{case.trainer}` is not what the trainer's model gives (`{model}`)"
-        elif sampler.rms > max(BEYOND_ENGINE * noise, BEYOND_OTHER * trainer.rms):
+        elif sampler.rms > max(LARGER * noise, MUCH_LARGER * trainer.rms):
             named = _sampler_fault(sampler)
             text = (
                 f"`{case.sampler}` is not what the engine gives with the trainer's weights "
                 f"(`{engine}`)"
             )
-        elif max(trainer.rms, sampler.rms) < GIVEN_BACK * noise and LARGE_MISMATCH < noise < COARSE:
+        elif max(trainer.rms, sampler.rms) < PART * noise and LARGE_MISMATCH < noise < COARSE:
             named = "quantised-weights"
             text = (
                 f"`{engine}` gives `{case.sampler}` back and `{model}` `{case.trainer}`: with the "
@@ -262,8 +253,6 @@ def _quantised(slug: str) -> Callable[[Features], Suspicion | None]:
     return weigh
 
 
-# Median residual of log-prob differences within one context, nats, that is no second cause.
-BEYOND = 0.08
 # These causes change log-prob differences within one context by more than a power, so that the
 # residual is no evidence of a second fault.
 NOT_A_POWER = ("penalty", "logit-bias", "logit-softcap")
@@ -277,7 +266,7 @@ def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicio
     if found is not None:
         return "penalty", found
     prefixes = features.shared_prefixes
-    if prefixes is None or prefixes.residual <= BEYOND:
+    if prefixes is None or prefixes.residual <= COARSE:
         return None
     return "forwards-differ", Suspicion(
         confidence=WEAK,

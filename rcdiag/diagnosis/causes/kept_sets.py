@@ -9,15 +9,24 @@ import numpy as np
 from rcdiag.diagnosis.case import PairTokens
 from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE, IS_ONE, NOT_ONE
-from rcdiag.diagnosis.thresholds import ALL, CERTAIN, FEW, FEWEST, NEARLY_ALL, ONE_SIDED
+from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE
+from rcdiag.diagnosis.thresholds import (
+    ALL,
+    CERTAIN,
+    COARSE,
+    FEW,
+    FEWEST,
+    NEARLY_ALL,
+    ONE_SIDED,
+    PART,
+    SURELY,
+)
 from rcdiag.formats import mean_ratio
 
-# Log-ratios of the other sign are at most engine noise (nats), or this share of the largest.
-NOISE, OTHER_SIGN = 0.12, 0.35
-# Nats: log-ratios where the sampler was kept from the token that was due, the largest of them, and
-# the most of all tokens that they are.
-STRONG, STRONGEST, MOST_STRONG = -1.0, -3.0, 0.2
+# Log-ratios of the other sign are at most engine noise (COARSE), or this share of the largest.
+OTHER_SIGN = 0.35
+# Nats: log-ratios where the sampler was kept from the token that was due, and the largest of them.
+STRONG, STRONGEST = -1.0, -3.0
 # Where the end token was banned up to a position, hardly a response ends before this share of it,
 # and beyond it, over so many tokens, strong log-ratios are this many times as rare.
 EARLIER, FEWEST_BEYOND, RARER = 0.9, 100, 10.0
@@ -62,7 +71,7 @@ def _renormalised(features: Features) -> bool:
     lacks a part of the trainer's support.
     """
     low, high = np.quantile(features.log_ratios.values, [1 - ALL, ALL])
-    return bool(features.validity.lacks_support and high <= max(NOISE, OTHER_SIGN * abs(low)))
+    return bool(features.validity.lacks_support and high <= max(COARSE, OTHER_SIGN * abs(low)))
 
 
 def _kept_set(features: Features) -> Suspicion | None:
@@ -147,19 +156,16 @@ def _banned(features: Features) -> tuple[str, Suspicion] | None:
     log_ratios, tokens = features.log_ratios, features.case.tokens
     mean, z = log_ratios.ratio_mean
     low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
-    if z > -IS_ONE or low > STRONGEST or high > NOISE or log_ratios.first_tokens > AT_A_PLACE:
+    if z > -SURELY or low > STRONGEST or high > COARSE or log_ratios.first_tokens > AT_A_PLACE:
         return None
     strong = log_ratios.values < STRONG
     share = float(strong.mean())
-    if share > MOST_STRONG or log_ratios.one_sided < ONE_SIDED:
+    if share > PART or log_ratios.one_sided < ONE_SIDED:
         return None
     # The end token is banned up to a length: nothing happens after it.
     last_place = float(tokens.position[strong].max())
     beyond = float(np.mean(tokens.position > last_place)) > FEW
     ends = beyond and _stops_at_a_position(tokens, strong) and _none_ends_before(tokens, last_place)
-    if not ends and z > -NOT_ONE:
-        # min-tokens ends at a position, which is evidence of its own; logit-bias needs more
-        return None
     slug = "min-tokens" if ends else "logit-bias"
     return slug, Suspicion(
         confidence=LIKELY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, WEAK, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
 from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE
-from rcdiag.diagnosis.thresholds import MOST
+from rcdiag.diagnosis.thresholds import MOST, SLIGHT
 from rcdiag.diagnosis.validity import INVALID, MOST_OF_ENGINES
 
 # Both sides compute in one precision with one kernel.
@@ -16,7 +16,6 @@ DIRECTED, EXPLAINED = 0.3, 0.02
 # A heavy tail that is anywhere: share of the squares in the largest thousandth of the tokens, and
 # how widely the largest hundredth is spread over rows.
 MOST_IN_TAIL, SPREAD_OVER_ROWS = 0.5, 0.6
-BULK = 0.04  # nats, rms of all but the largest hundredth, with a few experts exchanged
 
 
 def structures(features: Features) -> list[str]:
@@ -102,7 +101,7 @@ def _moe_routing(features: Features) -> Suspicion | None:
         or log_ratios.tail_share < MOST_IN_TAIL
     ):
         return None
-    if log_ratios.rms_of_bulk > BULK or features.validity.answer == INVALID:
+    if log_ratios.rms_of_bulk > SLIGHT or features.validity.answer == INVALID:
         return None
     anywhere = not set(structures(features)) - {"of one sign", "in some rows alone"}
     anywhere &= abs(log_ratios.by_token_id.correlation) < DIRECTED

@@ -8,8 +8,17 @@ from msgspec import Struct
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
-from rcdiag.diagnosis.features.log_ratios import FIRST_APART, NOT_ONE, VISIBLE
-from rcdiag.diagnosis.thresholds import FEW, FEWEST, FEWEST_ROWS, NEARLY_ALL, SURELY, TINY
+from rcdiag.diagnosis.features.log_ratios import FIRST_APART, VISIBLE
+from rcdiag.diagnosis.thresholds import (
+    FEW,
+    FEWEST,
+    FEWEST_OF_PATTERN,
+    FEWEST_ROWS,
+    NEARLY_ALL,
+    PART,
+    SURELY,
+    TINY,
+)
 
 # Repeated tokens are compared with new ones of the same id that are about as likely.
 LIKE = (-16.0, -2.0, -0.5, -0.05)
@@ -20,17 +29,16 @@ LARGEST_PUSH = 1.0
 # A log-ratio has a sign beyond rounding from this size on, nats, and from this share of the rms on.
 LEAST_SIGNED, SHARE_SIGNED = 0.005, 0.05
 # Ids that are pushed: at most this many or this share of those seen; times the rms of a median id
-# and nats rms from which an id is apart; and the least share of squares that they hold.
-MOST_IDS, SHARE_OF_IDS, TIMES_MEDIAN, APART, LEAST_HELD = 8, 0.05, 8.0, 0.15, 0.15
+# and nats rms from which an id is apart.
+MOST_IDS, SHARE_OF_IDS, TIMES_MEDIAN, APART = 8, 0.05, 8.0, 0.15
 ONE_EDGE = 0.93  # of the largest log-ratio, which others of a pushed id reach
-FEWEST_AT_EDGE = 3  # tokens that reach it
 
 
 def _penalty(features: Features) -> Suspicion | None:
     """Detect a penalty as the only fault: then the recorded distribution sampled, and E[ratio] is
     1.
     """
-    return None if abs(features.log_ratios.ratio_mean[1]) > 2 * NOT_ONE else penalty(features)
+    return None if abs(features.log_ratios.ratio_mean[1]) > 2 * SURELY else penalty(features)
 
 
 def penalty(features: Features) -> Suspicion | None:
@@ -96,7 +104,7 @@ def pushed(features: Features) -> Suspicion | None:
     log_ratios = features.log_ratios
     if log_ratios.first_tokens > FIRST_APART or log_ratios.rms > LARGEST_PUSH:
         return None
-    if log_ratios.ratio_mean[1] < -NOT_ONE:
+    if log_ratios.ratio_mean[1] < -SURELY:
         return None  # a bias leaves every token possible: E[ratio] stays 1
     few = _one_way(log_ratios)
     if few is None:
@@ -153,11 +161,7 @@ def _one_way(log_ratios: LogRatios) -> _FewIds | None:
     others = values[~named]
     other_way = _share_of_sign(others[np.abs(others) > ENGINE_NOISE], -sign)
     held = float(squares[chosen].sum() / max(squares.sum(), TINY))
-    if (
-        _share_of_sign(values[named], sign) < NEARLY_ALL
-        or held < LEAST_HELD
-        or other_way < NEARLY_ALL
-    ):
+    if _share_of_sign(values[named], sign) < NEARLY_ALL or held < PART or other_way < NEARLY_ALL:
         return None
     if not _one_edge(log_ratios, chosen, sign):
         return None
@@ -183,7 +187,7 @@ def _one_edge(log_ratios: LogRatios, ids: Counts, sign: float) -> bool:
     to_side = [sign * log_ratios.values[log_ratios.tokens.token_id == one] for one in ids]
     edge = max(float(values.max()) for values in to_side)
     near = [int((values > ONE_EDGE * edge).sum()) for values in to_side]
-    if sum(near) >= FEWEST_AT_EDGE and (len(ids) == 1 or sum(count > 0 for count in near) >= 2):
+    if sum(near) >= FEWEST_OF_PATTERN and (len(ids) == 1 or sum(count > 0 for count in near) >= 2):
         return True
     return _residual_share_of_one_bias(log_ratios, ids, -sign * edge) < FEW
 

@@ -8,7 +8,6 @@ from rcdiag.diagnosis.case import Array, Flags
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.columns import (
     GAP,
-    NEAR,
     SENTINELS,
     columns_of_pair,
     share_of_rows,
@@ -24,18 +23,17 @@ from rcdiag.diagnosis.thresholds import (
     EQUAL,
     FEW,
     FEWEST,
+    FEWEST_OF_PATTERN,
     FEWEST_ROWS,
     NEARLY_ALL,
     RARE,
+    SLIGHT,
     SURE,
     UNRELATED,
     UNSURE,
 )
 
-# Exact repeats of a float: of a known sentinel, and of another value below the bound (nats), which
-# no frequent token has.
-KNOWN_REPEATS, REPEATS, LOWEST = 2, 5, -8.0
-FEWEST_ZEROS = 4  # exact zeros at uncertain tokens: a kept set of one token makes a few
+LOWEST = -8.0  # nats; no frequent token has less, so that equal values below are a sentinel
 # Zeros at uncertain tokens as a share of what there are if zeros have nothing to do with certainty.
 LEAST_AT_RANDOM = 0.25
 ROUNDED_TO_ZERO = -1e-2  # nats; a token that is less sure than this is no 0 by rounding
@@ -81,16 +79,16 @@ def _no_numbers(features: Features, policy: str, column: StoredColumn) -> str:
 def _sentinel(features: Features) -> Suspicion | None:
     for policy, column in columns_of_pair(features):
         ones = column.values == 1.0
-        if ones.sum() >= KNOWN_REPEATS and np.mean(ones[column.positive]) > NEARLY_ALL:
+        if ones.sum() >= 2 and np.mean(ones[column.positive]) > NEARLY_ALL:
             return _repeated(features, policy, column, 1.0)
         if column.one_value:
             return _repeated(features, policy, column, column.one_value)
         for value, count in (column.least, column.mode):
             here = column.values == value
             known = value in SENTINELS
-            if count < (KNOWN_REPEATS if known else REPEATS) or value > LOWEST:
+            if count < (2 if known else FEWEST_OF_PATTERN) or value > LOWEST:
                 continue
-            below = np.mean(column.other[here] <= value + NEAR)
+            below = np.mean(column.other[here] <= value + SLIGHT)
             if np.isfinite(column.other).any() and below > 0.5 and not known:
                 continue  # a floor
             far = value < np.quantile(column.values[~here], 0.0) - GAP if (~here).any() else True
@@ -133,7 +131,7 @@ def _placeholder_zeros(features: Features) -> Suspicion | None:
             return _nothing_but_zeros(features, policy, column)
         zeros = column.placeholder_zeros
         likely = int(np.sum(column.other < UNSURE))
-        if zeros.sum() < max(FEWEST_ZEROS, FEW * likely) or column.decimals in (1, 2):
+        if zeros.sum() < max(FEWEST_OF_PATTERN, FEW * likely) or column.decimals in (1, 2):
             continue
         # A kept set of one token is exactly 0 too, but hardly ever where the other side is unsure;
         # and where that is certain as well, a log-prob is 0 by rounding.

@@ -12,11 +12,13 @@ from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.thresholds import (
     ALL,
     CERTAIN,
+    COARSE,
     EQUAL,
     FEW,
     FEWEST,
-    MOST,
+    FEWEST_ROWS,
     NEARLY_ALL,
+    PART,
     RARE,
     RELATED,
     SAME,
@@ -31,20 +33,16 @@ MOST_SURPRISAL = 6.0
 LIKELY_TOKEN, RARE_TOKENS, MOST_BELOW = -0.25, (-6.0, -1.6), 0.05
 # Nats: rounding between two sides of one likely token, and twice or less of a probability.
 CLOSE, TWICE = 0.02, np.log(2.0)
-# Nats by which a likeliest token may have more than the sampled one leaves.
-BY_NOISE = 0.1
-# A token with more than half of the mass is the likeliest one: range of its log-prob, nats; fewest
-# such tokens; and relative difference of the surprisal that contradicts top-one.
-MAJORITY, FEWEST_OF_MAJORITY, SAME_TOKEN = (-0.6, -0.03), 10, 0.5
+# A token with more than half of the mass is the likeliest one: range of its log-prob, nats; and
+# relative difference of the surprisal that contradicts top-one.
+MAJORITY, SAME_TOKEN = (-0.6, -0.03), 0.5
 
 # Ratio of log-prob differences within one context, sampler / trainer, below which they are noise.
 OF_CONTEXT = 0.3
-# Entropies, nats: below the first they are too near 0 to be compared; equal ones differ by less
-# than the second; contexts have at most the third.
-LEAST_ENTROPY, EQUAL_ENTROPY, LARGEST_ENTROPY = 0.1, 1e-3, 8.0
+# Entropies, nats: equal ones differ by less than the first, and contexts have at most the second.
+EQUAL_ENTROPY, LARGEST_ENTROPY = 1e-3, 8.0
 # Entropy over surprisal of likely tokens, and nats by which it is nearer to 0 for rare ones.
 TIMES_SURPRISAL, BELOW_SURPRISAL = 1.5, 1.0
-MOST_ZEROS = 0.3  # share of values that are 0: no more contexts have no entropy
 
 
 def _columns_identical(features: Features) -> Suspicion | None:
@@ -162,13 +160,13 @@ def _top_one(features: Features) -> Suspicion | None:
         # The likeliest token has at most the probability that the sampled one leaves.
         remaining = np.log(-np.expm1(np.clip(other[rare], -30, -EQUAL)))
         close = float(np.median(np.abs(own[likely] - other[likely])))
-        fits = float(np.mean((own[rare] <= remaining + BY_NOISE) & (own[rare] > RARE)))
-        above = float(np.mean(own >= other - BY_NOISE))
+        fits = float(np.mean((own[rare] <= remaining + COARSE) & (own[rare] > RARE)))
+        above = float(np.mean(own >= other - COARSE))
         # What the likeliest token has does not depend on how rare the sampled one is.
         follows = float(np.corrcoef(own[rare], other[rare])[0, 1])
         likeliest = (other > MAJORITY[0]) & (other < MAJORITY[1])
         apart = np.abs(1.0 - own[likeliest] / other[likeliest])
-        if len(apart) >= FEWEST_OF_MAJORITY and np.median(apart) > SAME_TOKEN:
+        if len(apart) >= FEWEST_ROWS and np.median(apart) > SAME_TOKEN:
             continue
         if close < CLOSE and min(fits, above) > NEARLY_ALL and not follows > SAME:
             return Suspicion(
@@ -193,7 +191,7 @@ def _top_one(features: Features) -> Suspicion | None:
 def _entropy_recorded(features: Features) -> Suspicion | None:
     case = features.case
     for policy, column in features.columns.items():
-        if len(column.values) < FEWEST or np.mean(column.values == 0) > MOST_ZEROS:
+        if len(column.values) < FEWEST or np.mean(column.values == 0) > PART:
             continue
         positive = float(np.mean(column.values[column.finite] >= 0)) if column.finite.any() else 0
         values = -np.abs(column.values) if positive > NEARLY_ALL else column.values
@@ -256,7 +254,7 @@ def _states_entropy(features: Features, policy: str) -> bool:
 
 
 def _equal(values: Array, entropy: Array) -> bool:
-    usable = np.isfinite(values) & np.isfinite(entropy) & (entropy > LEAST_ENTROPY)
+    usable = np.isfinite(values) & np.isfinite(entropy) & (entropy > COARSE)
     return (
         usable.sum() > FEWEST and float(np.median(np.abs(values - entropy)[usable])) < EQUAL_ENTROPY
     )
@@ -274,7 +272,7 @@ def _like_entropy(values: Array, other: Array) -> bool:
     alike = float(np.corrcoef(values[rare], other[rare])[0, 1])
     return (
         alike < RELATED
-        and lower > MOST
+        and lower > NEARLY_ALL
         and float(np.median(values[rare] - other[rare])) > BELOW_SURPRISAL
         and float(np.min(values)) > -LARGEST_ENTROPY
         and float(np.median(values[likely] / other[likely])) > TIMES_SURPRISAL

@@ -11,14 +11,21 @@ from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import EXACT, LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.location import IdOutlier
-from rcdiag.diagnosis.thresholds import CERTAIN, FEW, FEWEST, MOST, NEARLY_ALL, RARE, UNSURE
+from rcdiag.diagnosis.thresholds import (
+    CERTAIN,
+    FEW,
+    FEWEST,
+    MOST,
+    NEARLY_ALL,
+    PART,
+    RARE,
+    SLIGHT,
+    UNSURE,
+)
 
 SPAN = 3  # tokens of the shortest span that is taken for a tool's output
-# Share of zeros or of misses elsewhere that tells those of end tokens from rounding.
-ELSEWHERE = 0.2
-# Wrong token ids are few, far off (nats), and not only at the first positions; the median of all
-# other tokens is small (nats).
-MOST_IDS, FAR_OFF, FIRST_POSITIONS, SMALL = 4, 4.0, 3, 0.05
+# Wrong token ids are few, far off (nats), and not only at the first positions.
+MOST_IDS, FAR_OFF, FIRST_POSITIONS = 4, 4.0, 3
 # An end token stands elsewhere at most this many times as often as at ends, else templates hold it.
 AS_OFTEN = 1.2
 
@@ -86,7 +93,7 @@ def _last_zeros(features: Features) -> Suspicion | None:
     for policy, column in features.columns.items():
         zeros = column.values == 0.0
         surely = zeros & (column.other < 0)
-        if last.sum() < FEWEST or zeros[last].mean() < MOST or zeros[~last].mean() > ELSEWHERE:
+        if last.sum() < FEWEST or zeros[last].mean() < MOST or zeros[~last].mean() > PART:
             continue
         if surely[last].mean() < 0.5 or not _is_no_rounding(zeros, last, column.other):
             continue
@@ -117,7 +124,7 @@ def _is_no_rounding(zeros: Flags, last: Flags, other: Array) -> bool:
     """
     least = float(other[last & zeros].min(initial=0.0))
     as_sure = ~last & (other >= least) & (other < 0)
-    return least < CERTAIN or bool(as_sure.sum() >= FEWEST and zeros[as_sure].mean() < ELSEWHERE)
+    return least < CERTAIN or bool(as_sure.sum() >= FEWEST and zeros[as_sure].mean() < PART)
 
 
 def _end_tokens(case: Case) -> Flags:
@@ -160,7 +167,7 @@ def _special_ids(features: Features) -> Suspicion | None:
     median_of_others = float(np.median(np.abs(rest))) if len(rest) else 0.0
     if (
         early > 0.5
-        or median_of_others > SMALL
+        or median_of_others > SLIGHT
         or any(abs(outlier.mean) < FAR_OFF for outlier in outliers)
     ):
         return None
@@ -317,8 +324,8 @@ def _mask_includes_tool(features: Features) -> Suspicion | None:
 
 
 # Occurrences, and log-prob (nats) that the id hardly exceeds, from which it may be a tool's marker;
-# least share of rows that it stands in, and largest share of tokens.
-OFTEN, NEVER, LEAST_ROWS, MOST_TOKENS = 12, -6.0, 0.1, 0.3
+# and the least share of rows that it stands in.
+OFTEN, NEVER, LEAST_ROWS = 12, -6.0, 0.1
 # Occurrences over the number expected if every position offered the id with its median probability.
 TOO_OFTEN = 4.0
 
@@ -350,7 +357,7 @@ def _nobody_samples(features: Features) -> Suspicion | None:
         foreign[index] = len(rows) >= LEAST_ROWS * (tokens.per_row > 0).sum()
     named = np.isin(tokens.token_id, ids[foreign])
     apart = np.abs(tokens.log_ratio[named])
-    if not foreign.any() or np.median(apart) > 0.5 or named.mean() > MOST_TOKENS:
+    if not foreign.any() or np.median(apart) > 0.5 or named.mean() > PART:
         return None
     unlikely = likelier < RARE
     text = ", ".join(str(token_id) for token_id in ids[foreign][:4])
@@ -400,8 +407,8 @@ def _long_runs(owner: np.ndarray, flags: np.ndarray, least: int = 4) -> np.ndarr
     return values
 
 
+MASK_INCLUDES_TOOL = shipped("mask-includes-tool", "storage", _mask_includes_tool, needs_two=False)
 SAMPLED_TOKENS = (
-    shipped("mask-includes-tool", "storage", _mask_includes_tool, needs_two=False),
     shipped("mask-drops-last", "alignment", _mask_drops_last, needs_two=False),
     shipped("eos-one-sided", "alignment", _eos_one_sided),
     shipped("special-token-ids", "alignment", _special_ids),

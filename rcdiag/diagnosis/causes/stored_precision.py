@@ -10,7 +10,6 @@ from rcdiag.diagnosis.case import Flags
 from rcdiag.diagnosis.causes.cause import EXACT, Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.columns import (
     GAP,
-    NEAR,
     SENTINELS,
     columns_of_pair,
     share_of_rows,
@@ -19,21 +18,24 @@ from rcdiag.diagnosis.causes.columns import (
 )
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
 from rcdiag.diagnosis.features.storage import StoredColumn
-from rcdiag.diagnosis.thresholds import FEWEST, FEWEST_ROWS, MOST
+from rcdiag.diagnosis.thresholds import (
+    FEWEST,
+    FEWEST_OF_PATTERN,
+    FEWEST_ROWS,
+    LARGER,
+    MOST,
+    MUCH_LARGER,
+    SLIGHT,
+)
 
-# Fewest tokens and token ids at a floor, and the highest that a floor is set to, nats.
-FEWEST_ON_FLOOR, FEWEST_IDS, HIGHEST_FLOOR = 4, 3, -0.2
-# A floor cuts the rarest tokens of the other side: those of this many times its share of tokens.
-RAREST = 3.0
-# Multiple of the rounding error above which log-ratios have another cause as well.
-BEYOND_ROUNDING = 1.5
+HIGHEST_FLOOR = -0.2  # nats; nobody sets a floor for likely tokens
 
 
 def _floor(features: Features) -> Suspicion | None:
     for policy, column in columns_of_pair(features):
         value, count = column.least
         here = column.values == value
-        if count < FEWEST_ON_FLOOR or value > HIGHEST_FLOOR or column.constant_rows > 0.5:
+        if count < FEWEST_OF_PATTERN or value > HIGHEST_FLOOR or column.constant_rows > 0.5:
             continue
         if value < column.values[~here].min(initial=0.0, where=column.finite[~here]) - GAP:
             continue  # a column that was clipped has values just above the floor
@@ -42,14 +44,14 @@ def _floor(features: Features) -> Suspicion | None:
         # Below a floor the other side lies lower; above it hardly any token does. A column of
         # another temperature may lie higher, but has many values where this one has a single one.
         other = column.other[here]
-        below = float(np.mean(other < value + NEAR))
+        below = float(np.mean(other < value + SLIGHT))
         rare = below > 0.5 or _rarest(column, here) > MOST
         kinds = len(np.unique(features.case.token_id[features.case.mask][here]))
         several = count >= FEWEST and rare and len(np.unique(other)) > 0.5 * count
         # Few values meet at a floor by chance where a column is rounded, and hardly ever else.
         if count < FEWEST_ROWS and (below < 1.0 or column.repeats_rare_values):
             continue
-        if not (below >= MOST or several) or column.decimals == 1 or kinds < FEWEST_IDS:
+        if not (below >= MOST or several) or column.decimals == 1 or kinds < 3:
             continue
         return Suspicion(
             confidence=EXACT,
@@ -84,11 +86,11 @@ def _cut_off_too(column: StoredColumn, floor: float) -> Flags:
 def _rarest(column: StoredColumn, here: Flags) -> float:
     """Return the share of flagged tokens that are among the rarest of the other side.
 
-    A value that stands for no value comes at any token; a floor at the least likely ones, whatever
-    the temperature of the other side.
+    A sentinel comes at any token, a floor at the least likely ones, whatever the temperature of the
+    other side. Three times as many of these count, since noise changes their order.
     """
     known = np.isfinite(column.other)
-    edge = np.quantile(column.other[known], min(RAREST * float(np.mean(here)), 0.5))
+    edge = np.quantile(column.other[known], min(MUCH_LARGER * float(np.mean(here)), 0.5))
     return float(np.mean(column.other[here] < edge))
 
 
@@ -131,7 +133,7 @@ def _more_than(features: Features, error: float) -> bool:
     """Tell whether the two sides differ by more than rounding moves log-probs."""
     if features.case.trainer is None or not len(features.case.tokens):
         return False
-    return features.log_ratios.rms > BEYOND_ROUNDING * error
+    return features.log_ratios.rms > LARGER * error
 
 
 FLOOR_CLIP = shipped("floor-clip", "storage", _floor)

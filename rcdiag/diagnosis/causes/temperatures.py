@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
-from rcdiag.diagnosis.features.log_ratios import NOT_ONE, VISIBLE
+from rcdiag.diagnosis.features.log_ratios import VISIBLE
 from rcdiag.diagnosis.features.shared_prefixes import A_POWER, ROUNDING, SharedPrefixes
-from rcdiag.diagnosis.thresholds import CERTAIN, EQUAL, FEW, FEWEST, ONE_SIDED, SAME, SURE
+from rcdiag.diagnosis.thresholds import CERTAIN, EQUAL, FEW, FEWEST, ONE_SIDED, SAME, SURE, SURELY
 from rcdiag.diagnosis.validity import INVALID
 from rcdiag.formats import mean_ratio
 
@@ -31,8 +31,8 @@ POWERS = (0.3, 3.3)
 # Share of squared log-ratios of one sign that a temperature does not reach: sure tokens become more
 # likely and rare ones less.
 ONE_SIGN = 0.995
-# Share of squared log-ratios that a temperature must explain, and one that rows declare.
-MOST_OF_SQUARES, DECLARED = 0.4, 0.2
+# Share of squared log-ratios that a temperature must explain; half of it where rows declare one.
+MOST_OF_SQUARES = 0.4
 # Range of log(power by slope) / log(declared temperature) that agrees with the declaration.
 LEAST_OF_DECLARED, MOST_OF_DECLARED = 0.4, 1.25
 # The mean log-ratio of divided log-probs over the mean surprisal is at most this.
@@ -127,7 +127,7 @@ def _power(features: Features) -> Power | None:
     power = features.log_ratios.power
     if power is None or not POWERS[0] < power < POWERS[1] or abs(np.log(power)) < A_POWER:
         return None
-    if declared not in (None, 1.0) and features.log_ratios.by_log_prob >= DECLARED:
+    if declared not in (None, 1.0) and features.log_ratios.by_log_prob >= MOST_OF_SQUARES / 2:
         # Contexts with several likely tokens draw the slope towards 1, and to one side alone.
         stated = min((declared, 1 / declared), key=lambda T: abs(np.log(T / power)))
         if LEAST_OF_DECLARED < np.log(power) / np.log(stated) < MOST_OF_DECLARED:
@@ -285,7 +285,7 @@ def _divided(features: Features) -> Suspicion | None:
     if float(tokens.trainer.max()) > 0:
         return None
     (mean, z), (_, inverse_z) = log_ratios.ratio_mean, log_ratios.inverse_mean
-    if log_ratios.one_sided < ONE_SIDED or abs(z) < NOT_ONE or abs(inverse_z) < NOT_ONE:
+    if log_ratios.one_sided < ONE_SIDED or abs(z) < SURELY or abs(inverse_z) < SURELY:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = tokens.sampler / tokens.trainer

@@ -10,14 +10,9 @@ from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, LIKELY, WEAK, Suspicion,
 from rcdiag.diagnosis.causes.kept_sets import declared_kept_set, sets_of_one
 from rcdiag.diagnosis.causes.temperatures import MOST_OF_SQUARES
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.features.log_ratios import FEWEST_TO_JUDGE, IS_ONE, VISIBLE
-from rcdiag.diagnosis.thresholds import SURELY
+from rcdiag.diagnosis.features.log_ratios import FEWEST_TO_JUDGE, VISIBLE
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MUCH_LARGER, SLIGHT, SURELY
 from rcdiag.formats import mean_ratio
-
-# Nats, rms: columns that are further apart do not agree on any distribution.
-AGREE = 0.05
-# A re-score is this many times as far from the trainer as the two columns are from each other.
-BEYOND_COLUMNS = 3.0
 
 
 def _unlogged(features: Features) -> tuple[str, Suspicion] | None:
@@ -26,7 +21,7 @@ def _unlogged(features: Features) -> tuple[str, Suspicion] | None:
     Entropies decide where the table has them: under the distribution that sampled, E[-log p] equals
     the entropy.
     """
-    if not features.log_ratios.show_sampling or features.log_ratios.rms > AGREE:
+    if not features.log_ratios.show_sampling or features.log_ratios.rms > SLIGHT:
         return None
     stated = _unlogged_by_metadata(features)
     if stated is not None:
@@ -100,7 +95,7 @@ def _unlogged_by_kept_set(features: Features) -> tuple[str, Suspicion] | None:
     log_ratios = features.log_ratios
     if (
         declared_kept_set(features) != "top-p-renormalised"
-        or abs(log_ratios.ratio_mean[1]) >= IS_ONE
+        or abs(log_ratios.ratio_mean[1]) >= BY_ITS_ERROR
     ):
         return None
     if sets_of_one(features, features.case.sampler):
@@ -132,7 +127,7 @@ def _unlogged_by_rescore(features: Features) -> tuple[str, Suspicion] | None:
     between = features.between(str(case.trainer), rescored)
     if seen.power is None or seen.by_log_prob < MOST_OF_SQUARES:
         return None
-    if between.rms <= max(BEYOND_COLUMNS * features.log_ratios.rms, VISIBLE):
+    if between.rms <= max(MUCH_LARGER * features.log_ratios.rms, VISIBLE):
         return None
     return "temperature-silent", Suspicion(
         confidence=CLEAR,

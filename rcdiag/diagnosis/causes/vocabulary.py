@@ -9,15 +9,12 @@ import numpy as np
 from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features, LogRatios
-from rcdiag.diagnosis.features.log_ratios import FIRST_APART, NOT_ONE
-from rcdiag.diagnosis.thresholds import FEWEST, MOST, NEARLY_ALL
+from rcdiag.diagnosis.features.log_ratios import FIRST_APART
+from rcdiag.diagnosis.thresholds import FEWEST, FEWEST_OF_PATTERN, MOST, NEARLY_ALL, PART, SURELY
 from rcdiag.formats import mean_ratio
 
 # Nats: the mean log-ratio of wrong ids is below the first, of half of them below the other.
 LOW, FAR_TOO_LOW = -1.0, -3.0
-# Fewest wrong ids, and share of the vocabulary from which on a block of them is wide: then other
-# parts must show that they are right.
-FEWEST_WRONG, WIDE = 5, 0.3
 
 
 def _vocab_shard(features: Features) -> Suspicion | None:
@@ -30,7 +27,7 @@ def _vocab_shard(features: Features) -> Suspicion | None:
     block = _id_block(features)
     # A normalised distribution cannot have E[1 / ratio] below 1, and a few large ratios hardly move
     # that mean.
-    missing = mean > 1.0 and inverse_z < -NOT_ONE and log_ratios.one_sided > MOST
+    missing = mean > 1.0 and inverse_z < -SURELY and log_ratios.one_sided > MOST
     # A missing part of the sum does not change log-prob differences within one context.
     missing &= features.shared_prefixes is None or not features.shared_prefixes.is_one_power
     # It is missing in every row: a shift in the rows of a few groups has another cause.
@@ -89,12 +86,16 @@ def _id_block(features: Features) -> tuple[int, int] | None:
     means = np.bincount(tokens.token_id, log_ratios.values) / np.maximum(counts, 1)
     seen = np.flatnonzero(counts >= 2)
     bad = seen[means[seen] < LOW]
-    if len(bad) < FEWEST_WRONG or len(seen) < 2 * FEWEST or np.median(means[bad]) > FAR_TOO_LOW:
+    if (
+        len(bad) < FEWEST_OF_PATTERN
+        or len(seen) < 2 * FEWEST
+        or np.median(means[bad]) > FAR_TOO_LOW
+    ):
         return None
     first, last = np.quantile(bad, [1 - NEARLY_ALL, NEARLY_ALL])
     inside = seen[(seen >= first) & (seen <= last)]
     wide = (last - first) / max(int(seen.max()), 1)
-    if wide > WIDE and not _part_of_several(seen, means, bad):
+    if wide > PART and not _part_of_several(seen, means, bad):
         return None
     if np.mean(means[inside] < LOW) < MOST or len(inside) < MOST * len(bad):
         return None

@@ -20,30 +20,31 @@ from rcdiag.diagnosis.causes.cause import (
 from rcdiag.diagnosis.causes.noise import is_engine_noise
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, LogRatios
 from rcdiag.diagnosis.features.location import trend
-from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE, NOT_ONE
-from rcdiag.diagnosis.thresholds import FEWEST, MOST, ONE_SIDED, RELATED, SAME, TINY
+from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE
+from rcdiag.diagnosis.thresholds import (
+    COARSE,
+    FEWEST,
+    FEWEST_OF_PATTERN,
+    LARGER,
+    MOST,
+    MUCH_LARGER,
+    ONE_SIDED,
+    RELATED,
+    SAME,
+    SURELY,
+    TINY,
+)
 from rcdiag.diagnosis.validity import INVALID
 from rcdiag.formats import share_of
 
-# steps with rounding only, after which one large step is no evidence of never syncing
-MANY_SYNCED = 4
-FEWEST_MIXED = 4  # rows sampled by several versions, from which on weights changed in flight
-# Times by which one part of a table must be further from the trainer than another: tokens of other
-# versions, steps in a row, first and last step.
-APART, GROWS, GROWN = 1.5, 1.1, 3.0
-FEWEST_STEPS = 4  # steps that show growth
+GROWS = 1.1  # times the first of the steps in a row that grow
 # Token ids explain this share of the variance after a drift of weights, and the drift is not larger
 # than this, nats rms.
 EXPLAINED, LARGEST_DRIFT = 0.08, 0.5
-# Nats, rms: a draft model is further from its target than this.
-LEAST_OF_DRAFT = 0.1
 # Standard errors of E[1 / ratio] under a draft, over those of E[ratio]: noise of its own engine.
 BY_NOISE = 0.4
-# Standard errors by which log-ratios grow with the lag, and times by which they do over all lags.
-SURELY_LAGGING, LEAST_GROWTH = 4.0, 1.5
-FEWEST_OF_LAG = 4  # rows
-# Rows whose advantage the log-ratio follows: their number, the correlation, its t statistic.
-FEWEST_TRAINED, LEAST_CORRELATION, LEAST_T = 24, 0.5, 6.0
+# Rows whose advantage the log-ratio follows: the correlation, and its t statistic.
+LEAST_CORRELATION, LEAST_T = 0.5, 6.0
 
 
 def _declared_weights(features: Features) -> Suspicion | None:
@@ -134,7 +135,7 @@ def _lagging(features: Features) -> Suspicion | None:
     if least == most:
         return _as_far_behind(features, int(least), lag[~known])
     growth, z = _growth(features.location.rms_of_rows[known], behind)
-    if z < SURELY_LAGGING or growth < LEAST_GROWTH:
+    if z < SURELY or growth < LARGER:
         return None
     older, squares = behind > least, features.location.rms_of_rows[known] ** 2
     by_lag = {
@@ -159,7 +160,7 @@ def _growth(rms: Array, lag: Array) -> tuple[float, float]:
     the influence of a few large rows. (1, 0) if fewer than two lags have enough rows.
     """
     counts = np.unique(lag, return_counts=True)[1]
-    if (counts >= FEWEST_OF_LAG).sum() < 2:
+    if (counts >= FEWEST_OF_PATTERN).sum() < 2:
         return 1.0, 0.0
     size = np.log(np.maximum(rms, 1e-6))
     centred = lag - lag.mean()
@@ -217,13 +218,15 @@ def _never_synced(features: Features) -> Suspicion | None:
         parts = onset.steps
         later = parts.rms[onset.first :]
         # One step after many that were synced shows no growth.
-        grows = later[-1] > GROWS * later[0] if len(later) > 1 else onset.first < MANY_SYNCED
-        steadily = len(later) >= FEWEST_STEPS and float(np.mean(np.diff(later) > 0)) >= MOST
+        grows = later[-1] > GROWS * later[0] if len(later) > 1 else onset.first < FEWEST_OF_PATTERN
+        steadily = len(later) >= FEWEST_OF_PATTERN and float(np.mean(np.diff(later) > 0)) >= MOST
     elif (
-        parts is not None and len(parts.labels) >= FEWEST_STEPS and parts.rms[-1] > 2 * ENGINE_NOISE
+        parts is not None
+        and len(parts.labels) >= FEWEST_OF_PATTERN
+        and parts.rms[-1] > 2 * ENGINE_NOISE
     ):
         rising = float(np.mean(np.diff(parts.rms) > 0)) >= MOST
-        steadily = rising and parts.rms[-1] > GROWN * parts.rms[0]
+        steadily = rising and parts.rms[-1] > MUCH_LARGER * parts.rms[0]
         grows = steadily or trend(parts.rms) > 2.0
     else:
         return None
@@ -285,7 +288,7 @@ def _in_flight(features: Features) -> Suspicion | None:
         return None
     tokens = features.case.tokens
     version = facts.policy_version[tokens.place]
-    if len(np.unique(tokens.owner[_changes_within(tokens.owner, version)])) < FEWEST_MIXED:
+    if len(np.unique(tokens.owner[_changes_within(tokens.owner, version)])) < FEWEST_OF_PATTERN:
         return None
     # Rows that ended before the weights changed are of older versions as well.
     step = np.zeros(tokens.rows, np.int64) if facts.step is None else facts.step
@@ -298,7 +301,7 @@ def _in_flight(features: Features) -> Suspicion | None:
     before = float(np.sqrt(np.mean(log_ratios.values[old] ** 2)))
     after = float(np.sqrt(np.mean(log_ratios.values[~old] ** 2)))
     rows = len(np.unique(tokens.owner[old])) / max(int((tokens.per_row > 0).sum()), 1)
-    if before < APART * after and after < APART * before:
+    if before < LARGER * after and after < LARGER * before:
         return None
     return Suspicion(
         confidence=CLEAR,
@@ -380,10 +383,10 @@ def _draft_recorded(features: Features) -> Suspicion | None:
     """
     log_ratios = features.log_ratios
     mean, z = log_ratios.mean
-    if log_ratios.rms < LEAST_OF_DRAFT or mean < 0 or features.validity.answer != INVALID:
+    if log_ratios.rms < COARSE or mean < 0 or features.validity.answer != INVALID:
         return None
     # Under the trainer's distribution E[1 / ratio] is 1, up to noise of the draft's own engine.
-    if abs(log_ratios.inverse_mean[1]) > max(NOT_ONE, BY_NOISE * log_ratios.ratio_mean[1]):
+    if abs(log_ratios.inverse_mean[1]) > max(SURELY, BY_NOISE * log_ratios.ratio_mean[1]):
         return None
     return Suspicion(
         confidence=WEAK,
@@ -417,7 +420,7 @@ def _old_after_update(features: Features) -> Suspicion | None:
     mean = tokens.row_sums(features.log_ratios.values) / np.maximum(tokens.per_row, 1)
     known = np.isfinite(advantage) & (tokens.per_row > 0)
     count = int(known.sum())
-    if count < FEWEST_TRAINED or np.ptp(advantage[known]) == 0 or np.ptp(mean[known]) == 0:
+    if count < FEWEST or np.ptp(advantage[known]) == 0 or np.ptp(mean[known]) == 0:
         return None
     r = float(np.corrcoef(advantage[known], mean[known])[0, 1])
     t = r * np.sqrt((count - 2) / max(1.0 - r * r, TINY))

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.features.log_ratios import ENGINE_NOISE, LARGE_MISMATCH, LogRatios
-from rcdiag.diagnosis.thresholds import FEWEST_ROWS, TINY
+from rcdiag.diagnosis.thresholds import (
+    BY_ITS_ERROR,
+    FEWEST_OF_PATTERN,
+    FEWEST_ROWS,
+    LARGER,
+    MUCH_LARGER,
+    PART,
+    TINY,
+)
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -22,14 +30,10 @@ Counts = NDArray[np.int64]
 # Multiple of other steps' k3 from which a step's is large, and the least k3 that counts, nats per
 # token, of a large step and of the others.
 STEPS_APART, LARGE_K3, SMALL_K3 = 5.0, 1e-4, 1e-5
-# Engines apart: multiples of the smallest rms, and of that of its median row.
-ENGINES_APART, MEDIAN_ROWS_APART = 3.0, 2.0
-# Between the largest tenth of the rows of one kind and the smallest of the other, times.
-GAP_OF_KINDS = 1.5
 MOST_PARTS = 2000  # steps or engines that are compared
-# Token ids that stand out, at most MOST_IDS: fewest tokens of each, mean log-ratio (nats), spread
-# over the mean, and share of all tokens at most.
-FEWEST_OF_ID, FAR_OFF, SPREAD, MOST_TOKENS, MOST_IDS = 3, 2.5, 0.4, 0.15, 8
+ROWS_OF_TWO_KINDS = 32  # fewest rows that are split into two kinds
+# Token ids that stand out: mean log-ratio (nats), spread over the mean, and number at most.
+FAR_OFF, SPREAD, MOST_IDS = 2.5, 0.4, 8
 KINDS_APART = 5.0  # times the rms of the first kind
 # Floor of a row's rms: rows below it count as equal.
 SMALLEST = LARGE_MISMATCH / KINDS_APART  # nats rms
@@ -44,9 +48,9 @@ class MismatchByGroup(Struct, frozen=True):
     k3: Array  # [parts] nats per token
 
 
-# Values that show a trend, standard errors of their rank correlation, and the correlation that does
-# where few values cannot reach these.
-FEWEST_OF_TREND, OF_TREND, ALMOST_MONOTONIC = 5, 3.0, 0.98
+# Values that show a trend, and the rank correlation that does where few of them cannot be beyond
+# its error.
+FEWEST_OF_TREND, ALMOST_MONOTONIC = 5, 0.98
 
 
 class Onset(Struct, frozen=True):
@@ -86,7 +90,9 @@ def trend(values: Array) -> float:
     order = np.arange(count)
     rank = np.argsort(np.argsort(values, kind="stable"), kind="stable")
     correlation = float(np.corrcoef(order, rank)[0, 1])
-    if abs(correlation) * np.sqrt(count - 1) < min(OF_TREND, ALMOST_MONOTONIC * np.sqrt(count - 1)):
+    if abs(correlation) * np.sqrt(count - 1) < min(
+        BY_ITS_ERROR, ALMOST_MONOTONIC * np.sqrt(count - 1)
+    ):
         return 1.0
     third = max(count // 3, 1)
     first, last = _median(values[:third]), _median(values[-third:])
@@ -196,8 +202,8 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         # A single row can dominate the rms of its engine; a fault of the engine shows in the median
         # row.
         typical = self._typical_rows(engine, parts.labels)
-        large = (parts.rms > max(ENGINES_APART * small, ENGINE_NOISE)) & (
-            typical > MEDIAN_ROWS_APART * np.nanmin(typical)
+        large = (parts.rms > max(MUCH_LARGER * small, ENGINE_NOISE)) & (
+            typical > LARGER * np.nanmin(typical)
         )
         if not large.any() or large.all():
             return None
@@ -217,7 +223,7 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         # Rows of near-certain tokens have next to no mismatch: the floor keeps them from being a
         # cluster.
         order = np.log(np.maximum(sizes, SMALLEST))
-        if len(order) < 4 * FEWEST_ROWS:
+        if len(order) < ROWS_OF_TWO_KINDS:
             return None
         # Otsu's split: the variance between the two clusters is largest.
         count = np.arange(1, len(order))
@@ -230,7 +236,7 @@ class MismatchLocation(Struct, frozen=True, dict=True):
             KINDS_APART * small, LARGE_MISMATCH
         ):
             return None
-        if np.quantile(above, 0.1) < GAP_OF_KINDS * np.quantile(below, 0.9):
+        if np.quantile(above, 0.1) < LARGER * np.quantile(below, 0.9):
             return None
         return OutlierRows(known & (rms >= above[0]), [], large, small)
 
@@ -274,12 +280,14 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         means = sums / np.maximum(counts, 1)
         spread = np.sqrt(np.maximum(squares / np.maximum(counts, 1) - means**2, 0.0))
         alike = (
-            (counts >= FEWEST_OF_ID) & (np.abs(means) > FAR_OFF) & (spread < SPREAD * np.abs(means))
+            (counts >= FEWEST_OF_PATTERN)
+            & (np.abs(means) > FAR_OFF)
+            & (spread < SPREAD * np.abs(means))
         )
         order = np.argsort(-squares * alike)[:MOST_IDS]
         chosen = order[alike[order]]
         held = squares[chosen].sum() / max(squares.sum(), TINY)
-        if held < 0.5 or counts[chosen].sum() > MOST_TOKENS * len(tokens):
+        if held < 0.5 or counts[chosen].sum() > PART * len(tokens):
             return []
         last = np.bincount(tokens.token_id, self.last_tokens.astype(np.float64))
         return [

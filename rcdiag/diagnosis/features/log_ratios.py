@@ -10,7 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import PairTokens
-from rcdiag.diagnosis.thresholds import EQUAL, FEWEST, TINY
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, EQUAL, FEWEST, TINY
 from rcdiag.diagnosis.validity import LARGEST
 
 Array = NDArray[np.float64]
@@ -24,11 +24,8 @@ VISIBLE = 0.012
 # Ratio of rms log-ratios, first tokens / others or later half / earlier half, from which position
 # matters, and from which the first tokens saw another prompt.
 AT_A_PLACE, FIRST_APART = 3.0, 4.0
-# Clustered standard errors from which a mean ratio is not 1, and up to which it is.
-NOT_ONE, IS_ONE = 4.0, 3.5
 FEWEST_TO_JUDGE = 400  # fewest tokens to judge the sampling distribution
 RARE = -1.5  # nats; whatever the sampling distribution, some tokens have less
-CHANCE = 3.0  # standard errors of agreement that honest tables keep below
 PARTS = 40  # of the tokens, by a log-prob
 FEWEST_OF_LINE = 60  # tokens that are not sure
 
@@ -248,7 +245,7 @@ class Agreement(NamedTuple):
         from a small sample).
         """
         z = np.arctanh(np.clip(self.correlation, -1 + EQUAL, 1 - EQUAL))
-        return bool(z * np.sqrt(max(self.labels - 3.0, 0.0)) > CHANCE)
+        return bool(z * np.sqrt(max(self.labels - 3.0, 0.0)) > BY_ITS_ERROR)
 
 
 def cross_fitted(
