@@ -19,22 +19,19 @@ from rcdiag.diagnosis.thresholds import (
     NEARLY_ALL,
     ONE_SIDED,
     PART,
+    RARE,
     SURELY,
+    UNSURE,
 )
 from rcdiag.formats import mean_ratio
 
 # Log-ratios of the other sign are at most engine noise (COARSE), or this share of the largest.
 OTHER_SIGN = 0.35
-# Nats: log-ratios where the sampler was kept from the token that was due, and the largest of them.
-STRONG, STRONGEST = -1.0, -3.0
+# Nats: log-ratios where the sampler was kept from the token that was due.
+STRONG = -1.0
 # Where the end token was banned up to a position, hardly a response ends before this share of it,
 # and beyond it, over so many tokens, strong log-ratios are this many times as rare.
 EARLIER, FEWEST_BEYOND, RARER = 0.9, 100, 10.0
-# Nats: the trainer's log-prob of the token in a kept set of one is at least this.
-LEAST_LOG_PROB = -1.0
-
-# Kept sets of one token: values that are nearly 0, at most this share of the exact zeros.
-FEW_NEARLY = 0.05
 
 
 def sets_of_one(features: Features, policy: str | None) -> bool:
@@ -47,7 +44,7 @@ def sets_of_one(features: Features, policy: str | None) -> bool:
         return False
     certain = int((column.values == 0.0).sum())
     nearly = int(((column.values < 0.0) & (column.values > CERTAIN)).sum())
-    return certain >= FEWEST and nearly <= FEW_NEARLY * certain
+    return certain >= FEWEST and nearly <= FEW * certain
 
 
 def declared_kept_set(features: Features) -> str | None:
@@ -118,7 +115,7 @@ def _from_certain_tokens(features: Features) -> Suspicion | None:
     tokens = features.case.tokens
     zero = tokens.sampler == 0.0
     unsure = zero & (tokens.trainer < CERTAIN)
-    if unsure.sum() < FEWEST or float(np.quantile(tokens.trainer[unsure], 0.1)) < LEAST_LOG_PROB:
+    if unsure.sum() < FEWEST or float(np.quantile(tokens.trainer[unsure], 0.1)) < UNSURE:
         return None  # zeros at unlikely tokens are placeholders
     (mean, z) = features.log_ratios.ratio_mean
     return Suspicion(
@@ -156,7 +153,7 @@ def _banned(features: Features) -> tuple[str, Suspicion] | None:
     log_ratios, tokens = features.log_ratios, features.case.tokens
     mean, z = log_ratios.ratio_mean
     low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
-    if z > -SURELY or low > STRONGEST or high > COARSE or log_ratios.first_tokens > AT_A_PLACE:
+    if z > -SURELY or low > RARE or high > COARSE or log_ratios.first_tokens > AT_A_PLACE:
         return None
     strong = log_ratios.values < STRONG
     share = float(strong.mean())

@@ -5,17 +5,16 @@ from __future__ import annotations
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, WEAK, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
 from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE
-from rcdiag.diagnosis.thresholds import MOST, SLIGHT
+from rcdiag.diagnosis.thresholds import FEW, MOST, SLIGHT
 from rcdiag.diagnosis.validity import INVALID, MOST_OF_ENGINES
 
 # Both sides compute in one precision with one kernel.
 BITWISE = 1e-4
-# Structure by token id: the correlation of ids' means between halves of the rows, and the share of
-# variance that they explain.
-DIRECTED, EXPLAINED = 0.3, 0.02
+# Structure by token id: the correlation of ids' means between halves of the rows.
+DIRECTED = 0.3
 # A heavy tail that is anywhere: share of the squares in the largest thousandth of the tokens, and
 # how widely the largest hundredth is spread over rows.
-MOST_IN_TAIL, SPREAD_OVER_ROWS = 0.5, 0.6
+MOST_IN_TAIL, SPREAD_OVER_ROWS = 0.5, 0.5
 
 
 def structures(features: Features) -> list[str]:
@@ -25,7 +24,7 @@ def structures(features: Features) -> list[str]:
     outliers = location.outlier_rows
     tests = {
         "by token id": seen.correlation >= DIRECTED
-        and seen.explained >= EXPLAINED
+        and seen.explained >= FEW
         and seen.beyond_chance,
         "at the first tokens": log_ratios.first_tokens > AT_A_PLACE,
         "by position": not 1 / AT_A_PLACE < log_ratios.late < AT_A_PLACE,

@@ -10,6 +10,7 @@ from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, Suspicion, fact, shippe
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
 from rcdiag.diagnosis.features.log_ratios import FIRST_APART, VISIBLE
 from rcdiag.diagnosis.thresholds import (
+    COARSE,
     FEW,
     FEWEST,
     FEWEST_OF_PATTERN,
@@ -28,9 +29,8 @@ LEAST_GAP = 0.06  # between the shares of positive log-ratios
 LARGEST_PUSH = 1.0
 # A log-ratio has a sign beyond rounding from this size on, nats, and from this share of the rms on.
 LEAST_SIGNED, SHARE_SIGNED = 0.005, 0.05
-# Ids that are pushed: at most this many or this share of those seen; times the rms of a median id
-# and nats rms from which an id is apart.
-MOST_IDS, SHARE_OF_IDS, TIMES_MEDIAN, APART = 8, 0.05, 8.0, 0.15
+# Ids that are pushed: their number, or few of those seen; and times the rms of a median id.
+MOST_IDS, TIMES_MEDIAN = 8, 8.0
 ONE_EDGE = 0.93  # of the largest log-ratio, which others of a pushed id reach
 
 
@@ -148,14 +148,14 @@ def _one_way(log_ratios: LogRatios) -> _FewIds | None:
     # not.
     squares = np.bincount(ids, values**2)
     rms = np.sqrt(squares / np.maximum(counts, 1))
-    apart = seen[rms[seen] > max(TIMES_MEDIAN * float(np.median(rms[seen])), APART)]
+    apart = seen[rms[seen] > max(TIMES_MEDIAN * float(np.median(rms[seen])), COARSE)]
     if not len(apart):
         return None
     signed = np.bincount(ids, np.sign(values) * values**2)
     loudest = apart[np.argsort(-squares[apart])]
     sign = np.sign(signed[loudest[0]])
     chosen = loudest[np.sign(signed[loudest]) == sign]
-    if len(chosen) > max(MOST_IDS, SHARE_OF_IDS * len(seen)):
+    if len(chosen) > max(MOST_IDS, FEW * len(seen)):
         return None
     named = np.isin(ids, chosen)
     others = values[~named]

@@ -20,12 +20,14 @@ from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.alignment import sqrt_surprisal
 from rcdiag.diagnosis.features.storage import StoredColumn
 from rcdiag.diagnosis.thresholds import (
+    CERTAIN,
     EQUAL,
     FEW,
     FEWEST,
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
     NEARLY_ALL,
+    PART,
     RARE,
     SLIGHT,
     SURE,
@@ -34,9 +36,6 @@ from rcdiag.diagnosis.thresholds import (
 )
 
 LOWEST = -8.0  # nats; no frequent token has less, so that equal values below are a sentinel
-# Zeros at uncertain tokens as a share of what there are if zeros have nothing to do with certainty.
-LEAST_AT_RANDOM = 0.25
-ROUNDED_TO_ZERO = -1e-2  # nats; a token that is less sure than this is no 0 by rounding
 OTHER_TOKENS = 1.0  # nats; two forward passes over one token differ by less on the median
 
 
@@ -135,9 +134,10 @@ def _placeholder_zeros(features: Features) -> Suspicion | None:
             continue
         # A kept set of one token is exactly 0 too, but hardly ever where the other side is unsure;
         # and where that is certain as well, a log-prob is 0 by rounding.
-        unsure = column.other < ROUNDED_TO_ZERO
+        unsure = column.other < CERTAIN
         rare = likely / max(int(unsure.sum()), 1)
-        if zeros.sum() < LEAST_AT_RANDOM * rare * (unsure & (column.values == 0.0)).sum():
+        # Zeros that have nothing to do with certainty are as frequent at both.
+        if zeros.sum() < PART * rare * (unsure & (column.values == 0.0)).sum():
             continue
         in_these_rows = np.isin(column.row_of, column.row_of[zeros])
         others = (column.values < 0) & (column.other < SURE) & in_these_rows

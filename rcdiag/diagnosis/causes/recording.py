@@ -22,23 +22,21 @@ from rcdiag.diagnosis.thresholds import (
     RARE,
     RELATED,
     SAME,
+    SURE,
+    UNSURE,
 )
 
 # Rows with a log-prob sum below this do not occur twice by chance.
 UNLIKELY = -9.0
-# Most nats that one token counts: a sentinel must not make a row look unlikely.
-MOST_SURPRISAL = 6.0
-# Log-probs, nats: a likely token (78% or more), and the range of rare ones that are compared; and
-# the share of tokens below that range that a correct column has at most.
-LIKELY_TOKEN, RARE_TOKENS, MOST_BELOW = -0.25, (-6.0, -1.6), 0.05
+# Most nats that one token counts: a sentinel must not make a row look unlikely, and fewer than
+# MOST_BELOW of the tokens of a correct column are as rare.
+MOST_SURPRISAL, MOST_BELOW = 6.0, 0.05
 # Nats: rounding between two sides of one likely token, and twice or less of a probability.
 CLOSE, TWICE = 0.02, np.log(2.0)
 # A token with more than half of the mass is the likeliest one: range of its log-prob, nats; and
 # relative difference of the surprisal that contradicts top-one.
-MAJORITY, SAME_TOKEN = (-0.6, -0.03), 0.5
+MAJORITY = -np.log(2.0)
 
-# Ratio of log-prob differences within one context, sampler / trainer, below which they are noise.
-OF_CONTEXT = 0.3
 # Entropies, nats: equal ones differ by less than the first, and contexts have at most the second.
 EQUAL_ENTROPY, LARGEST_ENTROPY = 1e-3, 8.0
 # Entropy over surprisal of likely tokens, and nats by which it is nearer to 0 for rare ones.
@@ -150,10 +148,10 @@ def _top_one(features: Features) -> Suspicion | None:
         (case.sampler, tokens.sampler, tokens.trainer),
         (str(case.trainer), tokens.trainer, tokens.sampler),
     ):
-        likely = other > LIKELY_TOKEN
-        rare = (other > RARE_TOKENS[0]) & (other < RARE_TOKENS[1])
+        likely = other > MAJORITY
+        rare = (other > -MOST_SURPRISAL) & (other < UNSURE)
         # In a correct column few tokens are rarer than 1 in 400.
-        if min(likely.sum(), rare.sum()) < FEWEST or np.mean(other < RARE_TOKENS[0]) > MOST_BELOW:
+        if min(likely.sum(), rare.sum()) < FEWEST or np.mean(other < -MOST_SURPRISAL) > MOST_BELOW:
             continue
         if np.median(own[rare] - other[rare]) < TWICE:
             continue
@@ -164,9 +162,9 @@ def _top_one(features: Features) -> Suspicion | None:
         above = float(np.mean(own >= other - COARSE))
         # What the likeliest token has does not depend on how rare the sampled one is.
         follows = float(np.corrcoef(own[rare], other[rare])[0, 1])
-        likeliest = (other > MAJORITY[0]) & (other < MAJORITY[1])
+        likeliest = (other > MAJORITY) & (other < SURE)
         apart = np.abs(1.0 - own[likeliest] / other[likeliest])
-        if len(apart) >= FEWEST_ROWS and np.median(apart) > SAME_TOKEN:
+        if len(apart) >= FEWEST_ROWS and np.median(apart) > 0.5:
             continue
         if close < CLOSE and min(fits, above) > NEARLY_ALL and not follows > SAME:
             return Suspicion(
@@ -229,9 +227,7 @@ def _parts_tokens_of_a_context(features: Features, policy: str) -> bool:
         return False
     if policy != features.case.sampler:
         return True
-    return float(np.median(np.abs(prefixes.sampler))) > OF_CONTEXT * float(
-        np.median(prefixes.trainer)
-    )
+    return float(np.median(np.abs(prefixes.sampler))) > PART * float(np.median(prefixes.trainer))
 
 
 def _spread(values: Array) -> float:
@@ -264,7 +260,7 @@ def _like_entropy(values: Array, other: Array) -> bool:
     """Tell whether values are minus the entropies of contexts in which `other` sampled."""
     usable = np.isfinite(values) & np.isfinite(other)
     values, other = values[usable], other[usable]
-    likely, rare = (other > LIKELY_TOKEN) & (other < CERTAIN), other < RARE
+    likely, rare = (other > MAJORITY) & (other < CERTAIN), other < RARE
     if min(likely.sum(), rare.sum()) < FEWEST:
         return False
     # Entropy is at least minus the log-prob of the likeliest token, and has no rare values.

@@ -11,10 +11,13 @@ from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import EXACT, LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.location import IdOutlier
+from rcdiag.diagnosis.features.log_ratios import FIRST_TOKENS
 from rcdiag.diagnosis.thresholds import (
     CERTAIN,
     FEW,
     FEWEST,
+    FEWEST_OF_PATTERN,
+    LARGER,
     MOST,
     NEARLY_ALL,
     PART,
@@ -24,10 +27,7 @@ from rcdiag.diagnosis.thresholds import (
 )
 
 SPAN = 3  # tokens of the shortest span that is taken for a tool's output
-# Wrong token ids are few, far off (nats), and not only at the first positions.
-MOST_IDS, FAR_OFF, FIRST_POSITIONS = 4, 4.0, 3
-# An end token stands elsewhere at most this many times as often as at ends, else templates hold it.
-AS_OFTEN = 1.2
+FAR_OFF = 4.0  # nats; a wrong token id costs more on the mean
 
 
 def tool_spans(case: Case) -> Flags | None:
@@ -157,12 +157,14 @@ def _before_ids(case: Case, outliers: list[IdOutlier]) -> Case:
 
 def _special_ids(features: Features) -> Suspicion | None:
     outliers = features.location.id_outliers
-    if not 0 < len(outliers) <= MOST_IDS or all(outlier.share_last > MOST for outlier in outliers):
+    if not 0 < len(outliers) <= FEWEST_OF_PATTERN or all(
+        outlier.share_last > MOST for outlier in outliers
+    ):
         return None
     # A wrong context shows at the first tokens, a wrong id at every position.
     tokens = features.case.tokens
     named = np.isin(tokens.token_id, [outlier.token_id for outlier in outliers])
-    early = float(np.mean(tokens.position[named] < FIRST_POSITIONS))
+    early = float(np.mean(tokens.position[named] < FIRST_TOKENS))
     rest = features.log_ratios.values[~named]
     median_of_others = float(np.median(np.abs(rest))) if len(rest) else 0.0
     if (
@@ -203,7 +205,7 @@ def _mask_drops_last(features: Features) -> Suspicion | None:
     end = int(ids[counts.argmax()])
     here = case.token_id == end
     before = mask[case.start[rows] + case.lengths[rows] - 2].mean()
-    if here.sum() > AS_OFTEN * counts.max() or before < NEARLY_ALL:
+    if here.sum() > LARGER * counts.max() or before < NEARLY_ALL:
         return None  # a token of templates, which ends turns of tools too
     return Suspicion(
         confidence=LIKELY,
@@ -223,10 +225,6 @@ def _mask_drops_last(features: Features) -> Suspicion | None:
     )
 
 
-# Responses that stop by themselves end with few distinct tokens: an end token or a stop string.
-KINDS_OF_ENDS = 4
-
-
 def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
     """Look for responses that stopped by themselves and have no common last token."""
     reasons = case.facts.finish_reason
@@ -238,8 +236,8 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
     last = case.start[stopped] + case.lengths[stopped] - 1
     mask = case.mask if case.own_mask is None else case.own_mask
     counts = np.sort(np.unique(case.token_id[last], return_counts=True)[1])[::-1]
-    most = float(counts[:KINDS_OF_ENDS].sum() / len(stopped))
-    if len(counts) <= KINDS_OF_ENDS or most > MOST or mask[last].mean() < NEARLY_ALL:
+    most = float(counts[:FEWEST_OF_PATTERN].sum() / len(stopped))
+    if len(counts) <= FEWEST_OF_PATTERN or most > MOST or mask[last].mean() < NEARLY_ALL:
         return None
     # Text ends with fewer distinct tokens than it contains; otherwise these ids are not text.
     spread = np.linspace(0, len(case.token_id) - 1, len(stopped)).astype(np.int64)

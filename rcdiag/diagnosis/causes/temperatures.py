@@ -17,7 +17,17 @@ from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, LIKELY, Suspicion
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
 from rcdiag.diagnosis.features.log_ratios import VISIBLE
 from rcdiag.diagnosis.features.shared_prefixes import A_POWER, ROUNDING, SharedPrefixes
-from rcdiag.diagnosis.thresholds import CERTAIN, EQUAL, FEW, FEWEST, ONE_SIDED, SAME, SURE, SURELY
+from rcdiag.diagnosis.thresholds import (
+    CERTAIN,
+    EQUAL,
+    FEW,
+    FEWEST,
+    MUCH_LARGER,
+    ONE_SIDED,
+    SAME,
+    SURE,
+    SURELY,
+)
 from rcdiag.diagnosis.validity import INVALID
 from rcdiag.formats import mean_ratio
 
@@ -28,22 +38,17 @@ BY_SHARED_PREFIXES = "scale of log-prob differences, sampler / trainer"
 
 # Powers of temperatures that are used.
 POWERS = (0.3, 3.3)
-# Share of squared log-ratios of one sign that a temperature does not reach: sure tokens become more
-# likely and rare ones less.
-ONE_SIGN = 0.995
 # Share of squared log-ratios that a temperature must explain; half of it where rows declare one.
 MOST_OF_SQUARES = 0.4
 # Range of log(power by slope) / log(declared temperature) that agrees with the declaration.
 LEAST_OF_DECLARED, MOST_OF_DECLARED = 0.4, 1.25
-# The mean log-ratio of divided log-probs over the mean surprisal is at most this.
-MOST_OF_SURPRISAL = 3.0
 # Largest residual share of log-prob differences in a context under the declared temperature.
 MOST_RESIDUAL = 0.6
 # A power agrees with a stated temperature within this share of its logarithm.
 AGREES = 0.25
-# Log-probs that were divided are a multiple of the others: how far from 1, and the share of squared
+# Log-probs that were divided are a multiple of the others: the share of squared
 # values that the factor leaves without noise, or with noise if it leaves few of the log-ratios.
-LEAST_FACTOR, LEFT_WITHOUT_NOISE, LEFT_WITH_NOISE = 0.04, 3e-4, 0.01
+LEFT_WITHOUT_NOISE, LEFT_WITH_NOISE = 3e-4, 0.01
 # Divided and not normalised: sampler / trainer of sure tokens at the 5% and 95% quantiles, where
 # the trainer's log-probs are too low and where they are too high.
 SURE_TOKENS, TOO_LOW, TOO_HIGH = (0.05, 0.95), (0.002, 0.75), 1.4
@@ -64,7 +69,7 @@ def _temperature(features: Features) -> tuple[str, Power, str] | None:
     if (
         not features.log_ratios.show_sampling
         or features.log_ratios.rms < VISIBLE
-        or features.log_ratios.one_sided > ONE_SIGN
+        or features.log_ratios.one_sided > ONE_SIDED
     ):
         return None
     seen = _power(features)
@@ -264,7 +269,7 @@ def _divided(features: Features) -> Suspicion | None:
     log_ratios, tokens = features.log_ratios, features.case.tokens
     k, residual = log_ratios.proportion
     but_for_noise = residual < LEFT_WITH_NOISE and log_ratios.residual_share_of_proportion < FEW
-    if abs(k - 1) > LEAST_FACTOR and (residual < LEFT_WITHOUT_NOISE or but_for_noise):
+    if abs(k - 1) > A_POWER and (residual < LEFT_WITHOUT_NOISE or but_for_noise):
         return Suspicion(
             confidence=CLEAR,
             message=f"Recorded log-probs are {k:.3f} times the trainer's throughout: log-probs "
@@ -280,7 +285,7 @@ def _divided(features: Features) -> Suspicion | None:
     if features.shared_prefixes is not None and features.shared_prefixes.distance > ROUNDING:
         return None
     # The sum is e^((1 - 1/T) H) for a Renyi entropy H, which is of the size of the surprisal.
-    if abs(float(log_ratios.values.mean())) > MOST_OF_SURPRISAL * -float(tokens.sampler.mean()):
+    if abs(float(log_ratios.values.mean())) > MUCH_LARGER * -float(tokens.sampler.mean()):
         return None
     if float(tokens.trainer.max()) > 0:
         return None
@@ -340,7 +345,7 @@ def _softcap(features: Features) -> Suspicion | None:
     if (
         log_ratios.power is None
         or log_ratios.by_log_prob < MOST_OF_SQUARES
-        or log_ratios.one_sided > ONE_SIGN
+        or log_ratios.one_sided > ONE_SIDED
     ):
         return None
     if not POWERS[0] < log_ratios.power < POWERS[1] or features.validity.answer == INVALID:

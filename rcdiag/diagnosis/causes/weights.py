@@ -37,7 +37,6 @@ from rcdiag.diagnosis.thresholds import (
 from rcdiag.diagnosis.validity import INVALID
 from rcdiag.formats import share_of
 
-GROWS = 1.1  # times the first of the steps in a row that grow
 # Token ids explain this share of the variance after a drift of weights, and the drift is not larger
 # than this, nats rms.
 EXPLAINED, LARGEST_DRIFT = 0.08, 0.5
@@ -218,7 +217,7 @@ def _never_synced(features: Features) -> Suspicion | None:
         parts = onset.steps
         later = parts.rms[onset.first :]
         # One step after many that were synced shows no growth.
-        grows = later[-1] > GROWS * later[0] if len(later) > 1 else onset.first < FEWEST_OF_PATTERN
+        grows = later[-1] > LARGER * later[0] if len(later) > 1 else onset.first < FEWEST_OF_PATTERN
         steadily = len(later) >= FEWEST_OF_PATTERN and float(np.mean(np.diff(later) > 0)) >= MOST
     elif (
         parts is not None

@@ -21,11 +21,12 @@ Flags = NDArray[np.bool_]
 ENGINE_NOISE, LARGE_MISMATCH = 0.016, 0.03
 # Below this rms log-ratio, nats, no sampling cause stands out from engine noise.
 VISIBLE = 0.012
+FIRST_TOKENS = 3  # of a response, at which another prompt shows most
 # Ratio of rms log-ratios, first tokens / others or later half / earlier half, from which position
 # matters, and from which the first tokens saw another prompt.
 AT_A_PLACE, FIRST_APART = 3.0, 4.0
 FEWEST_TO_JUDGE = 400  # fewest tokens to judge the sampling distribution
-RARE = -1.5  # nats; whatever the sampling distribution, some tokens have less
+SOMETIMES = -1.5  # nats; whatever the sampling distribution, some tokens have less
 PARTS = 40  # of the tokens, by a log-prob
 FEWEST_OF_LINE = 60  # tokens that are not sure
 
@@ -49,7 +50,7 @@ class LogRatios(Struct, frozen=True, dict=True):
 
         If a floor removed the rare ones, means over the others are biased.
         """
-        return len(self.tokens) >= FEWEST_TO_JUDGE and float(self.tokens.sampler.min()) < RARE
+        return len(self.tokens) >= FEWEST_TO_JUDGE and float(self.tokens.sampler.min()) < SOMETIMES
 
     @cached_property
     def values(self) -> Array:
@@ -156,11 +157,11 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @cached_property
     def first_tokens(self) -> float:
-        """Return the rms log-ratio of the first 3 tokens of responses over that of the others.
+        """Return the rms log-ratio of the first tokens of responses over that of the others.
 
         A single token is no pattern: the largest |log_ratio| is replaced by the second largest.
         """
-        first = self.tokens.position < 3
+        first = self.tokens.position < FIRST_TOKENS
         if min(first.sum(), (~first).sum()) < FEWEST:
             return 1.0
         size = np.sort(np.abs(self.values[first]))

@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 # Ranges of surprisal, nats, in which tokens are compared.
-SURE, SURPRISALS = (0.003, 0.15), (0.5, 1.2, 2.5, 20.0)
+SURE_RANGE, SURPRISALS = (0.003, 0.15), (0.5, 1.2, 2.5, 20.0)
 # Share of log(factor) by which a second fault may move the median of such a range.
 BY_OTHERS = 0.3
 # Values, nats, by which decimals are told, and how many decimals a column may be rounded to.
@@ -227,7 +227,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         # The geometric mean of both sides: selecting by one side alone would bias the other
         # (regression to the mean).
         surprisal = -self.other[usable] * np.exp(off / 2)
-        ranges = [SURE, *pairwise(SURPRISALS)]
+        ranges = [SURE_RANGE, *pairwise(SURPRISALS)]
         return [off[(surprisal > low) & (surprisal <= high)] for low, high in ranges]
 
 
