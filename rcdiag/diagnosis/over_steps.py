@@ -254,7 +254,7 @@ def _of_trend(k3: Array) -> str:
 
 
 def _large(k3: Array) -> Counts | None:
-    """Return the indices of steps whose k3 is far above that of the others; None without such."""
+    """Return the indices of steps whose k3 is far above that of the others; None without any."""
     for low, high in pairwise(np.sort(k3)):
         if high > STEPS_APART * max(low, SMALL_K3) and high > LARGE_K3:
             return np.flatnonzero(k3 >= high)

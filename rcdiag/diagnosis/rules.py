@@ -25,9 +25,9 @@ def level(
     """Return the level of a number by its guide and 95% interval; None where it is no number.
 
     The level is `unknown` where the interval reaches from `ok` to `error`: the data cannot tell. An
-    interval with one end reaches as far as numbers go on the other side, and tells a level only
-    where it has one as a whole; so does one that is wider than the guide's bounds are apart, of a
-    number that is judged by its interval's nearest value.
+    interval without a low or a high end reaches to infinity there, and has a level only if all of
+    it has the same one. With `by_interval` the value of the interval nearest to `around` decides,
+    and an interval wider than the bounds are apart must have one level as a whole too.
     """
     if value is None or math.isnan(value):
         return None

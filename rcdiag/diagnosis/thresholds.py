@@ -1,6 +1,6 @@
 """Thresholds that several causes share, each with its unit and reason.
 
-What one family alone needs stands at the top of its file.
+Thresholds of one family alone are at the top of its file.
 """
 
 from __future__ import annotations

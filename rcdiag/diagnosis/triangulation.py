@@ -43,7 +43,7 @@ VERDICTS = {
 def triangulate(
     moments: Moments, sampler: str, engine: str, trainer: str, floor: NoiseFloor | None
 ) -> Triangulation:
-    """Find the one of three that stands apart, if one does."""
+    """Find the one of three that disagrees with the other two, if one does."""
     names = {"sampler": sampler, "engine": engine, "trainer": trainer}
     # Each distance under the role that it leaves out.
     apart = {

@@ -32,7 +32,7 @@ class Evidence(Struct, frozen=True):
     shares: Shares | None
     gradient: GradientReport | None
     after: AfterStep | None
-    uncorrected: bool  # nothing stands between the mismatch and the gradient
+    uncorrected: bool  # nothing corrects the mismatch before it reaches the gradient
     double_counted: bool  # bypass weights on top of a PPO ratio that corrects already
 
 
@@ -279,7 +279,7 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
 def health(evidence: Evidence) -> Health:
     """Apply all rules that fit an update, and take the worst of them.
 
-    A rule without the number that decides is `ok` in the list and stands under `not_judged`.
+    A rule without the number that decides is `ok` in the list and is named under `not_judged`.
     """
     levels = judged("health", evidence)
     rules = [

@@ -61,7 +61,7 @@ def _shift(features: Features) -> tuple[str, Suspicion] | None:
     best = float(np.nanmedian(alignment.correlations[LAGS.index(lag)][shifted]))
     return slug, Suspicion(
         confidence=EXACT if distinct >= FEWEST_OF_PATTERN else GUESS,
-        message=f"{text} `{moved}` stands {abs(lag)} token{'s' if abs(lag) > 1 else ''} "
+        message=f"{text} `{moved}` is {abs(lag)} token{'s' if abs(lag) > 1 else ''} "
         f"{'later' if later else 'earlier'} than the other column: their correlation is "
         f"{best:.2f} there and {zero:.2f} without the shift.",
         evidence=[
@@ -102,7 +102,7 @@ def _shifted_back(features: Features, lag: int, moved: str) -> Case:
     inside = (source >= 0) & (source < len(tokens))
     source = np.clip(source, 0, len(tokens) - 1)
     same = inside & (alignment.turn[source] == alignment.turn)
-    same &= tokens.place[source] == tokens.place + ahead  # not beside a token that is left out
+    same &= tokens.place[source] == tokens.place + ahead  # not next to a token that is left out
     values = case.log_probs[moved].copy()
     values[tokens.place[move & same]] = own[source[move & same]]
     better = alignment.correlations[LAGS.index(lag)] > alignment.unshifted

@@ -13,7 +13,7 @@ from rcdiag.diagnosis.thresholds import FEWEST
 
 # Numbers that programs write where there is no log-prob.
 SENTINELS = (1.0, -9999.0, -1000.0, -999.0, -100.0, -1e4, -1e6, -1e9, -1e10)
-# Nats between a value that stands apart, a sentinel, and all others: no column has such a gap.
+# Nats between a sentinel and all other values; the log-probs of a column have no such gap.
 GAP = 5.0
 
 

@@ -88,7 +88,7 @@ def _chance(case: Case, agreeing: Flags, others: Flags) -> float:
 
 
 class _Rows(Struct, frozen=True):
-    """How far the rows of a case are apart, beside the lengths of their prompts."""
+    """The mismatch of each row of a case, and the length of its prompt."""
 
     lengths: NDArray[np.int64]  # [rows] tokens of the prompt
     rms: NDArray[np.float64]  # [rows] rms log-ratio, nats; NaN without a token

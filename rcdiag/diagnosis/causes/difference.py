@@ -259,7 +259,7 @@ NOT_A_POWER = ("penalty", "logit-bias", "logit-softcap")
 
 
 def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicion] | None:
-    """Look for a second cause beside `named`; return its slug and evidence."""
+    """Look for a second cause next to `named`; return its slug and evidence."""
     if named in NOT_A_POWER:
         return None
     found = penalty(features)
@@ -270,7 +270,7 @@ def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicio
         return None
     return "forwards-differ", Suspicion(
         confidence=WEAK,
-        message=f"Beside that the two forward passes differ: two tokens of one context are "
+        message=f"In addition the two forward passes differ: two tokens of one context are "
         f"{prefixes.residual:.2g} nats further apart on one side, as under other weights, "
         "precision or model function.",
         evidence=[

@@ -64,15 +64,15 @@ def _nan_log_probs(features: Features) -> Suspicion | None:
 
 
 def _no_numbers(features: Features, policy: str, column: StoredColumn) -> str:
-    """Say how many log-probs of a column are no numbers, and where the first stands."""
+    """Say how many log-probs of a column are no numbers, and in which row the first is."""
     count, first = features.case.not_numbers[policy]
     values = column.values[~column.finite]
     what = "NaN" if np.isnan(values).all() else "NaN or infinite"
     if len(values) and np.isinf(values).all():
         what = "infinite"
     if count == 1:
-        return f"One log-prob of `{policy}` is {what}; it stands in row {first}."
-    return f"{count:,} log-probs of `{policy}` are {what}; the first stands in row {first}."
+        return f"One log-prob of `{policy}` is {what}; it is in row {first}."
+    return f"{count:,} log-probs of `{policy}` are {what}; the first is in row {first}."
 
 
 def _sentinel(features: Features) -> Suspicion | None:
@@ -104,8 +104,8 @@ def _repeated(features: Features, policy: str, column: StoredColumn, value: floa
     first = int(features.case.row[column.row_of[np.flatnonzero(here)[0]]])
     return Suspicion(
         confidence=EXACT if value in SENTINELS else CLEAR,
-        message=f"{count:,} values of `{policy}` are exactly {value:g}, which stands for no value; "
-        f"the first stands in row {first}.",
+        message=f"{count:,} values of `{policy}` are exactly {value:g}, which marks a missing "
+        f"value; the first is in row {first}.",
         evidence=[
             fact(
                 "exact repeats of one value",
@@ -142,12 +142,12 @@ def _placeholder_zeros(features: Features) -> Suspicion | None:
         in_these_rows = np.isin(column.row_of, column.row_of[zeros])
         others = (column.values < 0) & (column.other < SURE) & in_these_rows
         if others.any() and _do_not_belong(column.values[others], column.other[others]):
-            continue  # rows are exchanged, or moved: zeros of sure tokens stand beside other tokens
+            continue  # rows are swapped or shifted: zeros of sure tokens meet other tokens
         if (
             features.case.trainer is not None
             and np.mean(_moved(features)[column.row_of[zeros]]) > 0.5
         ):
-            continue  # so they are where a low temperature leaves little that tells it otherwise
+            continue  # the same where a low temperature makes nearly all tokens certain
         begins, ends = _at_the_edges(features, column.values == 0.0, zeros)
         moved = features.case.trainer is not None and bool(features.alignment.shift.any())
         if begins + ends > NEARLY_ALL and (ends > 1 - NEARLY_ALL or moved):
@@ -209,7 +209,7 @@ def _padding(features: Features) -> Suspicion | None:
 
 
 def _nothing_but_zeros(features: Features, policy: str, column: StoredColumn) -> Suspicion:
-    """Suspect a column in which every token is certain, beside one that says no more."""
+    """Report a column of zeros where the other column holds no log-probs either."""
     return Suspicion(
         confidence=EXACT,
         message=f"All {len(column.values):,} values of `{policy}` are exactly 0: placeholders, as "

@@ -114,7 +114,7 @@ def _duplicated_rows(features: Features) -> Suspicion | None:
     return Suspicion(
         confidence=EXACT if share > FEW else WEAK,
         message=f"{int(again.sum()):,} of {len(again):,} rows repeat another row to the last bit, "
-        f"the first of them row {first}; such answers do not come twice by chance.",
+        f"the first of them row {first}; so unlikely an answer is not sampled twice.",
         evidence=[fact("share of repeated rows", "rows were written twice", share=share)],
         side="storage",
         share_of_rows=share,
@@ -133,7 +133,7 @@ def _sharper(facts: RowFacts) -> bool:
 
 
 def _surprise(values: Array, *, tools_masked: bool) -> Array:
-    """Return the log-probs of choices, 0 for what is none.
+    """Return the log-probs of sampled tokens; 0 for values that are none.
 
     Tool text is much less likely than sampled text: without a mask only ordinary tokens count.
     """

@@ -174,7 +174,7 @@ def _special_ids(features: Features) -> Suspicion | None:
     ):
         return None
     if float(np.median(tokens.trainer[named])) > 0:
-        return None  # no id has such a log-prob: the trainer's sum lacks something
+        return None  # no log-prob is positive: the trainer's softmax sum lacks something
     if features.first_turns_agree is not None:
         return None  # an id is wrong in the first turn too: later ones saw another context
     ids = ", ".join(str(outlier.token_id) for outlier in outliers)
@@ -322,16 +322,16 @@ def _mask_includes_tool(features: Features) -> Suspicion | None:
 
 
 # Occurrences, and log-prob (nats) that the id hardly exceeds, from which it may be a tool's marker;
-# and the least share of rows that it stands in.
+# and the least share of rows that have it.
 OFTEN, NEVER, LEAST_ROWS = 12, -6.0, 0.1
 # Occurrences over the number expected if every position offered the id with its median probability.
 TOO_OFTEN = 4.0
 
 
 def _nobody_samples(features: Features) -> Suspicion | None:
-    """Look for token ids that stand often and always where both sides would never sample them.
+    """Look for frequent token ids that both sides find so unlikely that neither would sample them.
 
-    Markers of tools' outputs are such: both sides score them, and agree that no policy wrote them.
+    Markers of tool outputs are an example: both sides score them, and no policy wrote them.
     Rare ids are sampled, too, in long tables: of N tokens at most about N p have a probability of p
     or less. Of a marker's tokens half have the median probability or less, and are more than that.
     """
@@ -359,7 +359,7 @@ def _nobody_samples(features: Features) -> Suspicion | None:
         return None
     unlikely = likelier < RARE
     text = ", ".join(str(token_id) for token_id in ids[foreign][:4])
-    which = f"Token ids {text} stand" if foreign.sum() > 1 else f"Token id {text} stands"
+    which = f"Token ids {text} occur" if foreign.sum() > 1 else f"Token id {text} occurs"
     return Suspicion(
         confidence=LIKELY,
         message=f"{which} {int(named.sum()):,} times in sampled text, and both sides give "

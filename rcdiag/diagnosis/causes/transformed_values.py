@@ -160,7 +160,7 @@ def _cumulative(features: Features) -> Suspicion | None:
             return Suspicion(
                 confidence=EXACT,
                 message=f"Every token of a row has the same value in `{policy}`: the row's mean "
-                "or sum stands at each of its tokens.",
+                "or sum is repeated at each of its tokens.",
                 evidence=[
                     fact(
                         "share of rows with one value",

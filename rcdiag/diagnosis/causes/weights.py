@@ -375,7 +375,7 @@ def _weights_differ(features: Features) -> Suspicion | None:
 
 
 def _draft_recorded(features: Features) -> Suspicion | None:
-    """Look for tokens of the trainer's distribution beside a record of another model's.
+    """Look for tokens of the trainer's distribution with log-probs of another model.
 
     The mean log-ratio is minus a divergence where the recorded distribution sampled, and plus one
     where the trainer's did.
@@ -411,7 +411,7 @@ def _old_after_update(features: Features) -> Suspicion | None:
     """Look for rows whose log-probs rose with their advantage: `old` was computed after updates.
 
     An update on these rows raises the log-probs of those with a positive advantage and lowers
-    those of the others; a stale sampler's rows share no such sign with their own advantages.
+    those of the others. Rows of a stale sampler do not follow their own advantages.
     """
     advantage, tokens = features.case.facts.advantage, features.case.tokens
     if advantage is None or features.validity.answer == INVALID or not len(tokens):

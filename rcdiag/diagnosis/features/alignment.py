@@ -26,7 +26,7 @@ GAIN = 0.2
 LARGEST_SURPRISAL = 20.0  # nats; larger ones count as this
 # Rows are exchanged where another row leaves less than the first share of the squared difference;
 # or the second, and less than the third of what further rows leave. A row whose mean squared
-# difference of root surprisals is below the last fits as it stands.
+# difference of root surprisals is below the last fits in place.
 REST, REST_ALONE, REST_OF_FURTHER, OWN_FITS = 0.1, 0.35, 0.6, 0.02
 # Tokens of a row that are compared with those of other rows, the fewest of them, and the most rows
 # for which a partner is searched.
@@ -90,8 +90,8 @@ class Alignment(Struct, frozen=True, dict=True):
     def correlations(self) -> Array:
         """Return the correlation of both columns at every lag; [lags, turns].
 
-        At lag k the sampler's value of token t + k stands beside the trainer's of token t. It is
-        NaN for short turns, and at other lags than 0 for turns that fit as they stand.
+        At lag k the sampler's value of token t + k is paired with the trainer's of token t. It is
+        NaN for short turns, and at other lags than 0 for turns that fit in place.
         """
         values = np.full((len(LAGS), len(self.unshifted)), np.nan)
         values[LAGS.index(0)] = self.unshifted
@@ -269,8 +269,8 @@ def _correlation_with_id_means(token_id: NDArray[np.int32], values: Array, part:
 def _by_turn(sampler: Array, trainer: Array, place: Counts, turn: Counts, lag: int) -> Array:
     """Return the correlation of sampler[t + lag] and trainer[t] in each turn, [turns].
 
-    `place` [tokens] is where tokens stand in the responses: those beside a token that is left out
-    are no neighbours.
+    `place` [tokens] is the index of each token in the responses: tokens on either side of one that
+    is left out are no neighbours.
     """
     size, far = len(place), min(abs(lag), len(place))
     early, late = slice(0, size - far), slice(far, size)

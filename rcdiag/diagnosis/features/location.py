@@ -117,7 +117,7 @@ class OutlierRows(Struct, frozen=True):
     """Rows with a much larger mismatch than all others: those of some engines, or any rows."""
 
     rows: Flags  # [rows]
-    engines: list[str]  # empty where no engine tells them
+    engines: list[str]  # empty where the rows are not those of some engines
     rms: float  # rms log-ratio of these rows, nats
     rms_of_others: float  # rms log-ratio of the others
 

@@ -178,7 +178,7 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @cached_property
     def repeated(self) -> Flags:
-        """Flag tokens whose id stands earlier in the same response, [tokens]."""
+        """Flag tokens whose id occurs earlier in the same response, [tokens]."""
         tokens = self.tokens
         order = np.lexsort((tokens.place, tokens.token_id, tokens.owner))
         again = np.zeros(len(tokens), np.bool_)

@@ -20,7 +20,7 @@ Flags = NDArray[np.bool_]
 SURE_RANGE, SURPRISALS = (0.003, 0.15), (0.5, 1.2, 2.5, 20.0)
 # Share of log(factor) by which a second fault may move the median of such a range.
 BY_OTHERS = 0.3
-# Values, nats, by which decimals are told, and how many decimals a column may be rounded to.
+# Range of values, nats, in which decimals are counted, and the most that count as rounding.
 DECIMALS_FROM, DECIMALS_TO, MOST_DECIMALS = -8.0, -0.02, 5
 LEAST_FLOAT16 = -65_000.0  # float16 ends at 65,504
 LONG_ROW = 8  # tokens of a row whose values can be the same, or fall, by a fault alone
@@ -50,7 +50,7 @@ class Grid(Struct, frozen=True):
 
 
 class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
-    """The values of one policy on sampled tokens, beside those of the other, [tokens]."""
+    """The values of one policy on sampled tokens and those of the other, [tokens]."""
 
     values: Array
     other: Array  # those of the other policy; NaN where there is no other
@@ -134,7 +134,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def mode(self) -> tuple[float, int]:
-        """Return the most frequent value other than 0, and how often it stands there."""
+        """Return the most frequent value other than 0, and how often it occurs."""
         values = self.values[self.finite & (self.values != 0.0)]
         if not len(values):
             return 0.0, 0
@@ -144,7 +144,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def least(self) -> tuple[float, int]:
-        """Return the smallest value, and how often it stands there."""
+        """Return the smallest value, and how often it occurs."""
         values = self.values[self.finite]
         if not len(values):
             return 0.0, 0
