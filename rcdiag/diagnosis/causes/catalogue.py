@@ -22,7 +22,8 @@ __all__ = ["CAUSES"]
 LOGIT_BIAS = shipped(
     "logit-bias", "law", lambda features: banned_cause("logit-bias")(features) or pushed(features)
 )
-SAMPLING = (*TEMPERATURES, *KEPT_SETS, LOGIT_BIAS, *PENALTIES, *VOCABULARY, *UNLOGGED_SAMPLING)
+# Of causes with the same score the first is named: a wrong block of ids is no bias on them.
+SAMPLING = (*TEMPERATURES, *KEPT_SETS, *VOCABULARY, LOGIT_BIAS, *PENALTIES, *UNLOGGED_SAMPLING)
 # Storage: the values of a column are not what was computed. Zeros in the text of tools are a matter
 # of the mask, which is asked first.
 STORAGE = (

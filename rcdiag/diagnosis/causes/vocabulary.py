@@ -27,7 +27,7 @@ def _vocab_shard(features: Features) -> Suspicion | None:
     block = _id_block(features)
     # A normalised distribution cannot have E[1 / ratio] below 1, and a few large ratios hardly move
     # that mean.
-    missing = mean > 1.0 and inverse_z < -SURELY and log_ratios.one_sided > MOST
+    missing = mean > 1.0 and inverse_z < -SURELY and log_ratios.one_sided > NEARLY_ALL
     # A missing part of the sum does not change log-prob differences within one context.
     missing &= features.shared_prefixes is None or not features.shared_prefixes.is_one_power
     # It is missing in every row: a shift in the rows of a few groups has another cause.

@@ -10,7 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.thresholds import CERTAIN, EQUAL, FEWEST, NEARLY_ALL, RARE, TINY, UNSURE
+from rcdiag.diagnosis.thresholds import CERTAIN, EQUAL, FEWEST, NEARLY_ALL, RARE, SURE, TINY, UNSURE
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
 Array = NDArray[np.float64]
@@ -202,7 +202,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
 
         Both are NaN where there is nothing to divide.
         """
-        usable = self.finite & np.isfinite(self.other) & (self.other < CERTAIN)
+        usable = self.finite & np.isfinite(self.other) & (self.other < SURE)
         values, other = self.values[usable], self.other[usable]
         if len(values) < FEWEST:
             return np.nan, np.nan
