@@ -11,8 +11,12 @@ from rcdiag.diagnosis.causes.kept_sets import declared_kept_set, sets_of_one
 from rcdiag.diagnosis.causes.temperatures import MOST_OF_SQUARES
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.log_ratios import FEWEST_TO_JUDGE, VISIBLE
-from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MUCH_LARGER, SLIGHT, SURELY
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MUCH_LARGER, SLIGHT
 from rcdiag.formats import mean_ratio
+
+# Standard errors of surprisal less entropy: an engine that rounds its entropies moves their mean a
+# little, whoever sampled.
+Z_OF_ENTROPIES = 5.0
 
 
 def _unlogged(features: Features) -> tuple[str, Suspicion] | None:
@@ -74,7 +78,7 @@ def _surprisal_less_entropy(features: Features) -> tuple[float, float] | None:
 
 
 def _unlogged_by_entropy(features: Features, mean: float, z: float) -> tuple[str, Suspicion] | None:
-    if abs(z) < SURELY:
+    if abs(z) < Z_OF_ENTROPIES:
         return None
     top_p = features.case.facts.top_p
     cut = top_p is not None and bool(np.any(top_p < 1.0))
