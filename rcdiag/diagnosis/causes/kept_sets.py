@@ -12,6 +12,7 @@ from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE
 from rcdiag.diagnosis.thresholds import (
     ALL,
+    BY_ITS_ERROR,
     CERTAIN,
     COARSE,
     FEW,
@@ -153,7 +154,7 @@ def _banned(features: Features) -> tuple[str, Suspicion] | None:
     log_ratios, tokens = features.log_ratios, features.case.tokens
     mean, z = log_ratios.ratio_mean
     low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
-    if z > -SURELY or low > RARE or high > COARSE or log_ratios.first_tokens > AT_A_PLACE:
+    if z > -BY_ITS_ERROR or low > RARE or high > COARSE or log_ratios.first_tokens > AT_A_PLACE:
         return None
     strong = log_ratios.values < STRONG
     share = float(strong.mean())
@@ -163,6 +164,9 @@ def _banned(features: Features) -> tuple[str, Suspicion] | None:
     last_place = float(tokens.position[strong].max())
     beyond = float(np.mean(tokens.position > last_place)) > FEW
     ends = beyond and _stops_at_a_position(tokens, strong) and _none_ends_before(tokens, last_place)
+    if not ends and z > -SURELY:
+        # min-tokens ends at a position, which is evidence of its own; logit-bias needs more
+        return None
     slug = "min-tokens" if ends else "logit-bias"
     return slug, Suspicion(
         confidence=LIKELY,
