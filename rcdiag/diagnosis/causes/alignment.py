@@ -22,8 +22,8 @@ from rcdiag.diagnosis.thresholds import (
 )
 from rcdiag.table.schema import REENCODED
 
-# Share of the rows that fit none which exchanged ones make up: with few of them, and where they
-# are a part of the table, so that they fit each other by no chance.
+# Share of the rows without a fit that swapped rows make up: with few swapped rows, and with a part
+# of the table, which are too many to fit each other by chance.
 EXPLAINED_BY_FEW, EXPLAINED_BY_MANY = 0.5, 0.3
 
 

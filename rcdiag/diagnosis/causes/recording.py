@@ -31,12 +31,9 @@ UNLIKELY = -9.0
 # Most nats that one token counts: a sentinel must not make a row look unlikely, and fewer than
 # MOST_BELOW of the tokens of a correct column are as rare.
 MOST_SURPRISAL, MOST_BELOW = 6.0, 0.05
-# Nats: rounding between two sides of one likely token, and twice or less of a probability.
+# Nats: two sides differ by less over one likely token, and a probability is at most doubled.
 CLOSE, TWICE = 0.02, np.log(2.0)
-# A token with more than half of the mass is the likeliest one: range of its log-prob, nats; and
-# relative difference of the surprisal that contradicts top-one.
-MAJORITY = -np.log(2.0)
-
+MAJORITY = -np.log(2.0)  # nats; a token with more than half of the mass is the likeliest one
 # Entropies, nats: equal ones differ by less than the first, and contexts have at most the second.
 EQUAL_ENTROPY, LARGEST_ENTROPY = 1e-3, 8.0
 # Entropy over surprisal of likely tokens, and nats by which it is nearer to 0 for rare ones.

@@ -46,8 +46,8 @@ LEAST_OF_DECLARED, MOST_OF_DECLARED = 0.4, 1.25
 MOST_RESIDUAL = 0.6
 # A power agrees with a stated temperature within this share of its logarithm.
 AGREES = 0.25
-# Log-probs that were divided are a multiple of the others: the share of squared
-# values that the factor leaves without noise, or with noise if it leaves few of the log-ratios.
+# Log-probs that were divided are a multiple of the others: the share of squared values that the
+# factor leaves without noise, or with noise if it leaves few of the squared log-ratios.
 LEFT_WITHOUT_NOISE, LEFT_WITH_NOISE = 3e-4, 0.01
 # Divided and not normalised: sampler / trainer of sure tokens at the 5% and 95% quantiles, where
 # the trainer's log-probs are too low and where they are too high.
