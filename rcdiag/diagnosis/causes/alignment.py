@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from rcdiag.diagnosis.case import Case, Flags
-from rcdiag.diagnosis.causes.cause import EXACT, GUESS, WEAK, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import EXACT, GUESS, WEAK, Suspicion, fact, one_of, shipped
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.alignment import LAGS, LEAST_COMPARED
 from rcdiag.diagnosis.thresholds import (
@@ -109,14 +109,6 @@ def _shifted_back(features: Features, lag: int, moved: str) -> Case:
     lost = ((alignment.shift != 0) | ~alignment.long_enough | better)[alignment.turn]
     lost &= ~(move & same)
     return case.with_log_probs(moved, values).without_tokens(case.flagged(lost))
-
-
-def _shift_cause(slug: str) -> Callable[[Features], Suspicion | None]:
-    def weigh(features: Features) -> Suspicion | None:
-        shift = _shift(features)
-        return shift[1] if shift is not None and shift[0] == slug else None
-
-    return weigh
 
 
 def _rows_swapped(features: Features) -> Suspicion | None:
@@ -224,7 +216,7 @@ def _share_off(facts: Mapping[str, Any], good: str, rows: str) -> float | None:
 
 ALIGNMENT = (
     *(
-        shipped(slug, "alignment", _shift_cause(slug))
+        shipped(slug, "alignment", one_of(slug, _shift))
         for slug in ("shift-by-one", "shift-after-tool", "shift-some-rows")
     ),
     shipped("rows-swapped", "alignment", _rows_swapped),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rcdiag.diagnosis.causes.alignment import ALIGNMENT
-from rcdiag.diagnosis.causes.cause import CAUSES, shipped
+from rcdiag.diagnosis.causes.cause import CAUSES, one_of, shipped
 from rcdiag.diagnosis.causes.context import CONTEXT
 from rcdiag.diagnosis.causes.difference import DIFFERENCE
-from rcdiag.diagnosis.causes.kept_sets import KEPT_SETS, banned_cause
+from rcdiag.diagnosis.causes.kept_sets import KEPT_SETS, banned
 from rcdiag.diagnosis.causes.penalties import PENALTIES, pushed
 from rcdiag.diagnosis.causes.placeholders import NAN_LOG_PROBS, SENTINEL, ZERO_PLACEHOLDER
 from rcdiag.diagnosis.causes.recording import RECORDING
@@ -20,7 +20,7 @@ from rcdiag.diagnosis.causes.vocabulary import VOCABULARY
 __all__ = ["CAUSES"]
 
 LOGIT_BIAS = shipped(
-    "logit-bias", "law", lambda features: banned_cause("logit-bias")(features) or pushed(features)
+    "logit-bias", "law", lambda features: one_of("logit-bias", banned)(features) or pushed(features)
 )
 # Of causes with the same score the first is named: a wrong block of ids is no bias on them.
 SAMPLING = (*TEMPERATURES, *KEPT_SETS, *VOCABULARY, LOGIT_BIAS, *PENALTIES, *UNLOGGED_SAMPLING)

@@ -68,6 +68,18 @@ def shipped(
     return Cause(words=words_of(slug), stage=stage, weigh=weigh, needs_two=needs_two)
 
 
+def one_of(
+    slug: str, found: Callable[[Features], tuple[str, Suspicion] | None]
+) -> Callable[[Features], Suspicion | None]:
+    """Weigh one of several causes of which a table has at most one: `found` says which it is."""
+
+    def weigh(features: Features) -> Suspicion | None:
+        answer = found(features)
+        return answer[1] if answer is not None and answer[0] == slug else None
+
+    return weigh
+
+
 def fact(name: str, reads: str, /, **values: Any) -> dict[str, Any]:
     """Make an entry of evidence: a number or fact, the policies' own under their names."""
     return {"name": name, **values} | {"name": name, "reads": reads}

@@ -5,12 +5,19 @@ If nothing narrower fits it is `forwards-differ`: two passes that differ without
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, LIKELY, WEAK, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import (
+    CLEAR,
+    EXACT,
+    LIKELY,
+    WEAK,
+    Suspicion,
+    fact,
+    one_of,
+    shipped,
+)
 from rcdiag.diagnosis.causes.noise import BITWISE, NOISE, is_engine_noise
 from rcdiag.diagnosis.causes.penalties import penalty
 from rcdiag.diagnosis.causes.weights import WEIGHTS, looks_like_other_weights, older_trainer
@@ -147,61 +154,50 @@ def _share_of_rows_at_rounding(features: Features) -> float | None:
     return at_rounding if two_kinds else None
 
 
-def _reference(features: Features) -> Suspicion | None:
-    return older_trainer(features) or _by_rescore("reference-as-old")(features)
-
-
-def _by_rescore(slug: str) -> Callable[[Features], Suspicion | None]:
-    """Make the weighing function that uses re-scores to find the side at fault."""
-
-    def weigh(features: Features) -> Suspicion | None:
-        engine, model = features.rescored
-        if engine is None or model is None or features.log_ratios.rms < ENGINE_NOISE:
-            return None
-        case = features.case
-        noise = max(features.between(engine, model).rms, BITWISE)
-        trainer = features.between(model, str(case.trainer))
-        sampler = features.between(case.sampler, engine)
-        facts = [
-            fact(
-                "rms log-ratio",
-                "against the re-scores",
-                **{
-                    f"{case.sampler} and {engine}": sampler.rms,
-                    f"{case.trainer} and {model}": trainer.rms,
-                    f"{engine} and {model}": noise,
-                },
-            )
-        ]
-        if trainer.rms > MUCH_LARGER * max(noise, sampler.rms):
-            named = _trainer_fault(trainer)
-            text = f"`{case.trainer}` is not what the trainer's model gives (`{model}`)"
-        elif sampler.rms > max(LARGER * noise, MUCH_LARGER * trainer.rms):
-            named = _sampler_fault(sampler)
-            text = (
-                f"`{case.sampler}` is not what the engine gives with the trainer's weights "
-                f"(`{engine}`)"
-            )
-        elif max(trainer.rms, sampler.rms) < PART * noise and LARGE_MISMATCH < noise < COARSE:
-            named = "quantised-weights"
-            text = (
-                f"`{engine}` gives `{case.sampler}` back and `{model}` `{case.trainer}`: with the "
-                "same weights the engine itself is not the trainer's model"
-            )
-        else:
-            return None
-        if named != slug:
-            return None
-        return Suspicion(
-            confidence=LIKELY,
-            message=f"{text}: they differ by {max(trainer.rms, sampler.rms):.2g} nats rms, the two "
-            f"re-scores by {noise:.2g}.",
-            evidence=facts,
-            side="trainer" if trainer.rms > sampler.rms else "sampler",
-            verdict="broken" if trainer.rms > sampler.rms else None,
+def _by_rescore(features: Features) -> tuple[str, Suspicion] | None:
+    """Use re-scores of both sides to find the one at fault."""
+    engine, model = features.rescored
+    if engine is None or model is None or features.log_ratios.rms < ENGINE_NOISE:
+        return None
+    case = features.case
+    noise = max(features.between(engine, model).rms, BITWISE)
+    trainer = features.between(model, str(case.trainer))
+    sampler = features.between(case.sampler, engine)
+    facts = [
+        fact(
+            "rms log-ratio",
+            "against the re-scores",
+            **{
+                f"{case.sampler} and {engine}": sampler.rms,
+                f"{case.trainer} and {model}": trainer.rms,
+                f"{engine} and {model}": noise,
+            },
         )
-
-    return weigh
+    ]
+    if trainer.rms > MUCH_LARGER * max(noise, sampler.rms):
+        named = _trainer_fault(trainer)
+        text = f"`{case.trainer}` is not what the trainer's model gives (`{model}`)"
+    elif sampler.rms > max(LARGER * noise, MUCH_LARGER * trainer.rms):
+        named = _sampler_fault(sampler)
+        text = (
+            f"`{case.sampler}` is not what the engine gives with the trainer's weights (`{engine}`)"
+        )
+    elif max(trainer.rms, sampler.rms) < PART * noise and LARGE_MISMATCH < noise < COARSE:
+        named = "quantised-weights"
+        text = (
+            f"`{engine}` gives `{case.sampler}` back and `{model}` `{case.trainer}`: with the "
+            "same weights the engine itself is not the trainer's model"
+        )
+    else:
+        return None
+    return named, Suspicion(
+        confidence=LIKELY,
+        message=f"{text}: they differ by {max(trainer.rms, sampler.rms):.2g} nats rms, the two "
+        f"re-scores by {noise:.2g}.",
+        evidence=facts,
+        side="trainer" if trainer.rms > sampler.rms else "sampler",
+        verdict="broken" if trainer.rms > sampler.rms else None,
+    )
 
 
 def _trainer_fault(log_ratios: LogRatios) -> str:
@@ -237,20 +233,18 @@ def _declared_quantisation(features: Features) -> tuple[str, str] | None:
     return "quantised-weights", text
 
 
-def _quantised(slug: str) -> Callable[[Features], Suspicion | None]:
-    def weigh(features: Features) -> Suspicion | None:
-        declared = _declared_quantisation(features)
-        if declared is None or declared[0] != slug or features.declared.weights_differ:
-            return None
-        return Suspicion(
-            confidence=EXACT,
-            message=f"Metadata says that the sampler's weights are quantised ({declared[1]}); "
-            f"log-ratios are {features.log_ratios.rms:.2g} nats rms.",
-            evidence=[fact("quantisation of the sampler", "declared", declared=declared[1])],
-            also_possible=["stale-weights"],
-        )
-
-    return weigh
+def _quantised(features: Features) -> tuple[str, Suspicion] | None:
+    declared = _declared_quantisation(features)
+    if declared is None or features.declared.weights_differ:
+        return None
+    slug, text = declared
+    return slug, Suspicion(
+        confidence=EXACT,
+        message=f"Metadata says that the sampler's weights are quantised ({text}); "
+        f"log-ratios are {features.log_ratios.rms:.2g} nats rms.",
+        evidence=[fact("quantisation of the sampler", "declared", declared=text)],
+        also_possible=["stale-weights"],
+    )
 
 
 # These causes change log-prob differences within one context by more than a power, so that the
@@ -289,11 +283,17 @@ def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicio
 DIFFERENCE = (
     *WEIGHTS,
     *(
-        shipped(slug, "difference", _quantised(slug))
+        shipped(slug, "difference", one_of(slug, _quantised))
         for slug in ("fp8-weights", "int8-weights", "int4-weights")
     ),
-    shipped("reference-as-old", "difference", _reference),
-    shipped("quantised-weights", "difference", _by_rescore("quantised-weights")),
+    shipped(
+        "reference-as-old",
+        "difference",
+        lambda features: (
+            older_trainer(features) or one_of("reference-as-old", _by_rescore)(features)
+        ),
+    ),
+    shipped("quantised-weights", "difference", one_of("quantised-weights", _by_rescore)),
     *NOISE,
     shipped("logits-not-shifted", "difference", _not_of_these_tokens),
     shipped("forwards-differ", "difference", _forwards_differ),

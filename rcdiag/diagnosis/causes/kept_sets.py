@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from rcdiag.diagnosis.case import PairTokens
-from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, Suspicion, fact, one_of, shipped
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE
 from rcdiag.diagnosis.thresholds import (
@@ -137,17 +135,15 @@ def _from_certain_tokens(features: Features) -> Suspicion | None:
     )
 
 
-def _kept_set_cause(slug: str) -> Callable[[Features], Suspicion | None]:
-    def weigh(features: Features) -> Suspicion | None:
-        suspicion = _kept_set(features)
-        if suspicion is None or (declared_kept_set(features) or "truncated-law") != slug:
-            return None
-        return suspicion
-
-    return weigh
+def _which_kept_set(features: Features) -> tuple[str, Suspicion] | None:
+    """Return the declared kept set, or the umbrella, where the log-probs show a kept set."""
+    suspicion = _kept_set(features)
+    if suspicion is None:
+        return None
+    return declared_kept_set(features) or "truncated-law", suspicion
 
 
-def _banned(features: Features) -> tuple[str, Suspicion] | None:
+def banned(features: Features) -> tuple[str, Suspicion] | None:
     """Detect contexts in which the sampler was not allowed the token that the trainer expects."""
     if not features.log_ratios.show_sampling:
         return None
@@ -206,17 +202,9 @@ def _none_ends_before(tokens: PairTokens, place: float) -> bool:
     return bool(np.mean(last[tokens.per_row > 0] < EARLIER * place) <= FEW)
 
 
-def banned_cause(slug: str) -> Callable[[Features], Suspicion | None]:
-    def weigh(features: Features) -> Suspicion | None:
-        banned = _banned(features)
-        return banned[1] if banned is not None and banned[0] == slug else None
-
-    return weigh
-
-
 KEPT_SETS = (
     *(
-        shipped(slug, "law", _kept_set_cause(slug))
+        shipped(slug, "law", one_of(slug, _which_kept_set))
         for slug in (
             "truncated-law",
             "top-p-renormalised",
@@ -224,5 +212,5 @@ KEPT_SETS = (
             "min-p-renormalised",
         )
     ),
-    shipped("min-tokens", "law", banned_cause("min-tokens")),
+    shipped("min-tokens", "law", one_of("min-tokens", banned)),
 )

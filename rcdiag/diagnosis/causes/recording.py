@@ -204,7 +204,7 @@ def _entropy_recorded(features: Features) -> Suspicion | None:
                 fact(
                     "spread of values over that of the other side",
                     "entropies spread less",
-                    **{policy: float(np.std(values)) / max(_spread(column.other), 1e-9)},
+                    **{policy: float(np.std(values)) / max(_spread(column.other), EQUAL)},
                 )
             ],
             side="recorder" if policy == case.sampler else "trainer",
@@ -228,6 +228,7 @@ def _parts_tokens_of_a_context(features: Features, policy: str) -> bool:
 
 
 def _spread(values: Array) -> float:
+    """Return the standard deviation of the finite values; 0 without any."""
     finite = values[np.isfinite(values)]
     return float(np.std(finite)) if len(finite) else 0.0
 

@@ -53,6 +53,9 @@ def _floor(features: Features) -> Suspicion | None:
             continue
         if not (below >= MOST or several) or column.decimals == 1 or kinds < 3:
             continue
+        # Without the rare tokens of one side alone the others would be selected by log-prob, which
+        # looks like another distribution.
+        cut_off_too = (column.other <= value) & (column.values - column.other < GAP)
         return Suspicion(
             confidence=EXACT,
             message=f"No value of `{policy}` is below {value:g}, and {count:,} are exactly that: "
@@ -69,18 +72,9 @@ def _floor(features: Features) -> Suspicion | None:
             side=side_of(features, policy),
             share_of_rows=share_of_rows(column, here),
             also_possible=[],
-            mended=without_values(features.case, here | _cut_off_too(column, value)),
+            mended=without_values(features.case, here | cut_off_too),
         )
     return None
-
-
-def _cut_off_too(column: StoredColumn, floor: float) -> Flags:
-    """Flag tokens below the floor on the other side only, unless both sides are far apart.
-
-    Dropping the rare tokens of one side alone would be a selection by log-prob, which looks like
-    another distribution.
-    """
-    return (column.other <= floor) & (column.values - column.other < GAP)
 
 
 def _rarest(column: StoredColumn, here: Flags) -> float:

@@ -7,13 +7,21 @@ trainer over T of the record.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
-from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, LIKELY, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import (
+    CLEAR,
+    EXACT,
+    GUESS,
+    LIKELY,
+    Suspicion,
+    fact,
+    one_of,
+    shipped,
+)
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
 from rcdiag.diagnosis.features.log_ratios import VISIBLE
 from rcdiag.diagnosis.features.shared_prefixes import A_POWER, ROUNDING, SharedPrefixes
@@ -181,43 +189,41 @@ def _between(prefixes: SharedPrefixes, power: float) -> bool:
     return bool(abs(np.log(power)) < 2 * A_POWER and prefixes.residual < 2 * ROUNDING)
 
 
-def _temperature_cause(slug: str) -> Callable[[Features], Suspicion | None]:
-    def weigh(features: Features) -> Suspicion | None:
-        fault = _temperature(features)
-        if fault is None or fault[0] != slug:
-            return None
-        _, seen, reads = fault
-        declared, log_ratios = features.declared.row_temperature, features.log_ratios
-        estimate = seen.value if slug != "trainer-without-temperature" else 1 / seen.value
-        known = declared is not None and declared != 1.0
-        agrees = (
-            known
-            and declared is not None
-            and abs(np.log(estimate / declared)) < AGREES * abs(np.log(declared))
-        )
-        raw = slug == "temperature-raw-recorded"
-        either = not (raw or features.case.picked_tokens) and _likelier(features) is None
-        either &= seen.found_by != BY_METADATA
-        possible = [] if known else [one for one in OTHERS if one != slug]
-        if either:
-            possible = ["temperature-raw-recorded", *possible]
-        return Suspicion(
-            confidence=GUESS if either else EXACT if agrees else CLEAR if raw or known else LIKELY,
-            message=_sentence(slug, estimate, declared if agrees else None, features),
-            evidence=[
-                *_stated_temperatures(features),
-                fact(
-                    seen.found_by,
-                    "T_trainer / T_recorded",
-                    ratio=seen.value,
-                    explained=log_ratios.by_log_prob,
-                ),
-                {**features.validity.evidence, "reads": reads},
-            ],
-            also_possible=possible,
-        )
-
-    return weigh
+def _temperature_fault(features: Features) -> tuple[str, Suspicion] | None:
+    """Return which temperature is wrong, with its evidence."""
+    fault = _temperature(features)
+    if fault is None:
+        return None
+    slug, seen, reads = fault
+    declared, log_ratios = features.declared.row_temperature, features.log_ratios
+    estimate = seen.value if slug != "trainer-without-temperature" else 1 / seen.value
+    known = declared is not None and declared != 1.0
+    agrees = (
+        known
+        and declared is not None
+        and abs(np.log(estimate / declared)) < AGREES * abs(np.log(declared))
+    )
+    raw = slug == "temperature-raw-recorded"
+    either = not (raw or features.case.picked_tokens) and _likelier(features) is None
+    either &= seen.found_by != BY_METADATA
+    possible = [] if known else [one for one in OTHERS if one != slug]
+    if either:
+        possible = ["temperature-raw-recorded", *possible]
+    return slug, Suspicion(
+        confidence=GUESS if either else EXACT if agrees else CLEAR if raw or known else LIKELY,
+        message=_sentence(slug, estimate, declared if agrees else None, features),
+        evidence=[
+            *_stated_temperatures(features),
+            fact(
+                seen.found_by,
+                "T_trainer / T_recorded",
+                ratio=seen.value,
+                explained=log_ratios.by_log_prob,
+            ),
+            {**features.validity.evidence, "reads": reads},
+        ],
+        also_possible=possible,
+    )
 
 
 OTHERS = ("trainer-without-temperature", "sampler-ignores-temperature", "logit-softcap")
@@ -372,7 +378,7 @@ def _softcap(features: Features) -> Suspicion | None:
 
 TEMPERATURES = (
     *(
-        shipped(slug, "law", _temperature_cause(slug))
+        shipped(slug, "law", one_of(slug, _temperature_fault))
         for slug in (
             "temperature-raw-recorded",
             "trainer-without-temperature",

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, LIKELY, WEAK, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import (
+    CLEAR,
+    EXACT,
+    LIKELY,
+    WEAK,
+    Suspicion,
+    fact,
+    one_of,
+    shipped,
+)
 from rcdiag.diagnosis.causes.kept_sets import declared_kept_set, sets_of_one
 from rcdiag.diagnosis.causes.temperatures import MOST_OF_SQUARES
 from rcdiag.diagnosis.features import Features
@@ -148,14 +155,6 @@ def _unlogged_by_rescore(features: Features) -> tuple[str, Suspicion] | None:
     )
 
 
-def _unlogged_cause(slug: str) -> Callable[[Features], Suspicion | None]:
-    def weigh(features: Features) -> Suspicion | None:
-        unlogged = _unlogged(features)
-        return unlogged[1] if unlogged is not None and unlogged[0] == slug else None
-
-    return weigh
-
-
 UNLOGGED_SAMPLING = tuple(
-    shipped(slug, "law", _unlogged_cause(slug)) for slug in ("temperature-silent", "top-p-silent")
+    shipped(slug, "law", one_of(slug, _unlogged)) for slug in ("temperature-silent", "top-p-silent")
 )
