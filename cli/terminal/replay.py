@@ -10,7 +10,7 @@ from rich.table import Table
 
 from cli.terminal.fitted_tables import COLOURS, Column, fitted
 from cli.terminal.headline import draw_against_weights
-from rcdiag.diagnosis.update_health import UPDATE_RULES
+from rcdiag.diagnosis.rules import RULES
 from rcdiag.formats import measured, number, plural, with_interval
 from rcdiag.pages.replay.words import (
     TAGS,
@@ -116,7 +116,7 @@ def _presets(out: Console, result: ReplayResult, groups: Sequence[Alike]) -> Tab
         Column(heading=heading_of(ReplayResult, "presets"), align="left"),
         Column(heading=" loss", leaves=9),
         Column(heading=" kept", leaves=2),
-        Column(heading=f" {UPDATE_RULES['clip_fraction'].heading}", leaves=8),
+        Column(heading=f" {RULES['health.clip_fraction'].heading}", leaves=8),
         *([] if with_model else [Column(heading="|c| / none", leaves=1)]),
         *(
             Column(heading=heading_of(owner, name).rjust(4), leaves=leaves)

@@ -20,7 +20,7 @@ Counts = NDArray[np.int64]
 
 
 class RowFacts(Struct, frozen=True, kw_only=True):
-    """Facts of rows beside their tokens, as the table's columns state them; None where absent."""
+    """What the table's columns state of each row besides its tokens; None where absent."""
 
     step: Counts | None = None  # [rows]
     group: NDArray[np.uint64] | None = None  # [rows] hash of the prompt group

@@ -8,8 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.correction_health import LOST_MASS
-from rcdiag.diagnosis.guides import Rule, level
-from rcdiag.registry import Registry
+from rcdiag.diagnosis.rules import Rule, judged
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.metrics.tail import HARMLESS_ESS
@@ -69,114 +68,100 @@ def _reward_message(it: Judged) -> str:
     return f"shifts the mean reward by {shift.value:.3g} ({shift.low:.3g} to {shift.high:.3g})"
 
 
-CONSTRAINTS: Registry[Rule[Judged]] = Registry(
-    "constraint",
-    [
-        Rule(
-            name="acceptance",
-            says="Share of the sequences with at least one token that stays in the loss.",
-            formula="kept_sequences / all sequences with an unmasked token",
-            unit="share",
-            guide=ACCEPTANCE,
-            value=lambda it: it.row.kept_sequence_share.value,
-            message=lambda it: (
-                f"keeps {it.row.kept_sequence_share.value:.1%} of the sequences, not above 70%"
-            ),
-            see=("kept_sequence_share",),
+CONSTRAINTS: tuple[Rule[Judged], ...] = (
+    Rule(
+        name="constraint.acceptance",
+        says="Share of the sequences with at least one token that stays in the loss.",
+        formula="kept_sequences / all sequences with an unmasked token",
+        unit="share",
+        guide=ACCEPTANCE,
+        value=lambda it: it.row.kept_sequence_share.value,
+        message=lambda it: (
+            f"keeps {it.row.kept_sequence_share.value:.1%} of the sequences, not above 70%"
         ),
-        Rule(
-            name="lost_mass",
-            says="Share of the target policy that rejection throws away.",
-            formula="E[ratio 1(rejected)] / E[ratio]",
-            unit="share",
-            guide=LOST_MASS,
-            value=lambda it: it.lost_mass,
-            message=lambda it: f"rejects {it.lost_mass:.1%} of the target policy, not below 10%",
-            see=("lost_mass",),
+        see=("kept_sequence_share",),
+    ),
+    Rule(
+        name="constraint.lost_mass",
+        says="Share of the target policy that rejection throws away.",
+        formula="E[ratio 1(rejected)] / E[ratio]",
+        unit="share",
+        guide=LOST_MASS,
+        value=lambda it: it.lost_mass,
+        message=lambda it: f"rejects {it.lost_mass:.1%} of the target policy, not below 10%",
+        see=("lost_mass",),
+    ),
+    Rule(
+        name="constraint.sample_size",
+        says="Number of sequences that are left when the applied weights are counted.",
+        formula="ess_seq x sequences",
+        unit="sequences",
+        guide=EFFECTIVE_SEQUENCES,
+        value=lambda it: it.effective_sequences,
+        message=lambda it: f"leaves {it.effective_sequences:.1f} effective sequences, not above 30",
+        see=("ess_seq_applied",),
+    ),
+    Rule(
+        name="constraint.tail",
+        says="How heavy the tail of weight times |advantage| is over sequences. Not judged "
+        "where the effective sample size is 0.9 or more.",
+        formula="Pareto k-hat",
+        guide=HEAVY_TAIL,
+        guide_for=_tail_guide,
+        value=lambda it: k_hat(it.tail)[0],
+        message=_tail_message,
+        applies=_tail_matters,
+        see=("khat", "khat_seq"),
+    ),
+    Rule(
+        name="constraint.length",
+        says="Whether rejection picks by length.",
+        formula="Pearson correlation over sequences of kept share and length",
+        guide=Guide(warning=0.2, error=1.0, source=PROPOSAL, around=0.0),
+        value=lambda it: it.row.keep_length_correlation,
+        message=lambda it: (
+            "rejection depends on the response length: correlation "
+            f"{it.row.keep_length_correlation:.2f}, limits -0.2 and 0.2"
         ),
-        Rule(
-            name="sample_size",
-            says="Number of sequences that are left when the applied weights are counted.",
-            formula="ess_seq x sequences",
-            unit="sequences",
-            guide=EFFECTIVE_SEQUENCES,
-            value=lambda it: it.effective_sequences,
-            message=lambda it: (
-                f"leaves {it.effective_sequences:.1f} effective sequences, not above 30"
-            ),
-            see=("ess_seq_applied",),
+        see=("keep_length_correlation",),
+    ),
+    Rule(
+        name="constraint.reward",
+        says="Whether rejection picks by reward: the interval of the shift leaves 0 out. "
+        "Absent without rewards, and where there is no interval.",
+        formula="E[reward | kept] - E[reward]",
+        unit="reward",
+        guide=Guide(
+            warning=math.nextafter(0.0, 1.0),  # any distance from 0
+            error=math.inf,
+            source=PROPOSAL,
+            around=0.0,
+            by_interval=True,
         ),
-        Rule(
-            name="tail",
-            says="How heavy the tail of weight times |advantage| is over sequences. Not judged "
-            "where the effective sample size is 0.9 or more.",
-            formula="Pareto k-hat",
-            guide=HEAVY_TAIL,
-            guide_for=_tail_guide,
-            value=lambda it: k_hat(it.tail)[0],
-            message=_tail_message,
-            applies=_tail_matters,
-            see=("khat", "khat_seq"),
+        value=lambda it: it.row.reward_shift,
+        message=_reward_message,
+        applies=lambda it: it.row.reward_shift.low is not None,
+        see=("reward_shift",),
+    ),
+    Rule(
+        name="constraint.clamp",
+        says="Number of sequences whose ratio, or one of whose tokens' ratios, the trainer's "
+        "clamp of 20 nats cuts down. A weight below -20 nats is 0 with or without the clamp.",
+        formula="count of sequences with a log-ratio of 20 nats or more",
+        unit="sequences",
+        guide=Guide(
+            warning=1.0, error=math.inf, source="verl and slime clamp log-ratios at 20 nats"
         ),
-        Rule(
-            name="length",
-            says="Whether rejection picks by length.",
-            formula="Pearson correlation over sequences of kept share and length",
-            guide=Guide(warning=0.2, error=1.0, source=PROPOSAL, around=0.0),
-            value=lambda it: it.row.keep_length_correlation,
-            message=lambda it: (
-                "rejection depends on the response length: correlation "
-                f"{it.row.keep_length_correlation:.2f}, limits -0.2 and 0.2"
-            ),
-            see=("keep_length_correlation",),
+        value=lambda it: float(it.above_clamp),
+        message=lambda it: (
+            f"{it.above_clamp:,} sequences have ratios above the trainer's clamp of 20 nats"
         ),
-        Rule(
-            name="reward",
-            says="Whether rejection picks by reward: the interval of the shift leaves 0 out. "
-            "Absent without rewards, and where there is no interval.",
-            formula="E[reward | kept] - E[reward]",
-            unit="reward",
-            guide=Guide(
-                warning=math.nextafter(0.0, 1.0),  # any distance from 0
-                error=math.inf,
-                source=PROPOSAL,
-                around=0.0,
-                by_interval=True,
-            ),
-            value=lambda it: it.row.reward_shift,
-            message=_reward_message,
-            applies=lambda it: it.row.reward_shift.low is not None,
-            see=("reward_shift",),
-        ),
-        Rule(
-            name="clamp",
-            says="Number of sequences whose ratio, or one of whose tokens' ratios, the trainer's "
-            "clamp of 20 nats cuts down. A weight below -20 nats is 0 with or without the clamp.",
-            formula="count of sequences with a log-ratio of 20 nats or more",
-            unit="sequences",
-            guide=Guide(
-                warning=1.0, error=math.inf, source="verl and slime clamp log-ratios at 20 nats"
-            ),
-            value=lambda it: float(it.above_clamp),
-            message=lambda it: (
-                f"{it.above_clamp:,} sequences have ratios above the trainer's clamp of 20 nats"
-            ),
-            applies=lambda it: it.row.clamped_share != 0.0,
-            see=("clamped_share", "unsafe_sequences"),
-        ),
-    ],
+        applies=lambda it: it.row.clamped_share != 0.0,
+        see=("clamped_share", "unsafe_sequences"),
+    ),
 )
 
 
 def refused(it: Judged) -> list[str]:
     """Return the constraints that a candidate breaks, in words; a warning breaks one."""
-    return [
-        rule.message(it)
-        for rule in CONSTRAINTS.values()
-        if rule.applies(it) and rule.level(it) != "ok"
-    ]
-
-
-def holds(guide: Guide, value: float) -> bool:
-    """Tell whether a number stays within a guide's first bound."""
-    return level(guide, value) == "ok"
+    return [rule.message(it) for rule, level in judged("constraint", it) if level != "ok"]

@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from rcdiag.corrections.apply import Outcome
 from rcdiag.corrections.correction import Correction
-from rcdiag.diagnosis.guides import Rule, worst
-from rcdiag.registry import Registry
+from rcdiag.diagnosis.rules import Rule, judged, worst
 from rcdiag.results.guide import PROPOSAL, Guide
 
 _VERL = "verl, docs/algo/rollout_corr.md"
@@ -53,7 +52,7 @@ def _number_rule(
 ) -> Rule[CorrectionEvidence]:
     """Make a rule about the number of the correction that has its name."""
     return Rule(
-        name=name,
+        name=f"correction.{name}",
         says=says,
         guide=guide,
         value=lambda e: e.numbers[name],
@@ -69,53 +68,47 @@ LOST_MASS = Guide(
 )
 APPLIED_ESS = Guide(warning=0.5, error=0.1, source=f"{PROPOSAL}; {_VERL}, wants 0.5")
 
-CORRECTION_RULES: Registry[Rule[CorrectionEvidence]] = Registry(
-    "rule of a correction",
-    [
-        Rule(
-            name="everything_rejected",
-            says="A batch of which no token is kept has no loss.",
-            guide=Guide(
-                warning=1.0, error=1.0, source=f"{PROPOSAL}: without a loss there is no step"
-            ),
-            value=lambda e: e.kept_tokens == 0,
-            message=lambda e: f"{e.kept_tokens:,} tokens are kept",
-            see=("kept_tokens", "everything-rejected"),
-        ),
-        _number_rule(
-            "ess_token_applied",
-            "Effective sample size of the tokens by their applied weights, where weights are by "
-            "token.",
-            APPLIED_ESS,
-            lambda e: e.by_token,
-        ),
-        _number_rule(
-            "ess_seq_applied",
-            "Effective sample size of the sequences by their applied weights, where weights are "
-            "not by token.",
-            APPLIED_ESS,
-            lambda e: not e.by_token,
-        ),
-        _number_rule(
-            "truncation_loss",
-            "Share of the ratios that the upper bound of the weights cuts off.",
-            Guide(warning=0.05, error=0.3, source=PROPOSAL),
-            lambda e: True,
-            decides=False,  # there is none without a bound
-        ),
-        _number_rule(
-            "lost_target_mass_token",
-            "Share of the target policy, by token, that rejection of tokens throws away.",
-            LOST_MASS,
-            lambda e: e.rejects_tokens,
-        ),
-        _number_rule(
-            "lost_target_mass_seq",
-            "Share of the target policy, by sequence, that rejection of sequences throws away.",
-            LOST_MASS,
-            lambda e: e.rejects_sequences,
-        ),
-    ],
+CORRECTION_RULES: tuple[Rule[CorrectionEvidence], ...] = (
+    Rule(
+        name="correction.everything_rejected",
+        says="A batch of which no token is kept has no loss.",
+        guide=Guide(warning=1.0, error=1.0, source=f"{PROPOSAL}: without a loss there is no step"),
+        value=lambda e: e.kept_tokens == 0,
+        message=lambda e: f"{e.kept_tokens:,} tokens are kept",
+        see=("kept_tokens", "everything-rejected"),
+    ),
+    _number_rule(
+        "ess_token_applied",
+        "Effective sample size of the tokens by their applied weights, where weights are by token.",
+        APPLIED_ESS,
+        lambda e: e.by_token,
+    ),
+    _number_rule(
+        "ess_seq_applied",
+        "Effective sample size of the sequences by their applied weights, where weights are "
+        "not by token.",
+        APPLIED_ESS,
+        lambda e: not e.by_token,
+    ),
+    _number_rule(
+        "truncation_loss",
+        "Share of the ratios that the upper bound of the weights cuts off.",
+        Guide(warning=0.05, error=0.3, source=PROPOSAL),
+        lambda e: True,
+        decides=False,  # there is none without a bound
+    ),
+    _number_rule(
+        "lost_target_mass_token",
+        "Share of the target policy, by token, that rejection of tokens throws away.",
+        LOST_MASS,
+        lambda e: e.rejects_tokens,
+    ),
+    _number_rule(
+        "lost_target_mass_seq",
+        "Share of the target policy, by sequence, that rejection of sequences throws away.",
+        LOST_MASS,
+        lambda e: e.rejects_sequences,
+    ),
 )
 
 
@@ -125,8 +118,4 @@ def correction_level(numbers: Mapping[str, Any], correction: Correction, outcome
     `unknown` where a number that decides is missing, as with weights that are NaN.
     """
     evidence = CorrectionEvidence(correction, numbers, outcome.kept_tokens)
-    rules = [rule for rule in CORRECTION_RULES.values() if rule.applies(evidence)]
-    return worst(
-        "unknown" if rule.decides and rule.number(evidence) is None else rule.level(evidence)
-        for rule in rules
-    )
+    return worst(level for _, level in judged("correction", evidence))

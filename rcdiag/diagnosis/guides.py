@@ -1,17 +1,16 @@
-"""Compares numbers with their guides: the only place that sets levels; `Rule` bundles both."""
+"""The levels of metrics: each compared with its guide, on one set of tokens or many."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Mapping
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import PairTokens
-from rcdiag.results.base import LEVELS, MetricValue
+from rcdiag.diagnosis.rules import level
+from rcdiag.results.base import MetricValue
 from rcdiag.results.diagnosis import Diagnosis
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.intervals import too_few
@@ -19,42 +18,6 @@ from rcdiag.statistics.metrics import BY_CLUSTERS, METRICS, Metric, measured
 from rcdiag.statistics.ratios import TOKEN_SUMS, TokenValues
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.totals import Totals
-
-
-def level(
-    guide: Guide, value: float | None, low: float | None = None, high: float | None = None
-) -> str | None:
-    """Return the level of a number by its guide and 95% interval; None where it is no number.
-
-    The level is `unknown` where the interval reaches from `ok` to `error`: the data cannot tell. An
-    interval with one end reaches as far as numbers go on the other side, and tells a level only
-    where it has one as a whole; so does one that is wider than the guide's bounds are apart, of a
-    number that is judged by its interval's nearest value.
-    """
-    if value is None or math.isnan(value):
-        return None
-    if low is None and high is None:
-        return _level_at(guide, value)
-    one_ended = low is None or high is None
-    low = -math.inf if low is None else low
-    high = math.inf if high is None else high
-    nearest = value if guide.around is None else min(max(guide.around, low), high)
-    reached = {_level_at(guide, number) for number in (low, nearest, value, high)}
-    if guide.by_interval:
-        wide = high - low > 2.0 * guide.error
-        return "unknown" if wide and len(reached) > 1 else _level_at(guide, nearest)
-    unknown = len(reached) > 1 if one_ended else {"ok", "error"} <= reached
-    return "unknown" if unknown else _level_at(guide, value)
-
-
-def _level_at(guide: Guide, value: float) -> str:
-    """Return the level of a number without an interval."""
-    size = value if guide.around is None else abs(value - guide.around)
-    sign = -1.0 if guide.error < guide.warning else 1.0
-    if sign * size >= sign * guide.error:
-        return "error"
-    return "warning" if sign * size >= sign * guide.warning else "ok"
-
 
 # An interval that is wider than this share of what a number can be at all says next to nothing;
 # rcdiag's proposal.
@@ -74,11 +37,6 @@ def judged_share(share: MetricValue) -> MetricValue:
         share.low is not None and share.high is not None and share.high - share.low <= WIDEST_SHARE
     )
     return share if known or share.value is None else replace(share, level="unknown")
-
-
-def worst(levels: Iterable[str]) -> str:
-    """Return the worst of several levels; `ok` of none."""
-    return max(levels, key=LEVELS.index, default="ok")
 
 
 def judged(suite: Suite) -> dict[str, MetricValue]:
@@ -194,45 +152,3 @@ def beyond_guides(tokens: PairTokens) -> list[str]:
         if level(metric.guide, float(metric.from_totals(totals)[0])) in ("warning", "error"):
             beyond.append(name)
     return beyond
-
-
-E = TypeVar("E")  # the evidence that rules of one kind look at
-
-
-class Rule(Struct, Generic[E], frozen=True, kw_only=True):
-    """A number with its guide; the worst rule decides the verdict.
-
-    For a yes/no rule the value is a bool and both bounds of the guide are 1.
-    """
-
-    name: str
-    says: str  # what it looks at and where it is absent, in plain sentences
-    formula: str | None = None
-    direction: str | None = None
-    unit: str = ""
-    guide: Guide
-    # The guide on given evidence, where it depends on that.
-    guide_for: Callable[[E], Guide] | None = None
-    value: Callable[[E], float | bool | MetricValue | None]
-    message: Callable[[E], str]  # what it says about given evidence
-    applies: Callable[[E], bool] = lambda evidence: True
-    decides: bool = False  # where its number is missing there is no good verdict
-    heading: str = ""  # of its number's column in the terminal's tables
-    see: tuple[str, ...] = ()  # names that `rcdiag explain` answers
-
-    def number(self, evidence: E) -> float | None:
-        """Return the number that the rule looks at; None where it has none."""
-        value = self.value(evidence)
-        if isinstance(value, MetricValue):
-            value = value.value
-        if value is None or isinstance(value, bool) or value != value:
-            return None
-        return float(value)
-
-    def level(self, evidence: E) -> str:
-        """Return the level of the rule's number; `ok` where there is no number."""
-        value = self.value(evidence)
-        guide = self.guide if self.guide_for is None else self.guide_for(evidence)
-        if isinstance(value, MetricValue):
-            return level(guide, value.value, value.low, value.high) or "ok"
-        return level(guide, value) or "ok"

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.features.location import trend
+from rcdiag.diagnosis.features.location import LARGE_K3, MOST_PARTS, SMALL_K3, STEPS_APART, trend
+from rcdiag.diagnosis.validity import LARGEST
 from rcdiag.results.diagnosis import MovedNumber, OverSteps
 from rcdiag.statistics.ratios import TokenValues, outside
 
@@ -21,9 +22,21 @@ Counts = NDArray[np.int64]
 # A number has moved if it stays away from the median of the earlier steps by more than SPREADS *
 # their spread + ERRORS * its standard error.
 SPREADS, ERRORS = 2.0, 4.0
-MOST_STEPS = 2000
 SHOWN = 4  # numbers of a sentence
-GROWS, LEAST_GROWN = 2.0, 1e-4  # a trend: growth by this factor, to a k3 of at least this
+GROWS = 2.0  # a trend of k3: growth by this factor, to a large one
+# Number of a step -> the least movement that counts, in the number's unit; or, with a second
+# number, of the logarithm of the sum of both: values far below the second count as equal.
+LEAST_MOVED: dict[str, tuple[float, float | None]] = {
+    "k3_kl": (float(np.log(2.0)), SMALL_K3),
+    "prob_diff_mean": (float(np.log(2.0)), 1e-4),
+    "ratio_outside_2": (1e-3, None),
+    "ratio_mean": (0.05, None),
+    "behavior_ppl": (0.05, None),  # of the mean surprisal, nats
+    "response length": (0.1, 1.0),
+    "reward": (0.0, None),
+    "entropy": (0.1, 1e-3),
+}
+OF_MISMATCH = ("k3_kl", "prob_diff_mean", "ratio_outside_2", "ratio_mean")
 
 
 class Series(Struct, frozen=True):
@@ -33,8 +46,10 @@ class Series(Struct, frozen=True):
     value: Array  # [steps]
     scale: Array  # [steps] the value, or its logarithm
     error: Array  # [steps] of `scale`
-    least: float  # a movement of `scale` below this is none
-    of_mismatch: bool
+
+    def at(self, steps: NDArray[np.bool_]) -> Series:
+        """Return the series of some steps."""
+        return Series(self.name, self.value[steps], self.scale[steps], self.error[steps])
 
 
 def over_steps(features: Features) -> OverSteps | None:
@@ -43,12 +58,12 @@ def over_steps(features: Features) -> OverSteps | None:
     if case.trainer is None or case.facts.step is None or not len(case.tokens):
         return None
     steps, index = np.unique(case.facts.step, return_inverse=True)
-    if not 2 <= len(steps) <= MOST_STEPS:
+    if not 2 <= len(steps) <= MOST_PARTS:
         return None
     known = np.bincount(index[case.tokens.owner], minlength=len(steps)) > 0
     if known.sum() < 2:
         return None
-    series = _series(case, index, len(steps))
+    series = [one.at(known) for one in _series(case, index, len(steps))]
     rows = np.bincount(index[case.tokens.per_row > 0], minlength=len(steps))
     moved = [
         MovedNumber(
@@ -57,19 +72,19 @@ def over_steps(features: Features) -> OverSteps | None:
             median_before=_rounded(float(np.median(one.value[before:at]))),
             median_after=_rounded(float(np.median(one.value[at:]))),
         )
-        for one in (_known(one, known) for one in series)
+        for one in series
         for before, at in _changes(one)
         if rows[known][at:].sum() > 1  # one row alone is no movement of a run
     ]
-    names = {one.name for one in series if one.of_mismatch}
-    if not any(one.name in names for one in moved):
+    if not any(one.name in OF_MISMATCH for one in moved):
         moved = []  # changes without a change of the mismatch are normal training
     moved.sort(key=lambda one: one.moved_at)
     onset = features.location.onset
     ends = None if onset is None or onset.last is None else int(onset.steps.labels[onset.last])
-    k3 = _known(series[0], known).value
     return OverSteps(
-        says=_sentence(steps[known], k3, moved, None if onset is None else onset.step, ends),
+        says=_sentence(
+            steps[known], series[0].value, moved, None if onset is None else onset.step, ends
+        ),
         large_from=None if onset is None else onset.step,
         large_to=ends,
         moved=moved,
@@ -80,22 +95,12 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _known(series: Series, known: NDArray[np.bool_]) -> Series:
-    """Return a series without the steps that have no token of both policies."""
-    return Series(
-        series.name,
-        series.value[known],
-        series.scale[known],
-        series.error[known],
-        series.least,
-        series.of_mismatch,
-    )
-
-
 def _series(case: Case, index: Counts, steps: int) -> list[Series]:
     """Return the numbers of each step: mismatch, response length, reward and entropy."""
     tokens = case.tokens
-    values = TokenValues.of(tokens.sampler, tokens.trainer, np.clip(tokens.log_ratio, -15.0, 15.0))
+    values = TokenValues.of(
+        tokens.sampler, tokens.trainer, np.clip(tokens.log_ratio, -LARGEST, LARGEST)
+    )
     cluster = (
         np.arange(tokens.rows)
         if case.facts.group is None
@@ -105,24 +110,23 @@ def _series(case: Case, index: Counts, steps: int) -> list[Series]:
     of_tokens = tokens.owner
     excess = values.ratios.excess
     k3, beyond = excess - values.ratios.log_ratio, outside(2.0, values)
-    logarithm, half, tenth = np.log(2.0), 0.05, 0.1
     made = [
-        means.series("k3_kl", k3, of_tokens, logarithm, small=1e-5),
-        means.series("prob_diff_mean", values.prob_diff, of_tokens, logarithm, small=1e-4),
-        means.series("ratio_outside_2", beyond, of_tokens, 1e-3),
-        means.series("ratio_mean", 1.0 + excess, of_tokens, half),
-        means.series("behavior_ppl", -tokens.sampler, of_tokens, half, back=np.exp),
+        means.series("k3_kl", k3, of_tokens),
+        means.series("prob_diff_mean", values.prob_diff, of_tokens),
+        means.series("ratio_outside_2", beyond, of_tokens),
+        means.series("ratio_mean", 1.0 + excess, of_tokens),
+        means.series("behavior_ppl", -tokens.sampler, of_tokens, back=np.exp),
     ]
     facts = case.facts
     rows = np.arange(tokens.rows)
     lengths = tokens.per_row.astype(np.float64)
-    made.append(means.series("response length", lengths, rows, tenth, small=1.0))
+    made.append(means.series("response length", lengths, rows))
     if facts.reward is not None and np.isfinite(facts.reward).all():
-        made.append(means.series("reward", facts.reward, rows, 0.0))
+        made.append(means.series("reward", facts.reward, rows))
     entropy = case.entropy.get(case.sampler)
     if entropy is not None:
         of_policy = np.nan_to_num(entropy[tokens.place])
-        made.append(means.series("entropy", of_policy, of_tokens, tenth, small=1e-3))
+        made.append(means.series("entropy", of_policy, of_tokens))
     return made
 
 
@@ -138,15 +142,12 @@ class _Means(Struct, frozen=True):
         name: str,
         values: Array,
         owner: Counts,
-        least: float,
         *,
-        small: float | None = None,
         back: Callable[[Array], Array] | None = None,
     ) -> Series:
         """Return the mean of values [tokens or rows] by step; `owner` is the row of each.
 
-        With `small` it moves on a logarithmic scale, which that is small on. `back` makes the
-        number that is shown of the mean.
+        `back` makes the number that is shown of the mean.
         """
         of_step = self.step[owner]
         count = np.maximum(np.bincount(of_step, minlength=self.steps), 1)
@@ -164,13 +165,10 @@ class _Means(Struct, frozen=True):
             error = np.where(clusters > 1, error, np.inf)
         with np.errstate(over="ignore"):  # a perplexity beyond float64 is infinite
             shown = mean if back is None else back(mean)
+        _, small = LEAST_MOVED[name]
         if small is None:
-            return Series(name, shown, mean, error, least, name in OF_MISMATCH)
-        scale, own = np.log(mean + small), error / (mean + small)
-        return Series(name, shown, scale, own, least, name in OF_MISMATCH)
-
-
-OF_MISMATCH = ("k3_kl", "prob_diff_mean", "ratio_outside_2", "ratio_mean")
+            return Series(name, shown, mean, error)
+        return Series(name, shown, np.log(mean + small), error / (mean + small))
 
 
 def _changes(series: Series) -> list[tuple[int, int]]:
@@ -201,7 +199,7 @@ def _change(series: Series, began: int) -> int | None:
         errors = np.where(np.isfinite(error[at:]), error[at:], typical or 0.0)
         of_before = np.where(np.isfinite(error[:at]), error[:at], typical or 0.0)
         chance = np.hypot(errors, np.median(of_before))
-        if np.all(np.abs(away) > SPREADS * spread + ERRORS * chance + series.least):
+        if np.all(np.abs(away) > SPREADS * spread + ERRORS * chance + LEAST_MOVED[series.name][0]):
             return began + at
     return None
 
@@ -222,7 +220,7 @@ def _sentence(
         return f"k3_kl spikes in {len(some)} of {len(steps)} steps: {named}"
     if not moved:
         low, high = k3.min(), k3.max()
-        if high > LEAST_GROWN and not 1 / GROWS < trend(k3) < GROWS:
+        if high > LARGE_K3 and not 1 / GROWS < trend(k3) < GROWS:
             return _of_trend(k3)
         if onset is not None:
             return f"k3_kl is larger from step {onset} on; no other number changes significantly"
@@ -256,9 +254,9 @@ def _of_trend(k3: Array) -> str:
 
 
 def _large(k3: Array) -> Counts | None:
-    """Return the indices of steps whose k3 is far above that of the others; None without such."""
+    """Return the indices of steps whose k3 is far above that of the others; None without any."""
     for low, high in pairwise(np.sort(k3)):
-        if high > 5 * max(low, 1e-5) and high > 1e-4:
+        if high > STEPS_APART * max(low, SMALL_K3) and high > LARGE_K3:
             return np.flatnonzero(k3 >= high)
     return None
 

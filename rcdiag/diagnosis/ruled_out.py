@@ -6,8 +6,10 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features import ENGINE_NOISE, Features
 from rcdiag.diagnosis.features.alignment import GAIN, LAGS
+from rcdiag.diagnosis.features.log_ratios import FEWEST_TO_JUDGE, VISIBLE
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, COARSE, FEW, LARGER, RELATED, SAME
 
 SHIFTS = ("shift-by-one", "shift-some-rows", "shift-after-tool")
 TEMPERATURES = (
@@ -21,7 +23,7 @@ WEIGHTS = ("stale-weights", "weights-never-synced", "tied-head-desync", "lora-mi
 
 def ruled_out(features: Features, named: Collection[str]) -> list[str]:
     """Return the causes that a table rules out, the most common ones first."""
-    if features.case.trainer is None or len(features.case.tokens) < 400:
+    if features.case.trainer is None or len(features.case.tokens) < FEWEST_TO_JUDGE:
         return []
     against = [slug for slugs, test, _ in TESTS if test(features) for slug in slugs]
     return [slug for slug in against if slug not in named]
@@ -37,34 +39,37 @@ def _aligned(features: Features) -> bool:
     zero = alignment.unshifted
     if not np.any(~np.isnan(zero)):
         return False
-    if float(np.nanquantile(zero, 0.02)) > 0.8:
+    if float(np.nanquantile(zero, FEW)) > SAME:
         return True
     elsewhere = np.delete(alignment.correlations, LAGS.index(0), axis=0)
     best = np.max(np.where(np.isnan(elsewhere), -1.0, elsewhere), axis=0)
     margin = (zero - best)[alignment.long_enough]
     own_row = alignment.best_row == np.arange(len(features.case.lengths))
-    return float(np.quantile(margin, 0.02)) > GAIN and bool(own_row.all())
+    return float(np.quantile(margin, FEW)) > GAIN and bool(own_row.all())
 
 
 def _no_other_temperature(features: Features) -> bool:
     """Tell whether log-ratios are too small for a temperature, or the table states just one."""
     sampler, trainer = features.declared.sampler, features.declared.trainer
     stated = {sampler.temperature, sampler.sampling_temperature, trainer.temperature}
-    return features.log_ratios.rms < 0.012 or (len(stated) == 1 and None not in stated)
+    return features.log_ratios.rms < VISIBLE or (len(stated) == 1 and None not in stated)
 
 
 def _nothing_cut(features: Features) -> bool:
-    return abs(features.log_ratios.ratio_mean[1]) < 3.0 and features.log_ratios.rms < 0.1
+    return (
+        abs(features.log_ratios.ratio_mean[1]) < BY_ITS_ERROR and features.log_ratios.rms < COARSE
+    )
 
 
 def _same_weights(features: Features) -> bool:
-    small = features.log_ratios.rms < 0.016 and features.log_ratios.by_token_id.correlation < 0.6
+    log_ratios = features.log_ratios
+    small = log_ratios.rms < ENGINE_NOISE and log_ratios.by_token_id.correlation < RELATED
     return features.declared.weights_agree or small
 
 
 def _steady(features: Features) -> bool:
     parts = features.location.by_engine
-    return parts is not None and float(parts.rms.max()) < 2 * float(parts.rms.min())
+    return parts is not None and float(parts.rms.max()) < LARGER * float(parts.rms.min())
 
 
 TESTS: tuple[tuple[tuple[str, ...], Callable[[Features], bool], str], ...] = (

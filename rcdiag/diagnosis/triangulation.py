@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rcdiag.diagnosis.guides import level
+from rcdiag.diagnosis.rules import level
 from rcdiag.results import MetricValue, NoiseFloor, Triangulation
 from rcdiag.statistics.metrics.divergences import K3_KL
 from rcdiag.statistics.moments import Moments, k2
@@ -43,7 +43,7 @@ VERDICTS = {
 def triangulate(
     moments: Moments, sampler: str, engine: str, trainer: str, floor: NoiseFloor | None
 ) -> Triangulation:
-    """Find the one of three that stands apart, if one does."""
+    """Find the one of three that disagrees with the other two, if one does."""
     names = {"sampler": sampler, "engine": engine, "trainer": trainer}
     # Each distance under the role that it leaves out.
     apart = {

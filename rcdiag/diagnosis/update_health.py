@@ -10,9 +10,8 @@ import math
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.guides import Rule, worst
+from rcdiag.diagnosis.rules import Rule, judged, worst
 from rcdiag.errors import setting
-from rcdiag.registry import Registry
 from rcdiag.results import AfterStep, Factor, GradientReport, Health, Shares
 from rcdiag.results import Rule as JudgedRule
 from rcdiag.results.guide import PROPOSAL, Guide
@@ -33,7 +32,7 @@ class Evidence(Struct, frozen=True):
     shares: Shares | None
     gradient: GradientReport | None
     after: AfterStep | None
-    uncorrected: bool  # nothing stands between the mismatch and the gradient
+    uncorrected: bool  # nothing corrects the mismatch before it reaches the gradient
     double_counted: bool  # bypass weights on top of a PPO ratio that corrects already
 
 
@@ -113,199 +112,192 @@ def _short(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.2g}"
 
 
-UPDATE_RULES: Registry[Rule[Evidence]] = Registry(
-    "rule of health",
-    [
-        Rule(
-            name="loss_defined",
-            says="There is a loss: something is kept, and it and its coefficients are finite "
-            "numbers.",
-            guide=Guide(
-                warning=1.0, error=1.0, source=f"{PROPOSAL}: without a loss there is no step"
-            ),
-            value=lambda e: e.undefined is not None,
-            message=lambda e: e.undefined or "the loss is defined",
-            see=("undefined", "loss-undefined"),
+UPDATE_RULES: tuple[Rule[Evidence], ...] = (
+    Rule(
+        name="health.loss_defined",
+        says="There is a loss: something is kept, and it and its coefficients are finite numbers.",
+        guide=Guide(warning=1.0, error=1.0, source=f"{PROPOSAL}: without a loss there is no step"),
+        value=lambda e: e.undefined is not None,
+        message=lambda e: e.undefined or "the loss is defined",
+        see=("undefined", "loss-undefined"),
+    ),
+    Rule(
+        name="health.kept_sequences",
+        says="Share of the sequences with at least one token that stays in the loss.",
+        formula="sequences with a kept token / sequences with a token",
+        unit="share",
+        guide=Guide(
+            warning=0.9,
+            error=0.7,
+            source=f"{PROPOSAL}; Trust Region Masking, arXiv 2512.23075, keeps above 70%",
         ),
-        Rule(
-            name="kept_sequences",
-            says="Share of the sequences with at least one token that stays in the loss.",
-            formula="sequences with a kept token / sequences with a token",
-            unit="share",
-            guide=Guide(
-                warning=0.9,
-                error=0.7,
-                source=f"{PROPOSAL}; Trust Region Masking, arXiv 2512.23075, keeps above 70%",
-            ),
-            value=lambda e: e.kept_sequence_share,
-            message=lambda e: (
-                f"{100 * e.kept_sequence_share:.1f}% of the sequences stay in the loss"
-            ),
-            decides=True,
-            see=("kept_sequences", "kept_sequence_share"),
+        value=lambda e: e.kept_sequence_share,
+        message=lambda e: f"{100 * e.kept_sequence_share:.1f}% of the sequences stay in the loss",
+        decides=True,
+        see=("kept_sequences", "kept_sequence_share"),
+    ),
+    Rule(
+        name="health.ess_seq",
+        says="Effective sample size of the sequences by their mean weight in the loss, "
+        "rejected tokens with weight 0.",
+        formula="(sum m)^2 / (n sum m^2), m the mean weight of a sequence's tokens",
+        unit="fraction",
+        guide=Guide(
+            warning=0.5,
+            error=0.1,
+            source=f"{PROPOSAL}; verl, docs/algo/rollout_corr.md, wants 0.5",
         ),
-        Rule(
-            name="ess_seq",
-            says="Effective sample size of the sequences by their mean weight in the loss, "
-            "rejected tokens with weight 0.",
-            formula="(sum m)^2 / (n sum m^2), m the mean weight of a sequence's tokens",
-            unit="fraction",
-            guide=Guide(
-                warning=0.5,
-                error=0.1,
-                source=f"{PROPOSAL}; verl, docs/algo/rollout_corr.md, wants 0.5",
-            ),
-            value=lambda e: e.ess_seq,
-            message=_ess_message,
-            decides=True,
-            see=("ess_seq_applied", "ESS"),
+        value=lambda e: e.ess_seq,
+        message=_ess_message,
+        decides=True,
+        see=("ess_seq_applied", "ESS"),
+    ),
+    Rule(
+        name="health.mismatch_k3",
+        says="Distance of the trainer before the update from the sampler. It is an error only "
+        "where nothing corrects it (naive, disabled): for the others it is what they correct.",
+        formula="E[ratio - 1 - log_ratio], ratio = old / rollout",
+        direction="KL(rollout || old)",
+        unit=_NATS,
+        guide=MISMATCH,
+        guide_for=_mismatch_guide,
+        value=lambda e: e.factors["mismatch"].k3_kl.value,
+        message=_mismatch_message,
+        decides=True,
+        see=("mismatch", "k3_kl"),
+    ),
+    Rule(
+        name="health.staleness_k3",
+        says="Distance of the policy that is updated from the trainer before the update.",
+        formula="E[ratio - 1 - log_ratio], ratio = current / old",
+        direction="KL(old || current)",
+        unit=_NATS,
+        guide=MOVED,
+        value=lambda e: e.factors["staleness"].k3_kl.value,
+        message=lambda e: (
+            "trainer before the update to the policy that is updated: "
+            f"{_short(e.factors['staleness'].k3_kl.value)} nats"
         ),
-        Rule(
-            name="mismatch_k3",
-            says="Distance of the trainer before the update from the sampler. It is an error only "
-            "where nothing corrects it (naive, disabled): for the others it is what they correct.",
-            formula="E[ratio - 1 - log_ratio], ratio = old / rollout",
-            direction="KL(rollout || old)",
-            unit=_NATS,
-            guide=MISMATCH,
-            guide_for=_mismatch_guide,
-            value=lambda e: e.factors["mismatch"].k3_kl.value,
-            message=_mismatch_message,
-            decides=True,
-            see=("mismatch", "k3_kl"),
+        decides=True,
+        see=("staleness", "k3_kl"),
+    ),
+    Rule(
+        name="health.uncorrected_ess",
+        says="Effective sample size of the sequences by their raw ratios, only where no "
+        "weight, no rejection and no PPO ratio corrects (naive, disabled): all of the mismatch "
+        "biases the gradient.",
+        formula="(sum w)^2 / (n sum w^2), w = prod of old / rollout over the sequence",
+        unit="fraction",
+        guide=Guide(warning=0.9, error=0.5, source=PROPOSAL),
+        value=lambda e: e.factors["mismatch"].ess_seq.value,
+        message=_uncorrected_message,
+        applies=lambda e: e.uncorrected,
+        see=("naive", "ess_seq", "mismatch"),
+    ),
+    Rule(
+        name="health.clip_fraction",
+        says="Share of the tokens that the PPO clip acts on, as the trainer logs it; in bypass "
+        "mode the mismatch is inside. Absent for losses that log none.",
+        formula="actor/pg_clipfrac",
+        unit="share",
+        guide=Guide(warning=0.1, error=0.3, source=PROPOSAL),
+        value=lambda e: e.metrics["actor/pg_clipfrac"],
+        message=_clip_message,
+        applies=lambda e: "actor/pg_clipfrac" in e.metrics,
+        heading="clip",
+        see=("actor/pg_clipfrac", "bypass"),
+    ),
+    Rule(
+        name="health.top_sequences",
+        says="Whether weights, clip or rejection concentrate the update on a few sequences. "
+        "What lengths, advantages and the aggregation give to the largest 1% anyway is "
+        "subtracted, so that a small or easy batch is no finding.",
+        formula="(s - s1) / (1 - s1), s = sum |c| of the largest 1% of sequences / sum |c|, "
+        "s1 the same at ratios and weights of 1 without rejection",
+        unit="share",
+        guide=Guide(warning=0.2, error=0.5, source=PROPOSAL),
+        value=_excess,
+        message=_top_message,
+        applies=lambda e: e.shares is not None,
+        see=("top_sequences", "top_sequences_uncorrected"),
+    ),
+    Rule(
+        name="health.double_counting",
+        says="In bypass mode rollout_is stands beside ppo_clip: the PPO ratio current / "
+        "rollout corrects already. Absent elsewhere.",
+        guide=Guide(
+            warning=1.0,
+            error=math.inf,
+            source=f"{PROPOSAL}: a ratio against the sampler is an importance weight itself",
         ),
-        Rule(
-            name="staleness_k3",
-            says="Distance of the policy that is updated from the trainer before the update.",
-            formula="E[ratio - 1 - log_ratio], ratio = current / old",
-            direction="KL(old || current)",
-            unit=_NATS,
-            guide=MOVED,
-            value=lambda e: e.factors["staleness"].k3_kl.value,
-            message=lambda e: (
-                "trainer before the update to the policy that is updated: "
-                f"{_short(e.factors['staleness'].k3_kl.value)} nats"
-            ),
-            decides=True,
-            see=("staleness", "k3_kl"),
+        value=lambda e: e.double_counted,
+        message=lambda e: "rollout_is beside ppo_clip in bypass mode: the ratio corrects already",
+        applies=lambda e: e.double_counted,
+        see=("ppo_clip", "bypass", "rollout_is"),
+    ),
+    Rule(
+        name="health.cosine",
+        says=f"Whether the gradient points where the reference does. {_WITHOUT_MODEL}",
+        formula="cosine of both gradients, by products of different prompt groups",
+        guide=Guide(warning=0.9, error=0.5, source=PROPOSAL),
+        value=_cosine,
+        message=lambda e: f"cosine with the reference gradient is {_cosine(e):.3f}",
+        applies=lambda e: _cosine(e) is not None,
+        see=("cosine", "reference"),
+    ),
+    Rule(
+        name="health.kl_old_new",
+        says=f"How far the step moves the policy. {_WITHOUT_MODEL}",
+        formula="E[ratio - 1 - log_ratio], ratio = new / old",
+        direction="KL(old || new)",
+        unit=_NATS,
+        guide=MOVED,
+        value=_moved,
+        message=lambda e: f"the step moves the policy by {_short(_moved(e))} nats per token",
+        applies=lambda e: e.after is not None,
+        see=("kl_old_new",),
+    ),
+    Rule(
+        name="health.mismatch_growth",
+        says=f"How many times as far from its sampler the step leaves the policy. {_WITHOUT_MODEL}",
+        formula="k3(rollout, new) / k3(rollout, old)",
+        guide=Guide(
+            warning=2.0,
+            error=10.0,
+            source=f"{PROPOSAL}; IcePop, arXiv 2510.18855, shows that the mismatch compounds",
         ),
-        Rule(
-            name="uncorrected_ess",
-            says="Effective sample size of the sequences by their raw ratios, only where no "
-            "weight, no rejection and no PPO ratio corrects (naive, disabled): all of the mismatch "
-            "biases the gradient.",
-            formula="(sum w)^2 / (n sum w^2), w = prod of old / rollout over the sequence",
-            unit="fraction",
-            guide=Guide(warning=0.9, error=0.5, source=PROPOSAL),
-            value=lambda e: e.factors["mismatch"].ess_seq.value,
-            message=_uncorrected_message,
-            applies=lambda e: e.uncorrected,
-            see=("naive", "ess_seq", "mismatch"),
+        value=_growth,
+        message=lambda e: (
+            f"after the step the sampler is {_growth(e):.2g} times as far away as before"
         ),
-        Rule(
-            name="clip_fraction",
-            says="Share of the tokens that the PPO clip acts on, as the trainer logs it; in bypass "
-            "mode the mismatch is inside. Absent for losses that log none.",
-            formula="actor/pg_clipfrac",
-            unit="share",
-            guide=Guide(warning=0.1, error=0.3, source=PROPOSAL),
-            value=lambda e: e.metrics["actor/pg_clipfrac"],
-            message=_clip_message,
-            applies=lambda e: "actor/pg_clipfrac" in e.metrics,
-            heading="clip",
-            see=("actor/pg_clipfrac", "bypass"),
-        ),
-        Rule(
-            name="top_sequences",
-            says="Whether weights, clip or rejection concentrate the update on a few sequences. "
-            "What lengths, advantages and the aggregation give to the largest 1% anyway is "
-            "subtracted, so that a small or easy batch is no finding.",
-            formula="(s - s1) / (1 - s1), s = sum |c| of the largest 1% of sequences / sum |c|, "
-            "s1 the same at ratios and weights of 1 without rejection",
-            unit="share",
-            guide=Guide(warning=0.2, error=0.5, source=PROPOSAL),
-            value=_excess,
-            message=_top_message,
-            applies=lambda e: e.shares is not None,
-            see=("top_sequences", "top_sequences_uncorrected"),
-        ),
-        Rule(
-            name="double_counting",
-            says="In bypass mode rollout_is stands beside ppo_clip: the PPO ratio current / "
-            "rollout corrects already. Absent elsewhere.",
-            guide=Guide(
-                warning=1.0,
-                error=math.inf,
-                source=f"{PROPOSAL}: a ratio against the sampler is an importance weight itself",
-            ),
-            value=lambda e: e.double_counted,
-            message=lambda e: (
-                "rollout_is beside ppo_clip in bypass mode: the ratio corrects already"
-            ),
-            applies=lambda e: e.double_counted,
-            see=("ppo_clip", "bypass", "rollout_is"),
-        ),
-        Rule(
-            name="cosine",
-            says=f"Whether the gradient points where the reference does. {_WITHOUT_MODEL}",
-            formula="cosine of both gradients, by products of different prompt groups",
-            guide=Guide(warning=0.9, error=0.5, source=PROPOSAL),
-            value=_cosine,
-            message=lambda e: f"cosine with the reference gradient is {_cosine(e):.3f}",
-            applies=lambda e: _cosine(e) is not None,
-            see=("cosine", "reference"),
-        ),
-        Rule(
-            name="kl_old_new",
-            says=f"How far the step moves the policy. {_WITHOUT_MODEL}",
-            formula="E[ratio - 1 - log_ratio], ratio = new / old",
-            direction="KL(old || new)",
-            unit=_NATS,
-            guide=MOVED,
-            value=_moved,
-            message=lambda e: f"the step moves the policy by {_short(_moved(e))} nats per token",
-            applies=lambda e: e.after is not None,
-            see=("kl_old_new",),
-        ),
-        Rule(
-            name="mismatch_growth",
-            says=f"How many times as far from its sampler the step leaves the policy. "
-            f"{_WITHOUT_MODEL}",
-            formula="k3(rollout, new) / k3(rollout, old)",
-            guide=Guide(
-                warning=2.0,
-                error=10.0,
-                source=f"{PROPOSAL}; IcePop, arXiv 2510.18855, shows that the mismatch compounds",
-            ),
-            value=_growth,
-            message=lambda e: (
-                f"after the step the sampler is {_growth(e):.2g} times as far away as before"
-            ),
-            applies=lambda e: _growth(e) is not None,
-            see=("mismatch_growth",),
-        ),
-    ],
+        applies=lambda e: _growth(e) is not None,
+        see=("mismatch_growth",),
+    ),
 )
 
 
 def health(evidence: Evidence) -> Health:
-    """Apply all rules that fit an update, and take the worst of them."""
-    applying = [rule for rule in UPDATE_RULES.values() if rule.applies(evidence)]
-    rules = [_judged(rule, evidence) for rule in applying]
-    verdict = worst(rule.level for rule in rules)
-    undecided = [rule.name for rule in applying if rule.decides and rule.number(evidence) is None]
-    if verdict == "ok" and undecided:
-        verdict = "cannot judge"
-    return Health(verdict=verdict, rules=rules, not_judged=[*_missing(evidence), *undecided])
+    """Apply all rules that fit an update, and take the worst of them.
 
-
-def _judged(rule: Rule[Evidence], evidence: Evidence) -> JudgedRule:
-    return JudgedRule(
-        name=rule.name,
-        value=rule.number(evidence),
-        level=rule.level(evidence),
-        message=rule.message(evidence),
-        source=rule.guide.source,
+    A rule without the number that decides is `ok` in the list and is named under `not_judged`.
+    """
+    levels = judged("health", evidence)
+    rules = [
+        JudgedRule(
+            name=rule.own_name,
+            value=rule.number(evidence),
+            level="ok" if level == "unknown" else level,
+            message=rule.message(evidence),
+            source=rule.guide.source,
+        )
+        for rule, level in levels
+    ]
+    verdict = worst(level for _, level in levels)
+    undecided = [rule.own_name for rule, level in levels if level == "unknown"]
+    return Health(
+        verdict="cannot judge" if verdict == "unknown" else verdict,
+        rules=rules,
+        not_judged=[*_missing(evidence), *undecided],
     )
 
 

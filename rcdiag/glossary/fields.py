@@ -152,11 +152,16 @@ def _dotted() -> dict[str, Field]:
 
 def guides() -> dict[str, Guide | None]:
     """Return the guides of fields that are judged, or that share the guide of another number."""
-    from rcdiag.diagnosis.correction_health import CORRECTION_RULES, LOST_MASS
+    from rcdiag.diagnosis.correction_health import LOST_MASS
+    from rcdiag.diagnosis.rules import rules_of
     from rcdiag.statistics.metrics import METRICS
 
     return {
-        **{name: rule.guide for name, rule in CORRECTION_RULES.items() if rule.see == (name,)},
+        **{
+            rule.own_name: rule.guide
+            for rule in rules_of("correction").values()
+            if rule.see == (rule.own_name,)
+        },
         "lost_mass": LOST_MASS,
         "kl_token": METRICS["k3_kl"].guide,
     }
@@ -166,9 +171,9 @@ def _rules(name: str) -> tuple[str, ...]:
     """Return the names of all constraints for the field `refused`, and none for other fields."""
     if name != "refused":
         return ()
-    from rcdiag.diagnosis.constraints import CONSTRAINTS
+    from rcdiag.diagnosis.rules import rules_of
 
-    return tuple(f"constraint.{rule}" for rule in CONSTRAINTS)
+    return tuple(rules_of("constraint"))
 
 
 def _headings() -> dict[str, str]:

@@ -25,7 +25,7 @@ from rcdiag.corrections.sequences import (
 )
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.correction_health import correction_level
-from rcdiag.diagnosis.guides import worst
+from rcdiag.diagnosis.rules import worst
 from rcdiag.results import CorrectionResult, Finding
 from rcdiag.statistics.accumulator import Step
 from rcdiag.statistics.merging import merge, merge_by_key

@@ -7,9 +7,7 @@ import re
 import pytest
 
 from rcdiag.diagnosis.checks import STAGES, all_checks
-from rcdiag.diagnosis.constraints import CONSTRAINTS
-from rcdiag.diagnosis.correction_health import CORRECTION_RULES
-from rcdiag.diagnosis.update_health import UPDATE_RULES
+from rcdiag.diagnosis.rules import RULES
 from rcdiag.glossary import explain
 from rcdiag.results import SEVERITIES
 from rcdiag.results.guide import Guide
@@ -26,7 +24,6 @@ from tests.builders import metrics
 from tests.glossary.found import slugs
 from tests.two_rows import toy_pair
 
-RULES = [*UPDATE_RULES.values(), *CONSTRAINTS.values(), *CORRECTION_RULES.values()]
 # Files that whoever reads a source cannot open.
 NOWHERE = re.compile(r"(theory|verl|frameworks|design|causes|engines|dumps)\.md|reference/")
 
@@ -123,7 +120,7 @@ def test_what_trainers_find_in_settings_has_its_words():
 
 
 def test_every_rule_is_complete():
-    for rule in RULES:
+    for rule in RULES.values():
         assert is_a_sentence(rule.says)
         assert has_an_open_source(rule.guide)
         for other in rule.see:

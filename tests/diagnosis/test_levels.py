@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from rcdiag.diagnosis.guides import judged_metric, level, worst
+from rcdiag.diagnosis.guides import judged_metric
+from rcdiag.diagnosis.rules import level, worst
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import BY_CLUSTERS, FAMILIES, METRICS
 from rcdiag.statistics.suite import Suite

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.constraints import CONSTRAINTS, Judged, refused
-from rcdiag.diagnosis.correction_health import CORRECTION_RULES
-from rcdiag.diagnosis.guides import Rule, level
-from rcdiag.diagnosis.update_health import UPDATE_RULES, health
+from rcdiag.diagnosis.constraints import Judged, refused
+from rcdiag.diagnosis.rules import RULES, Rule, level, rules_of
+from rcdiag.diagnosis.update_health import health
 from rcdiag.glossary import explain
 from rcdiag.results import MetricValue
 from rcdiag.results.guide import Guide
@@ -19,13 +18,13 @@ from rcdiag.statistics.pareto import UpperTail
 from tests.diagnosis.updates import Given, evidence
 from tests.results.worked import sweep_row
 
-ALL_RULES = [*UPDATE_RULES.values(), *CONSTRAINTS.values(), *CORRECTION_RULES.values()]
-WITH_NUMBERS = [name for name in UPDATE_RULES if name not in ("loss_defined", "double_counting")]
+OF_UPDATES = {rule.own_name: rule for rule in rules_of("health").values()}
+WITH_NUMBERS = [name for name in OF_UPDATES if name not in ("loss_defined", "double_counting")]
 
 
 @pytest.mark.parametrize("name", WITH_NUMBERS)
 def test_a_rule_looks_at_its_number_and_turns_at_its_bounds(name):
-    rule = UPDATE_RULES[name]
+    rule = OF_UPDATES[name]
     upward = rule.guide.warning < rule.guide.error
     for bound, before, at in (
         (rule.guide.warning, "ok", "warning"),
@@ -42,7 +41,7 @@ def test_a_rule_looks_at_its_number_and_turns_at_its_bounds(name):
 
 def test_a_concentrated_batch_is_no_fault_of_the_update():
     """Three of few answers carry 40%: no finding where lengths and advantages alone give that."""
-    rule = UPDATE_RULES["top_sequences"]
+    rule = OF_UPDATES["top_sequences"]
     for plain, top, expected in ((0.4, 0.4, "ok"), (0.4, 0.51, "ok"), (0.4, 0.53, "warning")):
         given = evidence(Given())
         shares = replace(given.shares, top_sequences=top, top_sequences_uncorrected=plain)
@@ -54,7 +53,7 @@ def test_a_concentrated_batch_is_no_fault_of_the_update():
 
 
 def test_finite_bounds_belong_to_the_worse_side():
-    for rule in ALL_RULES:
+    for rule in RULES.values():
         guide = replace(rule.guide, by_interval=False)
         center = guide.around or 0.0
         if isfinite(guide.error):
@@ -65,10 +64,10 @@ def test_finite_bounds_belong_to_the_worse_side():
 
 def test_all_rules_apply_to_an_update_without_correction_and_double_counting():
     rules = {item.name: item for item in health(evidence(Given())).rules}
-    assert set(rules) == set(UPDATE_RULES)
+    assert set(rules) == set(OF_UPDATES)
     for name, rule in rules.items():
         assert rule.level == ("warning" if name == "double_counting" else "ok")
-        assert rule.source == UPDATE_RULES[name].guide.source
+        assert rule.source == OF_UPDATES[name].guide.source
         assert rule.message
 
 
@@ -84,7 +83,7 @@ def test_a_loss_that_is_undefined_is_an_error_without_a_number():
 
 def test_the_mismatch_is_no_error_of_a_preset_that_corrects_it():
     large = Given("mismatch_k3", 1.0)
-    rule = UPDATE_RULES["mismatch_k3"]
+    rule = OF_UPDATES["mismatch_k3"]
     assert rule.level(evidence(large)) == "error"
     assert rule.level(evidence(large, uncorrected=False)) == "warning"
 
@@ -99,18 +98,18 @@ def test_without_a_number_that_decides_there_is_no_good_verdict(value):
 
 def test_an_added_rule_of_health_is_judged_and_explained():
     rule = Rule(
-        name="negative_pull",
+        name="health.negative_pull",
         says="Share of the pull on tokens whose advantage is negative.",
         guide=Guide(warning=0.5, error=0.9, source="a test"),
         value=lambda e: 0.7,
         message=lambda e: "70% of the pull is on negative advantages",
     )
-    with UPDATE_RULES.with_added(rule):
+    with RULES.with_added(rule):
         result = health(evidence(Given(), double_counted=False))
         assert result.verdict == "warning"
         assert result.rules[-1].message == "70% of the pull is on negative advantages"
         assert "a test" in explain("health.negative_pull").healthy
-    assert "negative_pull" not in UPDATE_RULES
+    assert "health.negative_pull" not in RULES
 
 
 def _refusals(
@@ -163,4 +162,4 @@ def test_what_refuses_a_candidate(numbers, refused):
 
 def test_constraints_are_explained_with_their_bounds():
     assert "at or below 0.7" in (explain("constraint.acceptance").healthy or "")
-    assert set(explain("refused").see) == {f"constraint.{name}" for name in CONSTRAINTS}
+    assert set(explain("refused").see) == set(rules_of("constraint"))

@@ -6,7 +6,7 @@ from typing import get_args
 
 from rcdiag.corrections.correction import Level
 from rcdiag.diagnosis.checks import all_checks
-from rcdiag.diagnosis.correction_health import CORRECTION_RULES
+from rcdiag.diagnosis.rules import rules_of
 from rcdiag.glossary import explain, names
 from rcdiag.glossary.fields import TITLE as FIELD
 from rcdiag.glossary.vocabulary import LEVELS
@@ -43,7 +43,9 @@ def test_every_number_of_a_correction():
             assert CorrectionNumbers.__required_keys__ <= set(item.actual) <= documented
         for name in documented:
             assert explain(name).kind == FIELD, name
-        assert set(CORRECTION_RULES) - {"everything_rejected"} <= documented
+        assert {rule.own_name for rule in rules_of("correction").values()} - {
+            "everything_rejected"
+        } <= documented
 
 
 def test_every_trainer_preset_and_setting():

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from cli.options_model import OptimizerName, ReferenceName
 from cli.options_update import Denominators
-from rcdiag.diagnosis.update_health import UPDATE_RULES
+from rcdiag.diagnosis.rules import rules_of
 from rcdiag.glossary import explain, names
 from rcdiag.glossary.kinds import kinds
 from rcdiag.glossary.losses import aggregations, loss_settings, policy_losses
@@ -85,8 +85,8 @@ def test_every_advantage_factor_mode_reference_and_optimizer():
 
 
 def test_every_rule_of_health_and_its_verdicts():
-    for name, rule in UPDATE_RULES.items():
-        result = explain(f"health.{name}")
+    for name, rule in rules_of("health").items():
+        result = explain(name)
         assert result.kind == "rule of health"
         assert rule.guide.source in (result.healthy or "")
     assert explain("mismatch_k3").name == "health.mismatch_k3"

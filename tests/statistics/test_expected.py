@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.diagnosis.guides import level
+from rcdiag.diagnosis.rules import level
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.metrics.expected import (
     ess_guide,

@@ -10,9 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rcdiag.diagnosis.constraints import CONSTRAINTS
-from rcdiag.diagnosis.correction_health import CORRECTION_RULES
-from rcdiag.diagnosis.update_health import UPDATE_RULES
+from rcdiag.diagnosis.rules import rules_of
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.ladders import LADDERS
 from rcdiag.glossary import explain
@@ -81,13 +79,13 @@ def guides() -> str:
     )
 
 
-def rules(registry: Any) -> str:
-    """The limits of the rules of a registry."""
+def rules(concern: str) -> str:
+    """The limits of the rules of one concern."""
     return _table(
         ("rule", "says", "warning", "error", "source of the limits"),
         (
-            [_code(r.name), linked(r.says), *_guide_cells(r.guide)]
-            for r in registry.values()
+            [_code(r.own_name), linked(r.says), *_guide_cells(r.guide)]
+            for r in rules_of(concern).values()
         ),
     )  # fmt: skip
 
@@ -437,9 +435,9 @@ TABLES: dict[str, Callable[[], str]] = {
     **{f"formulas {name}": partial(formulas, name) for name in FAMILIES},
     "causes": index_of_causes,
     "guides": guides,
-    "rules of corrections": partial(rules, CORRECTION_RULES),
-    "rules of updates": partial(rules, UPDATE_RULES),
-    "constraints": partial(rules, CONSTRAINTS),
+    "rules of corrections": partial(rules, "correction"),
+    "rules of updates": partial(rules, "health"),
+    "constraints": partial(rules, "constraint"),
     "generations verl": partial(generations, "verl"),
     "generations slime": partial(generations, "slime"),
     "presets verl": partial(presets, "verl"),

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from rcdiag.diagnosis.case import Case, Flags
-from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import EXACT, GUESS, WEAK, Suspicion, fact, one_of, shipped
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.features.alignment import LAGS
+from rcdiag.diagnosis.features.alignment import LAGS, LEAST_COMPARED
+from rcdiag.diagnosis.thresholds import (
+    FEW,
+    FEWEST_OF_PATTERN,
+    FEWEST_ROWS,
+    MOST,
+    NEARLY_ALL,
+    PART,
+    RELATED,
+)
 from rcdiag.table.schema import REENCODED
 
-# Share of turns, or of rows, from which on a shift or an exchange is no accident.
-LEAST_SHARE = 0.02
-# Number of turns shifted by one token, and share in the same direction, that exclude chance.
-MANY_ALIKE, NEARLY_ALL = 8, 0.95
-MANY_EXCHANGED = 0.2  # share of rows that do not fit each other by chance
+# Share of the rows without a fit that swapped rows make up: with few swapped rows, and with a part
+# of the table, which are too many to fit each other by chance.
+EXPLAINED_BY_FEW, EXPLAINED_BY_MANY = 0.5, 0.3
 
 
 def _shift(features: Features) -> tuple[str, Suspicion] | None:
@@ -32,29 +39,29 @@ def _shift(features: Features) -> tuple[str, Suspicion] | None:
     share_later = alignment.share_shifted(~first)
     lags = alignment.shift[shifted]
     lag = int(np.sign(np.median(lags))) * int(np.median(np.abs(lags)))
-    if np.mean(lags == lag) < 0.7 or max(share_first, share_later) < LEAST_SHARE:
+    if np.mean(lags == lag) < MOST or max(share_first, share_later) < FEW:
         return None
     # A shift explains most of the turns that do not fit; other faults look shifted in few.
-    misfits = alignment.long_enough & (alignment.unshifted < 0.6)
-    by_one = abs(lag) == 1 and distinct >= MANY_ALIKE and np.mean(lags == lag) >= NEARLY_ALL
+    misfits = alignment.long_enough & (alignment.unshifted < RELATED)
+    by_one = abs(lag) == 1 and distinct >= FEWEST_ROWS and np.mean(lags == lag) >= NEARLY_ALL
     if np.mean(shifted[misfits]) < 0.5 and not by_one:
         return None
-    several = (~first & alignment.long_enough).sum() >= 4
+    several = (~first & alignment.long_enough).sum() >= FEWEST_OF_PATTERN
     rows = np.unique(alignment.row_of_turn[shifted])
     share = len(rows) / max(int((features.case.tokens.per_row > 0).sum()), 1)
-    if several and share_later > 0.2 and share_first < 0.2 * share_later:
+    if several and share_later > PART and share_first < PART * share_later:
         slug, text = "shift-after-tool", "From the second turn on"
-    elif max(share_first, share_later) > 0.9:
+    elif max(share_first, share_later) > NEARLY_ALL:
         slug, text = "shift-by-one", "In all rows"
     else:
         slug, text = "shift-some-rows", f"In {len(rows)} rows ({share:.0%})"
     moved = alignment.misplaced_policy(shifted[alignment.turn])
     later = (lag > 0) == (moved == features.case.sampler)
     zero = float(np.nanmedian(alignment.unshifted[shifted]))
-    best = float(np.nanmedian(alignment.correlations[2 + lag][shifted]))
+    best = float(np.nanmedian(alignment.correlations[LAGS.index(lag)][shifted]))
     return slug, Suspicion(
-        confidence=0.97 if distinct >= 5 else 0.55,
-        message=f"{text} `{moved}` stands {abs(lag)} token{'s' if abs(lag) > 1 else ''} "
+        confidence=EXACT if distinct >= FEWEST_OF_PATTERN else GUESS,
+        message=f"{text} `{moved}` is {abs(lag)} token{'s' if abs(lag) > 1 else ''} "
         f"{'later' if later else 'earlier'} than the other column: their correlation is "
         f"{best:.2f} there and {zero:.2f} without the shift.",
         evidence=[
@@ -95,7 +102,7 @@ def _shifted_back(features: Features, lag: int, moved: str) -> Case:
     inside = (source >= 0) & (source < len(tokens))
     source = np.clip(source, 0, len(tokens) - 1)
     same = inside & (alignment.turn[source] == alignment.turn)
-    same &= tokens.place[source] == tokens.place + ahead  # not beside a token that is left out
+    same &= tokens.place[source] == tokens.place + ahead  # not next to a token that is left out
     values = case.log_probs[moved].copy()
     values[tokens.place[move & same]] = own[source[move & same]]
     better = alignment.correlations[LAGS.index(lag)] > alignment.unshifted
@@ -104,20 +111,12 @@ def _shifted_back(features: Features, lag: int, moved: str) -> Case:
     return case.with_log_probs(moved, values).without_tokens(case.flagged(lost))
 
 
-def _shift_cause(slug: str) -> Callable[[Features], Suspicion | None]:
-    def weigh(features: Features) -> Suspicion | None:
-        shift = _shift(features)
-        return shift[1] if shift is not None and shift[0] == slug else None
-
-    return weigh
-
-
 def _rows_swapped(features: Features) -> Suspicion | None:
     alignment, rows = features.alignment, len(features.case.lengths)
     exchanged = alignment.best_row != np.arange(rows)
-    full = features.case.tokens.per_row >= 12
+    full = features.case.tokens.per_row >= LEAST_COMPARED
     share = float(exchanged.sum() / max(full.sum(), 1))
-    if exchanged.sum() < 2 or share < LEAST_SHARE:
+    if exchanged.sum() < 2 or share < FEW:
         return None
     # The columns of a swapped row are uncorrelated. If they correlate, short or near-certain rows
     # fit each other by chance.
@@ -125,17 +124,17 @@ def _rows_swapped(features: Features) -> Suspicion | None:
         np.bincount(alignment.row_of_turn[alignment.long_enough], minlength=rows) > 0
     )
     closed = float(np.mean(exchanged[alignment.best_row[exchanged]]))
-    if closed <= 0.6 and comparable.any() and np.mean(alignment.misfit[comparable]) < 0.5:
+    if closed <= 0.5 and comparable.any() and np.mean(alignment.misfit[comparable]) < 0.5:
         return None
     misfit = alignment.misfit & full
     explained = float((exchanged & misfit).sum() / max(misfit.sum(), 1)) if misfit.any() else 1.0
     # Near-certain rows fit several others, so that not every swapped row finds its partner.
-    if explained < (0.3 if share > MANY_EXCHANGED else 0.5):
+    if explained < (EXPLAINED_BY_MANY if share > PART else EXPLAINED_BY_FEW):
         return None
     first = int(np.flatnonzero(exchanged)[0])
     moved = alignment.misplaced_policy(exchanged[features.case.tokens.owner])
     return Suspicion(
-        confidence=0.95 if closed > 0.6 else 0.75,
+        confidence=EXACT if closed > 0.5 else WEAK,
         message=f"{int(exchanged.sum())} of {int(full.sum())} rows have another row's log-probs in "
         f"`{moved}`: the sampler's of row {features.case.row[first]} fit the trainer's of row "
         f"{features.case.row[alignment.best_row[first]]}.",
@@ -185,7 +184,7 @@ def _retokenised(features: Features) -> Suspicion | None:
     to_text = _share_off(facts, "rows_decoding_to_their_text", "rows")
     to_count = _share_off(facts, "rows_with_the_same_token_count", "rows_with_token_count")
     share = max(to_text or 0.0, to_count or 0.0)
-    if share < LEAST_SHARE:
+    if share < FEW:
         return None
     evidence = [
         fact(f"share of responses {words}", "other tokens than these were sampled", share=value)
@@ -196,7 +195,7 @@ def _retokenised(features: Features) -> Suspicion | None:
         if value is not None
     ]
     return Suspicion(
-        confidence=0.95,
+        confidence=EXACT,
         message="The tokens of this table were made from text: at least "
         f"{share:.0%} of the responses have other tokens than were sampled, and no policy's "
         "log-probs here are of what it gave.",
@@ -217,7 +216,7 @@ def _share_off(facts: Mapping[str, Any], good: str, rows: str) -> float | None:
 
 ALIGNMENT = (
     *(
-        shipped(slug, "alignment", _shift_cause(slug))
+        shipped(slug, "alignment", one_of(slug, _shift))
         for slug in ("shift-by-one", "shift-after-tool", "shift-some-rows")
     ),
     shipped("rows-swapped", "alignment", _rows_swapped),

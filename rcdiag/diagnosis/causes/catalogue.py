@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from rcdiag.diagnosis.causes.alignment import ALIGNMENT
-from rcdiag.diagnosis.causes.cause import CAUSES, shipped
+from rcdiag.diagnosis.causes.cause import CAUSES, one_of, shipped
 from rcdiag.diagnosis.causes.context import CONTEXT
 from rcdiag.diagnosis.causes.difference import DIFFERENCE
-from rcdiag.diagnosis.causes.kept_sets import KEPT_SETS, banned_cause
+from rcdiag.diagnosis.causes.kept_sets import KEPT_SETS, banned
 from rcdiag.diagnosis.causes.penalties import PENALTIES, pushed
+from rcdiag.diagnosis.causes.placeholders import NAN_LOG_PROBS, SENTINEL, ZERO_PLACEHOLDER
 from rcdiag.diagnosis.causes.recording import RECORDING
-from rcdiag.diagnosis.causes.sampled_tokens import SAMPLED_TOKENS
-from rcdiag.diagnosis.causes.storage import STORAGE
+from rcdiag.diagnosis.causes.sampled_tokens import MASK_INCLUDES_TOOL, SAMPLED_TOKENS
+from rcdiag.diagnosis.causes.stored_precision import FLOOR_CLIP, STORED_PRECISION
 from rcdiag.diagnosis.causes.temperatures import TEMPERATURES
+from rcdiag.diagnosis.causes.transformed_values import TRANSFORMED_VALUES
 from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SAMPLING
 from rcdiag.diagnosis.causes.vocabulary import VOCABULARY
 
 __all__ = ["CAUSES"]
 
 LOGIT_BIAS = shipped(
-    "logit-bias", "law", lambda features: banned_cause("logit-bias")(features) or pushed(features)
+    "logit-bias", "law", lambda features: one_of("logit-bias", banned)(features) or pushed(features)
 )
-SAMPLING = (*TEMPERATURES, *KEPT_SETS, LOGIT_BIAS, *PENALTIES, *VOCABULARY, *UNLOGGED_SAMPLING)
+# Of causes with the same score the first is named: a wrong block of ids is no bias on them.
+SAMPLING = (*TEMPERATURES, *KEPT_SETS, *VOCABULARY, LOGIT_BIAS, *PENALTIES, *UNLOGGED_SAMPLING)
+# Storage: the values of a column are not what was computed. Zeros in the text of tools are a matter
+# of the mask, which is asked first.
+STORAGE = (
+    NAN_LOG_PROBS,
+    *TRANSFORMED_VALUES,
+    SENTINEL,
+    FLOOR_CLIP,
+    MASK_INCLUDES_TOOL,
+    ZERO_PLACEHOLDER,
+    *STORED_PRECISION,
+)
 
 CAUSES.ship((*STORAGE, *RECORDING, *ALIGNMENT, *SAMPLED_TOKENS, *SAMPLING, *CONTEXT, *DIFFERENCE))

@@ -20,6 +20,11 @@ from rcdiag.registry import Registry
 # two only the cause with the highest confidence is named. `law` is the sampling distribution.
 STAGES = ("storage", "recording", "alignment", "law", "difference")
 
+# Scores of evidence, by its kind: values that nothing else makes, or a statement of the metadata;
+# a pattern that the cause predicts and its look-alikes do not; one that a look-alike makes too, but
+# rarely; what remains where nothing else fits better; one of two that the table cannot tell apart.
+EXACT, CLEAR, LIKELY, WEAK, GUESS = 0.97, 0.9, 0.85, 0.7, 0.6
+
 
 class Suspicion(Struct, frozen=True, kw_only=True):
     """The evidence for a cause in one table, and its confidence."""
@@ -61,6 +66,18 @@ def shipped(
 ) -> Cause:
     """Make a cause whose words stand in one of the files in `words/`."""
     return Cause(words=words_of(slug), stage=stage, weigh=weigh, needs_two=needs_two)
+
+
+def one_of(
+    slug: str, found: Callable[[Features], tuple[str, Suspicion] | None]
+) -> Callable[[Features], Suspicion | None]:
+    """Weigh one of several causes of which a table has at most one: `found` says which it is."""
+
+    def weigh(features: Features) -> Suspicion | None:
+        answer = found(features)
+        return answer[1] if answer is not None and answer[0] == slug else None
+
+    return weigh
 
 
 def fact(name: str, reads: str, /, **values: Any) -> dict[str, Any]:

@@ -10,28 +10,32 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.causes.cause import Cause, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, WEAK, Cause, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
+from rcdiag.diagnosis.features.log_ratios import FIRST_APART
+from rcdiag.diagnosis.thresholds import (
+    BY_CHANCE,
+    COARSE,
+    FEW,
+    FEWEST_OF_PATTERN,
+    FEWEST_ROWS,
+    ONE_SIDED,
+    PART,
+)
 
 Flags = NDArray[np.bool_]
 
-FEWEST = 4  # rows of either kind
 # Sizes of the batches that rows may have been padded in.
 BATCHES = (2, 4, 8, 16, 32, 64, 128)
-MOST_EXCEPTIONS = 0.02  # share of rows that a limit of the prompt's length may leave unexplained
-MOST_AGREEING = 0.1  # share of rows with a cut prompt whose response begins as if it were not
-MOVED = 0.1  # nats, rms: a prompt that was cut moves most rows by more
 LEAST_PADDED = 0.6  # share of the padded rows that must be off
-ONE_SIDED = 0.99  # share of squared log-ratios of one sign, from which on the other has no part
-BY_CHANCE = 0.01  # probability below which groups of rows do not part by chance
 
 
 def _context(features: Features) -> Suspicion | None:
     log_ratios = features.log_ratios
-    if log_ratios.rms < 0.03 or log_ratios.first_tokens < 4.0:
+    if log_ratios.rms < LARGE_MISMATCH or log_ratios.first_tokens < FIRST_APART:
         return None
     return Suspicion(
-        confidence=0.88,
+        confidence=LIKELY,
         message=f"Log-ratios of the first three tokens are {log_ratios.first_tokens:.0f} times "
         "those of the others: the two sides saw other prompts, or at other positions.",
         evidence=[
@@ -54,11 +58,11 @@ def _context(features: Features) -> Suspicion | None:
 def _context_stripped(features: Features) -> Suspicion | None:
     """Look for rows that agree in their first turn and not in later ones."""
     agree = features.first_turns_agree
-    if agree is None or features.log_ratios.rms < 0.03:
+    if agree is None or features.log_ratios.rms < LARGE_MISMATCH:
         return None
     before, after = agree
     return Suspicion(
-        confidence=0.88,
+        confidence=CLEAR,
         message=f"The first turns agree ({before:.2g} nats rms) and later ones do not "
         f"({after:.2g}): one side does not see earlier turns or the outputs of tools.",
         evidence=[fact("rms log-ratio by turn", "later turns differ", first=before, later=after)],
@@ -84,7 +88,7 @@ def _chance(case: Case, agreeing: Flags, others: Flags) -> float:
 
 
 class _Rows(Struct, frozen=True):
-    """How far the rows of a case are apart, beside the lengths of their prompts."""
+    """The mismatch of each row of a case, and the length of its prompt."""
 
     lengths: NDArray[np.int64]  # [rows] tokens of the prompt
     rms: NDArray[np.float64]  # [rows] rms log-ratio, nats; NaN without a token
@@ -139,20 +143,20 @@ def _prompt_truncated(features: Features) -> Suspicion | None:
         return None
     rms, (first, explained) = rows.rms, best
     short, long = rows.known & (rows.lengths <= first), rows.known & (rows.lengths > first)
-    if explained < 1.0 - MOST_EXCEPTIONS or min(short.sum(), long.sum()) < FEWEST:
+    if explained < 1.0 - FEW or min(short.sum(), long.sum()) < FEWEST_OF_PATTERN:
         return None
-    if np.mean(rows.large[short]) > MOST_EXCEPTIONS or np.median(rms[short]) > ENGINE_NOISE:
+    if np.mean(rows.large[short]) > FEW or np.median(rms[short]) > ENGINE_NOISE:
         return None
-    if _share_agreeing_at_first(features.log_ratios, long & rows.large) > MOST_AGREEING:
+    if _share_agreeing_at_first(features.log_ratios, long & rows.large) > PART:
         # a mismatch that starts within responses is a limit of the context, or other weights
         return None
     by_chance = _chance(case, short, long) >= BY_CHANCE
-    if np.median(rms[long]) < MOVED:
+    if np.median(rms[long]) < COARSE:
         return None  # other weights have this size too, mostly at long, hard prompts
     next_ = int(rows.lengths[long].min())
     between = f"{first}" if next_ == first + 1 else f"{first} to {next_ - 1}"
     return Suspicion(
-        confidence=0.75 if by_chance else 0.9,
+        confidence=WEAK if by_chance else CLEAR,
         message=f"Rows with prompts of up to {first} tokens agree ({np.median(rms[short]):.2g} "
         f"nats rms), longer ones do not ({np.median(rms[long]):.2g}): one side cut the prompt at a "
         f"limit of {between} tokens, or near it.",
@@ -191,18 +195,18 @@ def _padding_counts(features: Features) -> Suspicion | None:
     for size in BATCHES:
         longest, whole = _longest_of_batch(case, rows.lengths, size)
         bare, padded = longest & known, whole & known & ~longest
-        if min(bare.sum(), padded.sum()) >= 2 * FEWEST:
+        if min(bare.sum(), padded.sum()) >= FEWEST_ROWS:
             tried.append((float(large[padded].mean() - large[bare].mean()), size, bare, padded))
     if not tried:
         return None
     _, size, bare, padded = max(tried, key=lambda entry: entry[0])
     off = large & padded
-    if large[bare].mean() > 2 * MOST_EXCEPTIONS or off.sum() < LEAST_PADDED * padded.sum():
+    if large[bare].mean() > 2 * FEW or off.sum() < LEAST_PADDED * padded.sum():
         return None
     if _chance(case, bare, off) > BY_CHANCE or np.median(rms[bare]) > ENGINE_NOISE:
         return None
     return Suspicion(
-        confidence=0.85,
+        confidence=LIKELY,
         message=f"In batches of {size} rows those with the longest prompt agree "
         f"({np.median(rms[bare]):.2g} nats rms), and {off.sum() / padded.sum():.0%} of the others, "
         f"which are padded, do not ({np.median(rms[off]):.2g}): padding is attended to, or counted "

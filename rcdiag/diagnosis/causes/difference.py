@@ -5,25 +5,28 @@ If nothing narrower fits it is `forwards-differ`: two passes that differ without
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.noise import NOISE, is_engine_noise
+from rcdiag.diagnosis.causes.cause import (
+    CLEAR,
+    EXACT,
+    LIKELY,
+    WEAK,
+    Suspicion,
+    fact,
+    one_of,
+    shipped,
+)
+from rcdiag.diagnosis.causes.noise import BITWISE, NOISE, is_engine_noise
 from rcdiag.diagnosis.causes.penalties import penalty
 from rcdiag.diagnosis.causes.weights import WEIGHTS, looks_like_other_weights, older_trainer
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
+from rcdiag.diagnosis.features.location import ROWS_OF_TWO_KINDS
+from rcdiag.diagnosis.features.log_ratios import FIRST_APART
+from rcdiag.diagnosis.thresholds import BY_CHANCE, COARSE, LARGER, MOST, MUCH_LARGER, PART
 from rcdiag.diagnosis.validity import INVALID
 from rcdiag.formats import share_of
-
-COARSE = 0.1  # nats, rms: quantised weights differ by less
-# share of the difference of both re-scores by which a re-score may miss its column
-GIVEN_BACK = 0.2
-NEARLY_ALL_ROWS = 0.8  # share of rows
-BY_CHANCE = 0.01  # chance that any row of a table is taken for one of other tokens
-MANY_ROWS = 32  # fewest rows to split them into two groups
 
 
 def _forwards_differ(features: Features) -> Suspicion | None:
@@ -56,7 +59,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         )
         possible = ["weights-differ", "context-differs", "quantised-weights"]
     return Suspicion(
-        confidence=0.92 if log_ratios.rms > LARGE_MISMATCH else 0.7,
+        confidence=CLEAR if log_ratios.rms > LARGE_MISMATCH else WEAK,
         message=f"The two forward passes differ ({log_ratios.rms:.2g} nats rms){where}. "
         f"{validity.sentence}",
         evidence=[
@@ -74,12 +77,12 @@ def _not_of_these_tokens(features: Features) -> Suspicion | None:
     if len(features.case.tokens) == 0:
         return None
     deficits = _deficits(features)[features.case.tokens.per_row > 0]
-    if not deficits.sum() > 0.0 or np.mean(deficits > 0.0) < NEARLY_ALL_ROWS:
+    if not deficits.sum() > 0.0 or np.mean(deficits > 0.0) < MOST:
         return None
     trainer, tokens = str(features.case.trainer), features.case.tokens
     mean, uniform = float(tokens.trainer.mean()), _uniform(features)
     return Suspicion(
-        confidence=0.7,
+        confidence=WEAK,
         message=f"`{trainer}_log_probs` are {mean:.1f} on the mean, below "
         f"-ln(vocabulary), which is at most {uniform:.1f}: worse than a uniform guess. They are "
         "not of these tokens, as where logits are not shifted by one.",
@@ -143,80 +146,68 @@ def _share_of_rows_at_rounding(features: Features) -> float | None:
     """Return the share of rows at rounding where rows are of two kinds; None where of one."""
     rms = features.location.rms_of_rows
     rms = rms[np.isfinite(rms)]
-    if len(rms) < MANY_ROWS:
+    if len(rms) < ROWS_OF_TWO_KINDS:
         return None
-    at_rounding, large = (
-        float(np.mean(rms < ENGINE_NOISE)),
-        float(np.mean(rms > 3 * LARGE_MISMATCH)),
-    )
-    return at_rounding if min(at_rounding, large) > 0.1 and at_rounding + large > 0.85 else None
+    at_rounding = float(np.mean(rms < ENGINE_NOISE))
+    large = float(np.mean(rms > MUCH_LARGER * LARGE_MISMATCH))
+    two_kinds = min(at_rounding, large) > PART and at_rounding + large > MOST
+    return at_rounding if two_kinds else None
 
 
-def _reference(features: Features) -> Suspicion | None:
-    return older_trainer(features) or _by_rescore("reference-as-old")(features)
-
-
-def _by_rescore(slug: str) -> Callable[[Features], Suspicion | None]:
-    """Make the weighing function that uses re-scores to find the side at fault."""
-
-    def weigh(features: Features) -> Suspicion | None:
-        engine, model = features.rescored
-        if engine is None or model is None or features.log_ratios.rms < 0.02:
-            return None
-        case = features.case
-        noise = max(features.between(engine, model).rms, 1e-4)
-        trainer = features.between(model, str(case.trainer))
-        sampler = features.between(case.sampler, engine)
-        facts = [
-            fact(
-                "rms log-ratio",
-                "against the re-scores",
-                **{
-                    f"{case.sampler} and {engine}": sampler.rms,
-                    f"{case.trainer} and {model}": trainer.rms,
-                    f"{engine} and {model}": noise,
-                },
-            )
-        ]
-        if trainer.rms > 3 * noise and sampler.rms < 0.5 * trainer.rms:
-            named = _trainer_fault(trainer)
-            text = f"`{case.trainer}` is not what the trainer's model gives (`{model}`)"
-        elif sampler.rms > 1.5 * noise and trainer.rms < 0.5 * sampler.rms:
-            named = _sampler_fault(sampler)
-            text = (
-                f"`{case.sampler}` is not what the engine gives with the trainer's weights "
-                f"(`{engine}`)"
-            )
-        elif max(trainer.rms, sampler.rms) < GIVEN_BACK * noise and LARGE_MISMATCH < noise < COARSE:
-            named = "quantised-weights"
-            text = (
-                f"`{engine}` gives `{case.sampler}` back and `{model}` `{case.trainer}`: with the "
-                "same weights the engine itself is not the trainer's model"
-            )
-        else:
-            return None
-        if named != slug:
-            return None
-        return Suspicion(
-            confidence=0.85,
-            message=f"{text}: they differ by {max(trainer.rms, sampler.rms):.2g} nats rms, the two "
-            f"re-scores by {noise:.2g}.",
-            evidence=facts,
-            side="trainer" if trainer.rms > sampler.rms else "sampler",
-            verdict="broken" if trainer.rms > sampler.rms else None,
+def _by_rescore(features: Features) -> tuple[str, Suspicion] | None:
+    """Use re-scores of both sides to find the one at fault."""
+    engine, model = features.rescored
+    if engine is None or model is None or features.log_ratios.rms < ENGINE_NOISE:
+        return None
+    case = features.case
+    noise = max(features.between(engine, model).rms, BITWISE)
+    trainer = features.between(model, str(case.trainer))
+    sampler = features.between(case.sampler, engine)
+    facts = [
+        fact(
+            "rms log-ratio",
+            "against the re-scores",
+            **{
+                f"{case.sampler} and {engine}": sampler.rms,
+                f"{case.trainer} and {model}": trainer.rms,
+                f"{engine} and {model}": noise,
+            },
         )
-
-    return weigh
+    ]
+    if trainer.rms > MUCH_LARGER * max(noise, sampler.rms):
+        named = _trainer_fault(trainer)
+        text = f"`{case.trainer}` is not what the trainer's model gives (`{model}`)"
+    elif sampler.rms > max(LARGER * noise, MUCH_LARGER * trainer.rms):
+        named = _sampler_fault(sampler)
+        text = (
+            f"`{case.sampler}` is not what the engine gives with the trainer's weights (`{engine}`)"
+        )
+    elif max(trainer.rms, sampler.rms) < PART * noise and LARGE_MISMATCH < noise < COARSE:
+        named = "quantised-weights"
+        text = (
+            f"`{engine}` gives `{case.sampler}` back and `{model}` `{case.trainer}`: with the "
+            "same weights the engine itself is not the trainer's model"
+        )
+    else:
+        return None
+    return named, Suspicion(
+        confidence=LIKELY,
+        message=f"{text}: they differ by {max(trainer.rms, sampler.rms):.2g} nats rms, the two "
+        f"re-scores by {noise:.2g}.",
+        evidence=facts,
+        side="trainer" if trainer.rms > sampler.rms else "sampler",
+        verdict="broken" if trainer.rms > sampler.rms else None,
+    )
 
 
 def _trainer_fault(log_ratios: LogRatios) -> str:
-    if log_ratios.first_tokens > 5.5:
+    if log_ratios.first_tokens > FIRST_APART:
         return "context-differs"
     return "reference-as-old" if looks_like_other_weights(log_ratios) else "forwards-differ"
 
 
 def _sampler_fault(log_ratios: LogRatios) -> str:
-    if log_ratios.first_tokens > 5.5:
+    if log_ratios.first_tokens > FIRST_APART:
         return "context-differs"
     if looks_like_other_weights(log_ratios):
         return "weights-differ"
@@ -242,43 +233,38 @@ def _declared_quantisation(features: Features) -> tuple[str, str] | None:
     return "quantised-weights", text
 
 
-def _quantised(slug: str) -> Callable[[Features], Suspicion | None]:
-    def weigh(features: Features) -> Suspicion | None:
-        declared = _declared_quantisation(features)
-        if declared is None or declared[0] != slug or features.declared.weights_differ:
-            return None
-        return Suspicion(
-            confidence=0.92,
-            message=f"Metadata says that the sampler's weights are quantised ({declared[1]}); "
-            f"log-ratios are {features.log_ratios.rms:.2g} nats rms.",
-            evidence=[fact("quantisation of the sampler", "declared", declared=declared[1])],
-            also_possible=["stale-weights"],
-        )
-
-    return weigh
+def _quantised(features: Features) -> tuple[str, Suspicion] | None:
+    declared = _declared_quantisation(features)
+    if declared is None or features.declared.weights_differ:
+        return None
+    slug, text = declared
+    return slug, Suspicion(
+        confidence=EXACT,
+        message=f"Metadata says that the sampler's weights are quantised ({text}); "
+        f"log-ratios are {features.log_ratios.rms:.2g} nats rms.",
+        evidence=[fact("quantisation of the sampler", "declared", declared=text)],
+        also_possible=["stale-weights"],
+    )
 
 
-# Median residual of log-prob differences within one context, nats, that is no second cause.
-BEYOND = 0.08
 # These causes change log-prob differences within one context by more than a power, so that the
 # residual is no evidence of a second fault.
 NOT_A_POWER = ("penalty", "logit-bias", "logit-softcap")
-BESIDE = 0.75  # score of an unspecific second cause
 
 
 def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicion] | None:
-    """Look for a second cause beside `named`; return its slug and evidence."""
+    """Look for a second cause next to `named`; return its slug and evidence."""
     if named in NOT_A_POWER:
         return None
     found = penalty(features)
     if found is not None:
         return "penalty", found
     prefixes = features.shared_prefixes
-    if prefixes is None or prefixes.residual <= BEYOND:
+    if prefixes is None or prefixes.residual <= COARSE:
         return None
     return "forwards-differ", Suspicion(
-        confidence=BESIDE,
-        message=f"Beside that the two forward passes differ: two tokens of one context are "
+        confidence=WEAK,
+        message=f"In addition the two forward passes differ: two tokens of one context are "
         f"{prefixes.residual:.2g} nats further apart on one side, as under other weights, "
         "precision or model function.",
         evidence=[
@@ -297,11 +283,17 @@ def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicio
 DIFFERENCE = (
     *WEIGHTS,
     *(
-        shipped(slug, "difference", _quantised(slug))
+        shipped(slug, "difference", one_of(slug, _quantised))
         for slug in ("fp8-weights", "int8-weights", "int4-weights")
     ),
-    shipped("reference-as-old", "difference", _reference),
-    shipped("quantised-weights", "difference", _by_rescore("quantised-weights")),
+    shipped(
+        "reference-as-old",
+        "difference",
+        lambda features: (
+            older_trainer(features) or one_of("reference-as-old", _by_rescore)(features)
+        ),
+    ),
+    shipped("quantised-weights", "difference", one_of("quantised-weights", _by_rescore)),
     *NOISE,
     shipped("logits-not-shifted", "difference", _not_of_these_tokens),
     shipped("forwards-differ", "difference", _forwards_differ),

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from rcdiag.diagnosis.case import PairTokens
-from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, Suspicion, fact, one_of, shipped
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.features.log_ratios import IS_ONE, NOT_ONE
+from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE
+from rcdiag.diagnosis.thresholds import (
+    ALL,
+    BY_ITS_ERROR,
+    CERTAIN,
+    COARSE,
+    FEW,
+    FEWEST,
+    NEARLY_ALL,
+    ONE_SIDED,
+    PART,
+    RARE,
+    SURELY,
+    UNSURE,
+)
 from rcdiag.formats import mean_ratio
 
-# Detecting a kept set under noise of both signs: standard errors of E[ratio] below 1, missing mass
-# 1 - E[ratio], and its multiple of the mean squared log-ratio.
-SURELY, LEAST_MASS, MOVED = 8.0, 0.003, 3.0
-# Share of squared log-ratios of one sign, and bound on the others (engine noise), nats.
-ONE_SIDED, NOISE = 0.98, 0.12
-# Where the end token was banned up to a position, at most this share of responses ends before
-# this share of it.
-MOST_EARLY, EARLIER = 0.02, 0.9
-# Nats: the trainer's log-prob of the token in a kept set of one is at least this.
-LEAST_LOG_PROB = -1.0
-
-# Kept sets of one token: fewest exact zeros, what counts as nearly 0 (nats), and the most of these
-# as a share of the zeros.
-CERTAIN, NEARLY, FEW_NEARLY = 20, -1e-3, 0.05
+# Log-ratios of the other sign are at most engine noise (COARSE), or this share of the largest.
+OTHER_SIGN = 0.35
+# Nats: log-ratios where the sampler was kept from the token that was due.
+STRONG = -1.0
+# Where the end token was banned up to a position, hardly a response ends before this share of it,
+# and beyond it, over so many tokens, strong log-ratios are this many times as rare.
+EARLIER, FEWEST_BEYOND, RARER = 0.9, 100, 10.0
 
 
 def sets_of_one(features: Features, policy: str | None) -> bool:
@@ -37,8 +42,8 @@ def sets_of_one(features: Features, policy: str | None) -> bool:
     if column is None or column.decimals is not None:
         return False
     certain = int((column.values == 0.0).sum())
-    nearly = int(((column.values < 0.0) & (column.values > NEARLY)).sum())
-    return certain >= CERTAIN and nearly <= FEW_NEARLY * certain
+    nearly = int(((column.values < 0.0) & (column.values > CERTAIN)).sum())
+    return certain >= FEWEST and nearly <= FEW * certain
 
 
 def declared_kept_set(features: Features) -> str | None:
@@ -52,7 +57,7 @@ def declared_kept_set(features: Features) -> str | None:
         if values is not None and np.isfinite(values).any():
             known = values[np.isfinite(values)]
             acts = known < 1.0 if slug == "top-p-renormalised" else known > 0.0
-            if float(np.mean(acts)) > 0.9:
+            if float(np.mean(acts)) > NEARLY_ALL:
                 return slug
     return None
 
@@ -61,8 +66,8 @@ def _renormalised(features: Features) -> bool:
     """Tell whether E[ratio] < 1 and log-ratios have one sign up to noise: the recorded distribution
     lacks a part of the trainer's support.
     """
-    low, high = np.quantile(features.log_ratios.values, [0.001, 0.999])
-    return bool(features.validity.lacks_support and high <= max(NOISE, 0.35 * abs(low)))
+    low, high = np.quantile(features.log_ratios.values, [1 - ALL, ALL])
+    return bool(features.validity.lacks_support and high <= max(COARSE, OTHER_SIGN * abs(low)))
 
 
 def _kept_set(features: Features) -> Suspicion | None:
@@ -79,9 +84,9 @@ def _kept_set(features: Features) -> Suspicion | None:
         return None  # a kept set does not change the log-prob differences within one context
     log_ratios = features.log_ratios
     mean, z = log_ratios.ratio_mean
-    low, high = np.quantile(log_ratios.values, [0.001, 0.999])
+    low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
     return Suspicion(
-        confidence=0.9,
+        confidence=CLEAR,
         message="Recorded log-probs lack a part of what the trainer expects, as over a kept set: "
         "E[ratio] is "
         f"{mean_ratio(mean)} ({z:+.0f} standard errors from 1), log-ratios are at most noise "
@@ -108,12 +113,12 @@ def _from_certain_tokens(features: Features) -> Suspicion | None:
     """
     tokens = features.case.tokens
     zero = tokens.sampler == 0.0
-    unsure = zero & (tokens.trainer < NEARLY)
-    if unsure.sum() < CERTAIN or float(np.quantile(tokens.trainer[unsure], 0.1)) < LEAST_LOG_PROB:
+    unsure = zero & (tokens.trainer < CERTAIN)
+    if unsure.sum() < FEWEST or float(np.quantile(tokens.trainer[unsure], 0.1)) < UNSURE:
         return None  # zeros at unlikely tokens are placeholders
     (mean, z) = features.log_ratios.ratio_mean
     return Suspicion(
-        confidence=0.9,
+        confidence=CLEAR,
         message=f"Recorded log-probs are renormalised over a kept set: {int(zero.sum()):,} tokens "
         f"are recorded as certain and none nearly so, of which the trainer gives "
         f"{int(unsure.sum()):,} less (E[ratio] {mean_ratio(mean)}).",
@@ -130,39 +135,37 @@ def _from_certain_tokens(features: Features) -> Suspicion | None:
     )
 
 
-def _kept_set_cause(slug: str) -> Callable[[Features], Suspicion | None]:
-    def weigh(features: Features) -> Suspicion | None:
-        suspicion = _kept_set(features)
-        if suspicion is None or (declared_kept_set(features) or "truncated-law") != slug:
-            return None
-        return suspicion
-
-    return weigh
+def _which_kept_set(features: Features) -> tuple[str, Suspicion] | None:
+    """Return the declared kept set, or the umbrella, where the log-probs show a kept set."""
+    suspicion = _kept_set(features)
+    if suspicion is None:
+        return None
+    return declared_kept_set(features) or "truncated-law", suspicion
 
 
-def _banned(features: Features) -> tuple[str, Suspicion] | None:
+def banned(features: Features) -> tuple[str, Suspicion] | None:
     """Detect contexts in which the sampler was not allowed the token that the trainer expects."""
     if not features.log_ratios.show_sampling:
         return None
     log_ratios, tokens = features.log_ratios, features.case.tokens
     mean, z = log_ratios.ratio_mean
-    low, high = np.quantile(log_ratios.values, [0.001, 0.999])
-    if z > -IS_ONE or low > -3.0 or high > 0.16 or log_ratios.first_tokens > 3:
+    low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
+    if z > -BY_ITS_ERROR or low > RARE or high > COARSE or log_ratios.first_tokens > AT_A_PLACE:
         return None
-    strong = log_ratios.values < -1.0
+    strong = log_ratios.values < STRONG
     share = float(strong.mean())
-    if share > 0.2 or log_ratios.one_sided < 0.97:
+    if share > PART or log_ratios.one_sided < ONE_SIDED:
         return None
     # The end token is banned up to a length: nothing happens after it.
     last_place = float(tokens.position[strong].max())
-    beyond = float(np.mean(tokens.position > last_place)) > 0.03
+    beyond = float(np.mean(tokens.position > last_place)) > FEW
     ends = beyond and _stops_at_a_position(tokens, strong) and _none_ends_before(tokens, last_place)
-    if not ends and z > -NOT_ONE:
+    if not ends and z > -SURELY:
         # min-tokens ends at a position, which is evidence of its own; logit-bias needs more
         return None
     slug = "min-tokens" if ends else "logit-bias"
     return slug, Suspicion(
-        confidence=0.85,
+        confidence=LIKELY,
         message=f"At {share:.2%} of the tokens the trainer expects something else by "
         f"{-float(np.median(log_ratios.values[strong])):.1f} nats, and nowhere the reverse: the "
         "sampler was kept from the token that was due"
@@ -183,31 +186,25 @@ def _banned(features: Features) -> tuple[str, Suspicion] | None:
 def _stops_at_a_position(tokens: PairTokens, strong: np.ndarray) -> bool:
     """Tell whether strong log-ratios end at a position long before responses do."""
     places = np.sort(tokens.position[strong])
-    if len(places) < 10:
+    if len(places) < FEWEST:
         return False
-    edge = places[int(0.98 * (len(places) - 1))]
+    edge = places[int((1 - FEW) * (len(places) - 1))]
     after = tokens.position > edge
-    return bool(after.sum() > 100 and strong[after].mean() < 0.1 * strong[~after].mean())
+    return bool(
+        after.sum() > FEWEST_BEYOND and RARER * strong[after].mean() < strong[~after].mean()
+    )
 
 
 def _none_ends_before(tokens: PairTokens, place: float) -> bool:
     """Tell whether hardly a response ends before a position, up to which its end was banned."""
     last = np.zeros(tokens.rows, np.int64)
     np.maximum.at(last, tokens.owner, tokens.position)
-    return bool(np.mean(last[tokens.per_row > 0] < EARLIER * place) <= MOST_EARLY)
-
-
-def banned_cause(slug: str) -> Callable[[Features], Suspicion | None]:
-    def weigh(features: Features) -> Suspicion | None:
-        banned = _banned(features)
-        return banned[1] if banned is not None and banned[0] == slug else None
-
-    return weigh
+    return bool(np.mean(last[tokens.per_row > 0] < EARLIER * place) <= FEW)
 
 
 KEPT_SETS = (
     *(
-        shipped(slug, "law", _kept_set_cause(slug))
+        shipped(slug, "law", one_of(slug, _which_kept_set))
         for slug in (
             "truncated-law",
             "top-p-renormalised",
@@ -215,5 +212,5 @@ KEPT_SETS = (
             "min-p-renormalised",
         )
     ),
-    shipped("min-tokens", "law", banned_cause("min-tokens")),
+    shipped("min-tokens", "law", one_of("min-tokens", banned)),
 )

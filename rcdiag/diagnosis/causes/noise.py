@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, WEAK, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
+from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE
+from rcdiag.diagnosis.thresholds import FEW, MOST, SLIGHT
 from rcdiag.diagnosis.validity import INVALID, MOST_OF_ENGINES
 
 # Both sides compute in one precision with one kernel.
 BITWISE = 1e-4
-# Structure by token id: the correlation of ids' means between halves of the rows, and the share of
-# variance that they explain.
-DIRECTED, EXPLAINED = 0.3, 0.02
-# Ratio of rms, first tokens / others or later half / earlier half, from which position matters.
-AT_A_PLACE = 3.0
-# Share of squared log-ratios of one sign; rounding moves tokens both ways.
-MOST_ONE_SIDED = 0.8
+# Structure by token id: the correlation of ids' means between halves of the rows.
+DIRECTED = 0.3
 # A heavy tail that is anywhere: share of the squares in the largest thousandth of the tokens, and
 # how widely the largest hundredth is spread over rows.
-MOST_IN_TAIL, SPREAD_OVER_ROWS = 0.5, 0.6
-BULK = 0.04  # nats, rms of all but the largest hundredth, with a few experts exchanged
+MOST_IN_TAIL, SPREAD_OVER_ROWS = 0.5, 0.5
 
 
 def structures(features: Features) -> list[str]:
@@ -28,11 +24,11 @@ def structures(features: Features) -> list[str]:
     outliers = location.outlier_rows
     tests = {
         "by token id": seen.correlation >= DIRECTED
-        and seen.explained >= EXPLAINED
+        and seen.explained >= FEW
         and seen.beyond_chance,
         "at the first tokens": log_ratios.first_tokens > AT_A_PLACE,
         "by position": not 1 / AT_A_PLACE < log_ratios.late < AT_A_PLACE,
-        "of one sign": log_ratios.one_sided > MOST_ONE_SIDED,
+        "of one sign": log_ratios.one_sided > MOST,  # rounding moves tokens both ways
         "by engine": outliers is not None and bool(outliers.engines),
         "in some rows alone": outliers is not None and not outliers.engines,
         "in some steps alone": features.onset is not None or location.onset is not None,
@@ -59,7 +55,7 @@ def _healthy(features: Features) -> Suspicion | None:
     if not len(features.case.tokens) or log_ratios.rms >= BITWISE:
         return None
     return Suspicion(
-        confidence=0.95,
+        confidence=EXACT,
         message=f"Both columns agree to {log_ratios.rms:.1g} nats rms: one precision on both "
         "sides.",
         evidence=[fact("rms log-ratio", "one precision on both sides", rms=log_ratios.rms)],
@@ -75,7 +71,7 @@ def _engine_noise(features: Features) -> Suspicion | None:
     small = log_ratios.rms < ENGINE_NOISE
     others = ["bf16-logits", "batch-noise", "temperature-silent", "top-p-silent"]
     return Suspicion(
-        confidence=0.9 if small else 0.7,
+        confidence=CLEAR if small else WEAK,
         message=f"Log-ratios are small ({log_ratios.rms:.2g} nats rms) and do not depend on token "
         "id, position, row or step: the rounding of two engines.",
         evidence=[
@@ -104,14 +100,14 @@ def _moe_routing(features: Features) -> Suspicion | None:
         or log_ratios.tail_share < MOST_IN_TAIL
     ):
         return None
-    if log_ratios.rms_of_bulk > BULK or features.validity.answer == INVALID:
+    if log_ratios.rms_of_bulk > SLIGHT or features.validity.answer == INVALID:
         return None
     anywhere = not set(structures(features)) - {"of one sign", "in some rows alone"}
     anywhere &= abs(log_ratios.by_token_id.correlation) < DIRECTED
     if not anywhere or log_ratios.rows_of_tail < SPREAD_OVER_ROWS:
         return None
     return Suspicion(
-        confidence=0.65,
+        confidence=WEAK,
         message=f"The bulk of the tokens agrees ({log_ratios.rms_of_bulk:.2g} nats rms but for the "
         f"largest 1%), and 0.1% of them, anywhere, hold {log_ratios.tail_share:.0%} of the squared "
         "log-ratios: as where the engines chose other experts for a few tokens.",

@@ -6,25 +6,39 @@ import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Counts
-from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
-from rcdiag.diagnosis.features.log_ratios import NOT_ONE, VISIBLE
+from rcdiag.diagnosis.features.log_ratios import FIRST_APART, VISIBLE
+from rcdiag.diagnosis.thresholds import (
+    COARSE,
+    FEW,
+    FEWEST,
+    FEWEST_OF_PATTERN,
+    FEWEST_ROWS,
+    NEARLY_ALL,
+    PART,
+    SURELY,
+    TINY,
+)
 
 # Repeated tokens are compared with new ones of the same id that are about as likely.
 LIKE = (-16.0, -2.0, -0.5, -0.05)
 FEWEST_OF_KIND = 2  # tokens of an id, repeated and new
-LEAST_GAP, SURELY = 0.06, 5.0  # of shares, and standard errors
-FEW, MANY_IDS = 8, 20  # ids that are pushed at most, and ids that must be seen
+LEAST_GAP = 0.06  # between the shares of positive log-ratios
+# Nats, rms: no penalty or bias of a usual size makes a larger mismatch.
+LARGEST_PUSH = 1.0
+# A log-ratio has a sign beyond rounding from this size on, nats, and from this share of the rms on.
+LEAST_SIGNED, SHARE_SIGNED = 0.005, 0.05
+# Ids that are pushed: their number, or few of those seen; and times the rms of a median id.
+MOST_IDS, TIMES_MEDIAN = 8, 8.0
 ONE_EDGE = 0.93  # of the largest log-ratio, which others of a pushed id reach
-# Largest residual share of the squares under one bias, and fewest tokens that it must move.
-MOST_LEFT, FEWEST_MOVED = 0.02, 10
 
 
 def _penalty(features: Features) -> Suspicion | None:
     """Detect a penalty as the only fault: then the recorded distribution sampled, and E[ratio] is
     1.
     """
-    return None if abs(features.log_ratios.ratio_mean[1]) > 2 * NOT_ONE else penalty(features)
+    return None if abs(features.log_ratios.ratio_mean[1]) > 2 * SURELY else penalty(features)
 
 
 def penalty(features: Features) -> Suspicion | None:
@@ -32,14 +46,14 @@ def penalty(features: Features) -> Suspicion | None:
     if (
         not features.log_ratios.show_sampling
         or features.log_ratios.rms < VISIBLE
-        or features.log_ratios.rms > 1.0
+        or features.log_ratios.rms > LARGEST_PUSH
     ):
         return None
     gap, z = _repeated_less_new(features.log_ratios)
     if gap < LEAST_GAP or z < SURELY:
         return None
     return Suspicion(
-        confidence=0.9,
+        confidence=CLEAR,
         message="The sampler gives tokens that occurred before less than the trainer does: the log-"
         f"ratio is positive {100 * gap:.0f} percentage points more often for repeated tokens than "
         f"for new ones of the same id and like probability ({z:.0f} standard errors).",
@@ -63,7 +77,7 @@ def _repeated_less_new(log_ratios: LogRatios) -> tuple[float, float]:
     """
     tokens = log_ratios.tokens
     unsure = (tokens.trainer < LIKE[-1]) & (
-        np.abs(log_ratios.values) > max(0.005, 0.05 * log_ratios.rms)
+        np.abs(log_ratios.values) > max(LEAST_SIGNED, SHARE_SIGNED * log_ratios.rms)
     )
     kind = tokens.token_id[unsure].astype(np.int64) * len(LIKE)
     kind += np.digitize(tokens.trainer[unsure], LIKE)
@@ -77,7 +91,7 @@ def _repeated_less_new(log_ratios: LogRatios) -> tuple[float, float]:
     many, few = (count[shared] for count in counts)
     ups = [np.bincount(kind[part & up], minlength=size)[shared] for part in (again, ~again)]
     share = (ups[0] + ups[1]) / (many + few)
-    variance = np.maximum(share * (1.0 - share), 0.02) * (1.0 / many + 1.0 / few)
+    variance = np.maximum(share * (1.0 - share), FEW) * (1.0 / many + 1.0 / few)
     total = float(np.sum(1.0 / variance))
     gap = float(np.sum((ups[0] / many - ups[1] / few) / variance)) / total
     return gap, gap * total**0.5
@@ -88,16 +102,16 @@ def pushed(features: Features) -> Suspicion | None:
     if not features.log_ratios.show_sampling or features.log_ratios.rms < VISIBLE:
         return None
     log_ratios = features.log_ratios
-    if log_ratios.first_tokens > 4 or log_ratios.rms > 1.0:
+    if log_ratios.first_tokens > FIRST_APART or log_ratios.rms > LARGEST_PUSH:
         return None
-    if log_ratios.ratio_mean[1] < -NOT_ONE:
+    if log_ratios.ratio_mean[1] < -SURELY:
         return None  # a bias leaves every token possible: E[ratio] stays 1
     few = _one_way(log_ratios)
     if few is None:
         return None
     named = np.isin(log_ratios.tokens.token_id, few.ids)
     return Suspicion(
-        confidence=0.85,
+        confidence=LIKELY,
         message=few.message,
         evidence=[
             fact(
@@ -127,27 +141,27 @@ def _one_way(log_ratios: LogRatios) -> _FewIds | None:
     """
     ids, values = log_ratios.tokens.token_id, log_ratios.values
     counts = np.bincount(ids)
-    seen = np.flatnonzero(counts >= 8)
-    if len(seen) < MANY_IDS:
+    seen = np.flatnonzero(counts >= FEWEST_ROWS)
+    if len(seen) < FEWEST:
         return None
     # A bias hardly moves near-certain tokens, so the rms of an id is informative and its mean is
     # not.
     squares = np.bincount(ids, values**2)
     rms = np.sqrt(squares / np.maximum(counts, 1))
-    apart = seen[rms[seen] > max(8.0 * float(np.median(rms[seen])), 0.15)]
+    apart = seen[rms[seen] > max(TIMES_MEDIAN * float(np.median(rms[seen])), COARSE)]
     if not len(apart):
         return None
     signed = np.bincount(ids, np.sign(values) * values**2)
     loudest = apart[np.argsort(-squares[apart])]
     sign = np.sign(signed[loudest[0]])
     chosen = loudest[np.sign(signed[loudest]) == sign]
-    if len(chosen) > max(FEW, len(seen) // 20):
+    if len(chosen) > max(MOST_IDS, FEW * len(seen)):
         return None
     named = np.isin(ids, chosen)
     others = values[~named]
     other_way = _share_of_sign(others[np.abs(others) > ENGINE_NOISE], -sign)
-    held = float(squares[chosen].sum() / max(squares.sum(), 1e-300))
-    if _share_of_sign(values[named], sign) < 0.95 or held < 0.15 or other_way < 0.9:
+    held = float(squares[chosen].sum() / max(squares.sum(), TINY))
+    if _share_of_sign(values[named], sign) < NEARLY_ALL or held < PART or other_way < NEARLY_ALL:
         return None
     if not _one_edge(log_ratios, chosen, sign):
         return None
@@ -173,9 +187,9 @@ def _one_edge(log_ratios: LogRatios, ids: Counts, sign: float) -> bool:
     to_side = [sign * log_ratios.values[log_ratios.tokens.token_id == one] for one in ids]
     edge = max(float(values.max()) for values in to_side)
     near = [int((values > ONE_EDGE * edge).sum()) for values in to_side]
-    if sum(near) >= 3 and (len(ids) == 1 or sum(count > 0 for count in near) >= 2):
+    if sum(near) >= FEWEST_OF_PATTERN and (len(ids) == 1 or sum(count > 0 for count in near) >= 2):
         return True
-    return _residual_share_of_one_bias(log_ratios, ids, -sign * edge) < MOST_LEFT
+    return _residual_share_of_one_bias(log_ratios, ids, -sign * edge) < FEW
 
 
 def _residual_share_of_one_bias(log_ratios: LogRatios, ids: Counts, size: float) -> float:
@@ -186,10 +200,10 @@ def _residual_share_of_one_bias(log_ratios: LogRatios, ids: Counts, size: float)
     """
     chosen = np.isin(log_ratios.tokens.token_id, ids)
     moved = log_ratios.values[chosen]
-    if np.count_nonzero(np.abs(moved) > LARGE_MISMATCH) < FEWEST_MOVED:
+    if np.count_nonzero(np.abs(moved) > LARGE_MISMATCH) < FEWEST:
         return 1.0
     expected = np.log1p(np.exp(log_ratios.tokens.trainer[chosen]) * np.expm1(size)) - size
-    return float(np.sum((moved - expected) ** 2) / max(float(np.sum(moved**2)), 1e-300))
+    return float(np.sum((moved - expected) ** 2) / max(float(np.sum(moved**2)), TINY))
 
 
 def _named(ids: Counts) -> str:
@@ -201,7 +215,7 @@ def _named(ids: Counts) -> str:
 def _share_of_sign(values: Array, sign: float) -> float:
     """Return the share of squared log-ratios with the given sign."""
     squares = values**2
-    return float(squares[np.sign(values) == sign].sum() / max(squares.sum(), 1e-300))
+    return float(squares[np.sign(values) == sign].sum() / max(squares.sum(), TINY))
 
 
 PENALTIES = (shipped("penalty", "law", _penalty),)

@@ -7,34 +7,50 @@ import hashlib
 import numpy as np
 
 from rcdiag.diagnosis.case import Array, RowFacts
-from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, LIKELY, WEAK, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.thresholds import (
+    ALL,
+    CERTAIN,
+    COARSE,
+    EQUAL,
+    FEW,
+    FEWEST,
+    FEWEST_ROWS,
+    NEARLY_ALL,
+    PART,
+    RARE,
+    RELATED,
+    SAME,
+    SURE,
+    UNSURE,
+)
 
 # Rows with a log-prob sum below this do not occur twice by chance.
 UNLIKELY = -9.0
-# Most nats that one token counts: a sentinel must not make a row look unlikely.
-UNSURE = 6.0
-# Correlation of two sides' log-probs of rare tokens, beyond which they are those of one token.
-MOST_LIKE = 0.8
-# A token with more than half of the mass is the likeliest one: range of its log-prob, nats; fewest
-# such tokens; and relative difference of the surprisal that contradicts top-one.
-MAJORITY, FEWEST_OF_MAJORITY, SAME_TOKEN = (-0.6, -0.03), 10, 0.5
-
-# Ratio of log-prob differences within one context, sampler / trainer, below which they are noise.
-OF_CONTEXT = 0.3
+# Most nats that one token counts: a sentinel must not make a row look unlikely, and fewer than
+# MOST_BELOW of the tokens of a correct column are as rare.
+MOST_SURPRISAL, MOST_BELOW = 6.0, 0.05
+# Nats: two sides differ by less over one likely token, and a probability is at most doubled.
+CLOSE, TWICE = 0.02, np.log(2.0)
+MAJORITY = -np.log(2.0)  # nats; a token with more than half of the mass is the likeliest one
+# Entropies, nats: equal ones differ by less than the first, and contexts have at most the second.
+EQUAL_ENTROPY, LARGEST_ENTROPY = 1e-3, 8.0
+# Entropy over surprisal of likely tokens, and nats by which it is nearer to 0 for rare ones.
+TIMES_SURPRISAL, BELOW_SURPRISAL = 1.5, 1.0
 
 
 def _columns_identical(features: Features) -> Suspicion | None:
     tokens = features.case.tokens
-    if len(tokens) < 20:
+    if len(tokens) < FEWEST:
         return None
     same = float(np.mean(tokens.sampler == tokens.trainer))
-    if same < 0.999 or np.ptp(tokens.sampler) < 1e-9:
+    if same < ALL or np.ptp(tokens.sampler) < EQUAL:
         return None
     if features.declared.bitwise or _computed_again(features):
         return None
     return Suspicion(
-        confidence=0.9,
+        confidence=CLEAR,
         message="Both columns hold the same numbers to the last bit: one is a copy of the other, "
         "or both sides compute bitwise alike; a mismatch cannot be seen.",
         evidence=[fact("share of equal values", "two engines never agree exactly", same=same)],
@@ -55,7 +71,7 @@ def _computed_again(features: Features) -> bool:
     name = engine or model
     if name is None:
         return False
-    return float(np.mean(features.case.log_probs[name][tokens.place] == tokens.sampler)) > 0.999
+    return float(np.mean(features.case.log_probs[name][tokens.place] == tokens.sampler)) > ALL
 
 
 def _duplicated_rows(features: Features) -> Suspicion | None:
@@ -93,9 +109,9 @@ def _duplicated_rows(features: Features) -> Suspicion | None:
         return None
     first = int(case.row[np.flatnonzero(again)[0]])
     return Suspicion(
-        confidence=0.97 if share > 0.02 else 0.75,
+        confidence=EXACT if share > FEW else WEAK,
         message=f"{int(again.sum()):,} of {len(again):,} rows repeat another row to the last bit, "
-        f"the first of them row {first}; such answers do not come twice by chance.",
+        f"the first of them row {first}; so unlikely an answer is not sampled twice.",
         evidence=[fact("share of repeated rows", "rows were written twice", share=share)],
         side="storage",
         share_of_rows=share,
@@ -108,18 +124,18 @@ def _sharper(facts: RowFacts) -> bool:
     """Tell whether rows declare a temperature below 1 or a kept set."""
     below_one = (facts.temperature, facts.top_p)
     above_zero = (facts.top_k, facts.min_p)
-    return any(v is not None and bool((v < 0.99).any()) for v in below_one) or any(
+    return any(v is not None and bool((v < 1.0).any()) for v in below_one) or any(
         v is not None and bool((v > 0).any()) for v in above_zero
     )
 
 
 def _surprise(values: Array, *, tools_masked: bool) -> Array:
-    """Return the log-probs of choices, 0 for what is none.
+    """Return the log-probs of sampled tokens; 0 for values that are none.
 
     Tool text is much less likely than sampled text: without a mask only ordinary tokens count.
     """
-    least = -np.inf if tools_masked else -3.0
-    return np.where((values < 0) & (values > least), np.maximum(values, -UNSURE), 0.0)
+    least = -np.inf if tools_masked else RARE
+    return np.where((values < 0) & (values > least), np.maximum(values, -MOST_SURPRISAL), 0.0)
 
 
 def _top_one(features: Features) -> Suspicion | None:
@@ -129,26 +145,27 @@ def _top_one(features: Features) -> Suspicion | None:
         (case.sampler, tokens.sampler, tokens.trainer),
         (str(case.trainer), tokens.trainer, tokens.sampler),
     ):
-        likely, rare = other > -0.25, (other < -1.6) & (other > -6.0)
+        likely = other > MAJORITY
+        rare = (other > -MOST_SURPRISAL) & (other < UNSURE)
         # In a correct column few tokens are rarer than 1 in 400.
-        if likely.sum() < 20 or rare.sum() < 15 or np.mean(other < -6.0) > 0.05:
+        if min(likely.sum(), rare.sum()) < FEWEST or np.mean(other < -MOST_SURPRISAL) > MOST_BELOW:
             continue
-        if np.median(own[rare] - other[rare]) < 0.7:
+        if np.median(own[rare] - other[rare]) < TWICE:
             continue
         # The likeliest token has at most the probability that the sampled one leaves.
-        remaining = np.log(-np.expm1(np.clip(other[rare], -30, -1e-9)))
+        remaining = np.log(-np.expm1(np.clip(other[rare], -30, -EQUAL)))
         close = float(np.median(np.abs(own[likely] - other[likely])))
-        fits = float(np.mean((own[rare] <= remaining + 0.1) & (own[rare] > -3.5)))
-        above = float(np.mean(own >= other - 0.1))
+        fits = float(np.mean((own[rare] <= remaining + COARSE) & (own[rare] > RARE)))
+        above = float(np.mean(own >= other - COARSE))
         # What the likeliest token has does not depend on how rare the sampled one is.
         follows = float(np.corrcoef(own[rare], other[rare])[0, 1])
-        likeliest = (other > MAJORITY[0]) & (other < MAJORITY[1])
+        likeliest = (other > MAJORITY) & (other < SURE)
         apart = np.abs(1.0 - own[likeliest] / other[likeliest])
-        if len(apart) >= FEWEST_OF_MAJORITY and np.median(apart) > SAME_TOKEN:
+        if len(apart) >= FEWEST_ROWS and np.median(apart) > 0.5:
             continue
-        if close < 0.02 and fits > 0.9 and above > 0.97 and not follows > MOST_LIKE:
+        if close < CLOSE and min(fits, above) > NEARLY_ALL and not follows > SAME:
             return Suspicion(
-                confidence=0.9,
+                confidence=CLEAR,
                 message=f"`{policy}` gives rare tokens the probability of the likeliest one: "
                 f"{np.exp(np.median(own[rare])):.2f} on the median, where the other side gives "
                 f"{np.exp(np.median(other[rare])):.2g}.",
@@ -169,25 +186,25 @@ def _top_one(features: Features) -> Suspicion | None:
 def _entropy_recorded(features: Features) -> Suspicion | None:
     case = features.case
     for policy, column in features.columns.items():
-        if len(column.values) < 50 or np.mean(column.values == 0) > 0.3:
+        if len(column.values) < FEWEST or np.mean(column.values == 0) > PART:
             continue
         positive = float(np.mean(column.values[column.finite] >= 0)) if column.finite.any() else 0
-        values = -np.abs(column.values) if positive > 0.95 else column.values
+        values = -np.abs(column.values) if positive > NEARLY_ALL else column.values
         stated = _states_entropy(features, policy)
         if not stated and not _like_entropy(values, column.other):
             continue
         if not stated and _parts_tokens_of_a_context(features, policy):
             continue
         return Suspicion(
-            confidence=0.97 if stated else 0.85,
+            confidence=EXACT if stated else LIKELY,
             message=f"The values of `{policy}` are the entropy of the next token"
-            f"{'' if positive > 0.95 else ' with a minus sign'}, not the sampled token's log-prob: "
-            "rare tokens have ordinary values, sure ones too low ones.",
+            f"{'' if positive > NEARLY_ALL else ' with a minus sign'}, not the sampled token's "
+            "log-prob: rare tokens have ordinary values, sure ones too low ones.",
             evidence=[
                 fact(
                     "spread of values over that of the other side",
                     "entropies spread less",
-                    **{policy: float(np.std(values)) / max(_spread(column.other), 1e-9)},
+                    **{policy: float(np.std(values)) / max(_spread(column.other), EQUAL)},
                 )
             ],
             side="recorder" if policy == case.sampler else "trainer",
@@ -207,12 +224,11 @@ def _parts_tokens_of_a_context(features: Features, policy: str) -> bool:
         return False
     if policy != features.case.sampler:
         return True
-    return float(np.median(np.abs(prefixes.sampler))) > OF_CONTEXT * float(
-        np.median(prefixes.trainer)
-    )
+    return float(np.median(np.abs(prefixes.sampler))) > PART * float(np.median(prefixes.trainer))
 
 
 def _spread(values: Array) -> float:
+    """Return the standard deviation of the finite values; 0 without any."""
     finite = values[np.isfinite(values)]
     return float(np.std(finite)) if len(finite) else 0.0
 
@@ -232,26 +248,28 @@ def _states_entropy(features: Features, policy: str) -> bool:
 
 
 def _equal(values: Array, entropy: Array) -> bool:
-    usable = np.isfinite(values) & np.isfinite(entropy) & (entropy > 0.1)
-    return usable.sum() > 20 and float(np.median(np.abs(values - entropy)[usable])) < 1e-3
+    usable = np.isfinite(values) & np.isfinite(entropy) & (entropy > COARSE)
+    return (
+        usable.sum() > FEWEST and float(np.median(np.abs(values - entropy)[usable])) < EQUAL_ENTROPY
+    )
 
 
 def _like_entropy(values: Array, other: Array) -> bool:
     """Tell whether values are minus the entropies of contexts in which `other` sampled."""
     usable = np.isfinite(values) & np.isfinite(other)
     values, other = values[usable], other[usable]
-    likely, rare = (other > -0.25) & (other < -0.002), other < -2.5
-    if likely.sum() < 30 or rare.sum() < 10:
+    likely, rare = (other > MAJORITY) & (other < CERTAIN), other < RARE
+    if min(likely.sum(), rare.sum()) < FEWEST:
         return False
     # Entropy is at least minus the log-prob of the likeliest token, and has no rare values.
     lower = float(np.mean(values[likely] < other[likely]))
     alike = float(np.corrcoef(values[rare], other[rare])[0, 1])
     return (
-        alike < 0.6
-        and lower > 0.85
-        and float(np.median(values[rare] - other[rare])) > 1.0
-        and float(np.min(values)) > -8.0
-        and float(np.median(values[likely] / other[likely])) > 1.5
+        alike < RELATED
+        and lower > NEARLY_ALL
+        and float(np.median(values[rare] - other[rare])) > BELOW_SURPRISAL
+        and float(np.min(values)) > -LARGEST_ENTROPY
+        and float(np.median(values[likely] / other[likely])) > TIMES_SURPRISAL
     )
 
 

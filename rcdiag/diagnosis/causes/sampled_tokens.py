@@ -8,14 +8,26 @@ import numpy as np
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Array, Case, Flags
-from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import EXACT, LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.location import IdOutlier
+from rcdiag.diagnosis.features.log_ratios import FIRST_TOKENS
+from rcdiag.diagnosis.thresholds import (
+    CERTAIN,
+    FEW,
+    FEWEST,
+    FEWEST_OF_PATTERN,
+    LARGER,
+    MOST,
+    NEARLY_ALL,
+    PART,
+    RARE,
+    SLIGHT,
+    UNSURE,
+)
 
 SPAN = 3  # tokens of the shortest span that is taken for a tool's output
-# Share of NaN tokens in spans between sampled tokens from which on they are tool tokens. A forward
-# pass that overflows leaves NaN to the end of the response, and single NaNs are scattered.
-IN_SPANS = 0.8
+FAR_OFF = 4.0  # nats; a wrong token id costs more on the mean
 
 
 def tool_spans(case: Case) -> Flags | None:
@@ -37,7 +49,7 @@ def tool_spans(case: Case) -> Flags | None:
     ends = np.flatnonzero(nan & (last_of_row | ~np.roll(nan, -1)))
     inside = ~first_of_row[begins] & ~last_of_row[ends]
     lengths = ends - begins + 1
-    if lengths[inside & (lengths >= SPAN)].sum() < IN_SPANS * nan.sum():
+    if lengths[inside & (lengths >= SPAN)].sum() < MOST * nan.sum():
         return None
     flags: Flags = nan
     return flags
@@ -60,10 +72,10 @@ def _eos_one_sided(features: Features) -> Suspicion | None:
     if last_zero is not None:
         return last_zero
     outliers = features.location.id_outliers
-    if not outliers or any(outlier.share_last < 0.8 for outlier in outliers):
+    if not outliers or any(outlier.share_last < MOST for outlier in outliers):
         return None
     return Suspicion(
-        confidence=0.85,
+        confidence=LIKELY,
         message=f"The mismatch is that of the tokens that end responses (id "
         f"{outliers[0].token_id}): log-ratio {outliers[0].mean:.1f} on the mean.",
         evidence=_id_evidence(outliers),
@@ -81,12 +93,12 @@ def _last_zeros(features: Features) -> Suspicion | None:
     for policy, column in features.columns.items():
         zeros = column.values == 0.0
         surely = zeros & (column.other < 0)
-        if last.sum() < 10 or zeros[last].mean() < 0.9 or zeros[~last].mean() > 0.2:
+        if last.sum() < FEWEST or zeros[last].mean() < MOST or zeros[~last].mean() > PART:
             continue
         if surely[last].mean() < 0.5 or not _is_no_rounding(zeros, last, column.other):
             continue
         return Suspicion(
-            confidence=0.85,
+            confidence=LIKELY,
             message=f"`{policy}` is exactly 0 at {zeros[last].mean():.0%} of the tokens that end "
             "responses: one side gives the end token no log-prob.",
             evidence=[
@@ -112,7 +124,7 @@ def _is_no_rounding(zeros: Flags, last: Flags, other: Array) -> bool:
     """
     least = float(other[last & zeros].min(initial=0.0))
     as_sure = ~last & (other >= least) & (other < 0)
-    return least < -1e-4 or bool(as_sure.sum() >= 50 and zeros[as_sure].mean() < 0.1)
+    return least < CERTAIN or bool(as_sure.sum() >= FEWEST and zeros[as_sure].mean() < PART)
 
 
 def _end_tokens(case: Case) -> Flags:
@@ -145,23 +157,29 @@ def _before_ids(case: Case, outliers: list[IdOutlier]) -> Case:
 
 def _special_ids(features: Features) -> Suspicion | None:
     outliers = features.location.id_outliers
-    if not 0 < len(outliers) <= 4 or all(outlier.share_last > 0.8 for outlier in outliers):
+    if not 0 < len(outliers) <= FEWEST_OF_PATTERN or all(
+        outlier.share_last > MOST for outlier in outliers
+    ):
         return None
     # A wrong context shows at the first tokens, a wrong id at every position.
     tokens = features.case.tokens
     named = np.isin(tokens.token_id, [outlier.token_id for outlier in outliers])
-    early = float(np.mean(tokens.position[named] < 3))
+    early = float(np.mean(tokens.position[named] < FIRST_TOKENS))
     rest = features.log_ratios.values[~named]
     median_of_others = float(np.median(np.abs(rest))) if len(rest) else 0.0
-    if early > 0.5 or median_of_others > 0.05 or any(abs(outlier.mean) < 4 for outlier in outliers):
+    if (
+        early > 0.5
+        or median_of_others > SLIGHT
+        or any(abs(outlier.mean) < FAR_OFF for outlier in outliers)
+    ):
         return None
     if float(np.median(tokens.trainer[named])) > 0:
-        return None  # no id has such a log-prob: the trainer's sum lacks something
+        return None  # no log-prob is positive: the trainer's softmax sum lacks something
     if features.first_turns_agree is not None:
         return None  # an id is wrong in the first turn too: later ones saw another context
     ids = ", ".join(str(outlier.token_id) for outlier in outliers)
     return Suspicion(
-        confidence=0.85,
+        confidence=LIKELY,
         message=f"The mismatch is that of token ids {ids} alone, log-ratio "
         f"{outliers[0].mean:.1f} on the mean; half of the others differ by less than "
         f"{median_of_others:.1g}.",
@@ -176,21 +194,21 @@ def _mask_drops_last(features: Features) -> Suspicion | None:
     """Look for responses whose last token is the same in all rows, and masked."""
     case = features.case
     rows = np.flatnonzero(case.lengths > 1)
-    if len(rows) < 20:
+    if len(rows) < FEWEST:
         return None
     mask = case.mask if case.own_mask is None else case.own_mask
     last = case.start[rows] + case.lengths[rows] - 1
     masked = ~mask[last]
     ids, counts = np.unique(case.token_id[last][masked], return_counts=True)
-    if not len(ids) or counts.max() < 0.8 * len(rows):
+    if not len(ids) or counts.max() < MOST * len(rows):
         return _end_cut(case, rows)
     end = int(ids[counts.argmax()])
     here = case.token_id == end
     before = mask[case.start[rows] + case.lengths[rows] - 2].mean()
-    if here.sum() > 1.2 * counts.max() or before < 0.9:
+    if here.sum() > LARGER * counts.max() or before < NEARLY_ALL:
         return None  # a token of templates, which ends turns of tools too
     return Suspicion(
-        confidence=0.8,
+        confidence=LIKELY,
         message=f"Token {end} ends {counts.max()} of {len(rows)} responses and is masked in them: "
         "the policy is not trained to end.",
         evidence=[
@@ -207,32 +225,26 @@ def _mask_drops_last(features: Features) -> Suspicion | None:
     )
 
 
-# Responses that stop by themselves end with few distinct tokens: an end token or a stop string.
-KINDS_OF_ENDS = 4
-# Largest ratio of distinct last tokens to distinct tokens anywhere in a sample of the same size.
-MOST_ENDS = 0.8
-
-
 def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
     """Look for responses that stopped by themselves and have no common last token."""
     reasons = case.facts.finish_reason
     if reasons is None:
         return None
     stopped = np.array([row for row in rows if str(reasons[row]).lower() == "stop"], np.int64)
-    if len(stopped) < 20:
+    if len(stopped) < FEWEST:
         return None
     last = case.start[stopped] + case.lengths[stopped] - 1
     mask = case.mask if case.own_mask is None else case.own_mask
     counts = np.sort(np.unique(case.token_id[last], return_counts=True)[1])[::-1]
-    most = float(counts[:KINDS_OF_ENDS].sum() / len(stopped))
-    if len(counts) <= KINDS_OF_ENDS or most > 0.8 or mask[last].mean() < 0.9:
+    most = float(counts[:FEWEST_OF_PATTERN].sum() / len(stopped))
+    if len(counts) <= FEWEST_OF_PATTERN or most > MOST or mask[last].mean() < NEARLY_ALL:
         return None
     # Text ends with fewer distinct tokens than it contains; otherwise these ids are not text.
     spread = np.linspace(0, len(case.token_id) - 1, len(stopped)).astype(np.int64)
-    if len(counts) > MOST_ENDS * len(np.unique(case.token_id[spread])):
+    if len(counts) > MOST * len(np.unique(case.token_id[spread])):
         return None
     return Suspicion(
-        confidence=0.8,
+        confidence=LIKELY,
         message=f"{len(stopped)} responses have the finish reason stop and end with {len(counts)} "
         "different tokens: the end token was cut off, so that the policy is not trained to end.",
         evidence=[
@@ -255,7 +267,7 @@ def _mask_includes_tool(features: Features) -> Suspicion | None:
     case = features.case
     if (spans := tool_spans(case)) is not None:
         return Suspicion(
-            confidence=0.96,
+            confidence=EXACT,
             message=f"The response mask is missing: {int(spans.sum()):,} tokens have NaN log-probs "
             "in spans inside responses, as tool and template tokens do.",
             evidence=[
@@ -274,19 +286,21 @@ def _mask_includes_tool(features: Features) -> Suspicion | None:
     if case.trainer is None:
         return None
     tokens = case.tokens
-    if len(tokens) < 200:
+    if len(tokens) < 10 * FEWEST:
         return None
     trainer = np.minimum(tokens.trainer, 0.0)
     zero = tokens.sampler == 0.0
-    placeholder = bool(zero.any()) and float(np.median(trainer[zero])) < -1.5 and zero.mean() > 0.05
+    placeholder = (
+        bool(zero.any()) and float(np.median(trainer[zero])) < UNSURE and zero.mean() > FEW
+    )
     runs = _long_runs(tokens.owner, zero) if placeholder else np.zeros(len(tokens), np.bool_)
     # Where a whole response has no log-probs nobody recorded them: a tool writes a part of it.
     runs &= (tokens.row_sums(zero) < tokens.per_row)[tokens.owner]
     if placeholder and runs.sum() > 0.5 * zero.sum():
         # Placeholder zeros are scattered; tool text is a run of zeros.
-        stretches = float(np.mean(runs[zero & (trainer < -0.9)]))
+        stretches = float(np.mean(runs[zero & (trainer < UNSURE)]))
         return Suspicion(
-            confidence=0.96 if stretches > 0.9 else 0.85,
+            confidence=EXACT if stretches > NEARLY_ALL else LIKELY,
             message=f"{int(runs.sum()):,} tokens stand in runs with a recorded value of exactly "
             f"0 and probability {np.exp(np.median(trainer[runs])):.2g} for the trainer: text of "
             "tools or templates that the mask counts as sampled.",
@@ -307,18 +321,17 @@ def _mask_includes_tool(features: Features) -> Suspicion | None:
     return _nobody_samples(features)
 
 
-# Occurrences, and log-prob (nats) that the id never exceeds, from which it may be a tool's marker.
-OFTEN, NEVER = 12, -6.0
-# Where tools write at all, a token that is rarer than this is taken for theirs.
-UNSAMPLED = -3.0
+# Occurrences, and log-prob (nats) that the id hardly exceeds, from which it may be a tool's marker;
+# and the least share of rows that have it.
+OFTEN, NEVER, LEAST_ROWS = 12, -6.0, 0.1
 # Occurrences over the number expected if every position offered the id with its median probability.
 TOO_OFTEN = 4.0
 
 
 def _nobody_samples(features: Features) -> Suspicion | None:
-    """Look for token ids that stand often and always where both sides would never sample them.
+    """Look for frequent token ids that both sides find so unlikely that neither would sample them.
 
-    Markers of tools' outputs are such: both sides score them, and agree that no policy wrote them.
+    Markers of tool outputs are an example: both sides score them, and no policy wrote them.
     Rare ids are sampled, too, in long tables: of N tokens at most about N p have a probability of p
     or less. Of a marker's tokens half have the median probability or less, and are more than that.
     """
@@ -339,16 +352,16 @@ def _nobody_samples(features: Features) -> Suspicion | None:
     foreign = (counts >= OFTEN) & too_often & (high < NEVER)
     for index in np.flatnonzero(foreign):
         rows = np.unique(tokens.owner[order[ends[index] - counts[index] : ends[index]]])
-        foreign[index] = len(rows) >= 0.1 * (tokens.per_row > 0).sum()
+        foreign[index] = len(rows) >= LEAST_ROWS * (tokens.per_row > 0).sum()
     named = np.isin(tokens.token_id, ids[foreign])
     apart = np.abs(tokens.log_ratio[named])
-    if not foreign.any() or np.median(apart) > 0.5 or named.mean() > 0.3:
+    if not foreign.any() or np.median(apart) > 0.5 or named.mean() > PART:
         return None
-    unlikely = likelier < UNSAMPLED
+    unlikely = likelier < RARE
     text = ", ".join(str(token_id) for token_id in ids[foreign][:4])
-    which = f"Token ids {text} stand" if foreign.sum() > 1 else f"Token id {text} stands"
+    which = f"Token ids {text} occur" if foreign.sum() > 1 else f"Token id {text} occurs"
     return Suspicion(
-        confidence=0.85,
+        confidence=LIKELY,
         message=f"{which} {int(named.sum()):,} times in sampled text, and both sides give "
         f"{np.exp(np.median(likelier[named])):.1g} as the probability there: text of "
         "tools or templates that the mask counts as sampled.",
@@ -372,7 +385,7 @@ def _short_runs(features: Features, zero: Flags) -> Flags:
     tokens = features.case.tokens
     runs = _long_runs(tokens.owner, zero, least=2)
     number = np.cumsum(np.diff(runs, prepend=False) | (np.diff(tokens.owner, prepend=-1) != 0))
-    flags: Flags = runs & (np.bincount(number, tokens.trainer < UNSAMPLED)[number] > 0)
+    flags: Flags = runs & (np.bincount(number, tokens.trainer < RARE)[number] > 0)
     return flags
 
 
@@ -392,8 +405,8 @@ def _long_runs(owner: np.ndarray, flags: np.ndarray, least: int = 4) -> np.ndarr
     return values
 
 
+MASK_INCLUDES_TOOL = shipped("mask-includes-tool", "storage", _mask_includes_tool, needs_two=False)
 SAMPLED_TOKENS = (
-    shipped("mask-includes-tool", "storage", _mask_includes_tool, needs_two=False),
     shipped("mask-drops-last", "alignment", _mask_drops_last, needs_two=False),
     shipped("eos-one-sided", "alignment", _eos_one_sided),
     shipped("special-token-ids", "alignment", _special_ids),

@@ -7,16 +7,35 @@ trainer over T of the record.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
-from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
-from rcdiag.diagnosis.features import ENGINE_NOISE, Features, LogRatios
-from rcdiag.diagnosis.features.log_ratios import NOT_ONE, VISIBLE
+from rcdiag.diagnosis.causes.cause import (
+    CLEAR,
+    EXACT,
+    GUESS,
+    LIKELY,
+    Suspicion,
+    fact,
+    one_of,
+    shipped,
+)
+from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
+from rcdiag.diagnosis.features.log_ratios import VISIBLE
 from rcdiag.diagnosis.features.shared_prefixes import A_POWER, ROUNDING, SharedPrefixes
+from rcdiag.diagnosis.thresholds import (
+    CERTAIN,
+    EQUAL,
+    FEW,
+    FEWEST,
+    MUCH_LARGER,
+    ONE_SIDED,
+    SAME,
+    SURE,
+    SURELY,
+)
 from rcdiag.diagnosis.validity import INVALID
 from rcdiag.formats import mean_ratio
 
@@ -25,24 +44,25 @@ BY_SLOPE = "1 - slope of the log-ratio on the trainer's log-prob"
 BY_METADATA = "T_trainer / T_recorded, from metadata"
 BY_SHARED_PREFIXES = "scale of log-prob differences, sampler / trainer"
 
-# Powers of temperatures that are used, and how far from 1 a power is none.
-POWERS, LEAST_POWER = (0.3, 3.3), 0.03
-# Share of squared log-ratios that a temperature must explain, and one that rows declare.
-MOST_OF_SQUARES, DECLARED = 0.4, 0.2
+# Powers of temperatures that are used.
+POWERS = (0.3, 3.3)
+# Share of squared log-ratios that a temperature must explain; half of it where rows declare one.
+MOST_OF_SQUARES = 0.4
 # Range of log(power by slope) / log(declared temperature) that agrees with the declaration.
 LEAST_OF_DECLARED, MOST_OF_DECLARED = 0.4, 1.25
-# The mean log-ratio of divided log-probs over the mean surprisal is at most this.
-MOST_OF_SURPRISAL = 3.0
 # Largest residual share of log-prob differences in a context under the declared temperature.
 MOST_RESIDUAL = 0.6
-# Log-probs that were divided are a multiple of the others but for noise, which leaves less than
-# this share of squared log-ratios; or sure tokens tell, by the correlation of their log-ratios'
-# size with their surprisal, both as logarithms.
-LEFT_BY_FACTOR, TIED = 0.03, 0.8
+# A power agrees with a stated temperature within this share of its logarithm.
+AGREES = 0.25
+# Log-probs that were divided are a multiple of the others: the share of squared values that the
+# factor leaves without noise, or with noise if it leaves few of the squared log-ratios.
+LEFT_WITHOUT_NOISE, LEFT_WITH_NOISE = 3e-4, 0.01
+# Divided and not normalised: sampler / trainer of sure tokens at the 5% and 95% quantiles, where
+# the trainer's log-probs are too low and where they are too high.
+SURE_TOKENS, TOO_LOW, TOO_HIGH = (0.05, 0.95), (0.002, 0.75), 1.4
 # Nats by which all tokens together are likelier under one of two distributions, so that the odds
 # are 150 to 1, and standard errors of the mean.
 LIKELIER, LIKELIER_Z = 5.0, 2.5
-EITHER = 0.6  # confidence where either distribution may have sampled
 
 
 class Power(Struct, frozen=True):
@@ -57,7 +77,7 @@ def _temperature(features: Features) -> tuple[str, Power, str] | None:
     if (
         not features.log_ratios.show_sampling
         or features.log_ratios.rms < VISIBLE
-        or features.log_ratios.one_sided > 0.995
+        or features.log_ratios.one_sided > ONE_SIDED
     ):
         return None
     seen = _power(features)
@@ -118,9 +138,9 @@ def _power(features: Features) -> Power | None:
             return Power(prefixes.power, BY_SHARED_PREFIXES)
         return None
     power = features.log_ratios.power
-    if power is None or not POWERS[0] < power < POWERS[1] or abs(np.log(power)) < LEAST_POWER:
+    if power is None or not POWERS[0] < power < POWERS[1] or abs(np.log(power)) < A_POWER:
         return None
-    if declared not in (None, 1.0) and features.log_ratios.by_log_prob >= DECLARED:
+    if declared not in (None, 1.0) and features.log_ratios.by_log_prob >= MOST_OF_SQUARES / 2:
         # Contexts with several likely tokens draw the slope towards 1, and to one side alone.
         stated = min((declared, 1 / declared), key=lambda T: abs(np.log(T / power)))
         if LEAST_OF_DECLARED < np.log(power) / np.log(stated) < MOST_OF_DECLARED:
@@ -131,7 +151,7 @@ def _power(features: Features) -> Power | None:
 def _temperature_and_more(prefixes: SharedPrefixes, declared: float) -> bool:
     """Tell whether the declared temperature explains most, but not all, of the difference."""
     off = abs(np.log(declared))
-    near = abs(abs(np.log(max(prefixes.power, 1e-9))) - off) < max(A_POWER, 0.1 * off)
+    near = abs(abs(np.log(max(prefixes.power, EQUAL))) - off) < max(A_POWER, AGREES * off)
     return bool(
         off > 2 * A_POWER and near and prefixes.residual < MOST_RESIDUAL * prefixes.distance
     )
@@ -148,7 +168,7 @@ def _stated(features: Features, seen: Power | None) -> tuple[str, Power, str] | 
     if sampled not in (recorded, trained) or min(recorded, trained) <= 0:
         return None
     power = trained / recorded
-    far = max(0.03, 0.25 * abs(np.log(power)))
+    far = max(A_POWER, AGREES * abs(np.log(power)))
     if seen is not None and abs(np.log(seen.value / power)) > far:
         return None
     if (
@@ -169,39 +189,41 @@ def _between(prefixes: SharedPrefixes, power: float) -> bool:
     return bool(abs(np.log(power)) < 2 * A_POWER and prefixes.residual < 2 * ROUNDING)
 
 
-def _temperature_cause(slug: str) -> Callable[[Features], Suspicion | None]:
-    def weigh(features: Features) -> Suspicion | None:
-        fault = _temperature(features)
-        if fault is None or fault[0] != slug:
-            return None
-        _, seen, reads = fault
-        declared, log_ratios = features.declared.row_temperature, features.log_ratios
-        estimate = seen.value if slug != "trainer-without-temperature" else 1 / seen.value
-        known = declared is not None and declared != 1.0
-        agrees = known and declared is not None and abs(np.log(estimate / declared)) < 0.12
-        raw = slug == "temperature-raw-recorded"
-        either = not (raw or features.case.picked_tokens) and _likelier(features) is None
-        either &= seen.found_by != BY_METADATA
-        possible = [] if known else [one for one in OTHERS if one != slug]
-        if either:
-            possible = ["temperature-raw-recorded", *possible]
-        return Suspicion(
-            confidence=EITHER if either else 0.97 if agrees else 0.88 if raw or known else 0.8,
-            message=_sentence(slug, estimate, declared if agrees else None, features),
-            evidence=[
-                *_stated_temperatures(features),
-                fact(
-                    seen.found_by,
-                    "T_trainer / T_recorded",
-                    ratio=seen.value,
-                    explained=log_ratios.by_log_prob,
-                ),
-                {**features.validity.evidence, "reads": reads},
-            ],
-            also_possible=possible,
-        )
-
-    return weigh
+def _temperature_fault(features: Features) -> tuple[str, Suspicion] | None:
+    """Return which temperature is wrong, with its evidence."""
+    fault = _temperature(features)
+    if fault is None:
+        return None
+    slug, seen, reads = fault
+    declared, log_ratios = features.declared.row_temperature, features.log_ratios
+    estimate = seen.value if slug != "trainer-without-temperature" else 1 / seen.value
+    known = declared is not None and declared != 1.0
+    agrees = (
+        known
+        and declared is not None
+        and abs(np.log(estimate / declared)) < AGREES * abs(np.log(declared))
+    )
+    raw = slug == "temperature-raw-recorded"
+    either = not (raw or features.case.picked_tokens) and _likelier(features) is None
+    either &= seen.found_by != BY_METADATA
+    possible = [] if known else [one for one in OTHERS if one != slug]
+    if either:
+        possible = ["temperature-raw-recorded", *possible]
+    return slug, Suspicion(
+        confidence=GUESS if either else EXACT if agrees else CLEAR if raw or known else LIKELY,
+        message=_sentence(slug, estimate, declared if agrees else None, features),
+        evidence=[
+            *_stated_temperatures(features),
+            fact(
+                seen.found_by,
+                "T_trainer / T_recorded",
+                ratio=seen.value,
+                explained=log_ratios.by_log_prob,
+            ),
+            {**features.validity.evidence, "reads": reads},
+        ],
+        also_possible=possible,
+    )
 
 
 OTHERS = ("trainer-without-temperature", "sampler-ignores-temperature", "logit-softcap")
@@ -252,10 +274,10 @@ def _divided(features: Features) -> Suspicion | None:
         return None
     log_ratios, tokens = features.log_ratios, features.case.tokens
     k, residual = log_ratios.proportion
-    but_for_noise = residual < 0.01 and log_ratios.residual_share_of_proportion < LEFT_BY_FACTOR
-    if abs(k - 1) > 0.04 and (residual < 3e-4 or but_for_noise):
+    but_for_noise = residual < LEFT_WITH_NOISE and log_ratios.residual_share_of_proportion < FEW
+    if abs(k - 1) > A_POWER and (residual < LEFT_WITHOUT_NOISE or but_for_noise):
         return Suspicion(
-            confidence=0.9,
+            confidence=CLEAR,
             message=f"Recorded log-probs are {k:.3f} times the trainer's throughout: log-probs "
             "were divided by a temperature, which leaves no distribution that sums to 1.",
             evidence=[
@@ -269,27 +291,26 @@ def _divided(features: Features) -> Suspicion | None:
     if features.shared_prefixes is not None and features.shared_prefixes.distance > ROUNDING:
         return None
     # The sum is e^((1 - 1/T) H) for a Renyi entropy H, which is of the size of the surprisal.
-    if abs(float(log_ratios.values.mean())) > MOST_OF_SURPRISAL * -float(tokens.sampler.mean()):
+    if abs(float(log_ratios.values.mean())) > MUCH_LARGER * -float(tokens.sampler.mean()):
         return None
     if float(tokens.trainer.max()) > 0:
         return None
     (mean, z), (_, inverse_z) = log_ratios.ratio_mean, log_ratios.inverse_mean
-    if log_ratios.one_sided < 0.98 or abs(z) < NOT_ONE or abs(inverse_z) < NOT_ONE:
+    if log_ratios.one_sided < ONE_SIDED or abs(z) < SURELY or abs(inverse_z) < SURELY:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = tokens.sampler / tokens.trainer
-    sure = ratio[(tokens.trainer > -0.1) & (tokens.trainer < -0.005)]
-    if len(sure) < 15:
+    sure = ratio[(tokens.trainer > SURE) & (tokens.trainer < CERTAIN)]
+    if len(sure) < FEWEST:
         return None
-    low, high = np.quantile(sure, [0.05, 0.95])
-    if not ((mean < 1 and high < 0.75 and low > 0.002) or (mean > 1 and low > 1.4)):
+    low, high = np.quantile(sure, SURE_TOKENS)
+    if not ((mean < 1 and high < TOO_LOW[1] and low > TOO_LOW[0]) or (mean > 1 and low > TOO_HIGH)):
         return None
     if not _tied_to_surprisal(log_ratios):
         # mass added to or removed from the softmax sum does not depend on how certain the token is
         return None
-    declared = features.declared.row_temperature
     return Suspicion(
-        confidence=0.92 if declared not in (None, 1.0) else 0.88,
+        confidence=CLEAR,
         message=f"E[ratio] is {mean_ratio(mean)} and every log-ratio has one sign: the trainer "
         "divided log-probs, not logits, by the temperature, so that they no longer sum to 1.",
         evidence=[
@@ -309,11 +330,11 @@ def _divided(features: Features) -> Suspicion | None:
 def _tied_to_surprisal(log_ratios: LogRatios) -> bool:
     """Tell whether |log_ratio| shrinks with the surprisal among near-certain tokens."""
     sampler, moved = log_ratios.tokens.sampler, np.abs(log_ratios.values)
-    sure = (sampler > -0.1) & (sampler < -1e-3) & (moved > 0)
-    if sure.sum() < 20:
+    sure = (sampler > SURE) & (sampler < CERTAIN) & (moved > 0)
+    if sure.sum() < FEWEST:
         return False
     surprisal, size = np.log(-sampler[sure]), np.log(moved[sure])
-    return float(np.corrcoef(surprisal, size)[0, 1]) > TIED
+    return float(np.corrcoef(surprisal, size)[0, 1]) > SAME
 
 
 def _softcap(features: Features) -> Suspicion | None:
@@ -323,14 +344,14 @@ def _softcap(features: Features) -> Suspicion | None:
     log_ratios, prefixes = features.log_ratios, features.shared_prefixes
     if (
         not features.log_ratios.show_sampling
-        or log_ratios.rms < 0.03
+        or log_ratios.rms < LARGE_MISMATCH
         or _temperature(features) is not None
     ):
         return None
     if (
         log_ratios.power is None
         or log_ratios.by_log_prob < MOST_OF_SQUARES
-        or log_ratios.one_sided > 0.995
+        or log_ratios.one_sided > ONE_SIDED
     ):
         return None
     if not POWERS[0] < log_ratios.power < POWERS[1] or features.validity.answer == INVALID:
@@ -339,7 +360,7 @@ def _softcap(features: Features) -> Suspicion | None:
         return None  # without two tokens of one context a cap looks like a temperature
     flatter = "sampler" if log_ratios.power < 1 else "trainer"
     return Suspicion(
-        confidence=0.85,
+        confidence=LIKELY,
         message=f"The {flatter}'s distribution is flatter in every context, and unevenly so: large "
         "gaps between log-probs shrink more than small ones, as under a cap on logits.",
         evidence=[
@@ -357,7 +378,7 @@ def _softcap(features: Features) -> Suspicion | None:
 
 TEMPERATURES = (
     *(
-        shipped(slug, "law", _temperature_cause(slug))
+        shipped(slug, "law", one_of(slug, _temperature_fault))
         for slug in (
             "temperature-raw-recorded",
             "trainer-without-temperature",

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import (
+    CLEAR,
+    EXACT,
+    LIKELY,
+    WEAK,
+    Suspicion,
+    fact,
+    one_of,
+    shipped,
+)
 from rcdiag.diagnosis.causes.kept_sets import declared_kept_set, sets_of_one
 from rcdiag.diagnosis.causes.temperatures import MOST_OF_SQUARES
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.features.log_ratios import IS_ONE, VISIBLE
+from rcdiag.diagnosis.features.log_ratios import FEWEST_TO_JUDGE, VISIBLE
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MUCH_LARGER, SLIGHT
 from rcdiag.formats import mean_ratio
+
+# Standard errors of surprisal less entropy: an engine that rounds its entropies moves their mean a
+# little, whoever sampled.
+Z_OF_ENTROPIES = 5.0
 
 
 def _unlogged(features: Features) -> tuple[str, Suspicion] | None:
@@ -20,7 +32,7 @@ def _unlogged(features: Features) -> tuple[str, Suspicion] | None:
     Entropies decide where the table has them: under the distribution that sampled, E[-log p] equals
     the entropy.
     """
-    if not features.log_ratios.show_sampling or features.log_ratios.rms > 0.05:
+    if not features.log_ratios.show_sampling or features.log_ratios.rms > SLIGHT:
         return None
     stated = _unlogged_by_metadata(features)
     if stated is not None:
@@ -38,7 +50,7 @@ def _unlogged_by_metadata(features: Features) -> tuple[str, Suspicion] | None:
     if trained not in (None, side.temperature):
         return None
     return "temperature-silent", Suspicion(
-        confidence=0.95,
+        confidence=EXACT,
         message=f"Metadata says that tokens were sampled at temperature "
         f"{side.sampling_temperature:g}; both columns are of temperature {side.temperature:g}.",
         evidence=[
@@ -67,20 +79,20 @@ def _surprisal_less_entropy(features: Features) -> tuple[float, float] | None:
         own = tokens.trainer if name == case.trainer else tokens.sampler
         excess = -own - entropy[tokens.place]
         usable = np.isfinite(excess)
-        if usable.sum() >= 400:
+        if usable.sum() >= FEWEST_TO_JUDGE:
             return float(excess[usable].mean()), tokens.z(np.where(usable, excess, 0.0))
     return None
 
 
 def _unlogged_by_entropy(features: Features, mean: float, z: float) -> tuple[str, Suspicion] | None:
-    if abs(z) < 5.0:
+    if abs(z) < Z_OF_ENTROPIES:
         return None
     top_p = features.case.facts.top_p
     cut = top_p is not None and bool(np.any(top_p < 1.0))
     slug = "top-p-silent" if cut and z < 0 else "temperature-silent"
     either = top_p is None and z < 0  # a kept set and a low temperature both take likelier tokens
     return slug, Suspicion(
-        confidence=0.65 if either else 0.85,
+        confidence=WEAK if either else LIKELY,
         message=f"Sampled tokens are {'more likely' if mean < 0 else 'less likely'} than those of "
         f"the recorded distribution by {abs(mean):.3f} nats on the mean ({z:+.0f} standard "
         "errors), while both columns agree: tokens were drawn from another distribution.",
@@ -94,7 +106,7 @@ def _unlogged_by_kept_set(features: Features) -> tuple[str, Suspicion] | None:
     log_ratios = features.log_ratios
     if (
         declared_kept_set(features) != "top-p-renormalised"
-        or abs(log_ratios.ratio_mean[1]) >= IS_ONE
+        or abs(log_ratios.ratio_mean[1]) >= BY_ITS_ERROR
     ):
         return None
     if sets_of_one(features, features.case.sampler):
@@ -102,7 +114,7 @@ def _unlogged_by_kept_set(features: Features) -> tuple[str, Suspicion] | None:
     top_p = features.case.facts.top_p
     value = float(np.nanmedian(top_p)) if top_p is not None else 1.0
     return "top-p-silent", Suspicion(
-        confidence=0.85,
+        confidence=LIKELY,
         message=f"Rows say that they were sampled with top-p {value:g}; E[ratio] is "
         f"{mean_ratio(log_ratios.ratio_mean[0])}, so both columns are of the whole distribution.",
         evidence=[
@@ -126,10 +138,10 @@ def _unlogged_by_rescore(features: Features) -> tuple[str, Suspicion] | None:
     between = features.between(str(case.trainer), rescored)
     if seen.power is None or seen.by_log_prob < MOST_OF_SQUARES:
         return None
-    if between.rms <= max(3 * features.log_ratios.rms, VISIBLE):
+    if between.rms <= max(MUCH_LARGER * features.log_ratios.rms, VISIBLE):
         return None
     return "temperature-silent", Suspicion(
-        confidence=0.92,
+        confidence=CLEAR,
         message=f"`{case.sampler}` and `{case.trainer}` agree, and `{rescored}`, scored at "
         f"the rows' temperature, is their distribution at T = {seen.power:.2f}: tokens were "
         "sampled at a temperature that neither column has.",
@@ -143,14 +155,6 @@ def _unlogged_by_rescore(features: Features) -> tuple[str, Suspicion] | None:
     )
 
 
-def _unlogged_cause(slug: str) -> Callable[[Features], Suspicion | None]:
-    def weigh(features: Features) -> Suspicion | None:
-        unlogged = _unlogged(features)
-        return unlogged[1] if unlogged is not None and unlogged[0] == slug else None
-
-    return weigh
-
-
 UNLOGGED_SAMPLING = tuple(
-    shipped(slug, "law", _unlogged_cause(slug)) for slug in ("temperature-silent", "top-p-silent")
+    shipped(slug, "law", one_of(slug, _unlogged)) for slug in ("temperature-silent", "top-p-silent")
 )

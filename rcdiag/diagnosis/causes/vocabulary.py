@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 
 from rcdiag.diagnosis.case import Array, Counts
-from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features, LogRatios
-from rcdiag.diagnosis.features.log_ratios import NOT_ONE
+from rcdiag.diagnosis.features.log_ratios import FIRST_APART
+from rcdiag.diagnosis.thresholds import FEWEST, FEWEST_OF_PATTERN, MOST, NEARLY_ALL, PART, SURELY
 from rcdiag.formats import mean_ratio
 
-FIRST_APART = 4.0  # times the others' rms: first tokens of another prompt
 # Nats: the mean log-ratio of wrong ids is below the first, of half of them below the other.
 LOW, FAR_TOO_LOW = -1.0, -3.0
-FEWEST_BESIDE = 10  # ids beside a wide block of wrong ones
-IN_MOST_ROWS = 0.9  # share of rows that a sum without a part of the vocabulary raises, at least
 
 
 def _vocab_shard(features: Features) -> Suspicion | None:
@@ -29,13 +27,13 @@ def _vocab_shard(features: Features) -> Suspicion | None:
     block = _id_block(features)
     # A normalised distribution cannot have E[1 / ratio] below 1, and a few large ratios hardly move
     # that mean.
-    missing = mean > 1.0 and inverse_z < -NOT_ONE and log_ratios.one_sided > 0.9
+    missing = mean > 1.0 and inverse_z < -SURELY and log_ratios.one_sided > NEARLY_ALL
     # A missing part of the sum does not change log-prob differences within one context.
     missing &= features.shared_prefixes is None or not features.shared_prefixes.is_one_power
     # It is missing in every row: a shift in the rows of a few groups has another cause.
     tokens = features.case.tokens
     above = tokens.row_sums(log_ratios.values)[tokens.per_row > 0] > 0
-    missing = missing and float(np.mean(above)) > IN_MOST_ROWS
+    missing = missing and float(np.mean(above)) > MOST
     if not missing and block is None:
         return None
     message = (
@@ -48,7 +46,7 @@ def _vocab_shard(features: Features) -> Suspicion | None:
         else ""
     )
     return Suspicion(
-        confidence=0.87,
+        confidence=LIKELY,
         message=message,
         evidence=[_sums(log_ratios) if missing or block is None else _of_block(log_ratios, block)],
         side="trainer",
@@ -88,14 +86,18 @@ def _id_block(features: Features) -> tuple[int, int] | None:
     means = np.bincount(tokens.token_id, log_ratios.values) / np.maximum(counts, 1)
     seen = np.flatnonzero(counts >= 2)
     bad = seen[means[seen] < LOW]
-    if len(bad) < 5 or len(seen) < 40 or np.median(means[bad]) > FAR_TOO_LOW:
+    if (
+        len(bad) < FEWEST_OF_PATTERN
+        or len(seen) < 2 * FEWEST
+        or np.median(means[bad]) > FAR_TOO_LOW
+    ):
         return None
-    first, last = np.quantile(bad, [0.05, 0.95])
+    first, last = np.quantile(bad, [1 - NEARLY_ALL, NEARLY_ALL])
     inside = seen[(seen >= first) & (seen <= last)]
     wide = (last - first) / max(int(seen.max()), 1)
-    if wide > 0.3 and not _part_of_several(seen, means, bad):
+    if wide > PART and not _part_of_several(seen, means, bad):
         return None
-    if np.mean(means[inside] < LOW) < 0.85 or len(inside) < 0.8 * len(bad):
+    if np.mean(means[inside] < LOW) < MOST or len(inside) < MOST * len(bad):
         return None
     return int(bad.min()), int(bad.max())
 
@@ -103,7 +105,7 @@ def _id_block(features: Features) -> tuple[int, int] | None:
 def _part_of_several(seen: Counts, means: Array, bad: Counts) -> bool:
     """Tell whether the ids before or after the bad ones are many, and hardly one is too low."""
     outside = seen[(seen < bad.min()) | (seen > bad.max())]
-    return len(outside) >= FEWEST_BESIDE and bool(np.mean(means[outside] > LOW) > 0.9)
+    return len(outside) >= FEWEST and bool(np.mean(means[outside] > LOW) > NEARLY_ALL)
 
 
 VOCABULARY = (shipped("vocab-shard-wrong", "law", _vocab_shard),)

@@ -7,25 +7,43 @@ import re
 import numpy as np
 
 from rcdiag.diagnosis.case import Array, Case, Counts, Flags
-from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import (
+    CLEAR,
+    EXACT,
+    GUESS,
+    LIKELY,
+    WEAK,
+    Suspicion,
+    fact,
+    shipped,
+)
 from rcdiag.diagnosis.causes.noise import is_engine_noise
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, LogRatios
 from rcdiag.diagnosis.features.location import trend
+from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE
+from rcdiag.diagnosis.thresholds import (
+    COARSE,
+    FEWEST,
+    FEWEST_OF_PATTERN,
+    LARGER,
+    MOST,
+    MUCH_LARGER,
+    ONE_SIDED,
+    RELATED,
+    SAME,
+    SURELY,
+    TINY,
+)
 from rcdiag.diagnosis.validity import INVALID
 from rcdiag.formats import share_of
 
-# steps with rounding only, after which one large step is no evidence of never syncing
-MANY_SYNCED = 4
-FEWEST_MIXED = 4  # rows sampled by several versions, from which on weights changed in flight
-# Share of squared log-ratios of one sign; other weights move tokens both ways.
-MOST_ONE_SIDED = 0.98
-# Nats, rms: a draft model is further from its target than this.
-LEAST_OF_DRAFT = 0.1
-# Standard errors by which log-ratios grow with the lag, and times by which they do over all lags.
-SURELY_LAGGING, LEAST_GROWTH = 4.0, 1.5
-FEWEST_OF_LAG = 4  # rows
-# Rows whose advantage the log-ratio follows: their number, the correlation, its t statistic.
-FEWEST_TRAINED, LEAST_CORRELATION, LEAST_T = 24, 0.5, 6.0
+# Token ids explain this share of the variance after a drift of weights, and the drift is not larger
+# than this, nats rms.
+EXPLAINED, LARGEST_DRIFT = 0.08, 0.5
+# Standard errors of E[1 / ratio] under a draft, over those of E[ratio]: noise of its own engine.
+BY_NOISE = 0.4
+# Rows whose advantage the log-ratio follows: the correlation, and its t statistic.
+LEAST_CORRELATION, LEAST_T = 0.5, 6.0
 
 
 def _declared_weights(features: Features) -> Suspicion | None:
@@ -34,7 +52,7 @@ def _declared_weights(features: Features) -> Suspicion | None:
         return None
     sampler, trainer = declared.sampler, declared.trainer
     return Suspicion(
-        confidence=0.97,
+        confidence=EXACT,
         message="The sampler's weights are not the trainer's: "
         f"`{features.case.sampler}` was scored with {_model(sampler.model)}, "
         f"`{features.case.trainer}` with {_model(trainer.model)}.",
@@ -62,7 +80,7 @@ def older_trainer(features: Features) -> Suspicion | None:
     if sampler is None or trainer is None or trainer >= sampler:
         return None
     return Suspicion(
-        confidence=0.9,
+        confidence=CLEAR,
         message=f"`{features.case.trainer}` was scored with {_model(declared.trainer.model)}, "
         f"older weights than the sampler's "
         f"({_model(declared.sampler.model)}): it is another policy's "
@@ -116,7 +134,7 @@ def _lagging(features: Features) -> Suspicion | None:
     if least == most:
         return _as_far_behind(features, int(least), lag[~known])
     growth, z = _growth(features.location.rms_of_rows[known], behind)
-    if z < SURELY_LAGGING or growth < LEAST_GROWTH:
+    if z < SURELY or growth < LARGER:
         return None
     older, squares = behind > least, features.location.rms_of_rows[known] ** 2
     by_lag = {
@@ -124,7 +142,7 @@ def _lagging(features: Features) -> Suspicion | None:
         for value in np.unique(behind)[:8]
     }
     return Suspicion(
-        confidence=0.92,
+        confidence=CLEAR,
         message=f"Log-ratios grow with the age of the weights that sampled: by {growth:.2g} times "
         f"from a lag of {least:g} to one of {most:g} updates (step less policy_version; "
         f"{z:.0f} standard errors). The sampler's weights are behind the trainer's.",
@@ -141,7 +159,7 @@ def _growth(rms: Array, lag: Array) -> tuple[float, float]:
     the influence of a few large rows. (1, 0) if fewer than two lags have enough rows.
     """
     counts = np.unique(lag, return_counts=True)[1]
-    if (counts >= FEWEST_OF_LAG).sum() < 2:
+    if (counts >= FEWEST_OF_PATTERN).sum() < 2:
         return 1.0, 0.0
     size = np.log(np.maximum(rms, 1e-6))
     centred = lag - lag.mean()
@@ -149,7 +167,7 @@ def _growth(rms: Array, lag: Array) -> tuple[float, float]:
     residual = size - size.mean() - slope * centred
     error = float(np.sqrt(np.sum((centred * residual) ** 2)) / (centred @ centred))
     growth = float(np.exp(np.clip(slope * (lag.max() - lag.min()), -50.0, 50.0)))
-    return growth, slope / max(error, 1e-12)
+    return growth, slope / max(error, TINY)
 
 
 def _as_far_behind(features: Features, lag: int, before: Array) -> Suspicion | None:
@@ -161,13 +179,13 @@ def _as_far_behind(features: Features, lag: int, before: Array) -> Suspicion | N
     """
     log_ratios = features.log_ratios
     since = features.onset is not None and len(before) > 0 and float(before.max()) < lag
-    if (lag < 1 and not since) or is_engine_noise(features) or log_ratios.first_tokens > 3.0:
+    if (lag < 1 and not since) or is_engine_noise(features) or log_ratios.first_tokens > AT_A_PLACE:
         return None
     surer = looks_like_other_weights(log_ratios) or since
     updates = "update" if lag == 1 else "updates"
     where = "in every row from there on, and less before" if since else "in every row"
     return Suspicion(
-        confidence=(0.92 if surer else 0.7) if lag > 1 or since else (0.8 if surer else 0.55),
+        confidence=(CLEAR if surer else WEAK) if lag > 1 or since else (LIKELY if surer else GUESS),
         message=f"By `policy_version` and `step` the sampler's weights are {lag} {updates} behind "
         f"{where}; the two sides differ by {log_ratios.rms:.2g} nats rms.",
         evidence=[
@@ -191,7 +209,7 @@ def _never_synced(features: Features) -> Suspicion | None:
     parts, log_ratios, onset = features.location.by_step, features.log_ratios, features.onset
     if (
         log_ratios.rms < ENGINE_NOISE
-        or log_ratios.one_sided > MOST_ONE_SIDED
+        or log_ratios.one_sided > ONE_SIDED
         or features.validity.answer == INVALID
     ):
         return None
@@ -199,21 +217,25 @@ def _never_synced(features: Features) -> Suspicion | None:
         parts = onset.steps
         later = parts.rms[onset.first :]
         # One step after many that were synced shows no growth.
-        grows = later[-1] > 1.1 * later[0] if len(later) > 1 else onset.first < MANY_SYNCED
-        steadily = len(later) >= 4 and float(np.mean(np.diff(later) > 0)) >= 0.8
-    elif parts is not None and len(parts.labels) >= 4 and parts.rms[-1] > 2 * ENGINE_NOISE:
-        rising = float(np.mean(np.diff(parts.rms) > 0)) >= 0.8
-        steadily = rising and parts.rms[-1] > 3 * parts.rms[0]
+        grows = later[-1] > LARGER * later[0] if len(later) > 1 else onset.first < FEWEST_OF_PATTERN
+        steadily = len(later) >= FEWEST_OF_PATTERN and float(np.mean(np.diff(later) > 0)) >= MOST
+    elif (
+        parts is not None
+        and len(parts.labels) >= FEWEST_OF_PATTERN
+        and parts.rms[-1] > 2 * ENGINE_NOISE
+    ):
+        rising = float(np.mean(np.diff(parts.rms) > 0)) >= MOST
+        steadily = rising and parts.rms[-1] > MUCH_LARGER * parts.rms[0]
         grows = steadily or trend(parts.rms) > 2.0
     else:
         return None
     if parts is None or not grows:
         return None
-    directed = log_ratios.by_token_id.correlation > 0.6
+    directed = log_ratios.by_token_id.correlation > RELATED
     first = parts.labels[0 if onset is None else onset.first - 1]
     before = parts.rms[0] if onset is None else np.median(parts.rms[: onset.first])
     return Suspicion(
-        confidence=0.85 if steadily and directed else 0.74 if directed or steadily else 0.6,
+        confidence=LIKELY if steadily and directed else WEAK if directed or steadily else GUESS,
         message=f"The gap grows from {float(before):.2g} nats rms at step {first} to "
         f"{parts.rms[-1]:.2g} at step {parts.labels[-1]}: the sampler keeps the weights of an "
         "earlier step.",
@@ -242,7 +264,7 @@ def _replica(features: Features) -> Suspicion | None:
     if Features(features.case.take(outliers.rows)).validity.answer == INVALID:
         return None
     return Suspicion(
-        confidence=0.95,
+        confidence=EXACT,
         message=f"Rows of {', '.join(outliers.engines)} differ by {outliers.rms:.2g} nats rms, "
         f"those of the other engines by {outliers.rms_of_others:.2g}: that replica has other "
         "weights.",
@@ -265,7 +287,7 @@ def _in_flight(features: Features) -> Suspicion | None:
         return None
     tokens = features.case.tokens
     version = facts.policy_version[tokens.place]
-    if len(np.unique(tokens.owner[_changes_within(tokens.owner, version)])) < FEWEST_MIXED:
+    if len(np.unique(tokens.owner[_changes_within(tokens.owner, version)])) < FEWEST_OF_PATTERN:
         return None
     # Rows that ended before the weights changed are of older versions as well.
     step = np.zeros(tokens.rows, np.int64) if facts.step is None else facts.step
@@ -273,15 +295,15 @@ def _in_flight(features: Features) -> Suspicion | None:
     newest = np.full(int(part.max()) + 1, np.iinfo(np.int64).min)
     np.maximum.at(newest, part, version)
     old = version < newest[part]
-    if old.sum() < 50 or (~old).sum() < 50:
+    if min(old.sum(), (~old).sum()) < FEWEST:
         return None
     before = float(np.sqrt(np.mean(log_ratios.values[old] ** 2)))
     after = float(np.sqrt(np.mean(log_ratios.values[~old] ** 2)))
     rows = len(np.unique(tokens.owner[old])) / max(int((tokens.per_row > 0).sum()), 1)
-    if before < 1.5 * after and after < 1.5 * before:
+    if before < LARGER * after and after < LARGER * before:
         return None
     return Suspicion(
-        confidence=0.9,
+        confidence=CLEAR,
         message=f"In {share_of(rows)} weights changed while they were sampled: tokens of "
         f"older versions differ by {before:.2g} nats rms, the others by {after:.2g}.",
         evidence=[
@@ -304,16 +326,16 @@ def _changes_within(owner: Counts, version: Counts) -> Flags:
     return flags
 
 
-def looks_like_other_weights(log_ratios: LogRatios, share: float = 0.08) -> bool:
+def looks_like_other_weights(log_ratios: LogRatios, share: float = EXPLAINED) -> bool:
     """Tell whether log-ratios depend on the token id, as after a drift of weights."""
     seen = log_ratios.by_token_id
     return (
-        seen.correlation > 0.8
+        seen.correlation > SAME
         and seen.beyond_chance
         and seen.explained > share
-        and log_ratios.rms < 0.5
-        and log_ratios.first_tokens < 3.0
-        and log_ratios.late < 3.5
+        and log_ratios.rms < LARGEST_DRIFT
+        and log_ratios.first_tokens < AT_A_PLACE
+        and log_ratios.late < AT_A_PLACE
     )
 
 
@@ -326,10 +348,10 @@ def _weights_differ(features: Features) -> Suspicion | None:
     ):
         return None
     # Other weights still give normalised probabilities, and move tokens both ways.
-    if features.validity.answer == INVALID or log_ratios.one_sided > MOST_ONE_SIDED:
+    if features.validity.answer == INVALID or log_ratios.one_sided > ONE_SIDED:
         return None
     return Suspicion(
-        confidence=0.9,
+        confidence=CLEAR,
         message=f"Log-ratios ({log_ratios.rms:.2g} nats rms) depend on the token, the same in both "
         "halves of the rows: the sampler's weights are not the trainer's.",
         evidence=[
@@ -353,20 +375,20 @@ def _weights_differ(features: Features) -> Suspicion | None:
 
 
 def _draft_recorded(features: Features) -> Suspicion | None:
-    """Look for tokens of the trainer's distribution beside a record of another model's.
+    """Look for tokens of the trainer's distribution with log-probs of another model.
 
     The mean log-ratio is minus a divergence where the recorded distribution sampled, and plus one
     where the trainer's did.
     """
     log_ratios = features.log_ratios
     mean, z = log_ratios.mean
-    if log_ratios.rms < LEAST_OF_DRAFT or mean < 0 or features.validity.answer != INVALID:
+    if log_ratios.rms < COARSE or mean < 0 or features.validity.answer != INVALID:
         return None
     # Under the trainer's distribution E[1 / ratio] is 1, up to noise of the draft's own engine.
-    if abs(log_ratios.inverse_mean[1]) > max(4.0, 0.4 * log_ratios.ratio_mean[1]):
+    if abs(log_ratios.inverse_mean[1]) > max(SURELY, BY_NOISE * log_ratios.ratio_mean[1]):
         return None
     return Suspicion(
-        confidence=0.74,
+        confidence=WEAK,
         message=f"Sampled tokens are more likely under `{features.case.trainer}` than under the "
         f"recorded policy, by {mean:.2g} nats per token ({z:+.0f} standard errors): the recorded "
         "distribution did not sample, as when a draft model's log-probs are written for its "
@@ -389,7 +411,7 @@ def _old_after_update(features: Features) -> Suspicion | None:
     """Look for rows whose log-probs rose with their advantage: `old` was computed after updates.
 
     An update on these rows raises the log-probs of those with a positive advantage and lowers
-    those of the others; a stale sampler's rows share no such sign with their own advantages.
+    those of the others. Rows of a stale sampler do not follow their own advantages.
     """
     advantage, tokens = features.case.facts.advantage, features.case.tokens
     if advantage is None or features.validity.answer == INVALID or not len(tokens):
@@ -397,14 +419,14 @@ def _old_after_update(features: Features) -> Suspicion | None:
     mean = tokens.row_sums(features.log_ratios.values) / np.maximum(tokens.per_row, 1)
     known = np.isfinite(advantage) & (tokens.per_row > 0)
     count = int(known.sum())
-    if count < FEWEST_TRAINED or np.ptp(advantage[known]) == 0 or np.ptp(mean[known]) == 0:
+    if count < FEWEST or np.ptp(advantage[known]) == 0 or np.ptp(mean[known]) == 0:
         return None
     r = float(np.corrcoef(advantage[known], mean[known])[0, 1])
-    t = r * np.sqrt((count - 2) / max(1.0 - r * r, 1e-12))
+    t = r * np.sqrt((count - 2) / max(1.0 - r * r, TINY))
     if r < LEAST_CORRELATION or t < LEAST_T:
         return None
     return Suspicion(
-        confidence=0.93,
+        confidence=CLEAR,
         message=f"The log-ratio of a row goes with its advantage (correlation {r:.2f}, t {t:.0f}): "
         f"`{features.case.trainer}` was computed after updates on these very rows.",
         evidence=[

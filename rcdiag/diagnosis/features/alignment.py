@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case, PairTokens
 from rcdiag.diagnosis.features.log_ratios import cross_fitted
+from rcdiag.diagnosis.thresholds import EQUAL, RELATED, SAME, SURELY, UNRELATED
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -18,12 +19,15 @@ Counts = NDArray[np.int64]
 LAGS = (-2, -1, 0, 1, 2)
 # Fewest tokens of a turn whose shift can be detected.
 SHORTEST = 8
-# A turn is shifted where the correlation at another lag is above the first bound and exceeds that
-# at lag 0 by the second.
-FITS, GAIN = 0.8, 0.2
-# With a second fault no lag fits as well: then the correlation may be lower, but the gain must be
-# significant (Fisher's z, standard errors).
-FITS_BADLY, SURELY = 0.4, 4.5
+# A turn is shifted where the two columns have the correlation of the same tokens at another lag,
+# and one lower by this at lag 0. With a second fault no lag fits as well: then the correlation may
+# be lower, but the gain must be significant (Fisher's z).
+GAIN = 0.2
+LARGEST_SURPRISAL = 20.0  # nats; larger ones count as this
+# Rows are exchanged where another row leaves less than the first share of the squared difference;
+# or the second, and less than the third of what further rows leave. A row whose mean squared
+# difference of root surprisals is below the last fits in place.
+REST, REST_ALONE, REST_OF_FURTHER, OWN_FITS = 0.1, 0.35, 0.6, 0.02
 # Tokens of a row that are compared with those of other rows, the fewest of them, and the most rows
 # for which a partner is searched.
 COMPARED, LEAST_COMPARED, ROWS_SEARCHED = 64, 12, 400
@@ -31,7 +35,7 @@ COMPARED, LEAST_COMPARED, ROWS_SEARCHED = 64, 12, 400
 
 def sqrt_surprisal(log_probs: Array) -> Array:
     """Return sqrt(-log_prob), so that rare tokens do not dominate a correlation."""
-    return np.sqrt(np.clip(-log_probs, 0.0, 20.0))
+    return np.sqrt(np.clip(-log_probs, 0.0, LARGEST_SURPRISAL))
 
 
 class Alignment(Struct, frozen=True, dict=True):
@@ -86,8 +90,8 @@ class Alignment(Struct, frozen=True, dict=True):
     def correlations(self) -> Array:
         """Return the correlation of both columns at every lag; [lags, turns].
 
-        At lag k the sampler's value of token t + k stands beside the trainer's of token t. It is
-        NaN for short turns, and at other lags than 0 for turns that fit as they stand.
+        At lag k the sampler's value of token t + k is paired with the trainer's of token t. It is
+        NaN for short turns, and at other lags than 0 for turns that fit in place.
         """
         values = np.full((len(LAGS), len(self.unshifted)), np.nan)
         values[LAGS.index(0)] = self.unshifted
@@ -116,16 +120,16 @@ class Alignment(Struct, frozen=True, dict=True):
         values = np.where(np.isnan(self.correlations), -9.0, self.correlations)
         best = values.argmax(axis=0)
         at_best = values[best, np.arange(values.shape[1])]
-        shifted = (at_best > FITS) & (at_best - self.unshifted > GAIN)
+        shifted = (at_best > SAME) & (at_best - self.unshifted > GAIN)
         near, far = (np.arctanh(np.clip(r, -0.999, 0.999)) for r in (self.unshifted, at_best))
         free = np.maximum(np.bincount(self.turn, minlength=len(best)) - 4, 0)
         surely = (
-            self.long_enough & (at_best > FITS_BADLY) & ((far - near) * np.sqrt(free / 2) > SURELY)
+            self.long_enough & (at_best > UNRELATED) & ((far - near) * np.sqrt(free / 2) > SURELY)
         )
         # Shifted back they must fit as well as the other turns: a second fault hits all turns
         # alike.
         others = self.unshifted[self.long_enough & ~surely & ~shifted]
-        usual = float(np.median(others)) if len(others) else FITS_BADLY
+        usual = float(np.median(others)) if len(others) else UNRELATED
         shifted |= surely & (at_best > usual - GAIN / 2)
         return np.where(self.long_enough & shifted, np.array(LAGS)[best], 0)
 
@@ -182,7 +186,7 @@ class Alignment(Struct, frozen=True, dict=True):
         sampler[places] = sqrt_surprisal(tokens.sampler[kept])
         trainer[places] = sqrt_surprisal(tokens.trainer[kept])
         own = ((sampler - trainer) ** 2).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-        suspects = np.flatnonzero(own > 0.02)
+        suspects = np.flatnonzero(own > OWN_FITS)
         if not len(suspects):
             return partner
         spread = np.linspace(0, len(suspects) - 1, min(len(suspects), ROWS_SEARCHED))
@@ -196,12 +200,12 @@ class Alignment(Struct, frozen=True, dict=True):
         least = distance[np.arange(len(chosen)), best]
         further = distance.copy()
         further[np.arange(len(chosen)), best] = np.inf
-        alone = least < 0.6 * further.min(axis=1)
+        alone = least < REST_OF_FURTHER * further.min(axis=1)
         both = known[chosen] * known[best]
         there = ((sampler[chosen] - trainer[chosen]) ** 2 * both).sum(axis=1) / np.maximum(
             both.sum(axis=1), 1
         )
-        fits = (least < 0.1 * there) | ((least < 0.35 * there) & alone)
+        fits = (least < REST * there) | ((least < REST_ALONE * there) & alone)
         partner[long[chosen[fits]]] = long[best[fits]]
         # A row that is the partner of several is short or near-certain, and fits many by chance.
         claims = np.bincount(long[best[fits]], minlength=rows)
@@ -244,7 +248,7 @@ class Alignment(Struct, frozen=True, dict=True):
     @cached_property
     def misfit(self) -> Flags:
         """Flag the rows with an unshifted turn whose columns hardly correlate, [rows]."""
-        bad = self.long_enough & (self.unshifted < 0.6) & (self.shift == 0)
+        bad = self.long_enough & (self.unshifted < RELATED) & (self.shift == 0)
         return np.bincount(self.row_of_turn[bad], minlength=len(self.case.lengths)) > 0
 
 
@@ -257,7 +261,7 @@ def _correlation_with_id_means(token_id: NDArray[np.int32], values: Array, part:
     means = np.bincount(token_id[~part], values[~part], len(counts)) / np.maximum(counts, 1)
     known = part & (counts[token_id] > 0)
     expected, found = means[token_id[known]], values[known]
-    if len(found) < SHORTEST or min(np.ptp(expected), np.ptp(found)) < 1e-6:
+    if len(found) < SHORTEST or min(np.ptp(expected), np.ptp(found)) < EQUAL:
         return 0.0
     return float(np.corrcoef(expected, found)[0, 1])
 
@@ -265,8 +269,8 @@ def _correlation_with_id_means(token_id: NDArray[np.int32], values: Array, part:
 def _by_turn(sampler: Array, trainer: Array, place: Counts, turn: Counts, lag: int) -> Array:
     """Return the correlation of sampler[t + lag] and trainer[t] in each turn, [turns].
 
-    `place` [tokens] is where tokens stand in the responses: those beside a token that is left out
-    are no neighbours.
+    `place` [tokens] is the index of each token in the responses: tokens on either side of one that
+    is left out are no neighbours.
     """
     size, far = len(place), min(abs(lag), len(place))
     early, late = slice(0, size - far), slice(far, size)
@@ -283,7 +287,7 @@ def _by_turn(sampler: Array, trainer: Array, place: Counts, turn: Counts, lag: i
     first, second = mean(one), mean(two)
     variances = [mean(one**2) - first**2, mean(two**2) - second**2]
     spread = np.sqrt(np.maximum(variances[0], 0.0) * np.maximum(variances[1], 0.0))
-    usable = (count >= SHORTEST - abs(lag)) & (spread > 1e-6)
+    usable = (count >= SHORTEST - abs(lag)) & (spread > EQUAL)
     value = np.full(turns, np.nan)
     np.divide(mean(one * two) - first * second, spread, out=value, where=usable)
     return value

@@ -13,12 +13,27 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.features.log_ratios import ENGINE_NOISE, LARGE_MISMATCH, LogRatios
+from rcdiag.diagnosis.thresholds import (
+    BY_ITS_ERROR,
+    FEWEST_OF_PATTERN,
+    FEWEST_ROWS,
+    LARGER,
+    MUCH_LARGER,
+    PART,
+    TINY,
+)
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
-FEWEST_OUTLIERS = 8  # rows of a second kind
+# Multiple of other steps' k3 from which a step's is large, and the least k3 that counts, nats per
+# token, of a large step and of the others.
+STEPS_APART, LARGE_K3, SMALL_K3 = 5.0, 1e-4, 1e-5
+MOST_PARTS = 2000  # steps or engines that are compared
+ROWS_OF_TWO_KINDS = 32  # fewest rows that are split into two kinds
+# Token ids that stand out: mean log-ratio (nats), spread over the mean, and number at most.
+FAR_OFF, SPREAD, MOST_IDS = 2.5, 0.4, 8
 KINDS_APART = 5.0  # times the rms of the first kind
 # Floor of a row's rms: rows below it count as equal.
 SMALLEST = LARGE_MISMATCH / KINDS_APART  # nats rms
@@ -33,8 +48,9 @@ class MismatchByGroup(Struct, frozen=True):
     k3: Array  # [parts] nats per token
 
 
-# Values that show a trend, and standard errors of their rank correlation.
-FEWEST_OF_TREND, OF_TREND = 5, 3.0
+# Values that show a trend, and the rank correlation that does where few of them cannot be beyond
+# its error.
+FEWEST_OF_TREND, ALMOST_MONOTONIC = 5, 0.98
 
 
 class Onset(Struct, frozen=True):
@@ -54,7 +70,7 @@ class Onset(Struct, frozen=True):
     @property
     def times(self) -> float:
         """Return how many times k3 grows."""
-        return self.after / max(self.before, 1e-12)
+        return self.after / max(self.before, TINY)
 
 
 def _median(values: Array) -> float:
@@ -74,16 +90,18 @@ def trend(values: Array) -> float:
     order = np.arange(count)
     rank = np.argsort(np.argsort(values, kind="stable"), kind="stable")
     correlation = float(np.corrcoef(order, rank)[0, 1])
-    if abs(correlation) * np.sqrt(count - 1) < min(OF_TREND, 0.98 * np.sqrt(count - 1)):
+    if abs(correlation) * np.sqrt(count - 1) < min(
+        BY_ITS_ERROR, ALMOST_MONOTONIC * np.sqrt(count - 1)
+    ):
         return 1.0
     third = max(count // 3, 1)
     first, last = _median(values[:third]), _median(values[-third:])
-    return last / max(first, 1e-12) if (last > first) == (correlation > 0) else 1.0
+    return last / max(first, TINY) if (last > first) == (correlation > 0) else 1.0
 
 
 def _apart(large: Array, small: Array) -> bool:
     """Tell whether the k3 of some steps is more than 5 times that of all others, and matters."""
-    return float(large.min()) > max(5 * max(float(small.max()), 1e-5), 1e-4)
+    return float(large.min()) > max(STEPS_APART * max(float(small.max()), SMALL_K3), LARGE_K3)
 
 
 class IdOutlier(Struct, frozen=True):
@@ -99,7 +117,7 @@ class OutlierRows(Struct, frozen=True):
     """Rows with a much larger mismatch than all others: those of some engines, or any rows."""
 
     rows: Flags  # [rows]
-    engines: list[str]  # empty where no engine tells them
+    engines: list[str]  # empty where the rows are not those of some engines
     rms: float  # rms log-ratio of these rows, nats
     rms_of_others: float  # rms log-ratio of the others
 
@@ -184,7 +202,9 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         # A single row can dominate the rms of its engine; a fault of the engine shows in the median
         # row.
         typical = self._typical_rows(engine, parts.labels)
-        large = (parts.rms > max(3.0 * small, ENGINE_NOISE)) & (typical > 2.0 * np.nanmin(typical))
+        large = (parts.rms > max(MUCH_LARGER * small, ENGINE_NOISE)) & (
+            typical > LARGER * np.nanmin(typical)
+        )
         if not large.any() or large.all():
             return None
         names = [label for label, flag in zip(parts.labels, large, strict=True) if flag]
@@ -203,7 +223,7 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         # Rows of near-certain tokens have next to no mismatch: the floor keeps them from being a
         # cluster.
         order = np.log(np.maximum(sizes, SMALLEST))
-        if len(order) < 4 * FEWEST_OUTLIERS:
+        if len(order) < ROWS_OF_TWO_KINDS:
             return None
         # Otsu's split: the variance between the two clusters is largest.
         count = np.arange(1, len(order))
@@ -212,18 +232,18 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         split = int(np.argmax(between)) + 1
         below, above = sizes[:split], sizes[split:]
         small, large = float(np.median(below)), float(np.median(above))
-        if min(len(below), len(above)) < FEWEST_OUTLIERS or large < max(
+        if min(len(below), len(above)) < FEWEST_ROWS or large < max(
             KINDS_APART * small, LARGE_MISMATCH
         ):
             return None
-        if np.quantile(above, 0.1) < 1.5 * np.quantile(below, 0.9):
+        if np.quantile(above, 0.1) < LARGER * np.quantile(below, 0.9):
             return None
         return OutlierRows(known & (rms >= above[0]), [], large, small)
 
     def _parts(self, label: NDArray[Any]) -> MismatchByGroup | None:
         own = label.astype(str) if label.dtype == object else label
         labels, index = np.unique(own, return_inverse=True)
-        if len(labels) < 2 or len(labels) > 2000:
+        if len(labels) < 2 or len(labels) > MOST_PARTS:
             return None
         tokens, log_ratio = self.log_ratios.tokens, self.log_ratios.values
         of_token = index[tokens.owner]
@@ -259,11 +279,15 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         )
         means = sums / np.maximum(counts, 1)
         spread = np.sqrt(np.maximum(squares / np.maximum(counts, 1) - means**2, 0.0))
-        alike = (counts >= 3) & (np.abs(means) > 2.5) & (spread < 0.4 * np.abs(means))
-        order = np.argsort(-squares * alike)[:8]
+        alike = (
+            (counts >= FEWEST_OF_PATTERN)
+            & (np.abs(means) > FAR_OFF)
+            & (spread < SPREAD * np.abs(means))
+        )
+        order = np.argsort(-squares * alike)[:MOST_IDS]
         chosen = order[alike[order]]
-        held = squares[chosen].sum() / max(squares.sum(), 1e-300)
-        if held < 0.5 or counts[chosen].sum() > 0.15 * len(tokens):
+        held = squares[chosen].sum() / max(squares.sum(), TINY)
+        if held < 0.5 or counts[chosen].sum() > PART * len(tokens):
             return []
         last = np.bincount(tokens.token_id, self.last_tokens.astype(np.float64))
         return [

@@ -10,6 +10,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import PairTokens
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, EQUAL, FEWEST, TINY
+from rcdiag.diagnosis.validity import LARGEST
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -19,12 +21,12 @@ Flags = NDArray[np.bool_]
 ENGINE_NOISE, LARGE_MISMATCH = 0.016, 0.03
 # Below this rms log-ratio, nats, no sampling cause stands out from engine noise.
 VISIBLE = 0.012
-# Clustered standard errors from which a mean ratio is not 1, and up to which it is.
-NOT_ONE, IS_ONE = 4.0, 3.5
-FEWEST = 400  # fewest tokens to judge the sampling distribution
-RARE = -1.5  # nats; whatever the sampling distribution, some tokens have less
-CHANCE = 3.0  # standard errors of agreement that honest tables keep below
-LARGEST = 15.0  # nats; larger log-ratios count as this in means of ratios
+FIRST_TOKENS = 3  # of a response, at which another prompt shows most
+# Ratio of rms log-ratios, first tokens / others or later half / earlier half, from which position
+# matters, and from which the first tokens saw another prompt.
+AT_A_PLACE, FIRST_APART = 3.0, 4.0
+FEWEST_TO_JUDGE = 400  # fewest tokens to judge the sampling distribution
+SOMETIMES = -1.5  # nats; whatever the sampling distribution, some tokens have less
 PARTS = 40  # of the tokens, by a log-prob
 FEWEST_OF_LINE = 60  # tokens that are not sure
 
@@ -48,7 +50,7 @@ class LogRatios(Struct, frozen=True, dict=True):
 
         If a floor removed the rare ones, means over the others are biased.
         """
-        return len(self.tokens) >= FEWEST and float(self.tokens.sampler.min()) < RARE
+        return len(self.tokens) >= FEWEST_TO_JUDGE and float(self.tokens.sampler.min()) < SOMETIMES
 
     @cached_property
     def values(self) -> Array:
@@ -99,16 +101,16 @@ class LogRatios(Struct, frozen=True, dict=True):
     def proportion(self) -> tuple[float, float]:
         """Return k of the fit sampler = k * trainer, and its residual share of sum sampler^2."""
         sampler, trainer = self.tokens.sampler, self.tokens.trainer
-        k = float(np.dot(sampler, trainer) / max(np.dot(trainer, trainer), 1e-300))
+        k = float(np.dot(sampler, trainer) / max(np.dot(trainer, trainer), TINY))
         residual = np.sum((sampler - k * trainer) ** 2)
-        return k, float(residual / max(np.sum(sampler**2), 1e-300))
+        return k, float(residual / max(np.sum(sampler**2), TINY))
 
     @property
     def residual_share_of_proportion(self) -> float:
         """Return the residual of sampler = k * trainer as a share of the squared log-ratios."""
         k, _ = self.proportion
         residual = float(np.sum((self.tokens.sampler - k * self.tokens.trainer) ** 2))
-        return residual / max(float(np.sum(self.values**2)), 1e-300)
+        return residual / max(float(np.sum(self.values**2)), TINY)
 
     @cached_property
     def one_sided(self) -> float:
@@ -146,7 +148,7 @@ class LogRatios(Struct, frozen=True, dict=True):
         mean = np.bincount(part, self.values, PARTS) / count
         spread = np.bincount(part, self.values**2, PARTS) / count - mean**2
         explained = float(np.sum(count * mean**2 - spread))
-        return explained / max(float(np.sum(self.values**2)), 1e-300)
+        return explained / max(float(np.sum(self.values**2)), TINY)
 
     @cached_property
     def by_token_id(self) -> Agreement:
@@ -155,28 +157,28 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @cached_property
     def first_tokens(self) -> float:
-        """Return the rms log-ratio of the first 3 tokens of responses over that of the others.
+        """Return the rms log-ratio of the first tokens of responses over that of the others.
 
         A single token is no pattern: the largest |log_ratio| is replaced by the second largest.
         """
-        first = self.tokens.position < 3
-        if first.sum() < 20 or (~first).sum() < 20:
+        first = self.tokens.position < FIRST_TOKENS
+        if min(first.sum(), (~first).sum()) < FEWEST:
             return 1.0
         size = np.sort(np.abs(self.values[first]))
         size[-1] = size[-2]
-        return _rms(size) / max(_rms(self.values[~first]), 1e-12)
+        return _rms(size) / max(_rms(self.values[~first]), TINY)
 
     @cached_property
     def late(self) -> float:
         """Return the rms log-ratio of the later half of positions over that of the earlier."""
         late = self.tokens.position > np.median(self.tokens.position)
-        if late.sum() < 20 or (~late).sum() < 20:
+        if min(late.sum(), (~late).sum()) < FEWEST:
             return 1.0
-        return _rms(self.values[late]) / max(_rms(self.values[~late]), 1e-12)
+        return _rms(self.values[late]) / max(_rms(self.values[~late]), TINY)
 
     @cached_property
     def repeated(self) -> Flags:
-        """Flag tokens whose id stands earlier in the same response, [tokens]."""
+        """Flag tokens whose id occurs earlier in the same response, [tokens]."""
         tokens = self.tokens
         order = np.lexsort((tokens.place, tokens.token_id, tokens.owner))
         again = np.zeros(len(tokens), np.bool_)
@@ -218,9 +220,9 @@ class LogRatios(Struct, frozen=True, dict=True):
 def fit_line(x: Array, y: Array) -> Line:
     """Fit y = slope * x + intercept by least squares."""
     dx, dy = x - x.mean(), y - y.mean()
-    slope = float(np.dot(dx, dy) / max(np.dot(dx, dx), 1e-300))
+    slope = float(np.dot(dx, dy) / max(np.dot(dx, dx), TINY))
     residual = dy - slope * dx
-    explained = 1.0 - float(np.dot(residual, residual) / max(np.dot(dy, dy), 1e-300))
+    explained = 1.0 - float(np.dot(residual, residual) / max(np.dot(dy, dy), TINY))
     return Line(slope, float(y.mean() - slope * x.mean()), explained)
 
 
@@ -243,8 +245,8 @@ class Agreement(NamedTuple):
         1 / (n - 3) (Fisher 1921, On the "probable error" of a coefficient of correlation deduced
         from a small sample).
         """
-        z = np.arctanh(np.clip(self.correlation, -1 + 1e-12, 1 - 1e-12))
-        return bool(z * np.sqrt(max(self.labels - 3.0, 0.0)) > CHANCE)
+        z = np.arctanh(np.clip(self.correlation, -1 + EQUAL, 1 - EQUAL))
+        return bool(z * np.sqrt(max(self.labels - 3.0, 0.0)) > BY_ITS_ERROR)
 
 
 def cross_fitted(
@@ -266,8 +268,8 @@ def cross_fitted(
     shared = float(np.dot(weight, one * two))
     norm = float(np.sqrt(np.dot(weight, one**2) * np.dot(weight, two**2)))
     return Agreement(
-        correlation=shared / max(norm, 1e-300),
-        explained=shared / float(weight.sum()) / max(float(np.var(values)), 1e-300),
+        correlation=shared / max(norm, TINY),
+        explained=shared / float(weight.sum()) / max(float(np.var(values)), TINY),
         labels=float(weight.sum() ** 2 / np.dot(weight, weight)),
     )
 

@@ -10,18 +10,20 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.thresholds import CERTAIN, EQUAL, FEWEST, NEARLY_ALL, RARE, SURE, TINY, UNSURE
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-# Values nearer to 0 are left out of tests of precision: many grids hold them.
-COARSE = 1e-3
-# Ranges of surprisal, nats, in which tokens are compared, and the fewest tokens of a range.
-SURE, SURPRISALS = (0.003, 0.15), (0.5, 1.2, 2.5, 20.0)
-FEWEST_ALIKE = 15
+# Ranges of surprisal, nats, in which tokens are compared.
+SURE_RANGE, SURPRISALS = (0.003, 0.15), (0.5, 1.2, 2.5, 20.0)
 # Share of log(factor) by which a second fault may move the median of such a range.
 BY_OTHERS = 0.3
+# Range of values, nats, in which decimals are counted, and the most that count as rounding.
+DECIMALS_FROM, DECIMALS_TO, MOST_DECIMALS = -8.0, -0.02, 5
+LEAST_FLOAT16 = -65_000.0  # float16 ends at 65,504
+LONG_ROW = 8  # tokens of a row whose values can be the same, or fall, by a fault alone
 LOG_BASES = {2: 1 / np.log(2.0), 10: 1 / np.log(10.0)}
 
 
@@ -48,7 +50,7 @@ class Grid(Struct, frozen=True):
 
 
 class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
-    """The values of one policy on sampled tokens, beside those of the other, [tokens]."""
+    """The values of one policy on sampled tokens and those of the other, [tokens]."""
 
     values: Array
     other: Array  # those of the other policy; NaN where there is no other
@@ -65,7 +67,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         numbers = self.other[np.isfinite(self.other) & (self.other != 0.0)]
         if not len(numbers) or np.ptp(numbers) == 0.0:
             return False
-        return float(np.mean(numbers > 0.0)) < 0.95
+        return float(np.mean(numbers > 0.0)) < NEARLY_ALL
 
     @cached_property
     def positive(self) -> Flags:
@@ -74,8 +76,8 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def negative_values(self) -> Array:
-        """Return the values that are far enough below 0 for tests of precision."""
-        return self.values[self.finite & (self.values < -COARSE)]
+        """Return the values below those near 0, which many grids hold."""
+        return self.values[self.finite & (self.values < CERTAIN)]
 
     @cached_property
     def bfloat16(self) -> float:
@@ -87,33 +89,35 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
     def float16(self) -> float:
         """Return the share of values that float16 holds exactly."""
         values = self.negative_values
-        single = values[values > -65_000.0].astype(np.float32)  # float16 ends at 65,504
+        single = values[values > LEAST_FLOAT16].astype(np.float32)
         return _share(single.astype(np.float16).astype(np.float32) == single)
 
     @cached_property
     def decimals(self) -> int | None:
         """Return how many decimals the values were rounded to, 1 to 5; None where to none."""
-        values = self.values[self.finite & (self.values < -0.02) & (self.values > -8.0)]
-        if len(values) < 30:
+        values = self.values[
+            self.finite & (self.values < DECIMALS_TO) & (self.values > DECIMALS_FROM)
+        ]
+        if len(values) < FEWEST:
             return None
-        for places in range(1, 6):
+        for places in range(1, MOST_DECIMALS + 1):
             scaled = values * 10.0**places
             error = np.abs(scaled - np.round(scaled))
             # float32 holds a number of size 8 to 5e-7.
-            if _share(error < 1e-6 * 10.0**places + 1e-9) > 0.98:
+            if _share(error < EQUAL * 10.0**places) > NEARLY_ALL:
                 return places
         return None
 
     @cached_property
     def grid(self) -> Grid | None:
         """Return the grid on which all values lie; None where they lie on none, or are few."""
-        if len(self.negative_values) < 30 or self.constant_rows > 0.5:
+        if len(self.negative_values) < FEWEST or self.constant_rows > 0.5:
             return None
-        if self.bfloat16 > 0.97:
+        if self.bfloat16 > NEARLY_ALL:
             return Grid("stored-bfloat16", "bfloat16")
-        if self.float16 > 0.97:
+        if self.float16 > NEARLY_ALL:
             return Grid("stored-float16", "float16")
-        if self.decimals is not None and self.decimals < 5:
+        if self.decimals is not None and self.decimals < MOST_DECIMALS:
             places = self.decimals
             return Grid("stored-rounded", f"{places} decimal{'s' if places > 1 else ''}", places)
         return None
@@ -125,12 +129,12 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         A distribution renormalised over a kept set of one token is exactly 0 too, but only where
         the other policy finds the token likely.
         """
-        flags: Flags = (self.values == 0.0) & (self.other < -0.9)
+        flags: Flags = (self.values == 0.0) & (self.other < UNSURE)
         return flags
 
     @cached_property
     def mode(self) -> tuple[float, int]:
-        """Return the most frequent value other than 0, and how often it stands there."""
+        """Return the most frequent value other than 0, and how often it occurs."""
         values = self.values[self.finite & (self.values != 0.0)]
         if not len(values):
             return 0.0, 0
@@ -140,7 +144,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def least(self) -> tuple[float, int]:
-        """Return the smallest value, and how often it stands there."""
+        """Return the smallest value, and how often it occurs."""
         values = self.values[self.finite]
         if not len(values):
             return 0.0, 0
@@ -151,8 +155,8 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
     def repeats_rare_values(self) -> bool:
         """Tell whether log-probs of rare tokens repeat in the column, the smallest one aside."""
         values = self.values[self.finite]
-        rare = values[(values < -2.0) & (values > values.min())] if len(values) else values
-        return len(np.unique(rare)) < 0.98 * len(rare) or len(rare) < 20
+        rare = values[(values < RARE) & (values > values.min())] if len(values) else values
+        return len(np.unique(rare)) < NEARLY_ALL * len(rare) or len(rare) < FEWEST
 
     @cached_property
     def row_starts(self) -> NDArray[np.int64]:
@@ -166,30 +170,30 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def constant_rows(self) -> float:
-        """Return the share of rows with at least 6 tokens whose values are all the same."""
-        long = self.row_lengths >= 6
+        """Return the share of rows with at least 8 tokens whose values are all the same."""
+        long = self.row_lengths >= LONG_ROW
         if not long.any():
             return 0.0
         values = np.where(self.finite, self.values, np.nan)
         high = np.maximum.reduceat(values, self.row_starts)
         low = np.minimum.reduceat(values, self.row_starts)
-        return _share((high - low <= 1e-9 * (1 + np.abs(low)))[long])
+        return _share((high - low <= EQUAL * (1 + np.abs(low)))[long])
 
     @cached_property
     def one_value(self) -> float | None:
         """Return the number that all tokens of several rows hold; None where they hold several."""
         numbers = self.values[self.finite]
-        same = len(numbers) >= 6 and len(self.row_lengths) >= 3 and np.ptp(numbers) == 0.0
+        same = len(numbers) >= LONG_ROW and len(self.row_lengths) >= 3 and np.ptp(numbers) == 0.0
         return float(numbers[0]) if same else None
 
     @cached_property
     def falling_rows(self) -> float:
         """Return the share of rows with at least 8 tokens in which the values never rise."""
-        long = self.row_lengths >= 8
+        long = self.row_lengths >= LONG_ROW
         if not long.any():
             return 0.0
         values = np.where(self.finite, self.values, np.nan)
-        rises = np.diff(values, prepend=values[:1]) > 1e-6
+        rises = np.diff(values, prepend=values[:1]) > EQUAL
         rises[self.row_starts] = False
         return _share((np.add.reduceat(rises.astype(np.int64), self.row_starts) == 0)[long])
 
@@ -198,13 +202,13 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
 
         Both are NaN where there is nothing to divide.
         """
-        usable = self.finite & np.isfinite(self.other) & (self.other < -0.01)
+        usable = self.finite & np.isfinite(self.other) & (self.other < SURE)
         values, other = self.values[usable], self.other[usable]
-        if len(values) < 30:
+        if len(values) < FEWEST:
             return np.nan, np.nan
         k = float(np.median(values / other))
         residual = values - k * other
-        return k, float(np.sqrt(np.mean(residual**2) / max(np.mean(values**2), 1e-300)))
+        return k, float(np.sqrt(np.mean(residual**2) / max(np.mean(values**2), TINY)))
 
     def is_no_factor(self, factor: float) -> bool:
         """Tell whether `factor` fails in some range of surprisal: values are not factor * other."""
@@ -212,7 +216,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         allowed = BY_OTHERS * abs(np.log(factor)) * np.array([4, *[1] * len(parts)])
         ranges_and_bounds = zip((sure, *parts), allowed, strict=True)
         return any(
-            len(off) >= FEWEST_ALIKE and abs(float(np.median(off))) > most
+            len(off) >= FEWEST and abs(float(np.median(off))) > most
             for off, most in ranges_and_bounds
         )
 
@@ -223,7 +227,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         # The geometric mean of both sides: selecting by one side alone would bias the other
         # (regression to the mean).
         surprisal = -self.other[usable] * np.exp(off / 2)
-        ranges = [SURE, *pairwise(SURPRISALS)]
+        ranges = [SURE_RANGE, *pairwise(SURPRISALS)]
         return [off[(surprisal > low) & (surprisal <= high)] for low, high in ranges]
 
 
@@ -236,4 +240,4 @@ def stored_column(case: Case, policy: str, other: str | None) -> StoredColumn:
 
 
 def _share(flags: Flags) -> float:
-    return float(np.mean(flags)) if len(flags) >= 20 else 0.0
+    return float(np.mean(flags)) if len(flags) >= FEWEST else 0.0

@@ -20,9 +20,9 @@ from rcdiag.diagnosis.constraints import (
     EFFECTIVE_SEQUENCES,
     HEAVY_TAIL,
     Judged,
-    holds,
     refused,
 )
+from rcdiag.diagnosis.rules import level
 from rcdiag.formats import number, plural, with_interval
 from rcdiag.results import Diagnosis, MetricValue
 from rcdiag.results.sweep import Candidate, Recommendation, SweepRow
@@ -187,13 +187,13 @@ def _doubt(evidence: Evidence) -> str | None:
     """Say why the ratios of sequences are no reference: too few carry them, or their tail."""
     ess, tail = evidence.values["ess_seq"].value, evidence.values["khat_seq"]
     effective = 0.0 if ess is None or not np.isfinite(ess) else ess * evidence.sequences
-    if not holds(EFFECTIVE_SEQUENCES, effective):
+    if level(EFFECTIVE_SEQUENCES, effective) != "ok":
         return (
             f"Weighted by their untruncated ratios the sequences count as {effective:.1f}; more "
             f"than {EFFECTIVE_SEQUENCES.warning:.0f} are needed as a reference."
         )
     # Without a level the tail is of ratios near 1, and moves nothing however heavy.
-    if tail.level is not None and tail.value is not None and not holds(HEAVY_TAIL, tail.value):
+    if tail.level is not None and tail.value is not None and level(HEAVY_TAIL, tail.value) != "ok":
         return (
             f"k-hat of the ratios of sequences is {tail.value:.2f}, not below "
             f"{HEAVY_TAIL.warning:g}: their tail is too heavy for a reference."

@@ -1,0 +1,46 @@
+"""What the causes of one column share: the columns of a pair, and repairs of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from rcdiag.diagnosis.case import Array, Case, Flags
+from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features.storage import StoredColumn
+from rcdiag.diagnosis.thresholds import FEWEST
+
+# Numbers that programs write where there is no log-prob.
+SENTINELS = (1.0, -9999.0, -1000.0, -999.0, -100.0, -1e4, -1e6, -1e9, -1e10)
+# Nats between a sentinel and all other values; the log-probs of a column have no such gap.
+GAP = 5.0
+
+
+def columns_of_pair(features: Features) -> Iterator[tuple[str, StoredColumn]]:
+    """Yield the columns of the pair that hold a value, with their policies."""
+    for policy, column in features.columns.items():
+        if len(column.values) >= FEWEST:
+            yield policy, column
+
+
+def side_of(features: Features, policy: str) -> str:
+    return "recorder" if policy == features.case.sampler else "trainer"
+
+
+def repaired(case: Case, policy: str, change: Callable[[Array], Array]) -> Case:
+    """Return the case with one policy's values changed back."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return case.with_log_probs(policy, change(case.log_probs[policy]))
+
+
+def without_values(case: Case, tokens: Flags) -> Case:
+    """Return the case without the values of some of its sampled tokens; [sampled tokens]."""
+    flags = np.zeros(len(case.mask), np.bool_)
+    flags[np.flatnonzero(case.mask)[tokens]] = True
+    return case.without_values(flags)
+
+
+def share_of_rows(column: StoredColumn, tokens: Flags) -> float:
+    """Return the share of rows that hold one of some tokens."""
+    return len(np.unique(column.row_of[tokens])) / max(len(column.row_starts), 1)

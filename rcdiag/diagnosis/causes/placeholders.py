@@ -1,0 +1,267 @@
+"""A column holds something else where a log-prob is missing: NaN, a sentinel, an exact 0."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rcdiag.diagnosis.case import Array, Flags
+from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.columns import (
+    GAP,
+    SENTINELS,
+    columns_of_pair,
+    share_of_rows,
+    side_of,
+    without_values,
+)
+from rcdiag.diagnosis.causes.kept_sets import sets_of_one
+from rcdiag.diagnosis.causes.sampled_tokens import tool_spans
+from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features.alignment import sqrt_surprisal
+from rcdiag.diagnosis.features.storage import StoredColumn
+from rcdiag.diagnosis.thresholds import (
+    CERTAIN,
+    EQUAL,
+    FEW,
+    FEWEST,
+    FEWEST_OF_PATTERN,
+    FEWEST_ROWS,
+    NEARLY_ALL,
+    PART,
+    RARE,
+    SLIGHT,
+    SURE,
+    UNRELATED,
+    UNSURE,
+)
+
+LOWEST = -8.0  # nats; no frequent token has less, so that equal values below are a sentinel
+OTHER_TOKENS = 1.0  # nats; two forward passes over one token differ by less on the median
+
+
+def _nan_log_probs(features: Features) -> Suspicion | None:
+    spoilt = [entry for entry in columns_of_pair(features) if entry[0] in features.case.not_numbers]
+    if not spoilt or tool_spans(features.case) is not None:
+        return None
+    bad = np.any([~column.finite for _, column in spoilt], axis=0)
+    first_policy, column = spoilt[0]
+    return Suspicion(
+        confidence=EXACT,
+        message=" ".join(_no_numbers(features, policy, column) for policy, column in spoilt),
+        evidence=[
+            fact(
+                "tokens without a number",
+                "never so in a log-softmax of finite logits",
+                **{policy: features.case.not_numbers[policy][0] for policy, _ in spoilt},
+                first_row=min(features.case.not_numbers[policy][1] for policy, _ in spoilt),
+            )
+        ],
+        side=side_of(features, first_policy),
+        share_of_rows=share_of_rows(column, bad),
+        also_possible=[],
+        mended=without_values(features.case, bad),
+    )
+
+
+def _no_numbers(features: Features, policy: str, column: StoredColumn) -> str:
+    """Say how many log-probs of a column are no numbers, and in which row the first is."""
+    count, first = features.case.not_numbers[policy]
+    values = column.values[~column.finite]
+    what = "NaN" if np.isnan(values).all() else "NaN or infinite"
+    if len(values) and np.isinf(values).all():
+        what = "infinite"
+    if count == 1:
+        return f"One log-prob of `{policy}` is {what}; it is in row {first}."
+    return f"{count:,} log-probs of `{policy}` are {what}; the first is in row {first}."
+
+
+def _sentinel(features: Features) -> Suspicion | None:
+    for policy, column in columns_of_pair(features):
+        ones = column.values == 1.0
+        if ones.sum() >= 2 and np.mean(ones[column.positive]) > NEARLY_ALL:
+            return _repeated(features, policy, column, 1.0)
+        if column.one_value:
+            return _repeated(features, policy, column, column.one_value)
+        for value, count in (column.least, column.mode):
+            here = column.values == value
+            known = value in SENTINELS
+            if count < (2 if known else FEWEST_OF_PATTERN) or value > LOWEST:
+                continue
+            below = np.mean(column.other[here] <= value + SLIGHT)
+            if np.isfinite(column.other).any() and below > 0.5 and not known:
+                continue  # a floor
+            far = value < np.quantile(column.values[~here], 0.0) - GAP if (~here).any() else True
+            if not (known or far or count > FEW * len(here)):
+                continue
+            return _repeated(features, policy, column, value)
+    return None
+
+
+def _repeated(features: Features, policy: str, column: StoredColumn, value: float) -> Suspicion:
+    """Report a sentinel: a value that stands for a missing log-prob."""
+    here = column.values == value
+    count = int(here.sum())
+    first = int(features.case.row[column.row_of[np.flatnonzero(here)[0]]])
+    return Suspicion(
+        confidence=EXACT if value in SENTINELS else CLEAR,
+        message=f"{count:,} values of `{policy}` are exactly {value:g}, which marks a missing "
+        f"value; the first is in row {first}.",
+        evidence=[
+            fact(
+                "exact repeats of one value",
+                "a sentinel",
+                value=value,
+                **{policy: count},
+                first_row=first,
+            )
+        ],
+        side=side_of(features, policy),
+        share_of_rows=share_of_rows(column, here),
+        also_possible=[],
+        mended=without_values(features.case, here),
+    )
+
+
+def _placeholder_zeros(features: Features) -> Suspicion | None:
+    if (padding := _padding(features)) is not None:
+        return padding
+    for policy, column in columns_of_pair(features):
+        if column.one_value == 0.0 and not column.other_is_informative:
+            return _nothing_but_zeros(features, policy, column)
+        zeros = column.placeholder_zeros
+        likely = int(np.sum(column.other < UNSURE))
+        if zeros.sum() < max(FEWEST_OF_PATTERN, FEW * likely) or column.decimals in (1, 2):
+            continue
+        # A kept set of one token is exactly 0 too, but hardly ever where the other side is unsure;
+        # and where that is certain as well, a log-prob is 0 by rounding.
+        unsure = column.other < CERTAIN
+        rare = likely / max(int(unsure.sum()), 1)
+        # Zeros that have nothing to do with certainty are as frequent at both.
+        if zeros.sum() < PART * rare * (unsure & (column.values == 0.0)).sum():
+            continue
+        in_these_rows = np.isin(column.row_of, column.row_of[zeros])
+        others = (column.values < 0) & (column.other < SURE) & in_these_rows
+        if others.any() and _do_not_belong(column.values[others], column.other[others]):
+            continue  # rows are swapped or shifted: zeros of sure tokens meet other tokens
+        if (
+            features.case.trainer is not None
+            and np.mean(_moved(features)[column.row_of[zeros]]) > 0.5
+        ):
+            continue  # the same where a low temperature makes nearly all tokens certain
+        begins, ends = _at_the_edges(features, column.values == 0.0, zeros)
+        moved = features.case.trainer is not None and bool(features.alignment.shift.any())
+        if begins + ends > NEARLY_ALL and (ends > 1 - NEARLY_ALL or moved):
+            continue  # the end token, and rows that were moved, are causes of their own
+        other = column.other[zeros]
+        if sets_of_one(features, policy) and np.median(other) < RARE:
+            continue  # certain tokens of kept sets, in contexts that the other side does not see
+        return Suspicion(
+            confidence=EXACT,
+            message=f"{int((column.values == 0).sum()):,} values of `{policy}` are exactly 0"
+            f"{', at the first tokens of rows' if begins > NEARLY_ALL else ''}, "
+            f"{int(zeros.sum()):,} of them where the other side gives the token "
+            f"{np.exp(np.median(other)):.2g} on the median: placeholders.",
+            evidence=[
+                fact(
+                    "exact zeros at uncertain tokens",
+                    "a log-prob of 0 is certainty",
+                    **{policy: int(zeros.sum())},
+                    of=likely,
+                )
+            ],
+            side=side_of(features, policy),
+            share_of_rows=share_of_rows(column, zeros),
+            also_possible=["mask-includes-tool"] if np.median(other) < RARE else [],
+            mended=without_values(features.case, column.values == 0.0),
+        )
+    return None
+
+
+def _padding(features: Features) -> Suspicion | None:
+    """Look for rows that end with repeats of one token of which both sides are exactly certain."""
+    case = features.case
+    sides = [case.log_probs[name] for name in (case.sampler, case.trainer) if name]
+    zero = case.mask & np.all([values == 0.0 for values in sides], axis=0)
+    last = case.start + case.lengths - 1
+    last = last[(case.lengths > 1) & zero[last.clip(0)]]
+    if len(sides) < 2 or len(last) < FEWEST_ROWS:
+        return None
+    ids, counts = np.unique(case.token_id[last], return_counts=True)
+    padding = zero & (case.token_id == ids[counts.argmax()])
+    repeated = int(np.count_nonzero(padding[last] & padding[last - 1]))
+    # A sampled token id occurs elsewhere too; padding is one run at the end of its row.
+    runs = int(np.count_nonzero(padding & ~np.append(padding[1:], False)))
+    if repeated < max(FEWEST_ROWS, 0.5 * len(last)) or runs > len(last):
+        return None
+    if padding.sum() < NEARLY_ALL * zero.sum():
+        return None  # other tokens are certain too, as where both sides keep sets of one token
+    return Suspicion(
+        confidence=EXACT,
+        message=f"{repeated:,} rows end with repeats of token {ids[counts.argmax()]}, of which "
+        f"both sides record exactly 0, {int(padding.sum()):,} tokens in all: padding that the mask "
+        "counts as sampled.",
+        evidence=[fact("padding at the end of rows", "no policy sampled it", rows=repeated)],
+        side="recorder",
+        share_of_rows=repeated / max(len(case.lengths), 1),
+        also_possible=["mask-includes-tool"],
+        mended=case.without_tokens(padding),
+    )
+
+
+def _nothing_but_zeros(features: Features, policy: str, column: StoredColumn) -> Suspicion:
+    """Report a column of zeros where the other column holds no log-probs either."""
+    return Suspicion(
+        confidence=EXACT,
+        message=f"All {len(column.values):,} values of `{policy}` are exactly 0: placeholders, as "
+        "no model is certain of every token.",
+        evidence=[
+            fact(
+                "exact zeros",
+                "a log-prob of 0 is certainty",
+                **{policy: len(column.values)},
+                of=len(column.values),
+            )
+        ],
+        side=side_of(features, policy),
+        also_possible=[],
+        policy=policy,
+        mended=without_values(features.case, column.values == 0.0),
+    )
+
+
+def _do_not_belong(values: Array, other: Array) -> bool:
+    """Tell whether two columns of tokens that are no zeros hardly have to do with each other."""
+    if np.median(np.abs(values - other)) > OTHER_TOKENS:
+        return True
+    one, two = sqrt_surprisal(values), sqrt_surprisal(other)
+    if len(one) < FEWEST or min(np.std(one), np.std(two)) < EQUAL:
+        return False
+    return float(np.corrcoef(one, two)[0, 1]) < UNRELATED
+
+
+def _at_the_edges(features: Features, zeros: Flags, chosen: Flags) -> tuple[float, float]:
+    """Return the shares of chosen tokens in runs of zeros at the begin and at the end of rows."""
+    owner = features.case.owner[features.case.mask]
+    begins = np.concatenate([[True], owner[1:] != owner[:-1]])
+    ends = np.append(begins[1:], True)
+    run = np.cumsum(np.concatenate([[True], zeros[1:] != zeros[:-1]]) | begins)
+    at_begin, at_end = np.bincount(run, begins) > 0, np.bincount(run, ends) > 0
+    # A row of zeros only touches both edges: these are placeholders.
+    return (
+        float(np.mean((at_begin & ~at_end)[run][chosen])),
+        float(np.mean((at_end & ~at_begin)[run][chosen])),
+    )
+
+
+def _moved(features: Features) -> Flags:
+    """Flag the rows whose columns fit better one token away, or in another row, [rows]."""
+    alignment = features.alignment
+    rows = len(features.case.lengths)
+    shifted = np.bincount(alignment.row_of_turn[alignment.shift != 0], minlength=rows) > 0
+    flags: Flags = shifted | (alignment.best_row != np.arange(rows))
+    return flags
+
+
+NAN_LOG_PROBS = shipped("nan-log-probs", "storage", _nan_log_probs, needs_two=False)
+SENTINEL = shipped("sentinel", "storage", _sentinel, needs_two=False)
+ZERO_PLACEHOLDER = shipped("zero-placeholder", "storage", _placeholder_zeros, needs_two=False)
