@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import rcdiag as api
-from cli.app import NAMES
-from cli.options_trainer import complete_preset, complete_trainer
+from cli.app import COMMANDS
+from cli.options import complete_preset, complete_trainer
 from cli.terminal.console import TerminalConsole
 from cli.terminal.draw import draw
 from rcdiag.results import Result
@@ -99,7 +99,7 @@ def test_a_wide_terminal_says_what_numbers_are_and_a_narrow_one_what_it_hides():
     assert any(line.strip().startswith("hidden:") for line in screen(result, 45))
 
 
-@pytest.mark.parametrize("command", NAMES)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_fits_two_screens_and_help_all_has_every_option(rcdiag, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
     ran = rcdiag(command, "--help")
