@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import PairTokens
+from rcdiag.entry import Entry
 from rcdiag.results.base import LEVELS, MetricValue
 from rcdiag.results.diagnosis import Diagnosis
 from rcdiag.results.guide import Guide
@@ -219,6 +220,21 @@ class Rule(Struct, Generic[E], frozen=True, kw_only=True):
     decides: bool = False  # where its number is missing there is no good verdict
     heading: str = ""  # of its number's column in the terminal's tables
     see: tuple[str, ...] = ()  # names that `rcdiag explain` answers
+
+    def entry(self) -> Entry:
+        """Say what the rule looks at, and where its number is an alarm."""
+        healthy = self.guide.bounds
+        if self.guide.warning == 1.0 and self.guide.error in (1.0, math.inf):  # a yes or a no
+            worst = "an error" if self.guide.error == 1.0 else "a warning"
+            healthy = f"{worst} where it fails ({self.guide.source})"
+        return Entry(
+            what=self.says,
+            formula=self.formula,
+            direction=self.direction,
+            units=self.unit or "none",
+            healthy=healthy,
+            see=self.see,
+        )
 
     def number(self, evidence: E) -> float | None:
         """Return the number that the rule looks at; None where it has none."""

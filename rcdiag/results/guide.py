@@ -5,6 +5,8 @@ Guides are data: nothing is judged here.
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
 
 PROPOSAL = "rcdiag's proposal"
@@ -22,3 +24,18 @@ class Guide(Struct, frozen=True, kw_only=True):
     source: str
     around: float | None = None  # the bounds are distances from this value, in either direction
     by_interval: bool = False  # judge by the value in the interval that is nearest to `around`
+
+    @property
+    def bounds(self) -> str:
+        """The bounds as text: `warning at or above 0.001, error at or above 0.01 (source)`.
+
+        Infinite bounds are left out.
+        """
+        side = "below" if self.error < self.warning else "above"
+        place = "at or {} {:g}" if self.around is None else "{1:g} or more away from {2:g}"
+        bounds = [
+            f"{level} {place.format(side, bound, self.around)}"
+            for level, bound in (("warning", self.warning), ("error", self.error))
+            if math.isfinite(bound)
+        ]
+        return f"{', '.join(bounds)} ({self.source})"
