@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -59,7 +59,7 @@ class Command(TyperCommand):
         try:
             for option in options:
                 if option.name in self.own:
-                    option.help = self._help_of(*self.own[option.name])
+                    option.help = self.help_of(option.name)
                     option.hidden = not (self._is_common(str(option.name)) or ctx.meta.get(ALL))
             if "{formats}" in epilog:
                 self.epilog = epilog.replace("{formats}", names_of("formats", most=100))
@@ -69,8 +69,9 @@ class Command(TyperCommand):
                 option.help, option.hidden = text, hidden
             self.epilog = epilog
 
-    def _help_of(self, parameter: Parameter, option: CommandOption) -> str:
+    def help_of(self, name: str) -> str:
         """Write the first sentence on a parameter, in words of a command line, and an example."""
+        parameter, option = self.own[name]
         words = re.sub(r"`(\w+)`", self._as_flag, parameter.sentence)
         names = f" ({names_of(option.names)})" if option.names else ""
         example = f"e.g. `{option.example}`" if option.example else ""
@@ -113,10 +114,11 @@ class Command(TyperCommand):
 def _option(parameter: Parameter, option: CommandOption) -> TyperArgument | TyperOption:
     """Make the option, or the word without a flag, of a parameter."""
     required = parameter.default is REQUIRED
+    choices = f"<{'|'.join(parameter.choices)}>" if parameter.choices else None
     shared: dict[str, Any] = {
         "type": parameter.type,
         "required": required,
-        "metavar": option.metavar,
+        "metavar": option.metavar or choices,
         "rich_help_panel": option.panel,
     }
     if option.argument:
@@ -130,9 +132,16 @@ def _option(parameter: Parameter, option: CommandOption) -> TyperArgument | Type
         default=default,
         show_default=default is not None and parameter.type is not bool,
         multiple=option.repeats,
-        autocompletion=option.complete,
+        autocompletion=lambda context, words, begun: [
+            word for word in _completions(parameter, option, context) if word.startswith(begun)
+        ],
         **shared,
     )
+
+
+def _completions(parameter: Parameter, option: CommandOption, context: Any) -> Sequence[str]:
+    """Return the words that the shell completes an option with."""
+    return parameter.choices if option.complete is None else option.complete(context)
 
 
 class HelpAll(TyperOption):

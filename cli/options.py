@@ -31,7 +31,7 @@ class CommandOption(Struct, frozen=True):
     names: str = ""  # what `names_of` lists in the help
     # Text -> value, of an option that repeats: all texts -> value.
     read: Callable[[Any], Any] | None = None
-    complete: Callable[..., list[str]] | None = None
+    complete: Callable[[Any], Sequence[str]] | None = None  # a context -> words for the shell
 
     def flag(self, name: str) -> str:
         """Return how a command line gives the parameter of this name."""
@@ -97,19 +97,18 @@ def read_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     return settings
 
 
-def complete_trainer(incomplete: str) -> list[str]:
-    """Complete the name of a trainer in the shell."""
+def all_trainers(context: Any) -> list[str]:
+    """Return the names of trainers, which the shell completes."""
     from rcdiag.trainers import trainer_names
 
-    return [name for name in (*trainer_names(), "all") if name.startswith(incomplete)]
+    return [*trainer_names(), "all"]
 
 
-def complete_preset(ctx: Any, incomplete: str) -> list[str]:
-    """Complete the name of a preset of the trainer that was given, or of the default one."""
+def presets_of_trainer(context: Any) -> list[str]:
+    """Return the presets of the trainer that was given, or of the default one."""
     from rcdiag.trainers import DEFAULT, find_trainer
 
-    presets = find_trainer(ctx.params.get("trainer") or DEFAULT).presets
-    return [name for name in presets if name.startswith(incomplete)]
+    return [*find_trainer(context.params.get("trainer") or DEFAULT).presets]
 
 
 DUMP = CommandOption(argument=True, repeats=True, metavar="DUMP...")
@@ -153,7 +152,7 @@ OPTIONS: dict[str, CommandOption] = {
         names="engines",
         example="old=hf:float32",
     ),
-    "ladder": CommandOption(metavar="NAME", repeats=True),
+    "ladder": CommandOption(repeats=True),
     "on": CommandOption(metavar="WHERE"),
     "devices": CommandOption(metavar="N|LIST"),
     "workers": CommandOption(metavar="N"),
@@ -166,7 +165,7 @@ OPTIONS: dict[str, CommandOption] = {
         panel=CORRECTION,
         common=True,
         names="trainers",
-        complete=complete_trainer,
+        complete=all_trainers,
     ),
     "presets": CommandOption(
         ("--preset",),
@@ -174,7 +173,7 @@ OPTIONS: dict[str, CommandOption] = {
         panel=CORRECTION,
         common=True,
         repeats=True,
-        complete=complete_preset,
+        complete=presets_of_trainer,
     ),
     "settings": CommandOption(
         ("--set",),
@@ -185,7 +184,7 @@ OPTIONS: dict[str, CommandOption] = {
         example="decoupled_token_is.rollout_is_threshold=3",
     ),
     "trainer_config": CommandOption(metavar="FILE", panel=CORRECTION, common=True),
-    "arithmetic": CommandOption(panel=CORRECTION, metavar="NAME"),
+    "arithmetic": CommandOption(panel=CORRECTION),
     "carry": CommandOption(metavar="TRAINER:PRESET", panel=CORRECTION, example="trl:sequence_mask"),
     "logged": CommandOption(metavar="FILE", panel=CORRECTION, common=True),
     # A sweep
@@ -199,14 +198,14 @@ OPTIONS: dict[str, CommandOption] = {
         ("--loss-setting",), metavar="NAME=VALUE", panel=UPDATE, repeats=True, example="tau_pos=2"
     ),
     "aggregation": CommandOption(metavar="NAME", panel=UPDATE),
-    "denominator": CommandOption(metavar="NAME", panel=UPDATE),
+    "denominator": CommandOption(panel=UPDATE),
     "constant": CommandOption(metavar="N", panel=UPDATE),
     "loss_scale_factor": CommandOption(metavar="N", panel=UPDATE),
     "advantage": CommandOption(metavar="NAME", panel=UPDATE, common=True),
     **dict.fromkeys(("rebaseline", "clip_low", "clip_high", "clip_c", "dro_beta"), OF_UPDATE),
     "precision": CommandOption(metavar="DTYPE[,autocast=bfloat16][,...]", panel=WITH_MODEL),
-    "reference": CommandOption(metavar="NAME", panel=WITH_MODEL),
-    "optimizer": CommandOption(metavar="NAME", panel=WITH_MODEL),
+    "reference": CommandOption(panel=WITH_MODEL),
+    "optimizer": CommandOption(panel=WITH_MODEL),
     "lr": CommandOption(metavar="RATE", panel=WITH_MODEL),
     **dict.fromkeys(("weight_decay", "momentum", "max_grad_norm", "epochs"), OF_MODEL),
     **dict.fromkeys(("minibatches", "steps", "split", "lora", "checkpointing"), OF_MODEL),
@@ -226,7 +225,7 @@ OPTIONS: dict[str, CommandOption] = {
     "include_text": CommandOption(("--include-text/--no-text",), panel=OUTPUT),
     "sequences": CommandOption(("--sequence",), metavar="ROW", panel=OUTPUT, repeats=True),
     "json": CommandOption(panel=OUTPUT, common=True),
-    "fail_on": CommandOption(metavar="LEVEL", common=True),
+    "fail_on": CommandOption(common=True),
     "force": CommandOption(common=True),
     "dry_run": CommandOption(common=True),
     "quiet": CommandOption(("-q", "--quiet"), common=True),
@@ -256,8 +255,8 @@ SCREEN = (
         "fail_on",
         str,
         "never",
-        "exit 1 on findings of this level or above, or if nothing was compared: `never`, "
-        "`warning` or `error`.",
+        "exit 1 on findings of this level or above, or if nothing was compared.",
+        LEVELS,
     ),
     Parameter("force", bool, False, "overwrite outputs and recorded columns."),
     Parameter("dry_run", bool, False, "check inputs and print what would run."),

@@ -27,6 +27,7 @@ class Parameter(Struct, frozen=True):
     type: type  # of one value: bool, int, float or str
     default: Any
     says: str
+    choices: tuple[str, ...] = ()  # the words that it can be, of a `Literal`
 
     @property
     def sentence(self) -> str:
@@ -63,6 +64,7 @@ def function_of(command: str) -> Function:
             type=_type(argument.annotation),
             default=REQUIRED if default is None else ast.literal_eval(default),
             says=says.get(argument.arg, ""),
+            choices=_choices(argument.annotation),
         )
         for argument, default in zip([*of_place, *of_keywords], defaults, strict=True)
     }
@@ -75,3 +77,14 @@ def _type(annotation: ast.expr | None) -> type:
     names = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
     allowed = [one for one in (str, bool, float, int) if one.__name__ in names]
     return allowed[0] if allowed else str
+
+
+def _choices(annotation: ast.expr | None) -> tuple[str, ...]:
+    """Return the words of the `Literal` in an annotation; none without one."""
+    assert annotation is not None
+    literals = [
+        ast.literal_eval(node.slice)
+        for node in ast.walk(annotation)
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal"
+    ]
+    return tuple(literals[0]) if literals else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.results import CompareResult
@@ -38,7 +38,7 @@ def compare(
     given: Mapping[str, Any] | None = None,
     model: str | Path | None = None,
     policies: Policies = (),
-    ladder: str | Sequence[str] = (),
+    ladder: Literal["precision", "engine"] | Sequence[str] = (),
     noise_floor: bool = False,
     rows: int | None = None,
     seed: int = 0,
@@ -65,8 +65,8 @@ def compare(
             `old` (hf:float32) and `rollout` (vllm:bfloat16) that the table lacks.
         policies: compare only these, in order from sampler to trainer; `NAME=ENGINE` scores one
             first. In Python `["rollout", "old"]`, or `{"hf_bf16": "hf:bfloat16"}`.
-        ladder: ready set of policies to score: `precision` (vllm and hf from low to full precision)
-            or `engine` (decode, prefill and hf in one precision).
+        ladder: ready set of policies to score: vllm and hf from low to full precision, or decode,
+            prefill and hf in one precision.
         noise_floor: score one policy again in other batches, as NAME_again.
             Policies that are no further apart than these two are equal.
         rows: about how many rows to read, in whole prompt groups: a first look at a huge dump.

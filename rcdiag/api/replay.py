@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
@@ -38,7 +38,7 @@ def replay(
     loss: str | None = None,
     loss_settings: LossSettingValues = (),
     aggregation: str | None = None,
-    denominator: str | None = None,
+    denominator: Literal["kept", "all", "constant"] | None = None,
     constant: float | None = None,
     loss_scale_factor: float | None = None,
     advantage: str | None = None,
@@ -49,8 +49,8 @@ def replay(
     dro_beta: float | None = None,
     model: str | Path | None = None,
     precision: str = "float32",
-    reference: str = "seq_is",
-    optimizer: str = "adamw",
+    reference: Literal["seq_is", "fresh", "none"] = "seq_is",
+    optimizer: Literal["adamw", "sgd"] = "adamw",
     lr: float = 1e-6,
     weight_decay: float = 0.0,
     momentum: float = 0.0,
@@ -96,10 +96,10 @@ def replay(
         aggregation: how losses of tokens become one number: token-mean, token-sum,
             seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm or
             prompt-mean-token-mean; by default as the trainer does.
-        denominator: what the loss is divided by: kept tokens (kept), all tokens (all) or a number
-            (constant); by default as in the trainer's loss function.
-        constant: what the denominator of that name divides by at each optimizer step: tokens
-            (token-mean) or sequences (seq-mean-...).
+        denominator: what the loss is divided by: kept tokens, all, or a constant; by default
+            as in the trainer's loss function.
+        constant: number of a constant denominator, for each optimizer step: tokens (token-mean) or
+            sequences (seq-mean-...).
         loss_scale_factor: divisor of seq-mean-token-sum-norm; by default the longest response.
         advantage: where advantages come from: `column`, `grpo`, `rloo` or `reinforce++`; by default
             the column, else grpo.
@@ -110,9 +110,8 @@ def replay(
         dro_beta: beta of the loss dro.
         model: checkpoint folder or hub id of the model that takes the step.
         precision: dtype of that model, with options as a policy has them.
-        reference: gradient to compare with: `seq_is` (unbiased sequence IS), `fresh` (new samples,
-            needs `reward`) or `none`.
-        optimizer: optimizer of the step: `adamw` or `sgd`.
+        reference: gradient to compare with: unbiased sequence IS, or fresh samples (`reward`).
+        optimizer: optimizer of the step.
         lr: learning rate.
         weight_decay: weight decay of the optimizer.
         momentum: momentum of sgd.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
@@ -49,13 +49,13 @@ def score(
     given: Mapping[str, Any] | None = None,
     model: str | Path | None = None,
     policies: Policies = (),
-    ladder: str | Sequence[str] = (),
+    ladder: Literal["precision", "engine"] | Sequence[str] = (),
     noise_floor: bool = False,
     trainer: str | None = None,
     presets: str | Sequence[str] = (),
     settings: Settings | None = None,
     trainer_config: str | Path | None = None,
-    arithmetic: str = "float64",
+    arithmetic: Literal["float64", "float32"] = "float64",
     carry: str | None = None,
     logged: str | Path | None = None,
     output: str | Path | None = None,
@@ -88,8 +88,8 @@ def score(
             `old` (hf:float32) and `rollout` (vllm:bfloat16) that the table lacks.
         policies: policies to score first, each by an engine. `{"vllm_bf16": "vllm:bfloat16"}`, with
             options after a comma: `"hf:bfloat16,lm_head=float32"`.
-        ladder: ready set of policies to score: `precision` (vllm and hf from low to full precision)
-            or `engine` (decode, prefill and hf in one precision).
+        ladder: ready set of policies to score: vllm and hf from low to full precision, or decode,
+            prefill and hf in one precision.
         noise_floor: score one policy again in other batches, as NAME_again.
         trainer: trainer whose presets and metrics are computed, or `all`: the default of each. The
             newest verl by default.
@@ -97,7 +97,7 @@ def score(
         settings: changed settings of presets. `{"decoupled_token_is": {"rollout_is_threshold": 3}}`
         trainer_config: the trainer's own configuration instead of presets: YAML, TOML, JSON or a
             launch script.
-        arithmetic: `float64`, or `float32` to reproduce the rounding of the trainer's numbers.
+        arithmetic: float32 reproduces the rounding of the trainer's numbers.
         carry: preset to compare with its equivalent in every trainer. Of near ones the result says
             what they do otherwise.
         logged: the trainer's metrics log to compare with: JSONL, CSV, W&B history, TensorBoard or

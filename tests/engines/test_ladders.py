@@ -68,8 +68,7 @@ def test_compare_puts_a_ladder_in_the_order_it_was_made_in(name):
 
 @pytest.mark.parametrize("command", ["score", "compare"])
 def test_the_api_names_every_ladder(command):
-    says = function_of(command).parameters["ladder"].says
-    assert all(f"`{name}` (" in says for name in LADDERS)
+    assert {*function_of(command).parameters["ladder"].choices} == {*LADDERS}
 
 
 @pytest.mark.parametrize(

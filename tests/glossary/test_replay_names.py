@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, get_args
 
+from cli.parameters import function_of
 from rcdiag.diagnosis.update_health import UPDATE_RULES
 from rcdiag.glossary import explain, names
 from rcdiag.glossary.kinds import kinds
@@ -63,6 +64,7 @@ def test_every_aggregation_and_denominator():
     known = {name for item in TRAINERS.values() for name in item.update.aggregations}
     assert set(aggregations()) == known
     assert set(DENOMINATORS) == set(get_args(Denominator))
+    assert {*function_of("replay").parameters["denominator"].choices} == {*DENOMINATORS}
     for name in (*aggregations(), "denominator.kept", "all", "constant"):
         assert explain(name).kind == "aggregation"
         assert explain(name).formula
@@ -76,6 +78,8 @@ def test_every_advantage_factor_mode_reference_and_optimizer():
         assert explain(name).kind == "choice of a replay"
     for mode in ("decoupled", "bypass", "naive", "ppo_clip", "reinforce"):
         assert explain(mode).what
+    for name, words in (("reference", REFERENCES), ("optimizer", OPTIMIZERS)):
+        assert {*function_of("replay").parameters[name].choices} == {*words}
     for name in REFERENCES:
         assert "eference" in explain(name).what
 
