@@ -60,7 +60,7 @@ class Command(TyperCommand):
             for option in options:
                 if option.name in self.own:
                     option.help = self.help_of(option.name)
-                    option.hidden = not (self._is_common(str(option.name)) or ctx.meta.get(ALL))
+                option.hidden = not (self._is_common(str(option.name)) or ctx.meta.get(ALL))
             if "{formats}" in epilog:
                 self.epilog = epilog.replace("{formats}", names_of("formats", most=100))
             super().format_help(ctx, formatter)

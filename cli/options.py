@@ -1,7 +1,7 @@
 """What only a command line has of a parameter: its flags, its place in the help, how text is read.
 
 Name, type, default and meaning are those of the API (`parameters`); `OPTIONS` says the rest, by the
-name of the parameter. `OUTPUTS` are the options that no function of the API has.
+name of the parameter. `OF_THE_COMMAND_LINE` are the parameters that no function of the API has.
 """
 
 from __future__ import annotations
@@ -111,6 +111,7 @@ def presets_of_trainer(context: Any) -> list[str]:
     return [*find_trainer(context.params.get("trainer") or DEFAULT).presets]
 
 
+PLAIN = CommandOption()
 DUMP = CommandOption(argument=True, repeats=True, metavar="DUMP...")
 NAME = CommandOption(metavar="NAME", common=True)
 OF_UPDATE = CommandOption(panel=UPDATE)
@@ -249,45 +250,46 @@ OF_COMMAND: Mapping[str, Mapping[str, CommandOption]] = {
     },
 }
 
-SCREEN = (
-    Parameter("json", bool, False, "print only the result document."),
-    Parameter(
-        "fail_on",
-        str,
-        "never",
-        "exit 1 on findings of this level or above, or if nothing was compared.",
-        LEVELS,
-    ),
-    Parameter("force", bool, False, "overwrite outputs and recorded columns."),
-    Parameter("dry_run", bool, False, "check inputs and print what would run."),
-    Parameter("quiet", bool, False, "print errors only."),
-    Parameter("verbose", bool, False, "print all numbers, limits and sources."),
+# Parameters that no function of the API has.
+OF_THE_COMMAND_LINE = {
+    parameter.name: parameter
+    for parameter in (
+        Parameter("result", str, None, "result JSON to write."),
+        Parameter("csv", str, None, "CSV to write: one row for each metric and step."),
+        Parameter("json", bool, False, "print only the result document."),
+        Parameter(
+            "fail_on",
+            str,
+            "never",
+            "exit 1 on findings of this level or above, or if nothing was compared.",
+            LEVELS,
+        ),
+        Parameter("force", bool, False, "overwrite outputs and recorded columns."),
+        Parameter("dry_run", bool, False, "check inputs and print what would run."),
+        Parameter("quiet", bool, False, "print errors only."),
+        Parameter("verbose", bool, False, "print all numbers, limits and sources."),
+    )
+}
+# What a command has beside the parameters of its function; figures are those of `rcdiag.report`.
+BESIDE = {
+    "explain": ("json",),
+    "report": ("json", "fail_on", "quiet", "verbose"),
+    "convert": ("json", "dry_run", "quiet", "verbose"),
+}
+BESIDE_MEASURING = (
+    *("result", "csv", "html", "plots", "figures", "width"),
+    *("json", "fail_on", "force", "dry_run", "quiet", "verbose"),
 )
-FILES = (
-    Parameter("result", str, None, "result JSON to write."),
-    Parameter("csv", str, None, "CSV to write: one row for each metric and step."),
-)
-# Those of `rcdiag.report`, which draws for every command.
-DRAWN = ("html", "plots", "figures", "width")
 
 
 def options_of(command: str) -> dict[str, tuple[Parameter, CommandOption]]:
     """Return the parameters of a command by name, those of the API first, each as an option."""
     own = function_of(command).parameters
-    more: Sequence[Parameter]
-    if command == "explain":
-        more = SCREEN[:1]
-    elif command == "report":
-        more = [one for one in SCREEN if one.name != "dry_run"]
-    elif command == "convert":
-        more = [one for one in SCREEN if one.name != "fail_on"]
-    else:
-        drawn = function_of("report").parameters
-        more = [*FILES, *(drawn[name] for name in DRAWN), *SCREEN]
-    parameters = {**own, **{one.name: one for one in more if one.name not in own}}
+    beside = {**function_of("report").parameters, **OF_THE_COMMAND_LINE}
+    names = [*own, *(name for name in BESIDE.get(command, BESIDE_MEASURING) if name not in own)]
     changed = OF_COMMAND.get(command, {})
     return {
-        name: (parameter, changed.get(name) or OPTIONS.get(name, CommandOption()))
-        for name, parameter in parameters.items()
+        name: (own.get(name) or beside[name], changed.get(name) or OPTIONS.get(name, PLAIN))
+        for name in names
         if name != "progress"
     }

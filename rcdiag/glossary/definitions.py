@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rcdiag.engines import BACKENDS
-from rcdiag.glossary.kinds import Kind
+from rcdiag.glossary.kinds import NameKind
 from rcdiag.logs import LOG_READERS
 from rcdiag.logs.reader import LogReader
 from rcdiag.pages.figures import FIGURES
@@ -13,10 +13,10 @@ from rcdiag.table.readers import READERS
 from rcdiag.table.readers.reader import Reader
 from rcdiag.trainers import TRAINERS, families
 
-BACKENDS_OF_POLICIES = Kind(
+BACKENDS_OF_POLICIES = NameKind(
     title="backend", plural="Backends that score policies", definitions=lambda: BACKENDS
 )
-FIGURES_OF_REPORTS = Kind(
+FIGURES_OF_REPORTS = NameKind(
     title="figure",
     plural="Figures of reports",
     definitions=lambda: FIGURES,
@@ -34,5 +34,5 @@ def _logs() -> Mapping[str, LogReader]:
     return {f"{name} log": reader for name, reader in LOG_READERS.items()}
 
 
-FORMATS = Kind(title="format", plural="Formats of dumps", definitions=_formats)
-LOGS = Kind(title="format of logs", plural="Formats of logs", definitions=_logs)
+FORMATS = NameKind(title="format", plural="Formats of dumps", definitions=_formats)
+LOGS = NameKind(title="format of logs", plural="Formats of logs", definitions=_logs)

@@ -14,9 +14,9 @@ from rcdiag.diagnosis.constraints import CONSTRAINTS
 from rcdiag.diagnosis.guides import Rule
 from rcdiag.diagnosis.update_health import UPDATE_RULES
 from rcdiag.entry import Entry
-from rcdiag.glossary.kinds import Kind, with_headings
+from rcdiag.glossary.kinds import NameKind, with_headings
 
-FINDINGS = Kind(
+FINDINGS = NameKind(
     title="finding",
     plural="Findings",
     definitions=all_checks,
@@ -30,7 +30,7 @@ def _causes() -> dict[str, CauseWords]:
     return {**cause_words(), **{slug: cause.words for slug, cause in CAUSES.items()}}
 
 
-CAUSES_OF_MISMATCH = Kind(
+CAUSES_OF_MISMATCH = NameKind(
     title="cause",
     plural="Causes of a mismatch",
     definitions=_causes,
@@ -40,7 +40,7 @@ CAUSES_OF_MISMATCH = Kind(
 
 def _rules(
     title: str, plural: str, prefix: str, rules: Mapping[str, Rule[Any]], jq: str, place: str = ""
-) -> Kind:
+) -> NameKind:
     """Make a kind of rules, each listed as `prefix.name`; `place` stands before its bounds."""
 
     def entry(name: str, rule: Rule[Any]) -> Entry:
@@ -49,7 +49,7 @@ def _rules(
         healthy = f"{place}{entry.healthy}" if is_number else entry.healthy
         return replace(entry, healthy=healthy, example=jq)
 
-    return Kind(
+    return NameKind(
         title=title,
         plural=plural,
         definitions=lambda: {f"{prefix}.{name}": rule for name, rule in rules.items()},

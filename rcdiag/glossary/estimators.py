@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from rcdiag.entry import Entry, first_clause
-from rcdiag.glossary.kinds import Kind
+from rcdiag.glossary.kinds import NameKind
 from rcdiag.glossary.options import OPTIONS_OF_REJECTION
 from rcdiag.glossary.trainers import PRESETS
 from rcdiag.glossary.words import TERM
@@ -24,7 +24,7 @@ def _family(name: str, family: Family) -> Entry:
     return replace(family.entry(), generations=settings_of(family.correction(family.middle)))
 
 
-FAMILIES_OF_SWEEP = Kind(
+FAMILIES_OF_SWEEP = NameKind(
     title="estimator family",
     plural="Estimator families of `rcdiag sweep`",
     definitions=_listed,
@@ -37,7 +37,7 @@ def _candidate(name: str, candidate: Setting) -> Entry:
     return replace(candidate.entry(name), generations=settings_of(candidate.correction))
 
 
-CANDIDATES_OF_SWEEP = Kind(
+CANDIDATES_OF_SWEEP = NameKind(
     title="candidate",
     plural="Candidates of `rcdiag sweep`",
     definitions=lambda: CANDIDATES,

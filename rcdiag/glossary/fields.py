@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from rcdiag.entry import Entry, first_clause
-from rcdiag.glossary.kinds import Kind, folded, kinds, with_headings
+from rcdiag.glossary.kinds import NameKind, folded, kinds, with_headings
 from rcdiag.results import (
     KINDS,
     base,
@@ -188,7 +188,7 @@ def _entry(name: str, field: Field) -> Entry:
     )
 
 
-FIELDS = Kind(
+FIELDS = NameKind(
     title=TITLE,
     plural="Fields of results",
     definitions=_listed,

@@ -1,6 +1,6 @@
 """A kind is a set of names that are explained alike: metrics, presets, fields of results, ...
 
-To add a kind: a `Kind` in a module of this package, and its place in `PLACES`.
+To add a kind: a `NameKind` in a module of this package, and its place in `PLACES`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PLACES = (
 )
 
 
-class Kind(Struct, frozen=True, kw_only=True):
+class NameKind(Struct, frozen=True, kw_only=True):
     """Names that are explained alike: the definition of each, and what is read off it.
 
     A definition answers by its own `entry()`; `line` and `entry` are for kinds whose definitions
@@ -89,14 +89,14 @@ class Kind(Struct, frozen=True, kw_only=True):
         return {name: self.line(definition) for name, definition in self.definitions().items()}
 
 
-def kind_at(place: str) -> Kind:
+def kind_at(place: str) -> NameKind:
     """Import and return the kind at one of `PLACES`."""
     module, _, variable = place.partition(".")
-    kind: Kind = getattr(importlib.import_module(f"rcdiag.glossary.{module}"), variable)
+    kind: NameKind = getattr(importlib.import_module(f"rcdiag.glossary.{module}"), variable)
     return kind
 
 
-def kinds() -> Iterator[Kind]:
+def kinds() -> Iterator[NameKind]:
     """Return all kinds, in the order of `PLACES`."""
     return map(kind_at, PLACES)
 

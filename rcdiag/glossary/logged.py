@@ -8,7 +8,7 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from rcdiag.entry import Entry
-from rcdiag.glossary.kinds import Kind
+from rcdiag.glossary.kinds import NameKind
 from rcdiag.glossary.metrics import METRICS_OF_PAIRS
 from rcdiag.registry import revision
 from rcdiag.statistics.metrics import METRICS
@@ -102,7 +102,7 @@ def _listed() -> dict[str, KeyWords]:
     return keys
 
 
-KEYS = Kind(
+KEYS = NameKind(
     title="number that trainers log",
     plural="Numbers that trainers log (a prefix may be left out)",
     definitions=_listed,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from rcdiag.entry import Entry
 from rcdiag.formats import yaml_value
-from rcdiag.glossary.kinds import Kind, folded
+from rcdiag.glossary.kinds import NameKind, folded
 from rcdiag.glossary.words import TERM
 from rcdiag.losses import ADVANTAGES, AGGREGATIONS, DENOMINATORS, LOSSES, Aggregation, PolicyLoss
 from rcdiag.losses.advantages import Advantage
@@ -61,7 +61,7 @@ def _loss(listed: str, loss: PolicyLoss) -> Entry:
     return replace(entry, example=f"{WORKED_LOSS}: {given}loss {numbers}")
 
 
-POLICY_LOSSES = Kind(
+POLICY_LOSSES = NameKind(
     title="policy loss",
     plural="Policy losses of `rcdiag replay`",
     definitions=policy_losses,
@@ -96,7 +96,7 @@ def _reduction(name: str, definition: Aggregation | DenominatorWords) -> Entry:
     return replace(entry, example=f"{WORKED_AGGREGATION}: {value}")
 
 
-REDUCTIONS = Kind(
+REDUCTIONS = NameKind(
     title="aggregation",
     plural="Aggregations of a loss, and what they divide by",
     definitions=_reductions,
@@ -108,7 +108,7 @@ def _with_trainers(name: str, definition: DenominatorWords | Advantage) -> Entry
     return replace(definition.entry(), generations=grouped(called(name)))
 
 
-ADVANTAGE_FORMULAS = Kind(
+ADVANTAGE_FORMULAS = NameKind(
     title="advantage",
     plural="Advantages that `rcdiag replay` computes",
     definitions=lambda: ADVANTAGES,
@@ -150,7 +150,7 @@ def _of_losses_alone() -> dict[str, LossSetting]:
     return {name: one for name, one in loss_settings().items() if name not in elsewhere}
 
 
-LOSS_SETTINGS = Kind(
+LOSS_SETTINGS = NameKind(
     title="setting of a loss",
     plural="Settings of a loss in `rcdiag replay`",
     definitions=_of_losses_alone,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from rcdiag.glossary.kinds import Kind
+from rcdiag.glossary.kinds import NameKind
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.profiles import PROFILES
 
-METRICS_OF_PAIRS = Kind(
+METRICS_OF_PAIRS = NameKind(
     title="metric",
     plural="Metrics of a pair of policies",
     definitions=lambda: METRICS,
     line=lambda metric: metric.label,
 )
-PROFILES_OF_PAIRS = Kind(
+PROFILES_OF_PAIRS = NameKind(
     title="profile",
     plural="Profiles: mismatch along an axis",
     definitions=lambda: PROFILES,

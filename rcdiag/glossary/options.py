@@ -9,7 +9,7 @@ from rcdiag.corrections.bounds import place_and_statistic
 from rcdiag.corrections.describe import statistic
 from rcdiag.corrections.statistics import STATISTICS
 from rcdiag.entry import LOG_RATIO, Entry
-from rcdiag.glossary.kinds import Kind
+from rcdiag.glossary.kinds import NameKind
 from rcdiag.trainers import TRAINERS
 
 # Place of a statistic -> how its formula is made of that of tokens.
@@ -108,7 +108,7 @@ def _options() -> dict[str, str]:
     return LEVELS | {option: statistic(option) for option in statistics}
 
 
-OPTIONS_OF_REJECTION = Kind(
+OPTIONS_OF_REJECTION = NameKind(
     title="option of rejection",
     plural="Options of rejection and levels of weights",
     definitions=_options,

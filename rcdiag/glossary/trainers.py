@@ -11,7 +11,7 @@ from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.describe import describe
 from rcdiag.entry import Entry
 from rcdiag.formats import yaml_value
-from rcdiag.glossary.kinds import Kind
+from rcdiag.glossary.kinds import NameKind
 from rcdiag.glossary.losses import called_by_trainers, loss_settings
 from rcdiag.trainers import TRAINERS, families
 from rcdiag.trainers.by_generation import grouped, settings_text
@@ -31,7 +31,7 @@ def _says(trainer: Trainer) -> str:
     return f"{trainer.says}; what `{trainer.family}` means" if newest else trainer.says
 
 
-GENERATIONS = Kind(
+GENERATIONS = NameKind(
     title="trainer",
     plural="Trainers",
     definitions=lambda: TRAINERS,
@@ -90,7 +90,7 @@ def _presets() -> Mapping[str, NamedPreset]:
     }
 
 
-PRESETS = Kind(
+PRESETS = NameKind(
     title="preset", plural="Presets", definitions=_presets, line=lambda preset: preset.says
 )
 
@@ -123,6 +123,6 @@ def _setting(name: str, words: SettingWords) -> Entry:
     return replace(words.entry(), generations=grouped(of_losses | own))
 
 
-SETTINGS = Kind(
+SETTINGS = NameKind(
     title="setting", plural="Settings of trainers", definitions=_settings, entry=_setting
 )

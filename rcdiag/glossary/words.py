@@ -14,7 +14,7 @@ import msgspec
 from msgspec import structs
 
 from rcdiag.entry import Entry, first_clause
-from rcdiag.glossary.kinds import Kind
+from rcdiag.glossary.kinds import NameKind
 
 FILE = Path(__file__).with_name("words.toml")
 
@@ -36,9 +36,9 @@ def words() -> dict[str, dict[str, Word]]:
     return msgspec.convert(tables, dict[str, dict[str, Word]])
 
 
-def _kind(name: str, title: str, plural: str) -> Kind:
+def _kind(name: str, title: str, plural: str) -> NameKind:
     aliases = {alias: word for word, entry in words()[name].items() for alias in entry.aliases}
-    return Kind(
+    return NameKind(
         title=title,
         plural=plural,
         definitions=lambda: words()[name],
