@@ -30,12 +30,12 @@ class Command(TyperCommand):
 
     def __init__(self, name: str, run: Callable[[dict[str, Any]], None], examples: str) -> None:
         self.own = options_of(name)
-        self.run = run
+        self._run = run
+        self._examples = examples
         super().__init__(
             name,
             params=[_option(parameter, option) for parameter, option in self.own.values()],
             help=function_of(name).says,
-            epilog=examples,
             rich_markup_mode="markdown",
         )
         rare = sum(not self._is_common(str(option.name)) for option in self.params)
@@ -50,24 +50,16 @@ class Command(TyperCommand):
         return option.common or option.argument
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, with names in their places; nothing of it is kept."""
-        options = [
-            option for option in self.params if isinstance(option, (TyperArgument, TyperOption))
-        ]
-        before = [(option, option.help, option.hidden) for option in options]
-        epilog = self.epilog or ""
-        try:
-            for option in options:
-                if option.name in self.own:
-                    option.help = self.help_of(option.name)
-                option.hidden = not (self._is_common(str(option.name)) or ctx.meta.get(ALL))
-            if "{formats}" in epilog:
-                self.epilog = epilog.replace("{formats}", names_of("formats", most=100))
-            super().format_help(ctx, formatter)
-        finally:
-            for option, text, hidden in before:
-                option.help, option.hidden = text, hidden
-            self.epilog = epilog
+        """Write the help, with the names that are known by then in their places."""
+        for option in self.params:
+            assert isinstance(option, (TyperArgument, TyperOption))
+            if option.name in self.own:
+                option.help = self.help_of(option.name)
+            option.hidden = not (self._is_common(str(option.name)) or ctx.meta.get(ALL))
+        self.epilog = self._examples
+        if "{formats}" in self.epilog:
+            self.epilog = self.epilog.replace("{formats}", names_of("formats", most=100))
+        super().format_help(ctx, formatter)
 
     def help_of(self, name: str) -> str:
         """Write the first sentence on a parameter, in words of a command line, and an example."""
@@ -90,7 +82,7 @@ class Command(TyperCommand):
         Notes on the interrupt are sentences about work that is kept.
         """
         try:
-            self.run(self._values(ctx))
+            self._run(self._values(ctx))
         except KeyboardInterrupt as interrupt:
             notes = "; ".join(["interrupted", *getattr(interrupt, "__notes__", ())])
             print(visible(notes), file=sys.stderr)

@@ -12,8 +12,8 @@ from typer.core import TyperOption
 
 from rcdiag.errors import RcdiagError, did_you_mean
 
-# Further names that a file may give options by.
-NAMES = {"setting": "settings", "learning_rate": "lr", "dump": "source"}
+# Parameter -> a further name by which a file may give it.
+ALSO = {"settings": "setting", "lr": "learning_rate", "source": "dump", "sources": "dump"}
 
 Options = Mapping[str, Mapping[str, Any]]  # command -> name of an option, any of them -> option
 LONGEST = 80  # letters of a value that an error shows
@@ -45,14 +45,19 @@ def _take_defaults(context: Any, parameter: Any, value: str | None) -> None:
 
 
 def spellings_of(commands: Mapping[str, Any]) -> Options:
-    """Return the options of every command by their flags, and by their names in the API."""
+    """Return the options of every command by their flags, their names in the API, and `ALSO`."""
     return {
         name: {
             spelling.lstrip("-").replace("-", "_"): option
             for option in command.params
             if option.expose_value
-            for spelling in (option.name, *option.opts, *option.secondary_opts)
-            if len(spelling.lstrip("-")) > 1
+            for spelling in (
+                option.name,
+                ALSO.get(option.name, ""),
+                *option.opts,
+                *option.secondary_opts,
+            )
+            if len(spelling.lstrip("-")) > 1  # no short flag
         }
         for name, command in commands.items()
     }
@@ -81,14 +86,15 @@ def _options(path: Path, command: str, table: Any, allowed: Options) -> dict[str
     options = {}
     for key, value in table.items():
         name = key.replace("-", "_")
-        name = name if name in allowed[command] else NAMES.get(name, name)
         if name not in allowed[command]:
             raise RcdiagError(
                 f"--config {path}: [{command}] has no option `{name}`",
                 hint=f"{did_you_mean(name, allowed[command])}see rcdiag {command} --help",
             )
         option = allowed[command][name]
-        options[option.name] = _value(f"--config {path}: [{command}] {key}", value, option)
+        checked = _value(f"--config {path}: [{command}] {key}", value, option)
+        is_off = f"--{name.replace('_', '-')}" in option.secondary_opts  # `no-host = true`
+        options[option.name] = not checked if is_off else checked
     return options
 
 
