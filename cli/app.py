@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command
+from typer.core import TyperGroup
 
+from cli import commands
 from cli.command import Command
-from cli.config import CONFIG_HELP, options_of, read_defaults
+from cli.config import CONFIG_HELP, read_defaults, spellings_of
 
 # Threads of torch spin while they wait. With the default, one busy neighbour on two cores made
 # scoring 20 times slower; with this value 3 to 5 times, at a cost of 5% on an idle machine
@@ -20,43 +21,100 @@ from cli.config import CONFIG_HELP, options_of, read_defaults
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-# Each is a module of that name, with a function of that name and the EPILOG of its help.
-NAMES = ("score", "compare", "diagnose", "sweep", "replay", "convert", "explain", "report")
+# Command -> what runs it, and the end of its help.
+COMMANDS: dict[str, tuple[Callable[[str, commands.Values], None], str]] = {
+    "score": (
+        commands.measure,
+        """Examples
 
+`rcdiag score sample_data/rollouts.parquet`
 
-def _command(name: str) -> TyperCommand:
-    module = importlib.import_module(f"cli.{name}")
-    alone = typer.Typer(
-        add_completion=False, rich_markup_mode="markdown", pretty_exceptions_show_locals=False
-    )
-    alone.command(name, cls=Command, epilog=module.EPILOG)(getattr(module, name))
-    command = get_command(alone)
-    assert isinstance(command, TyperCommand)
-    return command
+`rcdiag score sample_data/rollouts.parquet --model sample_data/policy/step_8
+--policy vllm_bf16=vllm:bfloat16 --policy hf_fp32=hf:float32
+--behavior vllm_bf16 --target hf_fp32 -o scored.parquet --html scored.html`
+
+`rcdiag score rollouts.parquet --trainer-config config.yaml --logged metrics.jsonl`""",
+    ),
+    "compare": (
+        commands.measure,
+        """Examples
+
+`rcdiag score sample_data/rollouts.parquet --model sample_data/policy/step_8 --ladder engine
+--noise-floor -o scored.parquet`, then `rcdiag compare scored.parquet --html compare.html`
+
+`rcdiag compare run_a.parquet run_b.parquet --policy rollout --policy old --policy old_run_b`""",
+    ),
+    "diagnose": (
+        commands.measure,
+        """Examples
+
+`rcdiag diagnose sample_data/stale.parquet --model sample_data/policy/step_8 --html cause.html`
+
+`rcdiag diagnose sample_data/rollouts.parquet --model 'sample_data/policy/step_{step}'
+--checkpoint sample_data/policy --budget 60`""",
+    ),
+    "sweep": (
+        commands.measure,
+        """Examples
+
+`rcdiag sweep sample_data/stale.parquet --html sweep.html`
+
+`rcdiag sweep sample_data/stale.parquet --emit verl > correction.yaml`, then
+`rcdiag score sample_data/stale.parquet --trainer-config correction.yaml`""",
+    ),
+    "replay": (
+        commands.measure,
+        """Examples
+
+`rcdiag replay sample_data/stale.parquet --preset decoupled_token_is --preset bypass_ppo_clip`
+
+`rcdiag replay sample_data/stale.parquet --set decoupled_token_is.rollout_is_threshold=3`
+
+`rcdiag replay sample_data/stale.parquet --model sample_data/policy/step_8 --html replay.html`""",
+    ),
+    "convert": (
+        commands.convert,
+        """Examples
+
+`rcdiag convert run/dump/ -o dump.parquet --given temperature=0.7`
+
+`rcdiag convert sampler/ trainer/ -o dump.parquet`: two dumps of one run are joined
+
+Formats (`rcdiag explain NAME`): {formats}""",
+    ),
+    "explain": (commands.explain, "Example: `rcdiag explain rollout_is_eff_sample_size`"),
+    "report": (
+        commands.report,
+        """Examples: `rcdiag report score.json sweep.json --html page.html` makes one page of all
+that is known of a dump; `rcdiag report before.json --against after.json --html page.html` says
+what changed.""",
+    ),
+}
 
 
 class Root(TyperGroup):
-    """`rcdiag` itself, which imports a command when it is asked for."""
+    """`rcdiag` itself, which makes a command when it is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands in the order of the help."""
-        return [*NAMES]
+        return [*COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; None where there is none of that name."""
-        if cmd_name in NAMES and cmd_name not in self.commands:
-            self.commands[cmd_name] = _command(cmd_name)
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            run, examples = COMMANDS[cmd_name]
+            self.commands[cmd_name] = Command(cmd_name, partial(run, cmd_name), examples)
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that is asked for; an unknown name is compared with all of them."""
-        if args and args[0] not in NAMES:
+        if args and args[0] not in COMMANDS:
             self.all_commands(ctx)
         return super().resolve_command(ctx, args)
 
     def all_commands(self, ctx: Any) -> dict[str, Any]:
         """Return every command by its name."""
-        return {name: self.get_command(ctx, name) for name in NAMES}
+        return {name: self.get_command(ctx, name) for name in COMMANDS}
 
 
 app = typer.Typer(
@@ -92,5 +150,5 @@ def root(
     """Options before the command."""
     if config is not None:
         assert isinstance(context.command, Root)
-        options = options_of(context.command.all_commands(context))
+        options = spellings_of(context.command.all_commands(context))
         context.default_map = read_defaults(config, options)

@@ -1,94 +1,139 @@
-"""What all commands share beside their options: help, guesses for refused words, Ctrl-C."""
+"""A command made of a function of the API: its options, its help, how it is run and interrupted."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
 from cli.config import ConfigOption
-from cli.lazy_help import filled
+from cli.names import names_of
+from cli.options import WITH_MODEL, CommandOption, options_of
+from cli.parameters import REQUIRED, Parameter, function_of
 from cli.terminal.visible import visible
-from rcdiag.errors import did_you_mean
+from rcdiag.errors import RcdiagError
 from rcdiag.formats import plural
 
-# How Typer refuses a word that is none of an option's choices.
-REFUSED = re.compile(r"(?:Value error, )?'(?P<word>.*)' is not one of (?P<choices>'.*')\.")
-
-# Options that most runs need, by their parameters' names: `--help` shows these alone.
-FIRST = {
-    *("model", "policy", "checkpoint", "budget", "behavior", "target"),
-    *("format", "given", "trainer", "preset", "trainer_config", "logged"),
-    *("step", "loss", "advantage", "emit", "thresholds", "tokenizer", "against", "notebook"),
-    *("output", "result", "html", "json", "plots"),
-    *("fail_on", "rows", "force", "dry_run", "quiet", "verbose", "help", "help_all"),
-}
+ALL = "rcdiag.help_all"  # in a context's `meta`: all options are asked for
 
 
 class Command(TyperCommand):
-    """A command that takes `--config`, names the nearest choice, and says what Ctrl-C keeps.
+    """A command with the options of a function of the API, which `run` is called with.
 
-    Its help fills names in when it is shown. `--help` shows the options of `FIRST`, `--help-all`
-    all of them.
+    `--help` shows the options that most runs need, `--help-all` all of them. Lists of names in the
+    help are made when it is shown.
     """
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        rare = [option for option in self._options() if option.name not in FIRST]
+    def __init__(self, name: str, run: Callable[[dict[str, Any]], None], examples: str) -> None:
+        self.own = options_of(name)
+        self._run = run
+        self._examples = examples
+        super().__init__(
+            name,
+            params=[_option(parameter, option) for parameter, option in self.own.values()],
+            help=function_of(name).says,
+            rich_markup_mode="markdown",
+        )
+        rare = sum(not self._is_common(str(option.name)) for option in self.params)
         if rare:
-            self.params.append(HelpAll(len(rare)))
+            self.params.append(HelpAll(rare))
         self.params.append(ConfigOption())
 
-    def _options(self) -> list[TyperOption]:
-        return [option for option in self.params if isinstance(option, TyperOption)]
+    def _is_common(self, name: str) -> bool:
+        if name not in self.own:
+            return name != "config"
+        _, option = self.own[name]
+        return option.common or option.argument
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help; texts and hidden options are restored afterwards."""
-        shown = [
-            option for option in self.params if isinstance(option, (TyperArgument, TyperOption))
-        ]
-        before = [(option.help, option.hidden) for option in shown]
-        epilog = self.epilog
-        try:
-            for option in shown:
-                option.help = filled(option.help or "")
-                rare = isinstance(option, TyperOption) and option.name not in FIRST
-                option.hidden = option.hidden or (rare and not ctx.meta.get(ALL))
-            self.epilog = filled(epilog or "")
-            super().format_help(ctx, formatter)
-        finally:
-            for option, (text, hidden) in zip(shown, before, strict=True):
-                option.help, option.hidden = text, hidden
-            self.epilog = epilog
+        """Write the help, with the names that are known by then in their places."""
+        for option in self.params:
+            assert isinstance(option, (TyperArgument, TyperOption))
+            if option.name in self.own:
+                option.help = self.help_of(option.name)
+            option.hidden = not (self._is_common(str(option.name)) or ctx.meta.get(ALL))
+        self.epilog = self._examples
+        if "{formats}" in self.epilog:
+            self.epilog = self.epilog.replace("{formats}", names_of("formats", most=100))
+        super().format_help(ctx, formatter)
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; a word that is no choice of an option is refused with a guess."""
-        try:
-            return super().parse_args(ctx, args)
-        except typer.BadParameter as error:
-            if refused := REFUSED.fullmatch(error.message):
-                word, choices = refused["word"], refused["choices"].strip("'").split("', '")
-                guess = did_you_mean(word, choices)
-                error.message = f"'{word}'; {guess}one of {', '.join(choices)}"
-            raise
+    def help_of(self, name: str) -> str:
+        """Write the first sentence on a parameter, in words of a command line, and an example."""
+        parameter, option = self.own[name]
+        words = re.sub(r"`(\w+)`", self._as_flag, parameter.sentence)
+        names = f" ({names_of(option.names)})" if option.names else ""
+        example = f"e.g. `{option.example}`" if option.example else ""
+        repeatable = "repeatable" if option.repeats and not option.argument else ""
+        return "; ".join(filter(None, [words + names, example, repeatable]))
 
-    def invoke(self, ctx: Any) -> Any:
+    def _as_flag(self, name: re.Match[str]) -> str:
+        """Write the name of another parameter as its option: `model` as `--model`."""
+        if name[1] not in self.own:
+            return name[0]
+        return f"`{self.own[name[1]][1].flag(name[1])}`"
+
+    def invoke(self, ctx: Any) -> None:
         """Run the command; an interrupted one says in a line whether it can go on, and exits 130.
 
         Notes on the interrupt are sentences about work that is kept.
         """
         try:
-            return super().invoke(ctx)
+            self._run(self._values(ctx))
         except KeyboardInterrupt as interrupt:
             notes = "; ".join(["interrupted", *getattr(interrupt, "__notes__", ())])
             print(visible(notes), file=sys.stderr)
             raise typer.Exit(130) from interrupt
 
+    def _values(self, ctx: Any) -> dict[str, Any]:
+        """Return the values of all parameters; options of a model without one are refused."""
+        values = {}
+        for name, (_, option) in self.own.items():
+            value = ctx.params[name]
+            source = ctx.get_parameter_source(name)
+            given = source is not None and source.name == "COMMANDLINE"
+            if given and option.panel == WITH_MODEL and ctx.params["model"] is None:
+                raise RcdiagError(f"{option.flag(name)} needs a model", hint="--model CHECKPOINT")
+            if option.repeats:
+                value = list(value or ())
+            values[name] = value if option.read is None else option.read(value)
+        return values
 
-ALL = "rcdiag.help_all"  # in a context's `meta`: all options are asked for
+
+def _option(parameter: Parameter, option: CommandOption) -> TyperArgument | TyperOption:
+    """Make the option, or the word without a flag, of a parameter."""
+    required = parameter.default is REQUIRED
+    choices = f"<{'|'.join(parameter.choices)}>" if parameter.choices else None
+    shared: dict[str, Any] = {
+        "type": parameter.type,
+        "required": required,
+        "metavar": option.metavar or choices,
+        "rich_help_panel": option.panel,
+    }
+    if option.argument:
+        count = -1 if option.repeats else 1
+        return TyperArgument(param_decls=[parameter.name], nargs=count, **shared)
+    if parameter.type is bool:
+        shared["is_flag"] = True
+    default = None if required or option.repeats else parameter.default
+    return TyperOption(
+        param_decls=[parameter.name, *(option.flags or [option.flag(parameter.name)])],
+        default=default,
+        show_default=default is not None and parameter.type is not bool,
+        multiple=option.repeats,
+        autocompletion=lambda context, words, begun: [
+            word for word in _completions(parameter, option, context) if word.startswith(begun)
+        ],
+        **shared,
+    )
+
+
+def _completions(parameter: Parameter, option: CommandOption, context: Any) -> Sequence[str]:
+    """Return the words that the shell completes an option with."""
+    return parameter.choices if option.complete is None else option.complete(context)
 
 
 class HelpAll(TyperOption):

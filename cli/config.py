@@ -12,11 +12,10 @@ from typer.core import TyperOption
 
 from rcdiag.errors import RcdiagError, did_you_mean
 
-# Options whose parameters have another name, because Python has a word like it.
-NAMES = {"from": "format"}
+# Parameter -> a further name by which a file may give it.
+ALSO = {"settings": "setting", "lr": "learning_rate", "source": "dump", "sources": "dump"}
 
-
-Options = Mapping[str, Mapping[str, Any]]  # command -> parameter -> option
+Options = Mapping[str, Mapping[str, Any]]  # command -> name of an option, any of them -> option
 LONGEST = 80  # letters of a value that an error shows
 
 CONFIG_HELP = "Take defaults of options from a TOML file, in which every command has a table"
@@ -40,15 +39,26 @@ def _take_defaults(context: Any, parameter: Any, value: str | None) -> None:
     """Make the table of this command in the file the defaults of the options that follow."""
     if value is not None:
         commands = context.parent.command.all_commands(context.parent)
-        context.default_map = read_defaults(Path(value), options_of(commands)).get(
+        context.default_map = read_defaults(Path(value), spellings_of(commands)).get(
             context.info_name, {}
         )
 
 
-def options_of(commands: Mapping[str, Any]) -> Options:
-    """Return the options of every command by the names of their parameters."""
+def spellings_of(commands: Mapping[str, Any]) -> Options:
+    """Return the options of every command by their flags, their names in the API, and `ALSO`."""
     return {
-        name: {one.name: one for one in command.params if one.expose_value}
+        name: {
+            spelling.lstrip("-").replace("-", "_"): option
+            for option in command.params
+            if option.expose_value
+            for spelling in (
+                option.name,
+                ALSO.get(option.name, ""),
+                *option.opts,
+                *option.secondary_opts,
+            )
+            if len(spelling.lstrip("-")) > 1  # no short flag
+        }
         for name, command in commands.items()
     }
 
@@ -75,13 +85,16 @@ def _options(path: Path, command: str, table: Any, allowed: Options) -> dict[str
         )
     options = {}
     for key, value in table.items():
-        name = NAMES.get(key, key.replace("-", "_"))
+        name = key.replace("-", "_")
         if name not in allowed[command]:
             raise RcdiagError(
                 f"--config {path}: [{command}] has no option `{name}`",
                 hint=f"{did_you_mean(name, allowed[command])}see rcdiag {command} --help",
             )
-        options[name] = _value(f"--config {path}: [{command}] {key}", value, allowed[command][name])
+        option = allowed[command][name]
+        checked = _value(f"--config {path}: [{command}] {key}", value, option)
+        is_off = f"--{name.replace('_', '-')}" in option.secondary_opts  # `no-host = true`
+        options[option.name] = not checked if is_off else checked
     return options
 
 

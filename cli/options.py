@@ -1,263 +1,295 @@
-"""These options mean the same in every command, and are defined once."""
+"""What only a command line has of a parameter: its flags, its place in the help, how text is read.
+
+Name, type, default and meaning are those of the API (`parameters`); `OPTIONS` says the rest, by the
+name of the parameter. `OF_THE_COMMAND_LINE` are the parameters that no function of the API has.
+"""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-import typer
+from msgspec import Struct
 
+from cli.parameters import Parameter, function_of
 from rcdiag.errors import RcdiagError
 
-
-class FailOn(StrEnum):
-    """The severity from which on findings make the exit code 1."""
-
-    never = "never"
-    warning = "warning"
-    error = "error"
+CORRECTION, UPDATE, WITH_MODEL, OUTPUT = "Correction", "Update", "With a model", "Output"
+LEVELS = ("never", "warning", "error")  # of --fail-on
 
 
-class LadderName(StrEnum):
-    """Ready sets of policies to score."""
+class CommandOption(Struct, frozen=True):
+    """How a parameter is an option; the flag is the parameter's name where none is given."""
 
-    precision = "precision"
-    engine = "engine"
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    panel: str | None = None  # the group in the help
+    common: bool = False  # most runs need it: `--help` shows it, and not only `--help-all`
+    repeats: bool = False  # given once for each value
+    argument: bool = False  # a word without a flag
+    example: str = ""
+    names: str = ""  # what `names_of` lists in the help
+    # Text -> value, of an option that repeats: all texts -> value.
+    read: Callable[[Any], Any] | None = None
+    complete: Callable[[Any], Sequence[str]] | None = None  # a context -> words for the shell
 
-
-OUTPUT = "Output"
-
-
-DumpArgument = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="DUMP...",
-        help="A trainer's dump or a parquet table: file, folder, glob or URL; several dumps of "
-        "one run are joined",
-    ),
-]
-Format = Annotated[
-    str | None,
-    typer.Option(
-        "--from", metavar="FORMAT", help="Format of the dump if its files do not show it: {readers}"
-    ),
-]
-Given = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--given",
-        metavar="NAME=VALUE",
-        help="A fact that is missing in the dump: `temperature=0.7`, `group_size=8`; repeatable",
-    ),
-]
-Column = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--column",
-        metavar="CANONICAL=NAME",
-        help="Read column NAME as CANONICAL; repeatable; `CANONICAL=` reads none",
-    ),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PATH", help="Checkpoint folder or hub id for policies without one of their own"
-    ),
-]
-Policy = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=ENGINE",
-        help="Score a policy: `old=hf:float32`, `rollout=vllm:bfloat16`; repeatable; engines: "
-        "{backends} (`rcdiag explain hf`)",
-    ),
-]
-Ladder = Annotated[
-    list[LadderName] | None,
-    typer.Option(
-        help="Score a ready set: vllm and hf from low to full precision, or decode, prefill and hf "
-        "in one precision",
-    ),
-]
-NoiseFloor = Annotated[
-    bool,
-    typer.Option("--noise-floor", help="Score one policy again in other batches, as NAME_again"),
-]
-On = Annotated[
-    str,
-    typer.Option(
-        metavar="WHERE",
-        help="Where to run engines and read the table: local, ray (the running cluster) or "
-        "ray:ADDRESS",
-    ),
-]
-DeviceList = Annotated[
-    str | None,
-    typer.Option(
-        "--devices",
-        metavar="N|LIST",
-        help="GPUs for engines, 4 or 0,1,2,3: one engine per set; on CPU a share of the cores",
-    ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        help="Processes that read a large table; default all cores that this process may use",
-    ),
-]
-Rate = Annotated[
-    float | None,
-    typer.Option(
-        metavar="TOKENS",
-        help="Tokens per second of one engine, for the time that --dry-run estimates",
-    ),
-]
-Behavior = Annotated[str, typer.Option(metavar="NAME", help="Policy that sampled")]
-Target = Annotated[
-    str, typer.Option(metavar="NAME", help="Policy that trains; log_ratio = target - behavior")
-]
-BehaviorOrChosen = Annotated[
-    str | None,
-    typer.Option("--behavior", metavar="NAME", help="Policy that sampled; default rollout"),
-]
-TargetOrChosen = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        metavar="NAME",
-        help="Policy that trains; default old; log_ratio = target - behavior",
-    ),
-]
-Seed = Annotated[int, typer.Option(help="Random seed")]
-Rows = Annotated[
-    int | None,
-    typer.Option(
-        "--rows",
-        metavar="N",
-        min=1,
-        help="Read about N rows, drawn by prompt group: a first look at a huge dump",
-    ),
-]
-OutputTable = Annotated[
-    str | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="Scored parquet table to write: file or object-store URL",
-        rich_help_panel=OUTPUT,
-    ),
-]
-ResultFile = Annotated[
-    Path | None, typer.Option("--result", help="Result JSON to write", rich_help_panel=OUTPUT)
-]
-ResultAlone = Annotated[
-    Path | None,
-    typer.Option("-o", "--result", help="Result JSON to write", rich_help_panel=OUTPUT),
-]
-CsvFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--csv",
-        help="CSV to write: one row per metric and step",
-        rich_help_panel=OUTPUT,
-    ),
-]
-HtmlFile = Annotated[
-    Path | None,
-    typer.Option("--html", help="Self-contained HTML page to write", rich_help_panel=OUTPUT),
-]
-PlotsFolder = Annotated[
-    Path | None,
-    typer.Option("--plots", help="Folder for figures (PDF, SVG, PNG, CSV)", rich_help_panel=OUTPUT),
-]
-Figures = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--figure",
-        metavar="NAME",
-        help="Figure to write with --plots; repeatable; default all",
-        rich_help_panel=OUTPUT,
-    ),
-]
-FigureWidth = Annotated[
-    float | None,
-    typer.Option(
-        "--width",
-        min=1.0,
-        help="Width of figures in inches: 3.3 for a column, 6.9 for a page",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print only the result document", rich_help_panel=OUTPUT)
-]
-IncludeText = Annotated[
-    bool | None,
-    typer.Option(
-        "--include-text/--no-text",
-        help="Text of the worst sequences in result and page; by default where a tokenizer is "
-        "found (--model, or the model in the table's metadata); --include-text requires one; "
-        "--no-text leaves text out, but not token ids, paths and the host's name",
-        show_default=False,
-        rich_help_panel=OUTPUT,
-    ),
-]
-SequenceRow = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--sequence",
-        metavar="ROW",
-        help="Row whose tokens result and page show, besides the worst and some random ones; "
-        "repeatable",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Fail = Annotated[
-    FailOn,
-    typer.Option(
-        "--fail-on", help="Exit 1 on findings of this level or above, or if nothing was compared"
-    ),
-]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite outputs and recorded columns")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check inputs and print what would run")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only")]
-Verbose = Annotated[
-    bool,
-    typer.Option("-v", "--verbose", help="Print all numbers, limits and sources"),
-]
+    def flag(self, name: str) -> str:
+        """Return how a command line gives the parameter of this name."""
+        return self.flags[-1] if self.flags else f"--{name.replace('_', '-')}"
 
 
-def parse_columns(pairs: list[str] | None) -> dict[str, str]:
-    """Read `--column CANONICAL=NAME` options as a mapping; NAME may be empty."""
-    renames: dict[str, str] = {}
-    for pair in pairs or []:
-        canonical, equals, name = pair.partition("=")
-        if not equals or not canonical:
-            raise RcdiagError(
-                f"--column {pair}: wanted CANONICAL=NAME",
-                hint="for example --column rollout_log_probs=inference_logprobs",
-            )
-        renames[canonical] = name
-    return renames
+def pairs(texts: Sequence[str], option: str, form: str, example: str) -> list[tuple[str, str]]:
+    """Split texts of an option at the first `=`, whose left side may not be empty."""
+    split = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise RcdiagError(f"{option} {text}: wanted {form}", hint=f"for example {example}")
+        split.append((name, value))
+    return split
 
 
-def parse_given(pairs: list[str] | None) -> dict[str, str]:
-    """Read `--given NAME=VALUE` options as a mapping."""
+def read_columns(texts: Sequence[str]) -> dict[str, str]:
+    """Read `--column CANONICAL=NAME` as a mapping; NAME may be empty."""
+    example = "--column rollout_log_probs=inference_logprobs"
+    return dict(pairs(texts, "--column", "CANONICAL=NAME", example))
+
+
+def read_given(texts: Sequence[str]) -> dict[str, str]:
+    """Read `--given NAME=VALUE` as a mapping; a name that is given twice has one value."""
     values: dict[str, str] = {}
-    for pair in pairs or []:
-        name, equals, value = pair.partition("=")
-        if not equals or not name or not value:
+    for name, value in pairs(texts, "--given", "NAME=VALUE", "--given temperature=0.7"):
+        if not value:
             raise RcdiagError(
-                f"--given {pair}: wanted NAME=VALUE", hint="for example --given temperature=0.7"
+                f"--given {name}=: wanted NAME=VALUE", hint="for example --given temperature=0.7"
             )
-        if values.get(name, value) != value:
+        if values.setdefault(name, value) != value:
             raise RcdiagError(
-                f"--given {pair}: --given {name}={values[name]} is given as well",
+                f"--given {name}={value}: --given {name}={values[name]} is given as well",
                 hint="one value holds for all rows",
             )
-        values[name] = value
     return values
+
+
+def read_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Read `--set PRESET.SETTING=VALUE` as preset -> setting -> value, as YAML has it."""
+    settings: dict[str, dict[str, Any]] = {}
+    if not texts:
+        return settings
+    from rcdiag.trainers.config_text import read_yaml
+
+    for text in texts:
+        place, equals, value = text.partition("=")
+        preset, dot, setting = place.partition(".")
+        if not (equals and dot and preset and setting and value):
+            raise RcdiagError(
+                f"--set {text}: wanted PRESET.SETTING=VALUE",
+                hint="for example --set decoupled_token_is.rollout_is_threshold=3",
+            )
+        # YAML reads 0.5_5 as 0.55; here it is a pair of bounds and stays text.
+        try:
+            settings.setdefault(preset, {})[setting] = value if "_" in value else read_yaml(value)
+        except ValueError as error:
+            raise RcdiagError(
+                f"--set {text}: the value cannot be read ({error})",
+                hint="a number, a word, true, false, null or a list: [0.5, 2]",
+            ) from error
+    return settings
+
+
+def all_trainers(context: Any) -> list[str]:
+    """Return the names of trainers, which the shell completes."""
+    from rcdiag.trainers import trainer_names
+
+    return [*trainer_names(), "all"]
+
+
+def presets_of_trainer(context: Any) -> list[str]:
+    """Return the presets of the trainer that was given, or of the default one."""
+    from rcdiag.trainers import DEFAULT, find_trainer
+
+    return [*find_trainer(context.params.get("trainer") or DEFAULT).presets]
+
+
+PLAIN = CommandOption()
+DUMP = CommandOption(argument=True, repeats=True, metavar="DUMP...")
+NAME = CommandOption(metavar="NAME", common=True)
+OF_UPDATE = CommandOption(panel=UPDATE)
+OF_MODEL = CommandOption(panel=WITH_MODEL)
+
+OPTIONS: dict[str, CommandOption] = {
+    # What is read
+    "source": DUMP,
+    "sources": DUMP,
+    "format": CommandOption(("--from",), metavar="FORMAT", common=True, names="formats"),
+    "given": CommandOption(
+        metavar="NAME=VALUE",
+        common=True,
+        repeats=True,
+        read=read_given,
+        example="temperature=0.7",
+    ),
+    "columns": CommandOption(
+        ("--column",),
+        metavar="CANONICAL=NAME",
+        repeats=True,
+        read=read_columns,
+        example="rollout_log_probs=inference_logprobs",
+    ),
+    "tokenizer": CommandOption(metavar="PATH", common=True),
+    "rows": CommandOption(metavar="N", common=True),
+    # Policies, and where they are scored
+    "behavior": NAME,
+    "target": NAME,
+    "rollout": CommandOption(metavar="NAME"),
+    "old": CommandOption(metavar="NAME"),
+    "current": CommandOption(metavar="NAME"),
+    "model": CommandOption(metavar="PATH", common=True),
+    "policies": CommandOption(
+        ("--policy",),
+        metavar="NAME=ENGINE",
+        common=True,
+        repeats=True,
+        names="engines",
+        example="old=hf:float32",
+    ),
+    "ladder": CommandOption(repeats=True),
+    "on": CommandOption(metavar="WHERE"),
+    "devices": CommandOption(metavar="N|LIST"),
+    "workers": CommandOption(metavar="N"),
+    "rate": CommandOption(metavar="TOKENS"),
+    "checkpoints": CommandOption(("--checkpoint",), metavar="PATH", common=True, repeats=True),
+    "budget": CommandOption(metavar="SECONDS", common=True),
+    # A trainer and its corrections
+    "trainer": CommandOption(
+        metavar="NAME",
+        panel=CORRECTION,
+        common=True,
+        names="trainers",
+        complete=all_trainers,
+    ),
+    "presets": CommandOption(
+        ("--preset",),
+        metavar="NAME",
+        panel=CORRECTION,
+        common=True,
+        repeats=True,
+        complete=presets_of_trainer,
+    ),
+    "settings": CommandOption(
+        ("--set",),
+        metavar="PRESET.SETTING=VALUE",
+        panel=CORRECTION,
+        repeats=True,
+        read=read_settings,
+        example="decoupled_token_is.rollout_is_threshold=3",
+    ),
+    "trainer_config": CommandOption(metavar="FILE", panel=CORRECTION, common=True),
+    "arithmetic": CommandOption(panel=CORRECTION),
+    "carry": CommandOption(metavar="TRAINER:PRESET", panel=CORRECTION, example="trl:sequence_mask"),
+    "logged": CommandOption(metavar="FILE", panel=CORRECTION, common=True),
+    # A sweep
+    "thresholds": CommandOption(metavar="N", common=True),
+    "emit": CommandOption(metavar="TRAINER", panel=OUTPUT, common=True, names="trainers"),
+    "candidate": CommandOption(metavar="NAME", example="seq_tis_3"),
+    # An update, and the model that takes it
+    "step": CommandOption(metavar="N", panel=UPDATE, common=True),
+    "loss": CommandOption(metavar="NAME", panel=UPDATE, common=True, names="losses"),
+    "loss_settings": CommandOption(
+        ("--loss-setting",), metavar="NAME=VALUE", panel=UPDATE, repeats=True, example="tau_pos=2"
+    ),
+    "aggregation": CommandOption(metavar="NAME", panel=UPDATE),
+    "denominator": CommandOption(panel=UPDATE),
+    "constant": CommandOption(metavar="N", panel=UPDATE),
+    "loss_scale_factor": CommandOption(metavar="N", panel=UPDATE),
+    "advantage": CommandOption(metavar="NAME", panel=UPDATE, common=True),
+    **dict.fromkeys(("rebaseline", "clip_low", "clip_high", "clip_c", "dro_beta"), OF_UPDATE),
+    "precision": CommandOption(metavar="DTYPE[,autocast=bfloat16][,...]", panel=WITH_MODEL),
+    "reference": CommandOption(panel=WITH_MODEL),
+    "optimizer": CommandOption(panel=WITH_MODEL),
+    "lr": CommandOption(metavar="RATE", panel=WITH_MODEL),
+    **dict.fromkeys(("weight_decay", "momentum", "max_grad_norm", "epochs"), OF_MODEL),
+    **dict.fromkeys(("minibatches", "steps", "split", "lora", "checkpointing"), OF_MODEL),
+    **dict.fromkeys(("batch_tokens", "evaluate"), OF_MODEL),
+    "reward": CommandOption(metavar="FILE.py:FUNCTION", panel=WITH_MODEL),
+    "save": CommandOption(metavar="DIR", panel=WITH_MODEL),
+    # What is written
+    "output": CommandOption(("-o", "--output"), metavar="FILE", panel=OUTPUT, common=True),
+    "result": CommandOption(("-o", "--result"), metavar="FILE", panel=OUTPUT, common=True),
+    "csv": CommandOption(metavar="FILE", panel=OUTPUT),
+    "html": CommandOption(metavar="FILE", panel=OUTPUT, common=True),
+    "plots": CommandOption(metavar="DIR", panel=OUTPUT, common=True),
+    "figures": CommandOption(("--figure",), metavar="NAME", panel=OUTPUT, repeats=True),
+    "width": CommandOption(panel=OUTPUT),
+    "notebook": CommandOption(metavar="FILE.ipynb", panel=OUTPUT, common=True),
+    "host": CommandOption(("--host/--no-host",), panel=OUTPUT),
+    "include_text": CommandOption(("--include-text/--no-text",), panel=OUTPUT),
+    "sequences": CommandOption(("--sequence",), metavar="ROW", panel=OUTPUT, repeats=True),
+    "json": CommandOption(panel=OUTPUT, common=True),
+    "fail_on": CommandOption(common=True),
+    "force": CommandOption(common=True),
+    "dry_run": CommandOption(common=True),
+    "quiet": CommandOption(("-q", "--quiet"), common=True),
+    "verbose": CommandOption(("-v", "--verbose"), common=True),
+    # Of `report` and `explain`
+    "results": CommandOption(argument=True, repeats=True, metavar="RESULT.json..."),
+    "against": CommandOption(metavar="RESULT.json", common=True, repeats=True),
+    "name": CommandOption(argument=True, metavar="NAME"),
+}
+# Options that are otherwise in one command.
+OF_COMMAND: Mapping[str, Mapping[str, CommandOption]] = {
+    "score": {"result": CommandOption(metavar="FILE", panel=OUTPUT, common=True)},
+    "compare": {
+        "policies": CommandOption(
+            ("--policy",),
+            metavar="NAME[=ENGINE]",
+            common=True,
+            repeats=True,
+            names="engines",
+        )
+    },
+}
+
+# Parameters that no function of the API has.
+OF_THE_COMMAND_LINE = {
+    parameter.name: parameter
+    for parameter in (
+        Parameter("result", str, None, "result JSON to write."),
+        Parameter("csv", str, None, "CSV to write: one row for each metric and step."),
+        Parameter("json", bool, False, "print only the result document."),
+        Parameter(
+            "fail_on",
+            str,
+            "never",
+            "exit 1 on findings of this level or above, or if nothing was compared.",
+            LEVELS,
+        ),
+        Parameter("force", bool, False, "overwrite outputs and recorded columns."),
+        Parameter("dry_run", bool, False, "check inputs and print what would run."),
+        Parameter("quiet", bool, False, "print errors only."),
+        Parameter("verbose", bool, False, "print all numbers, limits and sources."),
+    )
+}
+# What a command has beside the parameters of its function; figures are those of `rcdiag.report`.
+BESIDE = {
+    "explain": ("json",),
+    "report": ("json", "fail_on", "quiet", "verbose"),
+    "convert": ("json", "dry_run", "quiet", "verbose"),
+}
+BESIDE_MEASURING = (
+    *("result", "csv", "html", "plots", "figures", "width"),
+    *("json", "fail_on", "force", "dry_run", "quiet", "verbose"),
+)
+
+
+def options_of(command: str) -> dict[str, tuple[Parameter, CommandOption]]:
+    """Return the parameters of a command by name, those of the API first, each as an option."""
+    own = function_of(command).parameters
+    beside = {**function_of("report").parameters, **OF_THE_COMMAND_LINE}
+    names = [*own, *(name for name in BESIDE.get(command, BESIDE_MEASURING) if name not in own)]
+    changed = OF_COMMAND.get(command, {})
+    return {
+        name: (own.get(name) or beside[name], changed.get(name) or OPTIONS.get(name, PLAIN))
+        for name in names
+        if name != "progress"
+    }

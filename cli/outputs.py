@@ -1,24 +1,22 @@
-"""The end of every command: run the API or its dry run, write, show, exit."""
+"""Around the call of the API: its dry run, and the files that are written of a result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from msgspec import Struct
 
 import rcdiag
-from cli.options import FailOn
 from cli.process import allow_collection, hold_collection, resume_collection
-from cli.terminal.console import write_out
-from cli.terminal.screen import Screen, closing_line
-from rcdiag.errors import RcdiagError, on_command_line
-from rcdiag.files import write_text
+from rcdiag.errors import RcdiagError
+from rcdiag.files import check_apart, check_outputs, write_text
 from rcdiag.formats import plural
 from rcdiag.results import to_json
 
 if TYPE_CHECKING:
+    from cli.terminal.screen import Screen
     from rcdiag.api.usecase import UseCase
     from rcdiag.results import Result
 
@@ -32,88 +30,80 @@ def chosen(usecase: UseCase[P, R], dry_run: bool) -> Callable[P, R | str]:
     return usecase.dry_run if dry_run else usecase
 
 
-class Drawing(Struct, frozen=True):
-    """Where figures are written, which, and how wide."""
+class Outputs(Struct, frozen=True):
+    """The files that a command writes of its result, checked before the work."""
 
-    folder: Path
+    result: Path | None
+    csv: Path | None
+    html: Path | None
+    plots: Path | None  # folder of figures
     figures: Sequence[str]
     width: float | None
 
     @classmethod
-    def of(
-        cls, folder: Path | None, figures: Sequence[str] | None, width: float | None
-    ) -> Drawing | None:
-        """Return what to draw, None without --plots; refuse --figure and --width without it."""
-        if folder is None:
-            if figures or width is not None:
-                raise RcdiagError(
-                    "--figure and --width are for files of figures", hint="give --plots DIR"
-                )
-            return None
-        if figures:  # refused before the work, not after it
-            from rcdiag.pages.figures import FIGURES
+    def checked(cls, given: Mapping[str, Any]) -> Outputs:
+        """Read the outputs off a command's values.
 
-            for name in figures:
-                if not name.startswith("family-"):  # of a sweep
-                    FIGURES.find(name, "--figure")
-        return cls(folder, figures or (), width)
+        Refuses those that would overwrite an input or each other, and options of figures without
+        `--plots`.
+        """
+        paths = {name: given.get(name) for name in ("result", "csv", "html", "plots", "notebook")}
+        inputs = [given.get("trainer_config"), given.get("logged")]
+        for name in ("source", "sources", "results", "against"):
+            inputs += given.get(name, [])
+        check_apart([*paths.values(), given.get("output"), given.get("save")], inputs)
+        outputs = {name: None if path is None else Path(path) for name, path in paths.items()}
+        check_outputs(outputs.values(), force=given["force"])
+        del outputs["notebook"]  # of `report`, which writes it
+        figures, width = given["figures"], given["width"]
+        if outputs["plots"] is None and (figures or width is not None):
+            raise RcdiagError(
+                "--figure and --width are for files of figures", hint="give --plots DIR"
+            )
+        if figures or width is not None:
+            from rcdiag.api.report import check_figures
 
+            check_figures(figures, width)
+        return cls(**outputs, figures=figures, width=width)
 
-def finish(
-    document: Result | str,
-    screen: Screen,
-    *,
-    result: Path | None = None,
-    csv: Path | None = None,
-    html: Path | None = None,
-    drawing: Drawing | None = None,
-    written: Sequence[Path] = (),
-    instead: Callable[[Any], str] | None = None,
-    fail_on: FailOn,
-) -> None:
-    """Write result, CSV, report and figures, show the result, and exit as its findings ask.
+    @property
+    def for_readers(self) -> bool:
+        """Whether something is written that shows sequences and their text."""
+        return any((self.result, self.html, self.plots))
 
-    The outputs were checked before the work. `written` are files that are there already, `instead`
-    makes a text of the result that stands on stdout alone, with a line on stderr; `document` is a
-    text where nothing was run.
-    """
-    if isinstance(document, str):
-        screen.say(document)
-        return
-    paths = list(written)
-    if result is not None:
-        write_text(result, to_json(document))
-        paths.append(result)
-    if csv is not None:
-        from rcdiag.results.frames import csv_of
+    def write(self, document: Result, screen: Screen, written: Sequence[Path]) -> None:
+        """Write all of them, and say so; `written` are files that are there already."""
+        paths = list(written)
+        if self.result is not None:
+            write_text(self.result, to_json(document))
+            paths.append(self.result)
+        if self.csv is not None:
+            from rcdiag.results.frames import csv_of
 
-        write_text(csv, csv_of(document.frame()))
-        paths.append(csv)
-    if html is not None and drawing is None:
-        hold_collection()  # drawing files leaves many objects behind, a page does not
-    if html is not None or drawing is not None:
+            write_text(self.csv, csv_of(document.frame()))
+            paths.append(self.csv)
+        drawn = self._draw(document)
+        figures = [path for path in drawn if self.plots is not None and self.plots in path.parents]
+        # Before the result, so that its last lines (verdict, cause, what to run next) stay the
+        # last.
+        for path in [*paths, *(path for path in drawn if path not in figures)]:
+            screen.wrote(path)
+        if self.plots is not None:
+            screen.wrote(self.plots, plural(len(figures), "file"))
+
+    def _draw(self, document: Result) -> list[Path]:
+        if self.html is None and self.plots is None:
+            return []
+        if self.plots is None:
+            hold_collection()  # drawing files leaves many objects behind, a page does not
         try:
-            made = rcdiag.report(
+            return rcdiag.report(
                 document,
-                html,
-                plots=None if drawing is None else drawing.folder,
-                figures=() if drawing is None else drawing.figures,
-                width=None if drawing is None else drawing.width,
+                self.html,
+                plots=self.plots,
+                figures=self.figures,
+                width=self.width,
                 force=True,
             )
         finally:
             allow_collection()
-        figures = [path for path in made if drawing is not None and drawing.folder in path.parents]
-        paths += [path for path in made if path not in figures]
-    # Before the result, so that its last lines (verdict, cause, what to run next) stay the last.
-    for path in paths:
-        screen.wrote(path)
-    if drawing is not None:
-        screen.wrote(drawing.folder, plural(len(figures), "file"))
-    if instead is None:
-        screen.show(document)
-    else:
-        text = on_command_line(instead(document))
-        screen.say(closing_line(document))
-        write_out(text)
-    screen.exit(document, fail_on)

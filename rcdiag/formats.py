@@ -7,7 +7,7 @@ decimal, the second digit of the interval's width. Without an interval it has th
 from __future__ import annotations
 
 from math import floor, isfinite, log10
-from typing import Protocol
+from typing import Any, Protocol
 
 NOT_AVAILABLE = "n/a"
 # A number below this is what float64 leaves of a zero.
@@ -183,3 +183,13 @@ def share_of(share: float, what: str = "rows") -> str:
     if share >= 0.995:
         return f"all {what}"
     return f"{share:.0%} of the {what}" if share >= 0.005 else f"under 1% of the {what}"
+
+
+def yaml_value(value: Any) -> str:
+    """Write a value as YAML does: null, true, and bounds such as 0.5_2 in quotes."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    bounds = isinstance(value, str) and "_" in value and value[0].isdigit()
+    return f'"{value}"' if bounds else f"{value}"

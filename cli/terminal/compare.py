@@ -10,7 +10,7 @@ import math
 from rich.console import Console, Group
 from rich.table import Table
 
-from cli.terminal.fitted_tables import Column, fitted, full_width
+from cli.terminal.fitted_tables import TableColumn, fitted, full_width
 from rcdiag.formats import measured, plural, share
 from rcdiag.pages.compare.words import counted_policies, how_rows_are_made, nearness
 from rcdiag.results import CompareResult, MetricValue
@@ -59,16 +59,16 @@ def _headlines(result: CompareResult) -> list[str]:
 
 def _policies(out: Console, result: CompareResult, verbose: bool) -> Table:
     columns = [
-        Column(heading="", align="left"),
-        Column(heading="policy", align="left"),
-        Column(heading=heading_of(PolicySummary, "log_prob_mean"), leaves=1),
-        Column(heading=heading_of(PolicySummary, "behind")),
-        *([Column(heading=heading_of(MetricValue, "low"), leaves=3)] if verbose else []),
-        Column(heading="sampler"),
-        Column(
+        TableColumn(heading="", align="left"),
+        TableColumn(heading="policy", align="left"),
+        TableColumn(heading=heading_of(PolicySummary, "log_prob_mean"), dispensable=1),
+        TableColumn(heading=heading_of(PolicySummary, "behind")),
+        *([TableColumn(heading=heading_of(MetricValue, "low"), dispensable=3)] if verbose else []),
+        TableColumn(heading="sampler"),
+        TableColumn(
             heading=heading_of(PolicySummary, "setup"),
             align="left",
-            leaves=2,
+            dispensable=2,
             words=True,
             style="dim",
         ),
@@ -130,12 +130,12 @@ def _cell(result: CompareResult, one: str, other: str, metric: str) -> str:
 def _ladder(out: Console, result: CompareResult, verbose: bool) -> Table:
     """Draw the steps from sampler to trainer; without `verbose` the largest few."""
     columns = [
-        Column(heading="step", align="left"),
-        Column(heading=heading_of(Rung, "contribution")),
-        Column(heading=heading_of(MetricValue, "low"), leaves=2),
-        Column(heading="share"),
-        Column(heading=heading_of(Rung, "k2"), leaves=1),
-        Column(heading=""),
+        TableColumn(heading="step", align="left"),
+        TableColumn(heading=heading_of(Rung, "contribution")),
+        TableColumn(heading=heading_of(MetricValue, "low"), dispensable=2),
+        TableColumn(heading="share"),
+        TableColumn(heading=heading_of(Rung, "k2"), dispensable=1),
+        TableColumn(heading=""),
     ]
     rungs = result.ladder.rungs
     if not verbose:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cli.terminal.fitted_tables import Column, fitted
+from cli.terminal.fitted_tables import TableColumn, fitted
 from cli.terminal.headline import draw_lines
 from rcdiag.formats import number, plural
 from rcdiag.pages.diagnose.words import explains, is_nearer, posterior_rows
@@ -56,13 +56,13 @@ def _settings(result: DiagnoseResult) -> list[tuple[str, str]]:
 
 def _experiments(out: Console, shown: Sequence[ExperimentResult]) -> Table:
     columns = [
-        Column(heading="column", align="left", leaves=3),
-        Column(heading="supposed", align="left", words=True),
-        Column(heading="cause", align="left", leaves=1),
-        Column(heading=heading_of(ExperimentResult, "rms_before")),
-        Column(heading=heading_of(ExperimentResult, "rms_left")),
-        Column(heading=heading_of(ExperimentResult, "z"), leaves=2),
-        Column(heading="", align="left"),
+        TableColumn(heading="column", align="left", dispensable=3),
+        TableColumn(heading="supposed", align="left", words=True),
+        TableColumn(heading="cause", align="left", dispensable=1),
+        TableColumn(heading=heading_of(ExperimentResult, "rms_before")),
+        TableColumn(heading=heading_of(ExperimentResult, "rms_left")),
+        TableColumn(heading=heading_of(ExperimentResult, "z"), dispensable=2),
+        TableColumn(heading="", align="left"),
     ]
     rows = [
         [

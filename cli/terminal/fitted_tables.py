@@ -24,28 +24,28 @@ def level(name: str | None) -> str:
     return f"[{COLOURS[name]}]{name}[/]" if name else ""
 
 
-class Column(Struct, frozen=True, kw_only=True):
+class TableColumn(Struct, frozen=True, kw_only=True):
     """A column of a table on the terminal."""
 
     heading: str
     align: Literal["left", "right"] = "right"
-    leaves: int = 0  # columns with a higher number are left out first; 0 always stays
+    dispensable: int = 0  # the column with the highest number is left out first; 0 always stays
     words: bool = False  # its cells are sentences, broken between words
     extra: bool = False  # for wide terminals: not named as hidden where there is no room
     style: str = ""
 
 
 def fitted(
-    out: Console, columns: Sequence[Column], rows: Iterable[Sequence[str]], gap: int = 1
+    out: Console, columns: Sequence[TableColumn], rows: Iterable[Sequence[str]], gap: int = 1
 ) -> Table:
     """Return a table as wide as the terminal at most, without the columns that have no room."""
     cells = [list(row) for row in rows]
     shown = list(range(len(columns)))
     while _width(out, *_part(columns, cells, shown), gap) > out.width:
-        leaving = max(shown, key=lambda index: columns[index].leaves)
-        if not columns[leaving].leaves:
+        least = max(shown, key=lambda index: columns[index].dispensable)
+        if not columns[least].dispensable:
             break
-        shown.remove(leaving)
+        shown.remove(least)
     table = _table(*_part(columns, cells, shown), gap)
     left_out = [
         column.heading.strip()
@@ -59,14 +59,14 @@ def fitted(
 
 
 def _part(
-    columns: Sequence[Column], cells: Sequence[Sequence[str]], shown: Sequence[int]
-) -> tuple[list[Column], list[list[str]]]:
+    columns: Sequence[TableColumn], cells: Sequence[Sequence[str]], shown: Sequence[int]
+) -> tuple[list[TableColumn], list[list[str]]]:
     """Return some columns of a table, by number, with their cells."""
     return [columns[index] for index in shown], [[row[index] for index in shown] for row in cells]
 
 
 def _width(
-    out: Console, columns: Sequence[Column], cells: Sequence[Sequence[str]], gap: int
+    out: Console, columns: Sequence[TableColumn], cells: Sequence[Sequence[str]], gap: int
 ) -> int:
     """Return the least width at which no cell is cut and no word broken."""
     narrow = [
@@ -88,7 +88,7 @@ def _longest_word(out: Console, cell: str) -> str:
     return max(out.render_str(cell).plain.split(), key=len, default="")
 
 
-def _table(columns: Sequence[Column], cells: Sequence[Sequence[str]], gap: int) -> Table:
+def _table(columns: Sequence[TableColumn], cells: Sequence[Sequence[str]], gap: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
     for column in columns:
         table.add_column(

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cli.terminal.fitted_tables import Column, fitted
+from cli.terminal.fitted_tables import TableColumn, fitted
 from rcdiag.formats import plural
 from rcdiag.pages.score.logged import AGREES, LoggedLine, lines_of, sentences
 from rcdiag.results import LogComparison, LoggedKey
@@ -53,11 +53,11 @@ def _compared_with(comparison: LogComparison) -> str:
 def _table(out: Console, lines: Sequence[LoggedLine], comparison: LogComparison) -> Table:
     several = len(comparison.log_steps) > 1
     columns = [
-        Column(heading=heading_of(LoggedKey, "key"), align="left"),
-        *([Column(heading="step", leaves=1)] if several else []),
-        Column(heading=heading_of(LoggedKey, "theirs")),
-        Column(heading=heading_of(LoggedKey, "ours")),
-        Column(heading=heading_of(LoggedKey, "explained_by"), align="left"),
+        TableColumn(heading=heading_of(LoggedKey, "key"), align="left"),
+        *([TableColumn(heading="step", dispensable=1)] if several else []),
+        TableColumn(heading=heading_of(LoggedKey, "theirs")),
+        TableColumn(heading=heading_of(LoggedKey, "ours")),
+        TableColumn(heading=heading_of(LoggedKey, "explained_by"), align="left"),
     ]
     rows = [
         [

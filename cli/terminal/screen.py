@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import typer
 from rich.markup import escape
 from rich.text import Text
 
-from cli.options import FailOn
+from cli.options import LEVELS
 from cli.terminal.console import TerminalConsole, write_out
 from cli.terminal.draw import draw
 from cli.terminal.progress import Bars
-from rcdiag.errors import on_command_line, without_secrets
+from rcdiag.errors import on_command_line, one_of, without_secrets
 from rcdiag.pages.headline import answer
-from rcdiag.results import SEVERITIES, to_json
+from rcdiag.results import SEVERITIES, ConvertResult, Document, Result, to_json
 from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
-
-if TYPE_CHECKING:
-    from rcdiag.results import ConvertResult, Result
-
-
-def closing_line(result: Result) -> str:
-    """Say verdict and answer of a result in a line, beside what stands on stdout alone."""
-    verdict = "not judged" if result.diagnosis is None else result.diagnosis.verdict
-    return f"{verdict}; {answer(result)}"
 
 
 class Screen:
-    """A screen with the result on stdout, all else on stderr; `json` makes stdout one document."""
+    """A screen with the result on stdout, all else on stderr; `json` makes stdout one document.
 
-    def __init__(self, *, quiet: bool, verbose: bool, json: bool) -> None:
+    `fail_on` is the level of findings from which on the exit code is 1.
+    """
+
+    def __init__(self, *, quiet: bool, verbose: bool, json: bool, fail_on: str = "never") -> None:
         self.quiet, self.verbose, self.json = quiet, verbose, json
+        self.fail_on = one_of("--fail-on", fail_on, LEVELS)
         self.out = TerminalConsole(highlight=False)
         self.err = TerminalConsole(stderr=True, highlight=False)
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Screen:
+        """Make the screen that a command's values ask for."""
+        own = ("quiet", "verbose", "json", "fail_on")
+        return cls(**{name: given[name] for name in own if name in given})
+
     def say(self, text: str) -> None:
+        """Say a sentence on stderr."""
         if not self.quiet:
             self.err.print(escape(on_command_line(without_secrets(text))), soft_wrap=True)
 
@@ -56,27 +59,29 @@ class Screen:
         if not self.quiet:
             self.out.rule(title, align="left", characters="-")
 
-    def show(self, result: Result) -> None:
+    def show(self, result: Document) -> None:
         """Draw the result, or with `json` print its document alone."""
         if self.json:
             write_out(to_json(result))
         elif not self.quiet:
-            draw(self.out, result, verbose=self.verbose)
+            if isinstance(result, ConvertResult):
+                from cli.terminal.convert import draw_convert  # of one command
 
-    def show_conversion(self, result: ConvertResult) -> None:
-        """Draw what a conversion did, or with `json` print its document alone."""
-        if self.json:
-            write_out(to_json(result))
-        elif not self.quiet:
-            from cli.terminal.convert import draw_convert  # of one command
+                draw_convert(self.out, result, self.verbose)
+            else:
+                draw(self.out, result, verbose=self.verbose)
 
-            draw_convert(self.out, result, self.verbose)
+    def show_text(self, result: Result, text: str) -> None:
+        """Print a text that was made of the result alone on stdout, with a line on stderr."""
+        verdict = "not judged" if result.diagnosis is None else result.diagnosis.verdict
+        self.say(f"{verdict}; {answer(result)}")
+        write_out(on_command_line(text))
 
-    def exit(self, result: Result, fail_on: FailOn) -> None:
+    def exit(self, result: Document) -> None:
         """Exit 1 if findings or the verdict reach the level, or nothing was compared; say why."""
-        if fail_on is FailOn.never:
+        if self.fail_on == "never" or isinstance(result, ConvertResult):
             return
-        least = SEVERITIES.index(fail_on.value)
+        least = SEVERITIES.index(self.fail_on)
         failing = [f.slug for f in result.findings if SEVERITIES.index(f.severity) >= least]
         diagnosis = result.diagnosis
         verdict = None if diagnosis is None else diagnosis.verdict
@@ -87,5 +92,5 @@ class Screen:
             failing.insert(0, "nothing was compared: the table has one policy")
         if failing:
             slugs = ", ".join(dict.fromkeys(failing))
-            self.err.print(f"exit 1 by --fail-on {fail_on.value}: {slugs}", soft_wrap=True)
+            self.err.print(f"exit 1 by --fail-on {self.fail_on}: {slugs}", soft_wrap=True)
             raise typer.Exit(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.results import CompareResult
@@ -38,7 +38,7 @@ def compare(
     given: Mapping[str, Any] | None = None,
     model: str | Path | None = None,
     policies: Policies = (),
-    ladder: str | Sequence[str] = (),
+    ladder: Literal["precision", "engine"] | Sequence[str] = (),
     noise_floor: bool = False,
     rows: int | None = None,
     seed: int = 0,
@@ -49,36 +49,37 @@ def compare(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Steps[CompareResult]:
-    """Compare all policies pair by pair: who is nearest to the sampler, which step adds what.
+    """Compare all policies pair by pair: which fits the samples best, which step adds what.
 
     Args:
-        sources: trajectory tables; several are joined on `sample_id`, and rows whose tokens differ
-            are left out.
-        behavior: the sampler; `rollout` by default.
-        target: the trainer; `old` by default.
-        columns: name that rcdiag knows -> name in the files.
-        format: the dump's format, where it cannot be told from its files.
-        given: what the dump lacks and you know, for all rows: `{"temperature": 0.7}`.
-        model: checkpoint folder of the policies that name none. Alone it scores those of `old`
-            (hf:float32) and `rollout` (vllm:bfloat16) that the table lacks.
-        policies: compare only these, in this order from the sampler to the trainer. A recorded one
-            is its name, `["rollout", "old"]`; `{"hf_bf16": "hf:bfloat16"}` is scored first.
-        ladder: ready sets of policies to score, `precision` or `engine`.
-        noise_floor: score one policy once more, in other batches, as NAME_again: policies that are
-            no further apart than these two are equal.
-        rows: about how many rows to take, for a first look at a huge table: whole prompt groups
-            are drawn, spread over the table.
-        seed: seed of the drawing of `rows`.
-        on: where engines run and parts of the table are read: `local`, or a Ray cluster as `ray` or
+        sources: dumps or parquet tables: files, folders, globs or URLs; several are joined on
+            `sample_id`, and rows with different tokens are left out. In Python also what
+            `open_table` takes.
+        behavior: policy that sampled; `rollout` by default.
+        target: policy that trains; `old` by default; log_ratio = target - behavior, in nats.
+        columns: names of columns in the files, by the names that rcdiag knows; an empty one reads
+            none.
+        format: format of the dump, where its files do not show it.
+        given: facts that the dump lacks, for all rows. `{"temperature": 0.7, "group_size": 8}`
+        model: checkpoint folder or hub id for policies that name none. Alone it scores those of
+            `old` (hf:float32) and `rollout` (vllm:bfloat16) that the table lacks.
+        policies: compare only these, in order from sampler to trainer; `NAME=ENGINE` scores one
+            first. In Python `["rollout", "old"]`, or `{"hf_bf16": "hf:bfloat16"}`.
+        ladder: ready set of policies to score: vllm and hf from low to full precision, or decode,
+            prefill and hf in one precision.
+        noise_floor: score one policy again in other batches, as NAME_again.
+            Policies that are no further apart than these two are equal.
+        rows: about how many rows to read, in whole prompt groups: a first look at a huge dump.
+        seed: seed of everything that is drawn at random.
+        on: where engines run and the table is read: `local`, `ray` (the running cluster) or
             `ray:ADDRESS`.
-        devices: how many GPUs they use, `4`, or which, `"0,1,2,3"`: one engine for each set. On a
-            machine without a GPU they are shares of its cores.
-        workers: how many processes share the pass over a large table; all cores by default, those
-            that this process may use. A small table is read in this process, and so is every
-            table with 1.
-        rate: tokens that one engine scores in a second, for the time that `dry_run` says. Without
-            it that is the rate of finished parts on disk, or of an earlier scoring of the table.
-        force: score policies that are recorded already.
+        devices: GPUs for engines, `4` or `0,1,2,3`: one engine for each set; on a CPU a share of
+            the cores.
+        workers: processes that read a large table; by default all cores that this process may use.
+            A small table is read in this process, and so is every table with 1.
+        rate: tokens per second of one engine, for the time that a dry run estimates. By default
+            that of finished parts on disk, or of an earlier scoring of the table.
+        force: overwrite outputs and recorded columns.
         progress: listener for what happens meanwhile.
     """
     progress = progress or SILENT

@@ -29,20 +29,20 @@ def convert(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Steps[ConvertResult]:
-    """Write a trainer's dump as a trajectory table, and say what was changed and what is lacking.
+    """Turn a trainer's dump into a trajectory table; list what was changed and what is missing.
 
     Args:
-        source: a file, a directory, a glob or a URL that fsspec knows (s3://, gs://, hf://), or a
-            list of them. Sources of one format are one table; dumps of one run in two formats, or
-            with other policies, are joined by `sample_id` or else by equal tokens.
-        output: the parquet file to write.
-        format: the dump's format, where it cannot be told from its files.
-        given: what the dump lacks and you know, for all rows: `{"temperature": 0.7}`; the table's
-            metadata says that it was given.
-        tokenizer: folder of a checkpoint whose tokenizer encodes dumps that hold text alone.
-        columns: name that rcdiag knows -> name in the files.
-        force: overwrite `output`.
-        progress: listener for how far the conversion is.
+        source: a trainer's dump or a parquet table: file, folder, glob or URL; several of one run
+            are joined. In Python also an open `Table`, a data frame, an Arrow table, or a mapping
+            of columns.
+        output: parquet table to write.
+        format: format of the dump, where its files do not show it.
+        given: facts that the dump lacks, for all rows. `{"temperature": 0.7, "group_size": 8}`
+        tokenizer: checkpoint folder with the tokenizer for dumps that hold only text.
+        columns: names of columns in the files, by the names that rcdiag knows; an empty one reads
+            none.
+        force: overwrite outputs and recorded columns.
+        progress: listener for what happens meanwhile.
     """
     target = Path(output)
     check_outputs([target], force=force, into_streams=False)

@@ -33,25 +33,25 @@ def diagnose(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Steps[DiagnoseResult]:
-    """Name the causes of a mismatch; with the trainer's checkpoint tell look-alikes apart.
+    """Name the causes of a mismatch; with a checkpoint, test them by experiments.
 
     Args:
-        source: a dump in any format that rcdiag knows (file, directory, glob, URL), a list of them,
-            an open `Table`, or a data frame, Arrow table or mapping of columns in memory. Dumps of
-            one run that complete each other are joined.
-        model: the trainer's checkpoint folder, whose log-probs are compared with both columns.
-            `{step}` in it is filled from each row's step.
-        checkpoints: other checkpoints whose weights are tried, or a folder of them; by default
-            those of the nearest steps beside `model`.
-        budget: seconds from which on no further experiment begins; by default all run that can
-            still tell something.
-        behavior: the policy that sampled; `rollout` by default.
-        target: the policy that trains; `old` by default.
-        columns: name that rcdiag knows -> name in the files.
-        format: the dump's format, where it cannot be told from its files.
-        given: what the dump lacks and you know, for all rows: `{"temperature": 0.7}`.
-        rows: about how many rows the checkpoint scores, spread over the table.
-        seed: seed of what is drawn at random.
+        source: a trainer's dump or a parquet table: file, folder, glob or URL; several of one run
+            are joined. In Python also an open `Table`, a data frame, an Arrow table, or a mapping
+            of columns.
+        model: the trainer's checkpoint folder; `{step}` in it is each row's step. Its log-probs are
+            compared with both columns.
+        checkpoints: other checkpoints to test, or a folder of them; by default those of
+            neighbouring steps next to `model`.
+        budget: seconds after which no new experiment starts.
+        behavior: policy that sampled; `rollout` by default.
+        target: policy that trains; `old` by default; log_ratio = target - behavior, in nats.
+        columns: names of columns in the files, by the names that rcdiag knows; an empty one reads
+            none.
+        format: format of the dump, where its files do not show it.
+        given: facts that the dump lacks, for all rows. `{"temperature": 0.7, "group_size": 8}`
+        rows: about how many rows to score with the checkpoint, spread over the table.
+        seed: seed of everything that is drawn at random.
         progress: listener for what happens meanwhile.
     """
     if rows < 1:

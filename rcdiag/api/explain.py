@@ -24,10 +24,13 @@ def explain(name: str) -> Entry: ...
 @overload
 def explain(name: None = None) -> dict[str, dict[str, str]]: ...
 def explain(name: str | None = None) -> Entry | dict[str, dict[str, str]]:
-    """Say what a name means: formula, unit, direction, healthy range, and who calls it what.
+    """Explain a name: formula, direction, healthy range, its name in each trainer.
 
     Without a name: all names with a line each, by kind. Upper case, spaces, `-` and `_` make no
     difference; RcdiagError with near names for one that nothing has.
+
+    Args:
+        name: a metric, setting, finding, cause, ...; all names without it.
     """
     return names() if name is None else entry_of(name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
@@ -38,7 +38,7 @@ def replay(
     loss: str | None = None,
     loss_settings: LossSettingValues = (),
     aggregation: str | None = None,
-    denominator: str | None = None,
+    denominator: Literal["kept", "all", "constant"] | None = None,
     constant: float | None = None,
     loss_scale_factor: float | None = None,
     advantage: str | None = None,
@@ -49,8 +49,8 @@ def replay(
     dro_beta: float | None = None,
     model: str | Path | None = None,
     precision: str = "float32",
-    reference: str = "seq_is",
-    optimizer: str = "adamw",
+    reference: Literal["seq_is", "fresh", "none"] = "seq_is",
+    optimizer: Literal["adamw", "sgd"] = "adamw",
     lr: float = 1e-6,
     weight_decay: float = 0.0,
     momentum: float = 0.0,
@@ -70,60 +70,66 @@ def replay(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Steps[ReplayResult]:
-    """Replay one update of each preset on recorded log-probs, or with `model` for real.
+    """Replay one update of each preset on recorded log-probs, or, with a model, for real.
 
     Args:
-        source: a dump in any format that rcdiag knows (file, directory, glob, URL), a list of them,
-            an open `Table`, or a data frame, Arrow table or mapping of columns in memory. Dumps of
-            one run that complete each other are joined.
-        rollout: the policy that sampled the tokens.
+        source: a trainer's dump or a parquet table: file, folder, glob or URL; several of one run
+            are joined. In Python also an open `Table`, a data frame, an Arrow table, or a mapping
+            of columns.
+        rollout: policy that sampled.
         old: the trainer's policy before the update.
-        current: the policy that is being updated; `current` where the table has it, else the old.
-        columns: name that rcdiag knows -> name in the files.
-        format: the dump's format, where it cannot be told from its files.
-        given: what the dump lacks and you know, for all rows: `{"temperature": 0.7}`.
-        trainer: whose definitions and names the corrections have; the newest verl by default.
+        current: policy being updated; by default the recorded one of that name, else the old.
+        columns: names of columns in the files, by the names that rcdiag knows; an empty one reads
+            none.
+        format: format of the dump, where its files do not show it.
+        given: facts that the dump lacks, for all rows. `{"temperature": 0.7, "group_size": 8}`
+        trainer: trainer whose presets and losses are replayed. The newest verl by default.
         presets: presets of the trainer to replay; all by default.
-        settings: changes to presets: `{"decoupled_token_is": {"rollout_is_threshold": 3}}`.
-        trainer_config: the trainer's own configuration file, in place of presets. The policy loss,
-            its bounds and its aggregation are those of the file too, where it has them; what is
-            given beside it counts more.
-        step: which step of the table is replayed; the last by default.
-        loss: policy loss in decoupled mode; the first of the trainer by default, PPO.
-        loss_settings: settings that the loss reads: `{"tau_pos": 2}`.
-        aggregation: how per-token losses become one number; the trainer's own by default.
-        denominator: `kept`, `all` or `constant`: what the loss is divided by.
-        constant: the number of tokens or sequences that the denominator `constant` stands for.
-        loss_scale_factor: divisor of `seq-mean-token-sum-norm`; the longest response by default.
-        advantage: `grpo`, `rloo`, `reinforce++` or `column`; the column where there is one, else
-            `grpo`.
-        rebaseline: compute advantages anew, without the rejected rows.
-        clip_low: PPO clips ratios below 1 - this; the trainer's by default, 0.2 for most.
-        clip_high: PPO clips ratios above 1 + this; the trainer's by default, 0.2 for most.
-        clip_c: bound of the dual clip for negative advantages; the trainer's by default.
-        dro_beta: beta of the loss `dro`.
-        model: checkpoint folder of the model that takes the step.
-        precision: dtype of that model, with options as a policy has them: `float32,autocast=...`.
-        reference: gradient to compare with: `seq_is` (unbiased), `fresh` (samples) or `none`.
-        optimizer: `adamw` or `sgd`.
+        settings: changed settings of presets. `{"decoupled_token_is": {"rollout_is_threshold": 3}}`
+        trainer_config: the trainer's own configuration instead of presets: YAML, TOML, JSON or a
+            launch script. The policy loss, its bounds and its aggregation are
+            those of the file too; what is given beside it counts more.
+        step: step of the table to replay; the last by default.
+        loss: policy loss in decoupled mode; by default the trainer's first, PPO.
+        loss_settings: any setting that the loss reads; `rcdiag explain LOSS` lists them.
+            `{"tau_pos": 2}`
+        aggregation: how losses of tokens become one number: token-mean, token-sum,
+            seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm or
+            prompt-mean-token-mean; by default as the trainer does.
+        denominator: what the loss is divided by: kept tokens, all, or a constant; by default
+            as in the trainer's loss function.
+        constant: number of a constant denominator, for each optimizer step: tokens (token-mean) or
+            sequences (seq-mean-...).
+        loss_scale_factor: divisor of seq-mean-token-sum-norm; by default the longest response.
+        advantage: where advantages come from: `column`, `grpo`, `rloo` or `reinforce++`; by default
+            the column, else grpo.
+        rebaseline: recompute advantages without the rejected rows.
+        clip_low: PPO clips below 1 - this; by default the trainer's, 0.2 for most.
+        clip_high: PPO clips above 1 + this; by default the trainer's, 0.2 for most.
+        clip_c: dual clip for negative advantages; by default the trainer's.
+        dro_beta: beta of the loss dro.
+        model: checkpoint folder or hub id of the model that takes the step.
+        precision: dtype of that model, with options as a policy has them.
+        reference: gradient to compare with: unbiased sequence IS, or fresh samples (`reward`).
+        optimizer: optimizer of the step.
         lr: learning rate.
         weight_decay: weight decay of the optimizer.
-        momentum: momentum of `sgd`.
-        max_grad_norm: longer gradients are scaled down to this norm; 0 never scales.
+        momentum: momentum of sgd.
+        max_grad_norm: longer gradients are scaled down to this norm; 0: never.
         epochs: passes over the batch.
         minibatches: optimizer steps of a pass.
-        steps: number of steps of the table that the update goes on over.
-        split: also replay the batch in this number of mini-batches, beside one step.
-        lora: rank of low-rank adapters, for models that do not fit.
-        checkpointing: recompute activations, which takes less memory and more time.
+        steps: number of table steps to update over.
+        split: also replay the batch in this number of mini-batches, 2 or more.
+        lora: rank of adapters, for models that do not fit.
+        checkpointing: recompute activations: less memory, more time.
         batch_tokens: tokens of a micro-batch.
-        reward: function(prompt, response, row) -> number for fresh samples, or `FILE.py:FUNCTION`.
-        evaluate: number of fresh samples whose reward is measured before and after the step.
+        reward: reward of fresh samples: function(prompt, response, row) -> number.
+        evaluate: measure the reward of this number of fresh samples before and after; needs
+            `reward`.
         save: folder for the updated model; needs exactly one preset.
-        rows: about how many rows of the step to replay, for a first look: whole prompt groups are
-            drawn. Only with one step of the table.
-        seed: seed of everything that is drawn.
-        force: overwrite `save`.
+        rows: about how many rows of the step to replay, in whole prompt groups. Only with one step.
+        seed: seed of everything that is drawn at random.
+        force: overwrite outputs and recorded columns.
         progress: listener for what happens meanwhile.
     """
     if rows is not None and steps > 1:

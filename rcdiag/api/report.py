@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from msgspec import structs
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.files import check_outputs, without_controls, write_text
 from rcdiag.results import ConvertResult, Document, Result, from_json
 from rcdiag.results.document import odd_value
@@ -85,26 +85,28 @@ def report(
     host: bool = True,
     force: bool = False,
 ) -> list[Path]:
-    """Write results of one dump as a self-contained page, figures or a notebook; give the paths.
+    """Make a page of results, without the data and without torch; figures, a notebook.
+
+    Returns the paths of the files.
 
     Args:
-        results: a result or its file, or several: at most one of each command, all of one dump.
-        html: the page to write.
-        against: results of a second dump; the page then sets both side by side and says what
-            changed.
-        plots: the folder for the figures of `results`, each as PDF, SVG and PNG, and its numbers
-            as CSV.
-        notebook: the notebook (.ipynb) to write: a cell for each figure, drawn already. It loads
-            the result files; a result that is given as an object is written beside it.
-        figures: names of the figures to write into it; all that apply where none is given.
-        width: their width in inches: 3.3 and 6.9 are those of columns and pages of papers.
-        host: False leaves the names of machines out of the page and of the documents within it.
-        force: overwrite what is there.
+        results: results of one dump, or their files; at most one of each command; `-` is stdin.
+        html: self-contained HTML page to write.
+        against: result of a second dump: the page says what changed.
+        plots: folder for figures (PDF, SVG, PNG, CSV).
+        notebook: notebook to write: a cell for each figure, drawn already. It loads the result
+            files; a result that is given as an object is written beside it.
+        figures: figures to write into the folder of `plots`; all that apply by default.
+        width: width of figures in inches, 1 or more: 3.3 for a column, 6.9 for a page.
+        host: keep the names of machines in the page.
+        force: overwrite outputs.
     """
     page_path = None if html is None else Path(html)
     folder = None if plots is None else Path(plots)
     notebook_path = None if notebook is None else Path(notebook)
     check_outputs([page_path, folder, notebook_path], force=force)
+    if folder is not None:
+        check_figures(figures, width)
     shown, other = _loaded(results), _loaded(against)
     if not host:
         shown, other = ([_without_hosts(result) for result in some] for some in (shown, other))
@@ -124,6 +126,17 @@ def report(
         if notebook_path is not None:
             written += _notebook(notebook_path, results, shown, force)
     return written
+
+
+def check_figures(figures: Sequence[str], width: float | None) -> None:
+    """Refuse names that no figure has, and a width that nothing can be drawn in."""
+    from rcdiag.pages.figures import FIGURES
+
+    for name in figures:
+        if not name.startswith("family-"):  # of a sweep
+            FIGURES.find(name, "--figure")
+    if width is not None and not width >= 1:
+        raise RcdiagError(f"{setting('width', width)}: too narrow", hint="take 1 inch or more")
 
 
 def _without_hosts(result: Result) -> Result:

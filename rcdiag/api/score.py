@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
@@ -49,16 +49,16 @@ def score(
     given: Mapping[str, Any] | None = None,
     model: str | Path | None = None,
     policies: Policies = (),
-    ladder: str | Sequence[str] = (),
+    ladder: Literal["precision", "engine"] | Sequence[str] = (),
     noise_floor: bool = False,
-    output: str | Path | None = None,
     trainer: str | None = None,
     presets: str | Sequence[str] = (),
     settings: Settings | None = None,
     trainer_config: str | Path | None = None,
-    arithmetic: str = "float64",
+    arithmetic: Literal["float64", "float32"] = "float64",
     carry: str | None = None,
     logged: str | Path | None = None,
+    output: str | Path | None = None,
     include_text: bool | None = None,
     sequences: Sequence[int] | None = (),
     rows: int | None = None,
@@ -70,57 +70,55 @@ def score(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Steps[ScoreResult]:
-    """Measure how far two policies are apart on the same tokens, and what corrections make of it.
+    """Measure the mismatch of two policies on the same tokens; score them first if asked.
 
     Args:
-        source: a dump in any format that rcdiag knows (file, directory, glob, URL), a list of them,
-            an open `Table`, or a data frame, Arrow table or mapping of columns in memory. Dumps of
-            one run that complete each other are joined.
-        behavior: the policy that sampled the tokens; `rollout` by default.
-        target: the policy that trains, `old` by default; log_ratio = target - behavior, in nats.
+        source: a trainer's dump or a parquet table: file, folder, glob or URL; several of one run
+            are joined. In Python also an open `Table`, a data frame, an Arrow table, or a mapping
+            of columns.
+        behavior: policy that sampled; `rollout` by default.
+        target: policy that trains; `old` by default; log_ratio = target - behavior, in nats.
             Where neither is named and one of the two is missing, a policy that is scored is
             compared with the only recorded one.
-        columns: name that rcdiag knows -> name in the files.
-        format: the dump's format, where it cannot be told from its files.
-        given: what the dump lacks and you know, for all rows: `{"temperature": 0.7}`.
-        model: checkpoint folder of the policies that name none. Alone it scores those of `old`
-            (hf:float32) and `rollout` (vllm:bfloat16) that the table lacks.
-        policies: policies to score before measuring, `{"vllm_bf16": "vllm:bfloat16"}`, with
+        columns: names of columns in the files, by the names that rcdiag knows; an empty one reads
+            none.
+        format: format of the dump, where its files do not show it.
+        given: facts that the dump lacks, for all rows. `{"temperature": 0.7, "group_size": 8}`
+        model: checkpoint folder or hub id for policies that name none. Alone it scores those of
+            `old` (hf:float32) and `rollout` (vllm:bfloat16) that the table lacks.
+        policies: policies to score first, each by an engine. `{"vllm_bf16": "vllm:bfloat16"}`, with
             options after a comma: `"hf:bfloat16,lm_head=float32"`.
-        ladder: ready sets of policies to score, `precision` or `engine`.
-        noise_floor: score one policy once more, in other batches, as NAME_again.
-        output: parquet file to write the table with the scored columns to: a path, or a URL of
-            object storage (s3://, gs://), for which the current folder holds it first.
-        trainer: whose definitions and names the corrections have; the newest verl by default.
-            `all` gives what every trainer does by default, one correction for each.
+        ladder: ready set of policies to score: vllm and hf from low to full precision, or decode,
+            prefill and hf in one precision.
+        noise_floor: score one policy again in other batches, as NAME_again.
+        trainer: trainer whose presets and metrics are computed, or `all`: the default of each. The
+            newest verl by default.
         presets: presets of the trainer to compute; all by default.
-        settings: changes to presets: `{"decoupled_token_is": {"rollout_is_threshold": 3}}`.
-        trainer_config: the trainer's own configuration file, in place of presets.
-        arithmetic: `float64`, or `float32` to reproduce the rounding of the trainer's own numbers.
-        carry: `trainer:preset`, such as `trl:sequence_mask`, to see beside what each other trainer
-            has for it, and what a near one does otherwise.
-        logged: the trainer's own log of the run (JSONL, CSV, an exported W&B history, TensorBoard
-            events), to set beside our numbers key by key, with the reason where they differ.
-        include_text: whether the result holds the text of the tokens that it names. By default it
-            does where the tokenizer of `model`, or of a model that the table names, is here, or
-            where the table has columns of text; True refuses a table without a tokenizer, False
-            keeps all text out.
-        sequences: numbers of rows, from 0, that result and page are to hold whole, beside those
-            with the largest sums and some drawn at random. With None the result holds none
-            for readers, and the table is read once.
-        rows: about how many rows to take, for a first look at a huge table: whole prompt groups
-            are drawn, spread over the table.
-        seed: seed of the drawing of `rows`.
-        on: where engines run and parts of the table are read: `local`, or a Ray cluster as `ray` or
+        settings: changed settings of presets. `{"decoupled_token_is": {"rollout_is_threshold": 3}}`
+        trainer_config: the trainer's own configuration instead of presets: YAML, TOML, JSON or a
+            launch script.
+        arithmetic: float32 reproduces the rounding of the trainer's numbers.
+        carry: preset to compare with its equivalent in every trainer. Of near ones the result says
+            what they do otherwise.
+        logged: the trainer's metrics log to compare with: JSONL, CSV, W&B history, TensorBoard or
+            console output. Each key stands beside our number, with the reason where they differ.
+        output: scored parquet table to write: a file or an object-store URL.
+        include_text: text of the worst sequences in result and page: by default where a tokenizer
+            is found (of `model`, or of the model in the table's metadata); True requires one; False
+            leaves text out, but not token ids, paths and the host's name.
+        sequences: rows, from 0, whose tokens result and page show besides the worst and some random
+            ones. With None the result holds no sequences, and the table is read once.
+        rows: about how many rows to read, in whole prompt groups: a first look at a huge dump.
+        seed: seed of everything that is drawn at random.
+        on: where engines run and the table is read: `local`, `ray` (the running cluster) or
             `ray:ADDRESS`.
-        devices: how many GPUs they use, `4`, or which, `"0,1,2,3"`: one engine for each set. On a
-            machine without a GPU they are shares of its cores.
-        workers: how many processes share the pass over a large table; all cores by default, those
-            that this process may use. A small table is read in this process, and so is every
-            table with 1.
-        rate: tokens that one engine scores in a second, for the time that `dry_run` says. Without
-            it that is the rate of finished parts on disk, or of an earlier scoring of the table.
-        force: overwrite `output` and recorded columns.
+        devices: GPUs for engines, `4` or `0,1,2,3`: one engine for each set; on a CPU a share of
+            the cores.
+        workers: processes that read a large table; by default all cores that this process may use.
+            A small table is read in this process, and so is every table with 1.
+        rate: tokens per second of one engine, for the time that a dry run estimates. By default
+            that of finished parts on disk, or of an earlier scoring of the table.
+        force: overwrite outputs and recorded columns.
         progress: listener for what happens meanwhile.
     """
     progress = progress or SILENT

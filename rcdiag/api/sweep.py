@@ -42,29 +42,28 @@ def sweep(
     """Try every estimator over its thresholds in one pass, and recommend one, or none.
 
     Args:
-        source: a dump in any format that rcdiag knows (file, directory, glob, URL), a list of them,
-            an open `Table`, or a data frame, Arrow table or mapping of columns in memory. Dumps of
-            one run that complete each other are joined.
-        behavior: the policy that sampled the tokens.
-        target: the policy that trains; log_ratio = target - behavior, in nats.
-        thresholds: about how many settings of each family are tried; at least 2.
-        columns: name that rcdiag knows -> name in the files.
-        format: the dump's format, where it cannot be told from its files.
-        given: what the dump lacks and you know, for all rows: `{"temperature": 0.7}`.
-        trainer: whose default is shown beside the choice; that of `emit`, or the newest verl, where
-            none is given. It changes no number.
-        emit: the trainer that `rcdiag.emit` will be asked for; refused before anything is computed
-            where no configuration of that trainer can be written.
-        candidate: a candidate of your own, which is ranked with the others: a family with its
-            thresholds, such as `seq_tis_3` or `token_icepop_0.4_3`. With `emit` also the candidate
-            that `rcdiag.emit` will be asked for.
-        rows: about how many rows to take, for a first look at a huge table: whole prompt groups
-            are drawn, spread over the table.
-        seed: seed of the bootstrap intervals, and of the drawing of `rows`.
-        on: where parts of the table are read: `local`, or a Ray cluster as `ray` or `ray:ADDRESS`.
-        workers: how many processes share the pass over a large table; all cores by default, those
-            that this process may use. A small table is read in this process, and so is every
-            table with 1.
+        source: a trainer's dump or a parquet table: file, folder, glob or URL; several of one run
+            are joined. In Python also an open `Table`, a data frame, an Arrow table, or a mapping
+            of columns.
+        behavior: policy that sampled.
+        target: policy that trains; log_ratio = target - behavior, in nats.
+        thresholds: about how many settings of each family to try, from 2 to 100,000.
+        columns: names of columns in the files, by the names that rcdiag knows; an empty one reads
+            none.
+        format: format of the dump, where its files do not show it.
+        given: facts that the dump lacks, for all rows. `{"temperature": 0.7, "group_size": 8}`
+        trainer: trainer whose default is shown beside the choice; no number depends on it; default
+            that of `emit`, else verl.
+        emit: trainer whose configuration of what is recommended is printed, alone, on stdout. In
+            Python it is checked before the work that `rcdiag.emit` can write one.
+        candidate: a threshold of your own to rank with the others; with `emit` the one to print. It
+            is a family with its bounds: `seq_tis_3`, `token_icepop_0.4_3`.
+        rows: about how many rows to read, in whole prompt groups: a first look at a huge dump.
+        seed: seed of everything that is drawn at random.
+        on: where parts of the table are read: `local`, `ray` (the running cluster) or
+            `ray:ADDRESS`.
+        workers: processes that read a large table; by default all cores that this process may use.
+            A small table is read in this process, and so is every table with 1.
         progress: listener for what happens meanwhile.
     """
     runner = runner_on(on, None, workers)

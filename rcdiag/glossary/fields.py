@@ -14,8 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from rcdiag.entry import Entry, first_clause
-from rcdiag.glossary.kinds import Kind, folded, kinds, with_headings
-from rcdiag.glossary.metrics import range_of
+from rcdiag.glossary.kinds import NameKind, folded, kinds, with_headings
 from rcdiag.results import (
     KINDS,
     base,
@@ -115,28 +114,19 @@ def _items(kind: Any) -> str:
     return around + "".join(_items(argument) for argument in typing.get_args(kind))
 
 
-def _names() -> list[str]:
-    """List field names; one that another kind explains too is listed with a dot: `rule.value`."""
+def _listed() -> dict[str, Field]:
+    """Return fields by name; one that another kind explains too has a dot: `rule.value`."""
     other_names = {
         folded(name)
         for kind in kinds()
-        if kind is not KIND
+        if kind.title != TITLE
         for name in (*kind.names(), *kind.aliases)
     }
-    names: list[str] = []
+    listed: dict[str, Field] = {}
     for name, fields in meanings().items():
-        first = [] if folded(name) in other_names else [name]
-        names += [*first, *(field.dotted for field in fields[len(first) :])]
-    return [name for name in dict.fromkeys(names) if folded(name) not in other_names]
-
-
-def _line(name: str) -> str:
-    """Return the line of a field; one with a dot is read off its own part of a result."""
-    part, _, bare = name.rpartition(".")
-    if not part:
-        return first_clause(meanings()[bare][0].doc.says)
-    docs = {field.name: field.doc for field in documented_fields(_parts()[part])}
-    return first_clause(docs[bare].says)
+        first = {} if folded(name) in other_names else {name: fields[0]}
+        listed |= first | {field.dotted: field for field in fields[len(first) :]}
+    return {name: field for name, field in listed.items() if folded(name) not in other_names}
 
 
 @cache
@@ -186,11 +176,11 @@ def _headings() -> dict[str, str]:
     }
 
 
-def entry(name: str) -> Entry:
-    field = _dotted()[name] if "." in name else meanings()[name][0]
+def _entry(name: str, field: Field) -> Entry:
     doc = field.doc
     bare = name.rpartition(".")[2]
-    healthy = [doc.healthy, range_of(None, guides().get(bare))]
+    guide = guides().get(bare)
+    healthy = [doc.healthy, None if guide is None else guide.bounds]
     return Entry(
         what=doc.says,
         formula=doc.formula,
@@ -203,12 +193,13 @@ def entry(name: str) -> Entry:
     )
 
 
-KIND: Kind = Kind(
+FIELDS = NameKind(
     title=TITLE,
     plural="Fields of results",
-    names=_names,
-    line=_line,
-    entry=entry,
+    definitions=_listed,
+    definition=lambda name: _dotted()[name] if "." in name else meanings()[name][0],
+    line=lambda field: first_clause(field.doc.says),
+    entry=_entry,
     find=lambda name: name if name in _dotted() else None,
     aliases={**with_headings(_headings()), **ALIASES},
 )

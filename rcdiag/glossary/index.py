@@ -19,6 +19,13 @@ from rcdiag.glossary.kinds import PLACES, folded, kind_at
 FILE = Path(__file__).with_name("index.json")
 
 
+@lru_cache(maxsize=1)
+def shipped() -> dict[str, dict[str, str]]:
+    """Return `defined()` of what rcdiag itself brings, from the file."""
+    names: dict[str, dict[str, str]] = json.loads(FILE.read_text(encoding="utf-8"))
+    return names
+
+
 def listed() -> Mapping[str, tuple[str, str]]:
     """Return, by folded name or alias, the place of the first kind that has it, and the name."""
     return _listed_at(registry.revision())
@@ -27,7 +34,7 @@ def listed() -> Mapping[str, tuple[str, str]]:
 @lru_cache(maxsize=1)
 def _listed_at(revision: int) -> dict[str, tuple[str, str]]:
     """Return the index as of a revision of the registries; revision 0 reads the shipped file."""
-    names = defined() if revision else json.loads(FILE.read_text(encoding="utf-8"))
+    names = defined() if revision else shipped()
     places: dict[str, tuple[str, str]] = {}
     for place in reversed(PLACES):
         places |= {folded(alias): (place, name) for alias, name in names[place].items()}

@@ -1,8 +1,6 @@
 """A kind is a set of names that are explained alike: metrics, presets, fields of results, ...
 
-To add a kind: a `Kind` in a module of this package, and its place in `PLACES`. A kind whose
-definitions have a method `entry()` is one call of `registered`; one whose words are written down
-here is one call of `by_hand`.
+To add a kind: a `NameKind` in a module of this package, and its place in `PLACES`.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -22,99 +20,83 @@ from rcdiag.entry import Entry, first_clause
 PLACES = (
     "metrics.METRICS_OF_PAIRS",
     "metrics.PROFILES_OF_PAIRS",
-    "vocabulary.LEVEL",
-    "vocabulary.VERDICT",
-    "rules.FINDINGS",
-    "causes.KIND",
-    "terms.KIND",
-    "vocabulary.TREATMENT",
+    "words.LEVEL",
+    "words.VERDICT",
+    "diagnosis.FINDINGS",
+    "diagnosis.CAUSES_OF_MISMATCH",
+    "words.TERM",
+    "words.TREATMENT",
     "trainers.PRESETS",
-    "options.KIND",
+    "options.OPTIONS_OF_REJECTION",
     "trainers.SETTINGS",
     "trainers.GENERATIONS",
     "estimators.FAMILIES_OF_SWEEP",
     "estimators.CANDIDATES_OF_SWEEP",
-    "vocabulary.ANSWER",
-    "vocabulary.ROLE",
+    "words.ANSWER",
+    "words.ROLE",
     "definitions.BACKENDS_OF_POLICIES",
     "definitions.FORMATS",
     "definitions.LOGS",
     "losses.POLICY_LOSSES",
     "losses.REDUCTIONS",
     "losses.ADVANTAGE_FORMULAS",
-    "choices.KIND",
+    "words.CHOICE",
     "losses.LOSS_SETTINGS",
-    "rules.HEALTH",
-    "rules.CONSTRAINTS_OF_SWEEP",
-    "vocabulary.NAME_IN_RESULTS",
-    "logged.KIND",
+    "diagnosis.HEALTH",
+    "diagnosis.CONSTRAINTS_OF_SWEEP",
+    "words.NAME",
+    "logged.KEYS",
     "logged.METRICS_ELSEWHERE",
     "definitions.FIGURES_OF_REPORTS",
-    "fields.KIND",  # gives way to all others
+    "fields.FIELDS",  # gives way to all others
 )
 
 
-class Kind(Struct, frozen=True, kw_only=True):
-    """Names that are explained alike, with what a list says of each and its entry."""
+class NameKind(Struct, frozen=True, kw_only=True):
+    """Names that are explained alike: the definition of each, and what is read off it.
+
+    A definition answers by its own `entry()`; `line` and `entry` are for kinds whose definitions
+    do not know their name in the list, or what trainers make of them.
+    """
 
     title: str  # of a single one
     plural: str
-    names: Callable[[], Iterable[str]]  # in the order of the list
-    line: Callable[[str], str]  # what a list says about one of these names
-    entry: Callable[[str], Entry]  # of one of these names, or of what `find` gave back
+    definitions: Callable[[], Mapping[str, Any]]  # by name, in the order of the list
+    # The definition of a name that is listed, or that `find` gave back, where a quicker way exists.
+    definition: Callable[[str], Any] | None = None
+    line: Callable[[Any], str] = lambda definition: first_clause(definition.says)
+    entry: Callable[[str, Any], Entry] = lambda name, definition: definition.entry()
     find: Callable[[str], str | None] = lambda name: None  # a name that is not in the list
     aliases: Mapping[str, str] = field(default_factory=dict)
 
+    def names(self) -> Iterable[str]:
+        """Return the names in the order of the list."""
+        return self.definitions()
+
+    def _definition(self, name: str) -> Any:
+        return self.definitions()[name] if self.definition is None else self.definition(name)
+
     def explain(self, name: str) -> Entry:
         """Return the entry of one of the names, under that name."""
-        return replace(self.entry(name), name=name, kind=self.title)
+        return replace(self.entry(name, self._definition(name)), name=name, kind=self.title)
+
+    def line_of(self, name: str) -> str:
+        """Return what a list says about one of the names."""
+        return self.line(self._definition(name))
 
     def lines(self) -> dict[str, str]:
         """Return what a list says about every name, in the order of the list."""
-        return {name: self.line(name) for name in self.names()}
+        return {name: self.line(definition) for name, definition in self.definitions().items()}
 
 
-class Explained(Protocol):
-    """A definition that answers for itself."""
-
-    @property
-    def says(self) -> str: ...
-
-    def entry(self) -> Entry: ...
-
-
-def registered(
-    title: str, plural: str, definitions: Callable[[], Mapping[str, Explained]], **more: Any
-) -> Kind:
-    """Make a kind of definitions by the names under which they are listed."""
-    own: dict[str, Any] = {
-        "names": definitions,
-        "line": lambda name: first_clause(definitions()[name].says),
-        "entry": lambda name: definitions()[name].entry(),
-    }
-    return Kind(title=title, plural=plural, **(own | more))
-
-
-def by_hand(title: str, plural: str, entries: Mapping[str, Entry], **more: Any) -> Kind:
-    """Make a kind of entries that are written down one by one."""
-    return Kind(
-        title=title,
-        plural=plural,
-        names=lambda: entries,
-        line=lambda name: first_clause(entries[name].what),
-        entry=entries.__getitem__,
-        **more,
-    )
-
-
-def kind_at(place: str) -> Kind:
+def kind_at(place: str) -> NameKind:
     """Import and return the kind at one of `PLACES`."""
     module, _, variable = place.partition(".")
-    kind: Kind = getattr(importlib.import_module(f"rcdiag.glossary.{module}"), variable)
+    kind: NameKind = getattr(importlib.import_module(f"rcdiag.glossary.{module}"), variable)
     return kind
 
 
-def kinds() -> Iterator[Kind]:
+def kinds() -> Iterator[NameKind]:
     """Return all kinds, in the order of `PLACES`."""
     return map(kind_at, PLACES)
 

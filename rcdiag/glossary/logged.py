@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 
 from msgspec.structs import replace
 
-from rcdiag.entry import Entry, first_clause
-from rcdiag.glossary.generations import grouped
-from rcdiag.glossary.kinds import Kind
+from rcdiag.entry import Entry
+from rcdiag.glossary.kinds import NameKind
 from rcdiag.glossary.metrics import METRICS_OF_PAIRS
 from rcdiag.registry import revision
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.by_generation import grouped
 from rcdiag.trainers.toml_words import KeyWords, read_keys
 
 
@@ -73,29 +72,16 @@ def generations(key: str) -> dict[str, str]:
     )
 
 
-def entry(name: str) -> Entry:
-    """Explain a key by the words of the trainer that spells it so, and its meaning in each one."""
-    words = _spelt(name)
-    assert words is not None
-    return Entry(
-        what=" ".join(filter(None, [words.says, words.note])),
-        formula=next(filter(None, map(_formula, [words, *_all_keys()[words.name]])), None),
-        direction=words.direction,
-        units=words.unit or "none",
-        healthy=words.healthy,
+def _entry(name: str, words: KeyWords) -> Entry:
+    """Explain a key by the words of one trainer, and by its meaning in each of them."""
+    keys = _all_keys()[words.name]
+    formulas = (key.entry().formula for key in (words, *keys))
+    return replace(
+        words.entry(),
+        formula=next(filter(None, formulas), None),
         generations=generations(words.name),
-        example=_example(_all_keys()[words.name]),
-        see=words.see,
+        example=_example(keys),
     )
-
-
-def _formula(words: KeyWords) -> str | None:
-    """Return the formula of a key, or the formulas of the policy losses that log it."""
-    losses_by_formula: dict[str, list[str]] = {}
-    for loss, formula in words.losses.items():
-        losses_by_formula.setdefault(formula, []).append(loss)
-    texts = [f"{', '.join(losses)}: {text}" for text, losses in losses_by_formula.items()]
-    return "; ".join(texts) or words.formula
 
 
 def _example(keys: list[KeyWords]) -> str | None:
@@ -105,27 +91,23 @@ def _example(keys: list[KeyWords]) -> str | None:
     return f"{keys[0].example}: {values}" if values else keys[0].example
 
 
-def _names() -> Iterator[str]:
-    """List every key; of keys that differ in a placeholder alone, only the first."""
+def _listed() -> dict[str, KeyWords]:
+    """Return every key by its listed name; of keys that differ in a placeholder, the first."""
+    keys: dict[str, KeyWords] = {}
     patterns: set[str] = set()
     for words in (meanings[0] for meanings in _all_keys().values()):
         if words.pattern is None or words.pattern not in patterns:
-            yield listed(words)
+            keys[listed(words)] = words
         patterns.add(words.pattern or "")
+    return keys
 
 
-def _line(name: str) -> str:
-    words = _spelt(name)
-    assert words is not None
-    return first_clause(words.says)
-
-
-KIND: Kind = Kind(
+KEYS = NameKind(
     title="number that trainers log",
     plural="Numbers that trainers log (a prefix may be left out)",
-    names=_names,
-    line=_line,
-    entry=entry,
+    definitions=_listed,
+    definition=_spelt,
+    entry=_entry,
     find=find,
 )
 
@@ -142,4 +124,9 @@ def _keys_of_metrics() -> dict[str, str]:
 
 
 # They are not listed: the entry of the metric already says what trainers call it.
-METRICS_ELSEWHERE: Kind = replace(METRICS_OF_PAIRS, names=lambda: (), aliases=_keys_of_metrics())
+METRICS_ELSEWHERE = replace(
+    METRICS_OF_PAIRS,
+    definitions=dict,
+    definition=METRICS.__getitem__,
+    aliases=_keys_of_metrics(),
+)

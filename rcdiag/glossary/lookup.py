@@ -48,7 +48,7 @@ def _with_terms(entry: Entry) -> Entry:
     """Add what trainers call the thing, if the entry does not say it."""
     if entry.generations:
         return entry
-    from rcdiag.glossary.generations import called, grouped  # imports every trainer
+    from rcdiag.trainers.by_generation import called, grouped  # imports every trainer
 
     return replace(entry, generations=grouped(called(entry.name)))
 
@@ -60,7 +60,7 @@ def _with_other_meanings(entry: Entry, query: str) -> Entry:
     """
     bare = dict.fromkeys([folded(entry.name), folded(query)])
     lines = {
-        name: kind_at(place).line(name)
+        name: kind_at(place).line_of(name)
         for end in bare
         for place, name in ending_in(end)
         if name != entry.name

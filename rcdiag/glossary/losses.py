@@ -6,26 +6,25 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from rcdiag.entry import Entry, first_clause
-from rcdiag.glossary import terms
-from rcdiag.glossary.describe import plain
-from rcdiag.glossary.generations import called, grouped, worked
-from rcdiag.glossary.kinds import Kind, folded, registered
+from rcdiag.entry import Entry
+from rcdiag.formats import yaml_value
+from rcdiag.glossary.kinds import NameKind, folded
+from rcdiag.glossary.words import TERM
 from rcdiag.losses import ADVANTAGES, AGGREGATIONS, DENOMINATORS, LOSSES, Aggregation, PolicyLoss
-from rcdiag.losses.aggregation import SCALE_FACTOR
+from rcdiag.losses.advantages import Advantage
+from rcdiag.losses.aggregation import SCALE_FACTOR, DenominatorWords
 from rcdiag.losses.aggregation import WORKED as WORKED_AGGREGATION
 from rcdiag.losses.policy_loss import WORKED as WORKED_LOSS
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.losses.settings import LossSetting
 from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.by_generation import called, grouped, worked
 from rcdiag.trainers.trainer import Trainer
-
-_REPLAY = "rcdiag replay rollouts.parquet"
 
 
 def _named(prefix: str, names: Iterable[str]) -> dict[str, str]:
     """Return names by the name in the list; one that is a word of the glossary gets `prefix.`."""
-    taken = {folded(name) for name in (*terms.WORDS, *terms.KIND.aliases)}
+    taken = {folded(name) for name in (*TERM.names(), *TERM.aliases)}
     return {f"{prefix}.{name}" if folded(name) in taken else name: name for name in names}
 
 
@@ -52,30 +51,20 @@ def policy_losses() -> dict[str, PolicyLoss]:
     return {listed: definitions[name] for listed, name in _named("loss", ordered).items()}
 
 
-def _loss(listed: str) -> Entry:
-    loss = policy_losses()[listed]
+def _loss(listed: str, loss: PolicyLoss) -> Entry:
     trainers = _having(lambda rules: loss.name in rules.losses)
+    entry = replace(loss.entry(), generations=_generations(listed, trainers))
     numbers = _numbers(listed, trainers)
-    example = f"{_REPLAY} --loss {loss.name}"
-    if numbers:
-        given = f"{loss.given}: " if loss.given else ""
-        example = f"{WORKED_LOSS}: {given}loss {numbers}"
-    return Entry(
-        what=f"{loss.says} Source: {loss.source}.",
-        formula=loss.formula,
-        direction=loss.direction,
-        units="loss",
-        generations=_generations(listed, trainers),
-        example=example,
-        see=tuple(dict.fromkeys([*loss.see, *(setting.name for setting in loss.settings)])),
-    )
+    if not numbers:
+        return entry
+    given = f"{loss.given}: " if loss.given else ""
+    return replace(entry, example=f"{WORKED_LOSS}: {given}loss {numbers}")
 
 
-POLICY_LOSSES: Kind = Kind(
+POLICY_LOSSES = NameKind(
     title="policy loss",
     plural="Policy losses of `rcdiag replay`",
-    names=policy_losses,
-    line=lambda listed: first_clause(policy_losses()[listed].says),
+    definitions=policy_losses,
     entry=_loss,
 )
 
@@ -89,50 +78,41 @@ def aggregations() -> dict[str, Aggregation]:
     return {name: definitions[name] for name in ordered}
 
 
-def _denominators() -> dict[str, str]:
-    return _named("denominator", DENOMINATORS)
+def _reductions() -> dict[str, Aggregation | DenominatorWords]:
+    """Return aggregations and denominators by their listed names."""
+    listed = {name: DENOMINATORS[own] for name, own in _named("denominator", DENOMINATORS).items()}
+    return {**aggregations(), **listed}
 
 
-def _aggregation(name: str) -> Entry:
-    if name in _denominators():
-        denominator = DENOMINATORS[_denominators()[name]]
-        return replace(denominator.entry(), generations=grouped(called(name)))
-    aggregation = aggregations()[name]
+def _reduction(name: str, definition: Aggregation | DenominatorWords) -> Entry:
+    if isinstance(definition, DenominatorWords):
+        return _with_trainers(name, definition)
     trainers = _having(lambda rules: name in rules.aggregations)
+    entry = replace(definition.entry(), generations=_generations(name, trainers))
     numbers = worked(name, [trainer.name for trainer in trainers])
+    if not numbers:
+        return entry
     value = next(iter(numbers.values())) if len(numbers) == 1 else _numbers(name, trainers)
-    return Entry(
-        what=aggregation.says,
-        formula=aggregation.formula,
-        generations=_generations(name, trainers),
-        example=f"{WORKED_AGGREGATION}: {value}" if value else f"{_REPLAY} --aggregation {name}",
-        see=aggregation.see,
-    )
+    return replace(entry, example=f"{WORKED_AGGREGATION}: {value}")
 
 
-def _aggregation_line(name: str) -> str:
-    denominator = _denominators().get(name)
-    return first_clause((DENOMINATORS[denominator] if denominator else aggregations()[name]).says)
-
-
-REDUCTIONS: Kind = Kind(
+REDUCTIONS = NameKind(
     title="aggregation",
     plural="Aggregations of a loss, and what they divide by",
-    names=lambda: (*aggregations(), *_denominators()),
-    line=_aggregation_line,
-    entry=_aggregation,
+    definitions=_reductions,
+    entry=_reduction,
 )
 
 
-def _advantage(name: str) -> Entry:
-    return replace(ADVANTAGES[name].entry(), generations=grouped(called(name)))
+def _with_trainers(name: str, definition: DenominatorWords | Advantage) -> Entry:
+    return replace(definition.entry(), generations=grouped(called(name)))
 
 
-ADVANTAGE_FORMULAS: Kind = registered(
-    "advantage",
-    "Advantages that `rcdiag replay` computes",
-    lambda: ADVANTAGES,
-    entry=_advantage,
+ADVANTAGE_FORMULAS = NameKind(
+    title="advantage",
+    plural="Advantages that `rcdiag replay` computes",
+    definitions=lambda: ADVANTAGES,
+    entry=_with_trainers,
 )
 
 
@@ -155,19 +135,13 @@ def called_by_trainers(name: str) -> dict[str, str]:
     setting, names = loss_settings()[name], called(name)
     return {
         trainer.name: f"{names.get(trainer.name, name)}, default "
-        f"{plain(trainer.update.defaults.value(setting))}"
+        f"{yaml_value(trainer.update.defaults.value(setting))}"
         for trainer in _having(lambda rules: _reads(rules, name))
     }
 
 
-def _loss_setting(name: str) -> Entry:
-    setting = loss_settings()[name]
-    return Entry(
-        what=setting.says,
-        generations=grouped(called_by_trainers(name)),
-        example=setting.example or f"{_REPLAY} --loss-setting {name}={plain(setting.default)}",
-        see=setting.see,
-    )
+def _loss_setting(name: str, setting: LossSetting) -> Entry:
+    return replace(setting.entry(), generations=grouped(called_by_trainers(name)))
 
 
 def _of_losses_alone() -> dict[str, LossSetting]:
@@ -176,10 +150,9 @@ def _of_losses_alone() -> dict[str, LossSetting]:
     return {name: one for name, one in loss_settings().items() if name not in elsewhere}
 
 
-LOSS_SETTINGS: Kind = Kind(
+LOSS_SETTINGS = NameKind(
     title="setting of a loss",
     plural="Settings of a loss in `rcdiag replay`",
-    names=_of_losses_alone,
-    line=lambda name: first_clause(loss_settings()[name].says),
+    definitions=_of_losses_alone,
     entry=_loss_setting,
 )

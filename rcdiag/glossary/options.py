@@ -6,18 +6,15 @@ Sources: packages verl 0.6.1 to 0.9.1, verl/trainer/ppo/rollout_corr_helper.py.
 from __future__ import annotations
 
 from rcdiag.corrections.bounds import place_and_statistic
+from rcdiag.corrections.describe import statistic
 from rcdiag.corrections.statistics import STATISTICS
 from rcdiag.entry import LOG_RATIO, Entry
-from rcdiag.glossary.kinds import Kind
+from rcdiag.glossary.kinds import NameKind
 from rcdiag.trainers import TRAINERS
 
-_OVER = {
-    "token": ("of the token", "{k}"),
-    "segment": ("averaged over the run of sampled tokens", "mean of {k}"),
-    "seq_sum": ("summed over the sequence", "sum of {k}"),
-    "seq_mean": ("averaged over the sequence", "mean of {k}"),
-    "seq_max": ("largest of the sequence", "max of {k}"),
-    "seq_min": ("smallest of the sequence", "min of {k}"),
+# Place of a statistic -> how its formula is made of that of tokens.
+_REDUCED = {"token": "{k}", "segment": "mean of {k}"} | {
+    f"seq_{name}": f"{name} of {{k}}" for name in ("sum", "mean", "max", "min")
 }
 # What a k1 bound is a bound on.
 _RATIO = {
@@ -44,21 +41,11 @@ _GUIDES = {
 }
 
 
-def statistic(option: str) -> str:
-    """Write the statistic of an option: `k1 = -log_ratio, averaged over the sequence`."""
-    over, name = place_and_statistic(option)
-    return f"{name} = {STATISTICS[name].formula}, {_OVER[over][0]}"
-
-
 def _what(option: str) -> str:
     whole = "a token" if option.startswith("token") else "a whole sequence"
     if option in LEVELS:
         return f"Level of weights or rejection: {LEVELS[option]}."
     return f"Takes {whole} out of the loss mask by {statistic(option)}."
-
-
-def entry(option: str) -> Entry:
-    return _of_ratio(option) if option in LEVELS else _of_k(option)
 
 
 def _of_ratio(level: str) -> Entry:
@@ -77,7 +64,7 @@ def _of_ratio(level: str) -> Entry:
 def _of_k(option: str) -> Entry:
     over, k = place_and_statistic(option)
     is_k1, of_verl = k == "k1", k in ("k1", "k2", "k3")
-    formula = _OVER[over][1].format(k=STATISTICS[k].formula)
+    formula = _REDUCED[over].format(k=STATISTICS[k].formula)
     return Entry(
         what=_what(option),
         formula=f"keeps {'ln lower <= ' if is_k1 else ''}{formula} <= {'ln ' * is_k1}upper",
@@ -115,18 +102,16 @@ def _example(over: str) -> str:
     )
 
 
-def _names() -> tuple[str, ...]:
-    """List the levels of weights, then every statistic that some trainer can reject by."""
-    return (
-        *LEVELS,
-        *dict.fromkeys(option for trainer in TRAINERS.values() for option in trainer.rejects_by),
-    )
+def _options() -> dict[str, str]:
+    """Return a line on each level of weights, and each statistic that a trainer can reject by."""
+    statistics = (option for trainer in TRAINERS.values() for option in trainer.rejects_by)
+    return LEVELS | {option: statistic(option) for option in statistics}
 
 
-KIND: Kind = Kind(
+OPTIONS_OF_REJECTION = NameKind(
     title="option of rejection",
     plural="Options of rejection and levels of weights",
-    names=_names,
-    line=lambda option: LEVELS.get(option) or statistic(option),
-    entry=entry,
+    definitions=_options,
+    line=lambda line: line,
+    entry=lambda option, line: _of_ratio(option) if option in LEVELS else _of_k(option),
 )

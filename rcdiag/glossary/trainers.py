@@ -1,53 +1,22 @@
-"""Generations of trainers, their presets and their settings are explained by their definitions."""
+"""Generations of trainers, their presets and their settings, as each generation has them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
-from rcdiag.entry import Entry, first_clause
-from rcdiag.glossary.describe import describe, plain, settings_text
-from rcdiag.glossary.generations import grouped
-from rcdiag.glossary.kinds import Kind
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rcdiag.corrections.correction import Correction
+from rcdiag.corrections.describe import describe
+from rcdiag.entry import Entry
+from rcdiag.formats import yaml_value
+from rcdiag.glossary.kinds import NameKind
 from rcdiag.glossary.losses import called_by_trainers, loss_settings
 from rcdiag.trainers import TRAINERS, families
-from rcdiag.trainers.toml_words import (
-    SettingWords,
-    read_keys,
-    read_renamed_presets,
-    read_settings,
-)
+from rcdiag.trainers.by_generation import grouped, settings_text
+from rcdiag.trainers.toml_words import SettingWords, read_renamed_presets, read_settings
 from rcdiag.trainers.trainer import Trainer
-
-
-def _generation(name: str) -> Entry:
-    trainer = TRAINERS[name]
-    return Entry(
-        what=_trainer_line(name),
-        generations={
-            "keys": ", ".join(_first_keys(name)),
-            "settings": f"in {trainer.words.place}: {settings_text(trainer.settings)}",
-            "presets": ", ".join(trainer.presets),
-        },
-        example=f"rcdiag score rollouts.parquet --trainer {name}",
-    )
-
-
-def _first_keys(name: str) -> list[str]:
-    """Return the first key of each family of keys that a generation logs."""
-    first: dict[str, str] = {}
-    for words in read_keys(TRAINERS[name].package).values():
-        if name in words.names:
-            first.setdefault(words.family, words.names[name])
-    return list(first.values())
-
-
-def _trainer_line(name: str) -> str:
-    trainer = TRAINERS[name]
-    released = trainer.words.released
-    when = f"released {released}" if released[:1].isdigit() else released
-    newest = families()[trainer.family] is trainer and trainer.family != name
-    alias = f"; what `{trainer.family}` means" if newest else ""
-    return f"{trainer.words.says} ({when}){alias}"
 
 
 def _newest(name: str) -> str | None:
@@ -56,71 +25,77 @@ def _newest(name: str) -> str | None:
     return newest.name if newest else None
 
 
-GENERATIONS: Kind = Kind(
+def _says(trainer: Trainer) -> str:
+    """Say what a generation does, and whether its trainer's name alone means it."""
+    newest = families()[trainer.family] is trainer and trainer.family != trainer.name
+    return f"{trainer.says}; what `{trainer.family}` means" if newest else trainer.says
+
+
+GENERATIONS = NameKind(
     title="trainer",
     plural="Trainers",
-    names=lambda: TRAINERS,
-    line=_trainer_line,
-    entry=_generation,
+    definitions=lambda: TRAINERS,
+    line=_says,
+    entry=lambda name, trainer: replace(trainer.entry(), what=_says(trainer)),
     find=_newest,
 )
 
 
-def _having(name: str) -> list[Trainer]:
-    return [trainer for trainer in TRAINERS.values() if name in trainer.presets]
+class NamedPreset(Struct, frozen=True):
+    """A preset by its name, which may mean something else in another generation."""
+
+    name: str
+    having: tuple[Trainer, ...]  # in the order of the registry
+
+    def correction(self, trainer: Trainer) -> Correction:
+        """Return the correction that a generation makes of it."""
+        return trainer.read({**trainer.settings, **trainer.presets[self.name]})
+
+    @property
+    def says(self) -> str:
+        """What it does in the newest generation that has it, and whether others differ."""
+        texts = [describe(self.correction(trainer)) for trainer in self.having]
+        alike = len(set(texts)) == 1
+        return texts[-1] if alike else f"{texts[-1]} (not so in every generation)"
+
+    def entry(self) -> Entry:
+        """Say what the preset does in each generation, and which settings it has there."""
+        newest = self.having[-1]
+        correction = self.correction(newest)
+        statistics = [
+            rejection.statistic
+            for rejection in correction.rejections
+            if rejection.of_ratio or rejection.statistic in newest.rejects_by
+        ]
+        renamed = read_renamed_presets(newest.package).get(self.name, ())
+        return Entry(
+            what=self.says,
+            generations=grouped({one.name: self._in(one) for one in self.having}),
+            example=f"rcdiag score rollouts.parquet --trainer {newest.name} --preset {self.name}",
+            see=(*renamed, correction.mode, *statistics),
+        )
+
+    def _in(self, trainer: Trainer) -> str:
+        settings = settings_text(trainer.presets[self.name]) or "all settings at their defaults"
+        return f"{describe(self.correction(trainer))}  ({settings})"
 
 
-def _text(trainer: Trainer, name: str) -> str:
-    """Describe what a preset does in one generation."""
-    return describe(trainer.read({**trainer.settings, **trainer.presets[name]}))
-
-
-def _with_settings(trainer: Trainer, name: str) -> str:
-    settings = settings_text(trainer.presets[name]) or "all settings at their defaults"
-    return f"{_text(trainer, name)}  ({settings})"
-
-
-def _preset(name: str) -> Entry:
-    trainers = _having(name)
-    newest = trainers[-1]
-    return Entry(
-        what=_preset_line(name),
-        generations=grouped({trainer.name: _with_settings(trainer, name) for trainer in trainers}),
-        example=f"rcdiag score rollouts.parquet --trainer {newest.name} --preset {name}",
-        see=(*read_renamed_presets(newest.package).get(name, ()), *_terms_of_preset(newest, name)),
-    )
-
-
-def _terms_of_preset(trainer: Trainer, name: str) -> tuple[str, ...]:
-    """Return the terms that the description of a preset uses: its mode and its statistics."""
-    correction = trainer.read({**trainer.settings, **trainer.presets[name]})
-    statistics = [
-        rejection.statistic
-        for rejection in correction.rejections
-        if rejection.of_ratio or rejection.statistic in trainer.rejects_by
-    ]
-    return (correction.mode, *statistics)
-
-
-def _preset_line(name: str) -> str:
-    """Describe a preset as the newest generation that has it does, and say where others differ."""
-    texts = {_text(trainer, name) for trainer in _having(name)}
-    newest = _text(_having(name)[-1], name)
-    return newest if len(texts) == 1 else f"{newest} (not so in every generation)"
-
-
-def _preset_names() -> Iterable[str]:
-    """List the names of all presets, those of the newest generations first."""
+def _presets() -> Mapping[str, NamedPreset]:
+    """Return all presets by name, those of the newest generations first."""
     newest_first = reversed(list(TRAINERS.values()))
-    return dict.fromkeys(name for trainer in newest_first for name in trainer.presets)
+    names = dict.fromkeys(name for trainer in newest_first for name in trainer.presets)
+    return {
+        name: NamedPreset(name, tuple(one for one in TRAINERS.values() if name in one.presets))
+        for name in names
+    }
 
 
-PRESETS: Kind = Kind(
-    title="preset", plural="Presets", names=_preset_names, line=_preset_line, entry=_preset
+PRESETS = NameKind(
+    title="preset", plural="Presets", definitions=_presets, line=lambda preset: preset.says
 )
 
 
-def _setting_words() -> dict[str, SettingWords]:
+def _settings() -> Mapping[str, SettingWords]:
     """Return the words of every setting; where two trainers share a name, the first one's."""
     words_by_setting: dict[str, SettingWords] = {}
     for trainer in TRAINERS.values():
@@ -135,32 +110,19 @@ def _setting_words() -> dict[str, SettingWords]:
 def _setting_in(trainer: Trainer, name: str) -> str:
     """Write where a generation keeps a setting, its default, and what is peculiar to it."""
     words = read_settings(trainer.package).get(name)
-    place = f"in {trainer.words.place}, default {plain(trainer.settings[name])}"
+    place = f"in {trainer.words.place}, default {yaml_value(trainer.settings[name])}"
     own = words.generations.get(trainer.name) if words else None
     return "; ".join(filter(None, [place, own]))
 
 
-def _setting(name: str) -> Entry:
-    words = _setting_words()[name]
+def _setting(name: str, words: SettingWords) -> Entry:
     having = [trainer for trainer in TRAINERS.values() if name in trainer.settings]
     # The same name may be a setting of the loss in another trainer, or in the same one.
     of_losses = called_by_trainers(name) if name in loss_settings() else {}
-    return Entry(
-        what=words.says,
-        units=words.unit,
-        healthy=words.healthy,
-        generations=grouped(
-            of_losses | {trainer.name: _setting_in(trainer, name) for trainer in having}
-        ),
-        example=words.example,
-        see=words.see,
-    )
+    own = {trainer.name: _setting_in(trainer, name) for trainer in having}
+    return replace(words.entry(), generations=grouped(of_losses | own))
 
 
-SETTINGS: Kind = Kind(
-    title="setting",
-    plural="Settings of trainers",
-    names=_setting_words,
-    line=lambda name: first_clause(_setting_words()[name].says),
-    entry=_setting,
+SETTINGS = NameKind(
+    title="setting", plural="Settings of trainers", definitions=_settings, entry=_setting
 )

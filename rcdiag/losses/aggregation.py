@@ -101,6 +101,11 @@ class Aggregation(Struct, frozen=True):
     empty_rows_spoil: bool = False  # a row without a kept token has the mean 0/0
     see: tuple[str, ...] = ()
 
+    def entry(self) -> Entry:
+        """Say how losses of tokens become one number."""
+        example = f"rcdiag replay rollouts.parquet --aggregation {self.name}"
+        return Entry(what=self.says, formula=self.formula, example=example, see=self.see)
+
     def denominator(self, settings: LossSettings) -> Denominator:
         """Return the denominator that is set, else the trainer's own."""
         return settings.denominator or self.default

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.settings import LossSetting, LossSettings, Value
@@ -41,6 +42,17 @@ class PolicyLoss(Struct, frozen=True, kw_only=True):
     def loss_type(self) -> str:
         """What corrections of bypass mode and results call the loss."""
         return self.alias or self.name
+
+    def entry(self) -> Entry:
+        """Say what the loss is, and which settings it reads."""
+        return Entry(
+            what=f"{self.says} Source: {self.source}.",
+            formula=self.formula,
+            direction=self.direction,
+            units="loss",
+            example=f"rcdiag replay rollouts.parquet --loss {self.name}",
+            see=tuple(dict.fromkeys([*self.see, *(setting.name for setting in self.settings)])),
+        )
 
     def __call__(self, batch: LossBatch, settings: LossSettings) -> TokenLosses:
         """Return the loss of every token of a batch, or of every row."""

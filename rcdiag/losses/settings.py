@@ -9,7 +9,9 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError
+from rcdiag.formats import yaml_value
 
 # kept: rejected tokens and rows of nothing else are not counted; all: they are counted;
 # constant: the count is a number that the user gives.
@@ -28,6 +30,12 @@ class LossSetting(Struct, frozen=True, kw_only=True):
     can_be_off: bool = False  # None is a value, as it is where the default is None
     example: str | None = None
     see: tuple[str, ...] = ()
+
+    def entry(self) -> Entry:
+        """Say what the setting does, and how it is set."""
+        value = f"{self.name}={yaml_value(self.default)}"
+        example = f"rcdiag replay rollouts.parquet --loss-setting {value}"
+        return Entry(what=self.says, example=self.example or example, see=self.see)
 
     def parsed(self, text: str) -> Value:
         """Parse a user's value: a number, `off`, true or false, or one of the choices."""

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from rcdiag.entry import LOG_RATIO, Entry
 from rcdiag.results import MetricValue, Profile, ProfileBin
 from rcdiag.statistics.binned import (
     BY_SEQUENCE,
@@ -55,6 +56,20 @@ class Axis(Struct, frozen=True):
         starts = [self.whole_from, *map(int, self.edges)]
         inner = [f"{a}" if a == b - 1 else f"{a}-{b - 1}" for a, b in pairwise(starts)]
         return [*inner, f"{starts[-1]}+"]
+
+    def entry(self, name: str) -> Entry:
+        """Say what the profile of this name shows, and which bins it has."""
+        labels = LABELS.get(name) or self.labels()
+        bins = labels if len(labels) <= 4 else [*labels[:2], "...", labels[-1]]
+        needs = f" Needs {self.needs}." if self.needs else ""
+        return Entry(
+            what=f"Mismatch by {self.title}. {self.about}{needs}",
+            formula="per bin: mean and rms of log_ratio, k3, share of sum log_ratio^2; bins "
+            + ", ".join(bins),
+            direction=LOG_RATIO,
+            units=f"{self.unit or 'none'}; nats for the mismatch of a bin",
+            example="rcdiag score rollouts.parquet --html mismatch.html",
+        )
 
     def bins(self, values: NDArray) -> BinNumbers:
         """Return the bin of each value, in the shape of `values`; NaN is in none."""

@@ -51,6 +51,7 @@ import msgspec
 from msgspec import field
 from msgspec.structs import replace
 
+from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers.conditions import ClaimRule, Conditions
 
@@ -96,6 +97,26 @@ class KeyWords(Words, frozen=True, kw_only=True):
     pattern: str | None = None  # the name of the table if that holds a placeholder
     loggers: tuple[str, ...] = ()
 
+    def entry(self) -> Entry:
+        """Say what the key means in this trainer."""
+        return Entry(
+            what=" ".join(filter(None, [self.says, self.note])),
+            formula=self.formula_of_losses or self.formula,
+            direction=self.direction,
+            units=self.unit or "none",
+            healthy=self.healthy,
+            example=self.example,
+            see=self.see,
+        )
+
+    @property
+    def formula_of_losses(self) -> str:
+        """The formulas of the policy losses that log the key, where each has its own."""
+        losses_by_formula: dict[str, list[str]] = {}
+        for loss, formula in self.losses.items():
+            losses_by_formula.setdefault(formula, []).append(loss)
+        return "; ".join(f"{', '.join(of)}: {text}" for text, of in losses_by_formula.items())
+
     @property
     def spellings(self) -> tuple[str, ...]:
         """Return the key without prefix and with every prefix that it is seen with."""
@@ -115,6 +136,16 @@ class SettingWords(Words, frozen=True, kw_only=True):
     healthy: str | None = None
     example: str | None = None
     see: tuple[str, ...] = ()
+
+    def entry(self) -> Entry:
+        """Say what the setting means, whichever generation has it."""
+        return Entry(
+            what=self.says,
+            units=self.unit,
+            healthy=self.healthy,
+            example=self.example,
+            see=self.see,
+        )
 
 
 class TermWords(Words, frozen=True, kw_only=True):

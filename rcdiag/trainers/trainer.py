@@ -15,6 +15,8 @@ from msgspec import Struct, field
 
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.entry import Entry
+from rcdiag.formats import yaml_value
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.results import Finding
 from rcdiag.trainers.conditions import Claim, claim_by_rules, holds
@@ -34,6 +36,7 @@ from rcdiag.trainers.toml_words import (
     GenerationWords,
     read_findings,
     read_generations,
+    read_keys,
 )
 from rcdiag.trainers.writing import OwnFacts, write_by_table
 
@@ -113,6 +116,30 @@ class Trainer(Struct, frozen=True, kw_only=True):
         default = {**self.settings, **self.unset}
         named = self.presets.items()
         return next((name for name, one in named if {**self.settings, **one} == default), None)
+
+    def entry(self) -> Entry:
+        """Say what the generation logs and takes: its keys, settings and presets."""
+        first_keys: dict[str, str] = {}  # of each family of keys
+        for key in read_keys(self.package).values():
+            if self.name in key.names:
+                first_keys.setdefault(key.family, key.names[self.name])
+        settings = ", ".join(f"{name}: {yaml_value(one)}" for name, one in self.settings.items())
+        return Entry(
+            what=self.says,
+            generations={
+                "keys": ", ".join(first_keys.values()),
+                "settings": f"in {self.words.place}: {settings}",
+                "presets": ", ".join(self.presets),
+            },
+            example=f"rcdiag score rollouts.parquet --trainer {self.name}",
+        )
+
+    @property
+    def says(self) -> str:
+        """What the generation does, and when it came out."""
+        released = self.words.released
+        when = f"released {released}" if released[:1].isdigit() else released
+        return f"{self.words.says} ({when})"
 
     @property
     def words(self) -> GenerationWords:

@@ -11,7 +11,8 @@ import pytest
 import typer.main
 
 import rcdiag as api
-from cli.app import app
+from cli.app import COMMANDS, app
+from cli.options import OPTIONS, options_of
 from tests.cli.conftest import dump_with_shift, rcdiag
 from tests.cli.sweep_tables import sampled_table
 
@@ -19,36 +20,9 @@ __all__ = ["rcdiag"]  # the fixture that runs a command
 
 # What only a command has: where to show and to write, and what to do with findings.
 OF_THE_COMMAND = {
-    *(
-        "help",
-        "help_all",
-        "json",
-        "result",
-        "csv",
-        "html",
-        "plots",
-        "figure",
-        "width",
-        "quiet",
-        "verbose",
-        "fail_on",
-        "dry_run",
-    ),
-    "config",
+    *("help", "help_all", "config", "json", "quiet", "verbose", "fail_on", "dry_run"),
+    *("result", "csv", "html", "plots", "figures", "width", "force"),
 }
-# Option -> keyword, where a repeatable option is one keyword of several values.
-RENAMED = {
-    "checkpoint": "checkpoints",
-    "column": "columns",
-    "dump": "source",
-    "learning_rate": "lr",
-    "loss_setting": "loss_settings",
-    "policy": "policies",
-    "preset": "presets",
-    "sequence": "sequences",
-    "setting": "settings",
-}
-ONLY_IN_PYTHON = {"progress", "trainer"}  # sweep has no --trainer
 
 
 @pytest.fixture
@@ -173,20 +147,29 @@ def test_a_dry_run_says_the_same(rcdiag, table, command):
     assert rcdiag(command, table, "--dry-run").err == f"{output}\n"
 
 
-@pytest.mark.parametrize("command", ["score", "compare", "diagnose", "sweep", "replay"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_options_are_keywords_with_the_same_defaults(command):
     options = {
-        RENAMED.get(str(item.name), str(item.name)): item.default
+        str(item.name): item
         for item in typer.main.get_command(app).get_command(None, command).params
-        if item.name not in OF_THE_COMMAND
     }
-    if command == "compare":
-        options["sources"] = options.pop("source")
-    if command in ("diagnose", "sweep"):
-        options.pop("force")  # it writes nothing but what a command writes
-    keywords = inspect.signature(getattr(api, command)).parameters
-    assert set(options) == set(keywords) - (ONLY_IN_PYTHON - set(options))
-    for name, default in options.items():
-        value = keywords[name].default
-        if value not in (inspect.Parameter.empty, (), None):
-            assert getattr(default, "value", default) == value, name
+    keywords = dict(inspect.signature(getattr(api, command)).parameters)
+    keywords.pop("progress", None)
+    assert set(keywords) <= set(options)
+    assert set(options) - set(keywords) <= OF_THE_COMMAND
+    for name, keyword in keywords.items():
+        if keyword.default not in (inspect.Parameter.empty, (), None):
+            assert options[name].default == keyword.default, name
+
+
+def test_the_table_of_options_has_no_row_that_no_command_has():
+    of_commands = {name for command in COMMANDS for name in options_of(command)}
+    assert set(OPTIONS) == of_commands - {"noise_floor", "seed"}  # flags without a row
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_parameter_is_explained_where_it_is_defined(command):
+    own = options_of(command).values()
+    assert all(parameter.says for parameter, _ in own)
+    flags = [flag for parameter, option in own for flag in option.flags or [parameter.name]]
+    assert len(set(flags)) == len(flags)

@@ -43,6 +43,24 @@ def test_flags_win(rcdiag, doubtful, tmp_path):
     assert ran.document["provenance"]["seed"] == 6
 
 
+@pytest.mark.parametrize("name", ["set", "settings", "setting"])
+def test_an_option_has_the_name_of_its_flag_and_that_of_python(rcdiag, doubtful, tmp_path, name):
+    text = (
+        f'[score]\n{name} = ["no_preset.rollout_is_threshold=3"]\n[replay]\nlr = 1\nfrom = "verl"\n'
+    )
+    ran = with_config(rcdiag, tmp_path, text, "score", doubtful)
+    assert ran.code == 2
+    assert "no_preset" in ran.err
+
+
+def test_a_flag_that_switches_off_means_that_in_the_file_too(rcdiag, tmp_path):
+    words = ("report", "none.json")
+    ran = with_config(rcdiag, tmp_path, "[report]\nno-host = true\n", *words)
+    assert ran.err.startswith("error: --no-host is for pages")
+    ran = with_config(rcdiag, tmp_path, "[report]\nhost = true\n", *words)
+    assert "no such file" in ran.err
+
+
 def test_repeatable_options_are_lists(rcdiag, tmp_path, doubtful):
     text = '[score]\ncolumn = ["old_log_probs=nothing"]\n'
     ran = with_config(rcdiag, tmp_path, text, "score", doubtful)

@@ -11,10 +11,8 @@ import sys
 
 import pytest
 
-from cli.app import NAMES
+from cli.app import COMMANDS
 from cli.main import main
-
-COMMANDS = sorted(NAMES)
 
 
 def in_a_process(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

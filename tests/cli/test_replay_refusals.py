@@ -87,7 +87,8 @@ def test_a_word_that_is_no_choice_is_a_usage_error(rcdiag, table):
         ("--optimizer", "adam"),
         ("--reference", "seq"),
     ):
-        ran = rcdiag("replay", table, option, word)
+        model = ("--model", "x") if option in ("--optimizer", "--reference") else ()
+        ran = rcdiag("replay", table, option, word, *model)
         assert (ran.code, ran.out) == (2, "")
         assert word in ran.err
 

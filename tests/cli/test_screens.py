@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer._completion_classes import BashComplete
+from typer.main import get_command
 
 import rcdiag as api
-from cli.app import NAMES
-from cli.options_trainer import complete_preset, complete_trainer
+from cli.app import COMMANDS, app
 from cli.terminal.console import TerminalConsole
 from cli.terminal.draw import draw
 from rcdiag.results import Result
@@ -99,7 +99,7 @@ def test_a_wide_terminal_says_what_numbers_are_and_a_narrow_one_what_it_hides():
     assert any(line.strip().startswith("hidden:") for line in screen(result, 45))
 
 
-@pytest.mark.parametrize("command", NAMES)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_fits_two_screens_and_help_all_has_every_option(rcdiag, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
     ran = rcdiag(command, "--help")
@@ -112,10 +112,20 @@ def test_help_fits_two_screens_and_help_all_has_every_option(rcdiag, monkeypatch
     assert len(rcdiag(command, "--help").out.splitlines()) == len(ran.out.splitlines())
 
 
-def test_trainers_and_their_presets_complete():
-    context = SimpleNamespace(params={"trainer": "slime"})
-    assert complete_trainer("sli") == ["slime"]
-    assert "icepop_by_flag" in complete_preset(context, "ice")
+@pytest.mark.parametrize(
+    ("words", "begun", "completed"),
+    [
+        ("score --trainer", "sli", "slime"),
+        ("score --trainer slime --preset", "ice", "icepop_by_flag"),
+        ("replay --optimizer", "a", "adamw"),
+        ("score --fail-on", "w", "warning"),
+    ],
+)
+def test_the_shell_completes_names_and_choices(words, begun, completed):
+    command, *options = words.split()
+    completion = BashComplete(get_command(app), {}, "rcdiag", "_RCDIAG_COMPLETE")
+    found = completion.get_completions([command, *options], begun)
+    assert completed in [item.value for item in found]
 
 
 @pytest.mark.parametrize("command", ["score", "compare", "diagnose"])

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from cli.options import LadderName
+from cli.parameters import function_of
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
 from rcdiag.engines.notation import parse_policy
@@ -66,8 +66,9 @@ def test_compare_puts_a_ladder_in_the_order_it_was_made_in(name):
     assert result == ["rollout", *names_of(specs)]
 
 
-def test_the_command_line_knows_every_ladder():
-    assert {item.value for item in LadderName} == set(LADDERS)
+@pytest.mark.parametrize("command", ["score", "compare"])
+def test_the_api_names_every_ladder(command):
+    assert {*function_of(command).parameters["ladder"].choices} == {*LADDERS}
 
 
 @pytest.mark.parametrize(

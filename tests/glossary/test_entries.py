@@ -9,9 +9,9 @@ import pytest
 from rcdiag.diagnosis.causes.cause_words import cause_words
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain, names
-from rcdiag.glossary.generations import grouped, label
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.by_generation import grouped, label
 from rcdiag.trainers.verl.correction import OPTIONS
 from tests.two_rows import LOG_RATIOS, TOY
 

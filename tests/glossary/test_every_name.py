@@ -9,7 +9,8 @@ from rcdiag.diagnosis.checks import all_checks
 from rcdiag.diagnosis.rules import rules_of
 from rcdiag.glossary import explain, names
 from rcdiag.glossary.fields import TITLE as FIELD
-from rcdiag.glossary.vocabulary import LEVELS
+from rcdiag.glossary.kinds import kinds
+from rcdiag.glossary.words import LEVEL
 from rcdiag.results import SEVERITIES
 from rcdiag.results.score import CorrectionNumbers
 from rcdiag.statistics.metrics import METRICS
@@ -71,7 +72,7 @@ def _written_out(generations: dict[str, str]) -> set[str]:
 
 
 def test_registries_by_hand_name_nothing_that_is_gone():
-    assert set(LEVELS) == {"ok", "unknown", *SEVERITIES}
+    assert set(LEVEL.names()) == {"ok", "unknown", *SEVERITIES}
 
 
 def test_every_finding_metric_profile_level_and_option():
@@ -114,3 +115,9 @@ def test_every_listed_name_leads_to_an_entry():
             assert "\n" not in line
             for other in result.see:
                 assert explain(other), (name, other)
+
+
+def test_every_definition_answers_for_itself():
+    for kind in kinds():
+        if kind.title not in ("option of rejection", FIELD):  # statistics by place, and fields
+            assert all(hasattr(one, "entry") for one in kind.definitions().values()), kind.title

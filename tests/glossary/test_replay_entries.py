@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from rcdiag.glossary import explain
-from rcdiag.glossary.generations import grouped
 from rcdiag.glossary.losses import policy_losses
 from rcdiag.losses.aggregation import Aggregation
 from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.policy_loss import WORKED as UPDATE
 from rcdiag.losses.tensor import Tensor
+from rcdiag.trainers.by_generation import grouped
 from tests.glossary.test_every_name import _written_out
 from tests.losses.rules import RULES, loss_settings
 from tests.trainers.toy import ADVANTAGES, BEHAVIOR, LOG_RATIOS, replayed

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, get_args
 
-from cli.options_model import OptimizerName, ReferenceName
-from cli.options_update import Denominators
+from cli.parameters import function_of
 from rcdiag.diagnosis.rules import rules_of
 from rcdiag.glossary import explain, names
 from rcdiag.glossary.kinds import kinds
@@ -17,7 +16,7 @@ from rcdiag.losses.settings import Denominator
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.toml_words import read_keys
 from rcdiag.usecases.replay.factors import FACTORS
-from rcdiag.usecases.replay.training import REFERENCES
+from rcdiag.usecases.replay.training import OPTIMIZERS, REFERENCES
 from tests.results.stored import stored
 from tests.trainers.toy import by_losses
 
@@ -65,7 +64,7 @@ def test_every_aggregation_and_denominator():
     known = {name for item in TRAINERS.values() for name in item.update.aggregations}
     assert set(aggregations()) == known
     assert set(DENOMINATORS) == set(get_args(Denominator))
-    assert {item.value for item in Denominators} == set(get_args(Denominator))
+    assert {*function_of("replay").parameters["denominator"].choices} == {*DENOMINATORS}
     for name in (*aggregations(), "denominator.kept", "all", "constant"):
         assert explain(name).kind == "aggregation"
         assert explain(name).formula
@@ -75,11 +74,12 @@ def test_every_advantage_factor_mode_reference_and_optimizer():
     for name in ADVANTAGES:
         assert explain(name).kind == "advantage"
     choices = {"column", *FACTORS, "naive", "seq_is", "fresh", "reference.none"}
-    for name in choices | {item.value for item in OptimizerName}:
+    for name in choices | {*OPTIMIZERS}:
         assert explain(name).kind == "choice of a replay"
     for mode in ("decoupled", "bypass", "naive", "ppo_clip", "reinforce"):
         assert explain(mode).what
-    assert set(REFERENCES) == {item.value for item in ReferenceName}
+    for name, words in (("reference", REFERENCES), ("optimizer", OPTIMIZERS)):
+        assert {*function_of("replay").parameters[name].choices} == {*words}
     for name in REFERENCES:
         assert "eference" in explain(name).what
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rcdiag.glossary import explain
 from rcdiag.glossary.estimators import FAMILIES_OF_SWEEP
-from rcdiag.glossary.vocabulary import ANSWERS as EXPLAINED_ANSWERS
-from rcdiag.glossary.vocabulary import ROLES
+from rcdiag.glossary.words import ANSWER, ROLE
 from rcdiag.pages.sweep.words import ANSWERS
 from rcdiag.usecases.compare.roles import role
 from rcdiag.usecases.sweep.candidates import CANDIDATES
@@ -42,7 +41,7 @@ def test_every_bound_of_a_family_is_explained():
 
 
 def test_every_answer_is_explained():
-    assert set(EXPLAINED_ANSWERS) == set(ANSWERS)
+    assert set(ANSWER.names()) == set(ANSWERS)
     for name in ANSWERS:
         assert explain(name).kind == "answer of a sweep"
 
@@ -50,6 +49,6 @@ def test_every_answer_is_explained():
 def test_every_role_is_explained():
     given = [("s", {}), ("a", {"backend": "vllm"}), ("b", {"backend": "hf"}), ("c", {})]
     given.append(("d", {"options": {"repeat_of": "a"}}))
-    assert {role(name, about, "s") for name, about in given} == set(ROLES)
-    for name in ROLES:
+    assert {role(name, about, "s") for name, about in given} == set(ROLE.names())
+    for name in ROLE.names():
         assert explain(name).kind == "role of a policy"

@@ -7,8 +7,14 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from rcdiag.diagnosis.causes.cause_words import FAMILIES, PLACES, CauseWords, cause_words
-from rcdiag.glossary.causes import SIDES, VERDICTS
+from rcdiag.diagnosis.causes.cause_words import (
+    FAMILIES,
+    PLACES,
+    SIDES,
+    VERDICTS,
+    CauseWords,
+    cause_words,
+)
 from tools.docs.links import linked
 
 INDEX = "causes/index.md"

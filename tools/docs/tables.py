@@ -10,6 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from typer.core import TyperOption
+
+from cli.app import COMMANDS
+from cli.command import Command
 from rcdiag.diagnosis.rules import rules_of
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.ladders import LADDERS
@@ -136,6 +140,19 @@ def ladders() -> str:
         ("<code>--ladder</code>", "policies, from the sampler to the trainer"),
         ([_code(name), "<br>".join(map(_code, specs))] for name, specs in LADDERS.items()),
     )
+
+
+def options(command: str) -> str:
+    """Every option of a command, as `--help-all` lists them."""
+    run, examples = COMMANDS[command]
+    made = Command(command, partial(run, command), examples)
+    rows = []
+    for option in made.params:
+        if isinstance(option, TyperOption) and option.name in made.own:
+            flags = ", ".join(map(_code, [*option.opts, *option.secondary_opts]))
+            default = _code(str(option.default)) if option.show_default else ""
+            rows.append((flags, linked(made.help_of(option.name)), default))
+    return _table(("option", "means", "default"), rows)
 
 
 def frames() -> str:
@@ -446,6 +463,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "engine options": engine_options,
     "ladders": ladders,
     "frames": frames,
+    **{f"options {command}": partial(options, command) for command in COMMANDS},
     "names": names,
     "machine": machine,
     "scoring": scoring,

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rcdiag.corrections.correction import Correction
-from rcdiag.glossary.describe import describe, settings_text
+from rcdiag.corrections.describe import describe
 from rcdiag.trainers import TRAINERS, families
+from rcdiag.trainers.by_generation import settings_text
 from rcdiag.trainers.toml_words import KeyWords, read_findings, read_keys, read_settings, read_terms
 from rcdiag.trainers.trainer import Refused, Trainer
 from tools.docs.links import linked

@@ -25,6 +25,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from rcdiag.entry import Entry
+
 # Families in the order of pages and lists, with their headings.
 FAMILIES: Mapping[str, str] = {
     "healthy": "Nothing wrong",
@@ -39,8 +41,21 @@ FAMILIES: Mapping[str, str] = {
     "umbrellas": "Umbrellas",
 }
 
-SIDES = ("sampler", "recorder", "trainer", "storage", "engine", "none")
-VERDICTS = ("broken", "correctable", "guides")
+# Who is at fault.
+SIDES: Mapping[str, str] = {
+    "sampler": "the sampler, most often",
+    "recorder": "what records the log-probs, most often",
+    "trainer": "the trainer, most often",
+    "storage": "the storage",
+    "engine": "the engine, most often",
+    "none": "nobody",
+}
+# What each verdict of a cause means for the run.
+VERDICTS: Mapping[str, str] = {
+    "broken": "broken: importance weights do not repair it",
+    "correctable": "correctable: importance weights are valid; the cause is still worth removing",
+    "guides": "healthy or correctable, by the size of the numbers",
+}
 
 # Where something is repaired: key of `mend_in` -> how it writes its own name.
 PLACES: Mapping[str, str] = {
@@ -85,6 +100,26 @@ class CauseWords(Struct, frozen=True, kw_only=True):
     umbrella: tuple[str, ...] = ()  # slugs
     look_alikes: tuple[str, ...] = ()  # slugs
     links: tuple[Link, ...] = ()
+
+    def entry(self) -> Entry:
+        """Say what happens, how it shows, what it is taken for, and what repairs it."""
+        repair = self.mend
+        if len(repair) > 1:
+            repair = tuple(f"{number} {line}" for number, line in enumerate(repair, start=1))
+        return Entry(
+            what=f"{self.title[0].upper()}{self.title[1:]}. {self.says}",
+            generations={PLACES[place]: text for place, text in self.mend_in.items()},
+            parts={
+                "family": FAMILIES.get(self.family, self.family),
+                "at fault": SIDES[self.side],
+                "verdict": VERDICTS[self.verdict],
+                "shows": self.shows,
+                "similar": self.told_apart,
+                "fix": "\n".join(repair),
+            },
+            links={link.text: link.url for link in self.links},
+            see=(*self.umbrella, *self.look_alikes),
+        )
 
 
 @cache

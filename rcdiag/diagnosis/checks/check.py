@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from rcdiag.entry import Entry
 from rcdiag.registry import Registry
 from rcdiag.results import Finding, MetricValue, by_severity
 from rcdiag.results.diagnosis import NOTHING_WRONG
@@ -65,6 +66,20 @@ class Check(Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """Return the name in the registry."""
         return self.slug
+
+    def entry(self) -> Entry:
+        """Say what the check asks, what a finding means, and what to do then."""
+        source = f" Source: {self.source}." if self.source else ""
+        where = ", ".join(
+            "settings of a trainer" if stage == "config" else f"`rcdiag {stage}`"
+            for stage in self.stages
+        )
+        return Entry(
+            what=f"{self.asks} {self.says} Severity: {self.severity}. What to do: {self.fix}. "
+            f"Asked of: {where}.{source}",
+            example=self.example or None,
+            see=self.see,
+        )
 
     def findings(self, given: CheckInput) -> list[Finding]:
         """Return what the check has to say about a result."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from msgspec import Struct, field
 
+from rcdiag.entry import Entry
 from rcdiag.registry import Registry
 from rcdiag.results import MetricValue
 from rcdiag.results.guide import Guide
@@ -127,6 +128,26 @@ class Metric(Struct, frozen=True, kw_only=True):
     def about(self) -> str:
         """Say what the metric is, and its formula, in one paragraph."""
         return f"{self.says} Formula: {self.formula}."
+
+    def entry(self) -> Entry:
+        """Say what the number is, how it is made, and from where on it is an alarm."""
+        source = f" Source: {self.source}." if self.source else ""
+        presupposes = f"; presupposes that {self.presupposes}" if self.presupposes else ""
+        ideal = None if self.ideal is None else f"ideal {self.ideal:g}"
+        healthy = [part for part in (ideal, self.guide and self.guide.bounds) if part]
+        path = f".mismatch.{self.name}"  # as jq takes it
+        if not self.name.isidentifier():
+            path = f"'.mismatch.\"{self.name}\"'"
+        return Entry(
+            what=f"{self.label}: {self.says}{source}",
+            formula=self.formula,
+            direction=self.direction + presupposes,
+            units=self.unit or "none",
+            healthy="; ".join(healthy) or None,
+            generations=self.elsewhere,
+            example=self.example or f"rcdiag score rollouts.parquet --json | jq {path}",
+            see=(self.family.slug, *self.see),
+        )
 
     def value(self, suite: Suite) -> MetricValue:
         """Return value and 95% interval on one suite's tokens, without a level."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from rcdiag.entry import Entry
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.remote import AnyFile
 
@@ -105,3 +106,11 @@ class Reader(Struct, frozen=True, kw_only=True):
     grouped_by_order: bool = False
     # Given values that the reader asks for itself, besides those that hold for all rows.
     asks_for: tuple[str, ...] = ()
+
+    def entry(self) -> Entry:
+        """Say what writes dumps of this format, and what their files are called."""
+        return Entry(
+            what=self.says,
+            example=f"names in a folder: {', '.join(self.patterns)}",
+            links={"what writes it": self.source} if self.source else {},
+        )

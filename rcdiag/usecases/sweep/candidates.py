@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from rcdiag.corrections.correction import Correction
+from rcdiag.corrections.describe import describe
+from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError, did_you_mean, setting
-from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds
+from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds, bounds_text
 
 
 class Setting(Struct, frozen=True):
@@ -28,6 +30,25 @@ class Setting(Struct, frozen=True):
         if self.family == "none":
             return Correction()
         return FAMILIES[self.family].correction(self.bounds)
+
+    @property
+    def says(self) -> str:
+        """What the setting does to weights and loss mask."""
+        if self.family == "none":
+            return "No correction: all tokens stay, with weight 1."
+        return f"{describe(self.correction)}."
+
+    def entry(self, name: str) -> Entry:
+        """Say what the candidate of this name does, and how simple it is."""
+        most = max(other.complexity for other in CANDIDATES.values())
+        of = () if self.family == "none" else (self.family,)
+        return Entry(
+            what=f"{self.says} Of the family {self.family}, with {bounds_text(self.bounds)}; in "
+            f"the order from simple (0) to involved ({most}) it stands at {self.complexity}.",
+            direction="ratio = target / behavior probability",
+            example=f"rcdiag sweep rollouts.parquet --emit verl --candidate {name}",
+            see=(*of, "efficiency", "refused", "indistinguishable"),
+        )
 
 
 # none < token TIS < token MIS < geometric and k3 rejection < sequence TIS < sequence MIS < pairs.

@@ -14,6 +14,8 @@ import numpy as np
 from msgspec import Struct
 
 from rcdiag.corrections.correction import Correction, Level, Rejection, Weighting
+from rcdiag.corrections.describe import describe
+from rcdiag.entry import Entry
 
 Bounds = dict[str, float]
 
@@ -100,6 +102,33 @@ class Family(Struct, frozen=True):
     axis: str  # the bound that rows are ordered by
     grid: Callable[[int], list[Bounds]]  # number wanted -> about as many settings
     correction: Callable[[Bounds], Correction]
+
+    @property
+    def middle(self) -> Bounds:
+        """Bounds from the middle of the sweep, for an example."""
+        tried = settings(self, 20)
+        return tried[len(tried) // 2]
+
+    def entry(self) -> Entry:
+        """Say what the estimator does, on what its bounds hold, and what one setting of it is."""
+        bounds, units = self.middle, "bounds as ratios"
+        correction = self.correction(bounds)
+        if any(one.statistic.endswith(("_k2", "_k3")) for one in correction.rejections):
+            alone = correction.weighting is None
+            units = "bounds in nats" if alone else "rs_upper in nats, is_upper a ratio"
+        return Entry(
+            what=f"{self.title}: {self.about} Bounds hold by {self.level}; rows are ordered by "
+            f"{self.axis}.",
+            direction="ratio = target / behavior probability",
+            units=units,
+            example=f"{bounds_text(bounds)}: {describe(correction)}",
+            see=("bounds", self.level, "weight_distance", "efficiency"),
+        )
+
+
+def bounds_text(bounds: Bounds) -> str:
+    """Write bounds as text: `lower 0.5, upper 2`."""
+    return ", ".join(f"{name} {value:.9g}" for name, value in bounds.items()) or "no bounds"
 
 
 def _truncated(level: Level, bounds: Bounds) -> Correction:

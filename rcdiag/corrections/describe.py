@@ -1,17 +1,12 @@
-"""Corrections in words, and as the settings of every trainer that can express them."""
+"""Corrections in words: what they do to weights and loss mask."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from rcdiag.corrections.bounds import place_and_statistic
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.errors import RcdiagError
-from rcdiag.glossary.generations import grouped
-from rcdiag.glossary.options import statistic
-from rcdiag.trainers.emit import emit, writers
+from rcdiag.corrections.statistics import STATISTICS
 
 _RATIOS = {
     "seq_mean": "geometric mean ratio",
@@ -26,6 +21,21 @@ _OF_LEVEL = {
     "geometric": "seq_mean",
 }
 _WHOLE = {"token": "tokens", "segment": "segments (runs of sampled tokens)"}
+# Place of a statistic -> how it is made of those of tokens.
+REDUCED = {
+    "token": "of the token",
+    "segment": "averaged over the run of sampled tokens",
+    "seq_sum": "summed over the sequence",
+    "seq_mean": "averaged over the sequence",
+    "seq_max": "largest of the sequence",
+    "seq_min": "smallest of the sequence",
+}
+
+
+def statistic(name: str) -> str:
+    """Write what a statistic is: `k1 = -log_ratio, averaged over the sequence`."""
+    place, k = place_and_statistic(name)
+    return f"{k} = {STATISTICS[k].formula}, {REDUCED[place]}"
 
 
 def describe(correction: Correction) -> str:
@@ -92,31 +102,3 @@ def _kept(over: str, lower: float, upper: float) -> str:
 
 def _whole(over: str) -> str:
     return _WHOLE.get(over, "sequences")
-
-
-def settings_of(correction: Correction) -> dict[str, str]:
-    """Return a correction's settings by group of trainers; trainers that lack it are left out."""
-    texts = {trainer: _settings(correction, trainer) for trainer in writers()}
-    return grouped({trainer: text for trainer, text in texts.items() if text is not None})
-
-
-def _settings(correction: Correction, trainer: str) -> str | None:
-    try:
-        return settings_text(emit(correction, trainer).settings)
-    except RcdiagError:
-        return None
-
-
-def settings_text(config: Mapping[str, Any]) -> str:
-    """Write settings as YAML does: `rollout_is: token, rollout_is_threshold: 2.0`."""
-    return ", ".join(f"{name}: {plain(value)}" for name, value in config.items())
-
-
-def plain(value: Any) -> str:
-    """Write a value as YAML does."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    bounds = isinstance(value, str) and "_" in value and value[0].isdigit()
-    return f'"{value}"' if bounds else f"{value}"

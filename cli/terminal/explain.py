@@ -1,23 +1,17 @@
-"""`rcdiag explain`: what a name in a result means."""
+"""What `rcdiag explain` says on a terminal: an entry, or a line for every name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import Any
 
-import typer
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
 
-import rcdiag
-from cli import options
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.console import Console, RenderableType
-    from rich.table import Table
-
-    from rcdiag.entry import Entry
-
-EPILOG = "Example: `rcdiag explain rollout_is_eff_sample_size`"
+from cli.terminal.console import TerminalConsole
+from rcdiag.entry import Entry
+from rcdiag.glossary import headings
 
 ROWS = (
     *("what", "formula", "direction", "units", "healthy"),
@@ -26,37 +20,15 @@ ROWS = (
 WIDTH = 110
 
 
-def explain(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME", help="A metric, setting, finding, cause, ...; all names without it"
-        ),
-    ] = None,
-    json: options.Json = False,
-) -> None:
-    """Explain a name: formula, direction, healthy range, its name in each trainer."""
-    answer = rcdiag.explain() if name is None else rcdiag.explain(name)
-    if json:
-        from cli.terminal.console import write_out
-        from rcdiag.api.explain import document
-
-        write_out(document(answer))
-    elif isinstance(answer, dict):
-        _draw_names(answer)
-    else:
+def draw_explanation(answer: Entry | dict[str, dict[str, str]]) -> None:
+    """Draw an entry, or all names by kind."""
+    if isinstance(answer, Entry):
         _draw_entry(answer)
-
-
-def _console() -> Console:
-    from cli.terminal.console import TerminalConsole
-
-    return TerminalConsole(highlight=False)
+    else:
+        _draw_names(answer)
 
 
 def _grid(*columns: dict[str, Any]) -> Table:
-    from rich.table import Table
-
     grid = Table.grid(padding=(0, 2, 0, 0))
     for column in columns:
         grid.add_column(**column)
@@ -65,11 +37,7 @@ def _grid(*columns: dict[str, Any]) -> Table:
 
 def _draw_names(lines_by_kind: dict[str, dict[str, str]]) -> None:
     """Draw a line for each name: cut at the edge of a terminal, whole in a pipe."""
-    from rich.text import Text
-
-    from rcdiag.glossary import headings
-
-    out = _console()
+    out = TerminalConsole(highlight=False)
     for kind, lines in lines_by_kind.items():
         out.print(Text(headings()[kind], "bold"))
         width = max(map(len, lines))
@@ -84,12 +52,10 @@ def _draw_names(lines_by_kind: dict[str, dict[str, str]]) -> None:
 
 
 def _draw_entry(entry: Entry) -> None:
-    from rich.text import Text
-
     grid = _grid({"no_wrap": True, "style": "dim"}, {"overflow": "fold"})
     for heading, value in _rows(entry):
         grid.add_row(heading, _cell(value))
-    out = _console()
+    out = TerminalConsole(highlight=False)
     out.print(Text.assemble((entry.name, "bold"), (f"  {entry.kind}", "dim")))
     out.print(grid, width=min(out.width, WIDTH))
 
@@ -114,8 +80,6 @@ def _label(entry: Entry, row: str) -> str:
 
 def _cell(value: Any) -> RenderableType:
     """Write a text, a line per trainer, or names one after the other."""
-    from rich.text import Text
-
     if isinstance(value, dict):
         grid = _grid({"style": "cyan", "max_width": 26}, {"overflow": "fold"})
         for trainers, text in value.items():

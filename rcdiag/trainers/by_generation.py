@@ -1,10 +1,18 @@
-"""Generations of trainers that agree are grouped here, and a group is written as one text."""
+"""What each generation of a trainer calls a thing, and how it writes a correction.
+
+Generations that agree are one group, and a group is written as one text.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+from rcdiag.corrections.correction import Correction
+from rcdiag.errors import RcdiagError
+from rcdiag.formats import yaml_value
 from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.emit import emit, writers
 from rcdiag.trainers.toml_words import label as runs
 from rcdiag.trainers.toml_words import read_terms
 
@@ -46,3 +54,19 @@ def worked(name: str, having: Iterable[str]) -> dict[str, str]:
             if term is not None and trainer in term.numbers
         }
     )
+
+
+def settings_of(correction: Correction) -> dict[str, str]:
+    """Return a correction's settings by group of trainers; trainers that lack it are left out."""
+    texts = {}
+    for trainer in writers():
+        try:
+            texts[trainer] = settings_text(emit(correction, trainer).settings)
+        except RcdiagError:
+            continue
+    return grouped(texts)
+
+
+def settings_text(config: Mapping[str, Any]) -> str:
+    """Write settings as YAML does: `rollout_is: token, rollout_is_threshold: 2.0`."""
+    return ", ".join(f"{name}: {yaml_value(value)}" for name, value in config.items())

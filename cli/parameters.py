@@ -1,0 +1,90 @@
+"""The parameters of the API's functions, which are the options of the commands.
+
+Name, type, default and meaning of each are said once: in the signature and the docstring of the
+function in `rcdiag/api/<command>.py`. They are read off its source, because importing it would load
+numpy and Arrow, for which `--help` would have to wait.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from msgspec import Struct
+
+# `    name: text`, and lines of text that are indented deeper, under `Args:`.
+ARGUMENT = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+REQUIRED: Any = ...  # the default of a parameter that has none
+
+
+class Parameter(Struct, frozen=True):
+    """What a function says of one of its parameters."""
+
+    name: str
+    type: type  # of one value: bool, int, float or str
+    default: Any
+    says: str
+    choices: tuple[str, ...] = ()  # the words that it can be, of a `Literal`
+
+    @property
+    def sentence(self) -> str:
+        """The first sentence of what it means, which a list of options has room for."""
+        first = self.says.split(". ")[0].rstrip(".")
+        return first[:1].upper() + first[1:]
+
+
+class Function(Struct, frozen=True):
+    """What a function of the API says of itself."""
+
+    says: str  # the first line of its docstring
+    parameters: dict[str, Parameter]
+
+
+@cache
+def function_of(command: str) -> Function:
+    """Read the function of a command, `rcdiag.api.<command>.<command>`, off its source."""
+    text = resources.files("rcdiag.api").joinpath(f"{command}.py").read_text(encoding="utf-8")
+    defined = {
+        node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)
+    }
+    function = defined[command]  # of overloads the last one, which is the function itself
+    doc = ast.get_docstring(function) or ""
+    says = {name: " ".join(words.split()) for name, words in ARGUMENT.findall(doc)}
+    of_place, of_keywords = function.args.args, function.args.kwonlyargs
+    if function.args.vararg is not None:
+        of_place = [*of_place, function.args.vararg]
+    without = len(of_place) - len(function.args.defaults)
+    defaults = [*[None] * without, *function.args.defaults, *function.args.kw_defaults]
+    parameters = {
+        argument.arg: Parameter(
+            name=argument.arg,
+            type=_type(argument.annotation),
+            default=REQUIRED if default is None else ast.literal_eval(default),
+            says=says.get(argument.arg, ""),
+            choices=_choices(argument.annotation),
+        )
+        for argument, default in zip([*of_place, *of_keywords], defaults, strict=True)
+    }
+    return Function(says=doc.partition("\n")[0], parameters=parameters)
+
+
+def _type(annotation: ast.expr | None) -> type:
+    """Return the type of one value on the command line: a text where a text is allowed."""
+    assert annotation is not None
+    names = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
+    allowed = [one for one in (str, bool, float, int) if one.__name__ in names]
+    return allowed[0] if allowed else str
+
+
+def _choices(annotation: ast.expr | None) -> tuple[str, ...]:
+    """Return the words of the `Literal` in an annotation; none without one."""
+    assert annotation is not None
+    literals = [
+        ast.literal_eval(node.slice)
+        for node in ast.walk(annotation)
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal"
+    ]
+    return tuple(literals[0]) if literals else ()

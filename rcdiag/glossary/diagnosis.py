@@ -1,0 +1,48 @@
+"""Findings, causes, rules of health and constraints are explained by their definitions."""
+
+from __future__ import annotations
+
+from rcdiag.diagnosis.causes.cause import CAUSES
+from rcdiag.diagnosis.causes.cause_words import CauseWords, cause_words
+from rcdiag.diagnosis.checks import all_checks, find_check
+from rcdiag.diagnosis.rules import rules_of
+from rcdiag.glossary.kinds import NameKind, with_headings
+
+FINDINGS = NameKind(
+    title="finding",
+    plural="Findings",
+    definitions=all_checks,
+    definition=find_check,  # without trainers, where no trainer has the check
+    line=lambda check: check.asks,
+)
+
+
+def _causes() -> dict[str, CauseWords]:
+    """Return the words of the causes that ship, and of those that packages of others add."""
+    return {**cause_words(), **{slug: cause.words for slug, cause in CAUSES.items()}}
+
+
+CAUSES_OF_MISMATCH = NameKind(
+    title="cause",
+    plural="Causes of a mismatch",
+    definitions=_causes,
+    line=lambda words: words.title,
+)
+
+
+def _rules(title: str, plural: str, concern: str) -> NameKind:
+    def find(name: str) -> str | None:
+        return f"{concern}.{name}" if f"{concern}.{name}" in rules_of(concern) else None
+
+    headings = {rule.heading: name for name, rule in rules_of(concern).items() if rule.heading}
+    return NameKind(
+        title=title,
+        plural=plural,
+        definitions=lambda: rules_of(concern),
+        find=find,
+        aliases=with_headings(headings),
+    )
+
+
+HEALTH = _rules("rule of health", "Rules of health in `rcdiag replay`", "health")
+CONSTRAINTS_OF_SWEEP = _rules("constraint", "Constraints of `rcdiag sweep`", "constraint")
