@@ -14,17 +14,23 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import Outcome, WeightSums, log_ratio, outcome, stays_by_token
+from rcdiag.corrections.apply import (
+    CorrectionOutcome,
+    WeightSums,
+    log_ratio,
+    outcome,
+    stays_by_token,
+)
 from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import excess, true_ratio, unsafe
-from rcdiag.corrections.sequences import Rows
+from rcdiag.corrections.sequences import Sequences
 
 Array = NDArray[np.float64]
 Numbers = dict[str, Any]
 
 
-def honest(rows: Rows, correction: Correction, applied: Outcome) -> Numbers:
+def honest(rows: Sequences, correction: Correction, applied: CorrectionOutcome) -> Numbers:
     """Return the numbers of one correction by name; None where one is not defined."""
     lost_token, lost_seq = _lost_mass(rows, correction, applied)
     share = applied.kept / rows.lengths
@@ -50,19 +56,19 @@ def _number(value: float | np.floating) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _final(applied: Outcome) -> WeightSums:
+def _final(applied: CorrectionOutcome) -> WeightSums:
     """Return the weights of tokens in the loss before batch normalisation; 1 without weights."""
     return applied.kept_weights or WeightSums(applied.kept, applied.kept)
 
 
-def _ess_tokens(rows: Rows, applied: Outcome) -> float | None:
+def _ess_tokens(rows: Sequences, applied: CorrectionOutcome) -> float | None:
     """Return (sum w)^2 / (N sum w^2) over all tokens; rejected ones have weight 0."""
     final = _final(applied)
     squares = final.squares.sum()
     return _number(final.sum.sum() ** 2 / (rows.tokens * squares)) if squares > 0 else None
 
 
-def _ess_rows(rows: Rows, applied: Outcome) -> float | None:
+def _ess_rows(rows: Sequences, applied: CorrectionOutcome) -> float | None:
     """Return (sum w)^2 / (N sum w^2) over sequences; w is the mean weight of the tokens."""
     means = _final(applied).sum / rows.lengths
     squares = np.square(means).sum()
@@ -70,7 +76,7 @@ def _ess_rows(rows: Rows, applied: Outcome) -> float | None:
 
 
 def _lost_mass(
-    rows: Rows, correction: Correction, applied: Outcome
+    rows: Sequences, correction: Correction, applied: CorrectionOutcome
 ) -> tuple[float | None, float | None]:
     """Return E[ratio 1(rejected)] / E[ratio], by token and by wholly rejected sequence."""
     true, by_token = rows.sum(true_ratio), stays_by_token(correction.rejections)
@@ -85,7 +91,7 @@ def _lost_mass(
     )
 
 
-def _truncation_loss(rows: Rows, correction: Correction) -> float | None:
+def _truncation_loss(rows: Sequences, correction: Correction) -> float | None:
     """Return E[(ratio - C)+] / E[ratio] at the level of the weights; None without truncation."""
     weighting = correction.loss_weighting
     if weighting is None or weighting.outside not in ("truncate", "clip"):
@@ -100,7 +106,9 @@ def _truncation_loss(rows: Rows, correction: Correction) -> float | None:
     return _number(np.maximum(true - weighting.upper, 0.0).sum() / true.sum())
 
 
-def _bias_bound(rows: Rows, correction: Correction, applied: Outcome) -> float | None:
+def _bias_bound(
+    rows: Sequences, correction: Correction, applied: CorrectionOutcome
+) -> float | None:
     """Return E|ratio - weight| / E[ratio] over sequences, rejected ones at weight 0.
 
     For truncated weights it is the truncation loss, for rejection the lost mass. Weights by token,
@@ -125,7 +133,7 @@ def _correlation(share: Array, values: Array) -> float | None:
     return float(np.corrcoef(share, values)[0, 1])
 
 
-def _groups_below_two(rows: Rows, applied: Outcome) -> int:
+def _groups_below_two(rows: Sequences, applied: CorrectionOutcome) -> int:
     """Count groups of two sequences or more that keep fewer than two: they lose their baseline."""
     group, sizes = rows.groups
     kept = np.bincount(group, weights=applied.kept > 0)
@@ -152,7 +160,7 @@ def _mirror(rejection: Rejection) -> Rejection:
     return replace(rejection, lower=-rejection.upper, upper=-rejection.lower)
 
 
-def _by_documents(rows: Rows, correction: Correction) -> Numbers:
+def _by_documents(rows: Sequences, correction: Correction) -> Numbers:
     """Compare the ratios that k1 options accept by verl's code and by its documents."""
     by_documents = mirrored(correction)
     if by_documents is None:

@@ -150,7 +150,7 @@ class Tokens:
             guard=guard,
         )
 
-    def once(self, key: Hashable, compute: Callable[[], NDArray]) -> NDArray:
+    def once(self, key: Hashable, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """Return what is computed of these tokens under a key, computed the first time only."""
         if key not in self._computed:
             self._computed[key] = compute()
@@ -259,7 +259,7 @@ class Tokens:
         """Average values over each sequence, [sequences], in float64."""
         return self.row_sum(values) / self.lengths
 
-    def on_tokens(self, of_rows: NDArray) -> NDArray:
+    def on_tokens(self, of_rows: NDArray[Any]) -> NDArray[Any]:
         """Give each token the value of its sequence, [tokens]."""
         return np.repeat(of_rows, self.lengths)
 

@@ -35,14 +35,14 @@ class Quantity(Struct, frozen=True):
     quantity. Flags are 1 where they hold, and NaN is neither above, nor below, nor within a bound.
     """
 
-    function: Callable[..., NDArray]
+    function: Callable[..., NDArray[Any]]
     arguments: tuple[Any, ...] = ()
 
     def __call__(self, *arguments: Any) -> Quantity:
         """Return the quantity of the same function with these arguments."""
         return Quantity(self.function, arguments)
 
-    def of(self, tokens: Tokens) -> NDArray:
+    def of(self, tokens: Tokens) -> NDArray[Any]:
         """Compute it, [tokens]."""
         values = (one.of(tokens) if isinstance(one, Quantity) else one for one in self.arguments)
         return self.function(tokens, *values)
@@ -76,7 +76,7 @@ class Quantity(Struct, frozen=True):
         return f"{name}({', '.join(map(str, self.arguments))})" if self.arguments else name
 
 
-def quantity(function: Callable[..., NDArray]) -> Quantity:
+def quantity(function: Callable[..., NDArray[Any]]) -> Quantity:
     """Turn a function of the tokens, and of arguments if it has any, into a quantity.
 
     `excess` is then the quantity of a function without arguments, `excess(2.0)` that of one with.

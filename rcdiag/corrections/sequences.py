@@ -47,7 +47,7 @@ class Asked(Struct, frozen=True):
         return f"the {self.reduction} of {self.quantity} in {self.dtype.__name__}"
 
 
-class Rows(Struct, frozen=True, dict=True):
+class Sequences(Struct, frozen=True, dict=True):
     """Sequences with at least one unmasked token, and the number of those without."""
 
     lengths: NDArray[np.int64]  # [sequences] unmasked tokens
@@ -58,7 +58,7 @@ class Rows(Struct, frozen=True, dict=True):
     dtype: type[np.floating] = np.float64  # arithmetic of the trainer
     guard: Guard = UNSAID  # under which quantities are asked for
     width: int = 0  # tokens of the longest response, masked ones counted
-    masked: Rows | None = None  # tokens that the mask leaves out; None where no trainer asks
+    masked: Sequences | None = None  # tokens that the mask leaves out; None where no trainer asks
 
     def sum(self, of: Quantity | Array) -> Array:
         """Return the sum over the tokens of each sequence, [sequences].
@@ -118,18 +118,18 @@ class Rows(Struct, frozen=True, dict=True):
         """Return numbers of these rows that were computed before, by what computed them."""
         return {}
 
-    def under(self, guard: Guard) -> Rows:
+    def under(self, guard: Guard) -> Sequences:
         """Return the rows as they are asked under a guard."""
         if guard == self.guard:
             return self
         masked = None if self.masked is None else self.masked.under(guard)
         return replace(self, guard=guard, masked=masked)
 
-    def in_float32(self) -> Rows:
+    def in_float32(self) -> Sequences:
         """Return the rows as they are asked for what is computed in float32."""
         return replace(self, dtype=np.float32)
 
-    def of_whole_batch(self) -> Rows:
+    def of_whole_batch(self) -> Sequences:
         """Return rows on which a quantity may compare a token with all others of the batch.
 
         No part of a batch can give such a quantity, so that the log-probs of every token are kept.
@@ -149,11 +149,11 @@ class Rows(Struct, frozen=True, dict=True):
         """Return the columns that are distributions of all values."""
         return {key: one for key, one in self.columns.items() if isinstance(one, Sketch)}
 
-    def with_sketches(self, sketches: Mapping[Asked, Sketch]) -> Rows:
+    def with_sketches(self, sketches: Mapping[Asked, Sketch]) -> Sequences:
         """Return the rows with other sketches in place of theirs."""
         return replace(self, columns=_Reduced({**self.columns, **sketches}))
 
-    def take(self, start: int, stop: int, empty: int) -> Rows:
+    def take(self, start: int, stop: int, empty: int) -> Sequences:
         """Take the sequences `start` to `stop` and so many rows without a token.
 
         Widths stay those of the whole. What is kept as counts cannot be taken apart.
@@ -179,7 +179,7 @@ class Rows(Struct, frozen=True, dict=True):
         )
 
     @classmethod
-    def merged(cls, parts: Sequence[Rows]) -> Rows:
+    def merged(cls, parts: Sequence[Sequences]) -> Sequences:
         """Join the sequences of parts, in order."""
         first = parts[0]
 
@@ -276,7 +276,7 @@ class _Reduction:
             return np.minimum.reduceat(wide, self._starts)
         return np.add.reduceat(wide, self._starts)
 
-    def _values(self, asked: Asked) -> NDArray:
+    def _values(self, asked: Asked) -> NDArray[Any]:
         key = asked.quantity, asked.guard, asked.dtype
         last, values = self._last
         if last != key:
@@ -298,15 +298,15 @@ class Questions(Struct, frozen=True):
 _LENGTHS = np.array([2, 3])
 
 
-def recording_rows(dtype: type[np.floating]) -> Rows:
+def recording_rows(dtype: type[np.floating]) -> Sequences:
     """Return a small batch that writes down what it is asked for; see `questions`.
 
     It has two sequences, one row without a token and some masked tokens, so that code which looks
     at how many there are goes on to ask.
     """
 
-    def batch(empty: int, masked: Rows | None) -> Rows:
-        return Rows(
+    def batch(empty: int, masked: Sequences | None) -> Sequences:
+        return Sequences(
             lengths=_LENGTHS,
             cluster=np.array([0, 0], np.uint64),
             reward=np.ones(len(_LENGTHS)),
@@ -320,7 +320,7 @@ def recording_rows(dtype: type[np.floating]) -> Rows:
     return batch(1, batch(0, None))
 
 
-def questions(recording: Rows) -> Questions:
+def questions(recording: Sequences) -> Questions:
     """Return what recording rows were asked for, reductions of one quantity beside each other."""
 
     def ordered(columns: Mapping[Asked, Any]) -> tuple[Asked, ...]:
@@ -339,7 +339,7 @@ def rows_of(
     empty: int = 0,
     *,
     dtype: type[np.floating] = np.float64,
-) -> Rows:
+) -> Sequences:
     """Return the rows of a pair, `empty` of which have no token.
 
     They hold what is `asked`, or else compute what they are asked for and hold the tokens for that.
@@ -355,7 +355,7 @@ def rows_of(
         of_masked = PolicyPair(batch.masked, pair.behavior, pair.target)
         rest = None if asked is None else Questions(asked.of_masked)
         masked = rows_of(of_masked, rest, dtype=dtype)
-    return Rows(
+    return Sequences(
         lengths=pair.lengths,
         cluster=batch.cluster,
         reward=batch.rewards.astype(np.float64, copy=False),

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rcdiag.corrections.apply import Outcome
+from rcdiag.corrections.apply import CorrectionOutcome
 from rcdiag.corrections.correction import Correction
 from rcdiag.diagnosis.guides import Rule, worst
 from rcdiag.registry import Registry
@@ -119,7 +119,9 @@ CORRECTION_RULES: Registry[Rule[CorrectionEvidence]] = Registry(
 )
 
 
-def correction_level(numbers: Mapping[str, Any], correction: Correction, outcome: Outcome) -> str:
+def correction_level(
+    numbers: Mapping[str, Any], correction: Correction, outcome: CorrectionOutcome
+) -> str:
     """Return the worst level of the rules that speak about a correction on one batch.
 
     `unknown` where a number that decides is missing, as with weights that are NaN.

@@ -32,7 +32,7 @@ class NormEpsilon(Struct, frozen=True):
     epsilon: float
 
 
-class Window(Struct, frozen=True):
+class SlidingWindow(Struct, frozen=True):
     """Attention reaches over the last `tokens` tokens alone, the query's own counted."""
 
     tokens: int
@@ -84,7 +84,7 @@ class Shards(Struct, frozen=True):
     exchanged: bool
 
 
-class Experts(Struct, frozen=True):
+class SwappedExperts(Struct, frozen=True):
     """Experts `one` and `other` of one layer are in each other's place."""
 
     layer: int
@@ -96,13 +96,13 @@ Change = (
     RotaryBase
     | PositionScale
     | NormEpsilon
-    | Window
+    | SlidingWindow
     | LowPrecision
     | KeyValueCache
     | Quantised
     | Moved
     | Shards
-    | Experts
+    | SwappedExperts
 )
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, limits
 from rcdiag.engines.process import Job
-from rcdiag.engines.schedule import Part, RunningEngine, Schedule
+from rcdiag.engines.schedule import RunningEngine, Schedule, TablePart
 from rcdiag.engines.scored_by import RATES, facts_of, rate_of, unlike
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
@@ -283,13 +283,13 @@ def _score_policy(
     return abouts
 
 
-def _parts(plan: ScoringPlan, missing: Mapping[str, RowRange]) -> Iterator[Part]:
+def _parts(plan: ScoringPlan, missing: Mapping[str, RowRange]) -> Iterator[TablePart]:
     """Read the rows of parts, one after the other, with the columns that an engine reads."""
     names = columns_needed(plan.dump.schema.names, (), prompts=True)
     chunks = read_chunks(plan.dump, list(missing.values()), names)
     for name, batches in zip(missing, chunks, strict=True):
         file, row = batches[0].file, batches[0].row_in_file
-        yield Part(
+        yield TablePart(
             name=name,
             rows=_arrow_stream(joined(batches)),
             place={"file": file.name, "row": row},

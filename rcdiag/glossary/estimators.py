@@ -12,12 +12,12 @@ from rcdiag.glossary.kinds import Kind
 from rcdiag.glossary.terms import WORDS
 from rcdiag.glossary.trainers import PRESETS
 from rcdiag.usecases.sweep.candidates import CANDIDATES
-from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds, Family, settings
+from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds, EstimatorFamily, settings
 
 _OF_K = ("_k2", "_k3")
 
 
-def _listed() -> dict[str, Family]:
+def _listed() -> dict[str, EstimatorFamily]:
     """Return families by name; one that shares its name is listed with a dot: `family.veto`."""
     taken = {*options.KIND.names(), *PRESETS.names(), *WORDS}
     return {f"family.{name}" if name in taken else name: FAMILIES[name] for name in FAMILIES}

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rcdiag.engines.hf.head import rows_at_once
-from rcdiag.learning.families import Family
+from rcdiag.learning.families import VectorFamily
 from rcdiag.learning.micro_batches import MicroBatch
-from rcdiag.learning.policy import Policy
+from rcdiag.learning.policy import TrainablePolicy
 from rcdiag.learning.sketch import Member, Probes, Sketcher
 
 Array = NDArray[np.float64]
@@ -32,10 +32,10 @@ class Summed(Struct, frozen=True):
 
 
 def accumulate(
-    policy: Policy,
+    policy: TrainablePolicy,
     batches: Iterable[MicroBatch],
     coefficients: Array,
-    families: Sequence[Family],
+    families: Sequence[VectorFamily],
     rows: int,
     taps: Sketcher | None,
 ) -> Summed:
@@ -61,10 +61,10 @@ def accumulate(
 
 
 def _one_batch(
-    policy: Policy,
+    policy: TrainablePolicy,
     batch: MicroBatch,
     coefficients: Tensor,
-    families: Sequence[Family],
+    families: Sequence[VectorFamily],
     summed: Summed,
     taps: Sketcher | None,
 ) -> None:
@@ -86,7 +86,9 @@ def _one_batch(
             _add_sketches(family, batch, taps.sums, head_sketches, summed)
 
 
-def _members(policy: Policy, batch: MicroBatch, family: Family, summed: Summed) -> list[Member]:
+def _members(
+    policy: TrainablePolicy, batch: MicroBatch, family: VectorFamily, summed: Summed
+) -> list[Member]:
     """Return the other members of a family with their factors of the rows of a micro-batch."""
     names = {id(p): name for name, p in policy.parameters.items()}
     return [
@@ -99,7 +101,7 @@ def _members(policy: Policy, batch: MicroBatch, family: Family, summed: Summed) 
 
 
 def _add_sketches(
-    family: Family, batch: MicroBatch, body: Tensor, head: Tensor, summed: Summed
+    family: VectorFamily, batch: MicroBatch, body: Tensor, head: Tensor, summed: Summed
 ) -> None:
     """Add the sketches of a family's vectors, body [rows, dims] and head [vectors, rows, dims]."""
     assert summed.sketches is not None
@@ -112,7 +114,7 @@ def _add_sketches(
 
 
 def _through_body(
-    policy: Policy, states: Tensor, outer: Tensor, *, keep: bool
+    policy: TrainablePolicy, states: Tensor, outer: Tensor, *, keep: bool
 ) -> dict[str, Tensor]:
     """Return the gradient of the body's parameters, given that of its last states (`outer`)."""
     parameters = policy.parameters
@@ -124,7 +126,7 @@ def _through_body(
 
 
 def _through_head(
-    policy: Policy,
+    policy: TrainablePolicy,
     states: Tensor,
     batch: MicroBatch,
     coefficients: Tensor,
@@ -187,7 +189,7 @@ class HeadChunk(Struct, frozen=True):
     states: Tensor  # [n, width] d log pi(y_t) / d state
 
 
-def head_chunks(policy: Policy, states: Tensor, batch: MicroBatch) -> Iterator[HeadChunk]:
+def head_chunks(policy: TrainablePolicy, states: Tensor, batch: MicroBatch) -> Iterator[HeadChunk]:
     """Yield derivatives of each token's log-prob, a few tokens at a time.
 
     log pi(y) = z_y - logsumexp(z), z = logits / temperature, logits = head(state) with the
@@ -200,7 +202,7 @@ def head_chunks(policy: Policy, states: Tensor, batch: MicroBatch) -> Iterator[H
         yield _chunk(policy, states[tokens].detach().requires_grad_(), batch, tokens)
 
 
-def _chunk(policy: Policy, states: Tensor, batch: MicroBatch, tokens: slice) -> HeadChunk:
+def _chunk(policy: TrainablePolicy, states: Tensor, batch: MicroBatch, tokens: slice) -> HeadChunk:
     products: list[Tensor] = []
     hook = policy.head.register_forward_hook(lambda _m, _i, output: products.append(output))
     try:

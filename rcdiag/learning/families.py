@@ -19,7 +19,7 @@ from rcdiag.table.segments import segment_sum
 Array = NDArray[np.float64]
 
 
-class Family(Struct, frozen=True):
+class VectorFamily(Struct, frozen=True):
     """Coefficient vectors c_k with c_k = factor_k(row) leader at all tokens of a row."""
 
     leader: Array  # [tokens]
@@ -28,13 +28,13 @@ class Family(Struct, frozen=True):
     factors: Array  # [members, rows]
 
 
-def alone(coefficients: Array) -> list[Family]:
+def alone(coefficients: Array) -> list[VectorFamily]:
     """Return each vector [K, tokens] as a family of its own."""
     none = np.zeros((0, 0))
-    return [Family(vector, number, (), none) for number, vector in enumerate(coefficients)]
+    return [VectorFamily(vector, number, (), none) for number, vector in enumerate(coefficients)]
 
 
-def families_of(coefficients: Array, lengths: Sequence[int]) -> list[Family]:
+def families_of(coefficients: Array, lengths: Sequence[int]) -> list[VectorFamily]:
     """Group the vectors [K, tokens] into families; `lengths` [rows] are the tokens of each row.
 
     Two vectors belong together if in every row one is a multiple of the other, to within 1e-9 of
@@ -65,11 +65,11 @@ def families_of(coefficients: Array, lengths: Sequence[int]) -> list[Family]:
 
 def _family(
     leader: Array, numbers: list[int], coefficients: Array, lengths: NDArray[np.int64]
-) -> Family:
+) -> VectorFamily:
     own = next((n for n in numbers if np.array_equal(coefficients[n], leader)), None)
     members = tuple(number for number in numbers if number != own)
     factors = [_factors(leader, coefficients[number], lengths) for number in members]
-    return Family(leader, own, members, np.stack(factors) if factors else np.zeros((0, 0)))
+    return VectorFamily(leader, own, members, np.stack(factors) if factors else np.zeros((0, 0)))
 
 
 def _squares(vector: Array, lengths: NDArray[np.int64]) -> Array:

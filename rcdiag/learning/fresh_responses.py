@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rcdiag.engines.hf import head as scoring_head
-from rcdiag.learning.policy import Policy
+from rcdiag.learning.policy import TrainablePolicy
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 
@@ -39,7 +39,7 @@ class SamplingSettings(Struct, frozen=True):
 
 @torch.no_grad()
 def generate(
-    policy: Policy,
+    policy: TrainablePolicy,
     prompts: Sequence[NDArray[np.int32]],
     settings: SamplingSettings,
     batch_tokens: int,
@@ -64,7 +64,7 @@ def _batches(
     repeated: NDArray[np.int64],
     settings: SamplingSettings,
     batch_tokens: int,
-    policy: Policy,
+    policy: TrainablePolicy,
 ) -> Iterator[NDArray[np.int64]]:
     """Yield runs of prompts whose tokens and logits fit into memory."""
     widest = max((len(prompt) for prompt in prompts), default=0) + settings.max_new_tokens
@@ -75,7 +75,7 @@ def _batches(
 
 
 def _sample(
-    policy: Policy,
+    policy: TrainablePolicy,
     prompts: Sequence[NDArray[Any]],
     settings: SamplingSettings,
     random: torch.Generator,
@@ -108,7 +108,7 @@ def _sample(
 
 
 def _last_logits(
-    policy: Policy, inputs: Tensor, mask: Tensor, places: Tensor, cache: Any
+    policy: TrainablePolicy, inputs: Tensor, mask: Tensor, places: Tensor, cache: Any
 ) -> tuple[Tensor, Any]:
     """Return the logits [rows, vocabulary] after each row's last input, and the grown cache."""
     with policy.precision():
@@ -131,7 +131,7 @@ def _left_padded(prompts: Sequence[NDArray[Any]], device: torch.device) -> tuple
     return torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)
 
 
-def end_tokens(policy: Policy) -> list[int]:
+def end_tokens(policy: TrainablePolicy) -> list[int]:
     """Return the tokens that end a response, as the checkpoint states them; none without."""
     tokens = policy.model.generation_config.eos_token_id
     if tokens is None:

@@ -35,7 +35,7 @@ DTYPES = ("float32", "bfloat16")
 ADAPTER = "default"  # peft's name for the only one
 
 
-class Policy(Struct, frozen=True):
+class TrainablePolicy(Struct, frozen=True):
     """A model in the pieces that gradients need. Dropout off, no cache, TF32 off."""
 
     spec: PolicySpec
@@ -72,7 +72,9 @@ class Policy(Struct, frozen=True):
         return states
 
 
-def load_policy(spec: PolicySpec, lora: LoraSettings | None, checkpointing: bool) -> Policy:
+def load_policy(
+    spec: PolicySpec, lora: LoraSettings | None, checkpointing: bool
+) -> TrainablePolicy:
     """Load the model of a `hf` policy, and set which of its parameters are trained.
 
     All of them, or those of a new adapter (`lora`), or those of the adapter that the policy names.
@@ -89,7 +91,7 @@ def load_policy(spec: PolicySpec, lora: LoraSettings | None, checkpointing: bool
     elif spec.options.get("adapter"):
         train_adapter(model)
     body, to_logits = body_and_head(model, None)
-    policy = Policy(spec, folder, model, body, to_logits, device)
+    policy = TrainablePolicy(spec, folder, model, body, to_logits, device)
     _check_head(policy)
     if checkpointing:
         _checkpoint_layers(policy)
@@ -120,7 +122,7 @@ def _check_spec(spec: PolicySpec, lora: LoraSettings | None) -> None:
 
 
 @torch.no_grad()
-def _check_head(policy: Policy) -> None:
+def _check_head(policy: TrainablePolicy) -> None:
     """Refuse a model whose own forward gives other logits than body and head do here.
 
     An architecture that changes its logits in an unknown way must not give plausible gradients.
@@ -136,7 +138,7 @@ def _check_head(policy: Policy) -> None:
         )
 
 
-def _checkpoint_layers(policy: Policy) -> None:
+def _checkpoint_layers(policy: TrainablePolicy) -> None:
     """Keep only the input of each decoder layer, and run the layer again in the backward.
 
     Not by transformers' own switch, which works in training mode only, where dropout is on.
@@ -194,7 +196,7 @@ def save_adapter(model: Any, folder: Path) -> None:
     model.peft_config[ADAPTER].save_pretrained(folder)
 
 
-def save_policy(policy: Policy, folder: Path) -> None:
+def save_policy(policy: TrainablePolicy, folder: Path) -> None:
     """Write the adapter, where one was trained, else the whole model and all files beside it.
 
     The folder appears whole or not at all.

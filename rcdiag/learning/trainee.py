@@ -16,19 +16,19 @@ from rcdiag.engines.hf.model import context_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.learning.backward import Summed, accumulate
 from rcdiag.learning.basis import Basis, basis_of
-from rcdiag.learning.families import Family, alone, families_of
+from rcdiag.learning.families import VectorFamily, alone, families_of
 from rcdiag.learning.fresh_responses import Generated, SamplingSettings, generate
 from rcdiag.learning.gradient import Gradient, combined, layer_groups
 from rcdiag.learning.micro_batches import (
     MicroBatch,
-    Row,
+    ModelRow,
     micro_batches,
     rows_of,
     rows_with,
     token_count,
 )
 from rcdiag.learning.optimizer import Snapshot, Stepper, StepReport
-from rcdiag.learning.policy import Policy, load_policy, save_policy
+from rcdiag.learning.policy import TrainablePolicy, load_policy, save_policy
 from rcdiag.learning.sketch import OneRow, Probes, RowsMixed, sketcher
 from rcdiag.learning.training_settings import (
     MICRO_BATCH_TOKENS,
@@ -60,7 +60,7 @@ class Gradients(Struct, frozen=True):
 class Trainee:
     """One model, loaded once. The checkpoint that it came from is never written to."""
 
-    def __init__(self, policy: Policy, batch_tokens: int | None = None) -> None:
+    def __init__(self, policy: TrainablePolicy, batch_tokens: int | None = None) -> None:
         self.policy = policy
         self.batch_tokens = batch_tokens or MICRO_BATCH_TOKENS[policy.device.type]
         self._groups = layer_groups(policy)
@@ -118,7 +118,11 @@ class Trainee:
         return Gradients(self._combined(summed, basis), _sketches(summed, basis), len(families))
 
     def _accumulated(
-        self, rows: list[Row], chosen: Array, families: list[Family], probes: Probes | None
+        self,
+        rows: list[ModelRow],
+        chosen: Array,
+        families: list[VectorFamily],
+        probes: Probes | None,
     ) -> Summed:
         selected = rows_with(rows, chosen)
         taps = None if probes is None else sketcher(self.policy.body, probes)
@@ -171,11 +175,11 @@ class Trainee:
     ) -> list[Generated]:
         return generate(self.policy, prompts, settings, self.batch_tokens)
 
-    def _rows(self, parts: Parts) -> list[Row]:
+    def _rows(self, parts: Parts) -> list[ModelRow]:
         return rows_of(parts, self.policy.vocab_size)
 
     def _batches(
-        self, rows: list[Row], selected: NDArray[np.bool_], batch_tokens: int | None = None
+        self, rows: list[ModelRow], selected: NDArray[np.bool_], batch_tokens: int | None = None
     ) -> Iterator[MicroBatch]:
         context, tokens = context_of(self.policy.model), batch_tokens or self.batch_tokens
         return micro_batches(rows, selected, tokens, self.policy.device, context)

@@ -19,7 +19,7 @@ from rcdiag.losses.rules import UpdateRules
 from rcdiag.results import Finding
 from rcdiag.trainers.conditions import Claim, claim_by_rules, holds
 from rcdiag.trainers.loss_choice import LossChoice, loss_by_columns
-from rcdiag.trainers.settings_document import MISSING, Document
+from rcdiag.trainers.settings_document import Document, at_path
 from rcdiag.trainers.settings_table import (
     Config,
     NotComputed,
@@ -206,10 +206,14 @@ def _findings(
     rules: Iterable[FindingWords], values: Config, tree: Mapping[str, Any] | None = None
 ) -> list[Finding]:
     """Return the findings on settings alone, or those on a configuration file with its settings."""
+
+    def in_file(name: str) -> Any:
+        return at_path(tree or {}, name.split("."))
+
     return [
         Finding(
             slug=rule.slug,
-            severity=rule.severity,  # type: ignore[arg-type]
+            severity=rule.severity,
             message=rule.message.format_map(values),
             fix=rule.remedy or rule.fix,
             evidence={name: values[name] for name in rule.evidence},
@@ -218,15 +222,5 @@ def _findings(
         if rule.message
         and (rule.where is None) == (tree is None)
         and holds(rule.when, values.get)
-        and (tree is None or holds(rule.where or {}, partial(_at, tree)))
+        and (tree is None or holds(rule.where or {}, in_file))
     ]
-
-
-def _at(tree: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a full dotted name; MISSING where it is not there."""
-    place: Any = tree
-    for part in name.split("."):
-        if not isinstance(place, Mapping) or part not in place:
-            return MISSING
-        place = place[part]
-    return place

@@ -11,14 +11,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.corrections.actual import honest
-from rcdiag.corrections.apply import Outcome, outcome
+from rcdiag.corrections.apply import CorrectionOutcome, outcome
 from rcdiag.corrections.bounds import log_bounds
 from rcdiag.corrections.correction import Correction, in_float32
 from rcdiag.corrections.sequences import (
     Asked,
     NotAsked,
     Questions,
-    Rows,
+    Sequences,
     questions,
     recording_rows,
     rows_of,
@@ -40,7 +40,7 @@ KHats = Mapping[str, float | None]  # level -> Pareto k-hat of the raw ratios
 class CorrectionRows(Struct, frozen=True):
     """What corrections need of the sequences of every training step."""
 
-    steps: Mapping[Step, Rows]
+    steps: Mapping[Step, Sequences]
 
     @classmethod
     def of(
@@ -65,12 +65,12 @@ class CorrectionRows(Struct, frozen=True):
         return cls(_bounded(merge_by_key([part.steps for part in parts])))
 
     @property
-    def whole(self) -> Rows:
+    def whole(self) -> Sequences:
         """The rows of all steps as one batch."""
         return merge(list(self.steps.values()))
 
 
-def _bounded(steps: Mapping[Step, Rows]) -> Mapping[Step, Rows]:
+def _bounded(steps: Mapping[Step, Sequences]) -> Mapping[Step, Sequences]:
     """Bound the sketches of all steps together: many single values give way to counts."""
     held = [(step, asked, one) for step in steps for asked, one in steps[step].sketches.items()]
     if not held:
@@ -114,7 +114,7 @@ def asked_by(plan: Plan) -> Questions:
 
 
 def correction_results(
-    plan: Plan, rows: Rows, k_hats: KHats | None = None, mismatch: str | None = None
+    plan: Plan, rows: Sequences, k_hats: KHats | None = None, mismatch: str | None = None
 ) -> dict[str, CorrectionResult]:
     """Apply every correction of a plan to one batch of rows.
 
@@ -139,7 +139,7 @@ def _result(
     plan: Plan,
     name: str,
     correction: Correction,
-    rows: Rows,
+    rows: Sequences,
     k_hats: KHats,
     mismatch: str | None,
 ) -> CorrectionResult:
@@ -172,7 +172,7 @@ def _result(
 
 
 def _where_float32_decides(
-    rows: Rows, correction: Correction, left: Outcome
+    rows: Sequences, correction: Correction, left: CorrectionOutcome
 ) -> dict[str, Any] | None:
     """Return what is kept in the trainer's arithmetic, where that is not what is kept in float64.
 

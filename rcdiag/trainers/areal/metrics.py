@@ -6,6 +6,8 @@ areal/utils/functional/functional.py and areal/utils/stats_tracker.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -86,7 +88,7 @@ class Numbers(Struct, frozen=True):
         """Return mean and extremes of the log-ratios."""
         return self._of_tokens("behave_approx_kl", change, self.counted)
 
-    def _of_tokens(self, name: str, values: Quantity, counts: NDArray) -> Metrics:
+    def _of_tokens(self, name: str, values: Quantity, counts: NDArray[Any]) -> Metrics:
         some, rows, flags = counts > 0, self.batch.rows, self.is_counted
         total = rows.sum(values.where(flags))[some].sum()
         least, most = (
@@ -110,7 +112,9 @@ class Numbers(Struct, frozen=True):
         return float(count) / max(self.valid, 1.0)
 
 
-def _three(name: str, total: float, count: float, least: NDArray, most: NDArray) -> Metrics:
+def _three(
+    name: str, total: float, count: float, least: NDArray[Any], most: NDArray[Any]
+) -> Metrics:
     """Return mean and extremes; the trainer leaves out what is not there or infinite."""
     if not count:
         return {}

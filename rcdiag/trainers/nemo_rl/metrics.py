@@ -6,6 +6,8 @@ nemo_rl/algorithms/utils.py (`calculate_kl`, `masked_mean`) and nemo_rl/algorith
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -127,7 +129,7 @@ class Kept(Struct, frozen=True):
         """Return a quantity of tokens, 0 where the filter drops the row."""
         return times(of, stays(self.correction.rejections))
 
-    def row_mean(self, values: NDArray, of_empty: float) -> float:
+    def row_mean(self, values: NDArray[Any], of_empty: float) -> float:
         """Return the mean over kept rows; those without a token have `of_empty`."""
         total = values[self.stays].sum() + of_empty * self.batch.rows.empty
         return float(total / self.rows)
@@ -179,7 +181,7 @@ def _of_sequence_weights(kept: Kept) -> Metrics:
     return logged
 
 
-def _weights(products: NDArray, weighting: Weighting) -> NDArray:
+def _weights(products: NDArray[Any], weighting: Weighting) -> NDArray[Any]:
     lower = weighting.lower_or_reciprocal
     return bounded(products, lower, weighting.upper, weighting.outside)
 
@@ -204,7 +206,7 @@ def _errors(kept: Kept) -> Metrics:
     }
 
 
-def _extremes(errors: NDArray, name: str) -> Metrics:
+def _extremes(errors: NDArray[Any], name: str) -> Metrics:
     if not len(errors):
         return {f"{how}_{name}": 0.0 for how in ("max", "mean", "min")}
     return {

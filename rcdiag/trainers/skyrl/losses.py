@@ -174,7 +174,7 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
 
 
 def _own(loss: PolicyLoss, **changes: object) -> PolicyLoss:
-    return replace(loss, source=SKYRL_FILE, **changes)  # type: ignore[arg-type]
+    return replace(loss, source=SKYRL_FILE, **changes)
 
 
 VANILLA = _own(clipped.VANILLA, function=vanilla, settings=(*CLIP_RANGE, CLIP_C))

@@ -6,6 +6,8 @@ skyrl/train/trainer.py for the distances.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -94,7 +96,7 @@ def _ratios(batch: Batch) -> Metrics:
     }
 
 
-def _share(batch: Batch, flags: NDArray, of_empty: bool = False) -> float:
+def _share(batch: Batch, flags: NDArray[Any], of_empty: bool = False) -> float:
     """Return a share of all rows; `of_empty` holds for those without a token."""
     return float((flags.sum() + of_empty * batch.rows.empty) / batch.all_rows)
 

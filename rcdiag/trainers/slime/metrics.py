@@ -41,12 +41,12 @@ def _rejection(correction: Correction) -> Rejection | None:
     return rejections[0] if rejections else None
 
 
-def mean_of_rows(batch: Batch, values: NDArray) -> float:
+def mean_of_rows(batch: Batch, values: NDArray[Any]) -> float:
     """Return the mean of `values` [rows] over all rows; one without a token adds 0."""
     return float(values.sum() / batch.all_rows)
 
 
-Mean = Callable[[Batch, NDArray], float]
+Mean = Callable[[Batch, NDArray[Any]], float]
 
 
 def helper_metrics(batch: Batch, correction: Correction, mean: Mean = mean_of_rows) -> Metrics:
@@ -171,7 +171,7 @@ def distance(tokens: Tokens) -> Array:
     return np.abs(tokens.raw_log_ratio)
 
 
-def mean_of_tokens(batch: Batch, values: NDArray) -> float:
+def mean_of_tokens(batch: Batch, values: NDArray[Any]) -> float:
     """Return the mean of means of rows over tokens; a row without a token counts as one."""
     return float((values * batch.rows.lengths).sum() / (batch.rows.tokens + batch.rows.empty))
 

@@ -6,11 +6,10 @@ import numpy as np
 
 from rcdiag.diagnosis.guides import judged_metric, with_guide, without_numbers
 from rcdiag.diagnosis.update_health import MOVED
-from rcdiag.results import Factor, MetricValue
+from rcdiag.results import Factor
 from rcdiag.statistics.extremes import RowCount, impossible
 from rcdiag.statistics.histograms import LOG_RATIO_EDGES, log_ratio_counts
 from rcdiag.statistics.metrics import METRICS
-from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.usecases.replay.update_batch import ReplayBatch
 
@@ -34,7 +33,12 @@ def _factor(batch: ReplayBatch, behavior: str, target: str) -> Factor:
     pair = batch.pair(behavior, target)
     suite = Suite(SuiteState.of(pair), batch.rounding)
     constant = RowCount.of(pair.tokens).constant - batch.scored_roles
-    measured = _measured(pair, suite, broken=bool(constant & {behavior, target}))
+    values = pair.values.behavior, pair.values.target
+    if constant & {behavior, target} or any(impossible(one).any() for one in values):
+        # Values that no log-prob can have: they are recorded, and no number is made of them.
+        measured = without_numbers()
+    else:
+        measured = {name: judged_metric(METRICS[name], suite) for name in ("k3_kl", "ess_seq")}
     return Factor(
         behavior=behavior,
         target=target,
@@ -46,13 +50,3 @@ def _factor(batch: ReplayBatch, behavior: str, target: str) -> Factor:
             "counts": log_ratio_counts(pair.log_ratio).astype(float).tolist(),
         },
     )
-
-
-def _measured(pair: PolicyPair, suite: Suite, *, broken: bool) -> dict[str, MetricValue]:
-    """Measure a pair; nothing where one of the two holds values that no log-prob can have, or is
-    `broken` otherwise: recorded, and one number alone.
-    """
-    values = pair.values.behavior, pair.values.target
-    if broken or any(impossible(one).any() for one in values):
-        return without_numbers()
-    return {name: judged_metric(METRICS[name], suite) for name in ("k3_kl", "ess_seq")}

@@ -69,7 +69,7 @@ def prompts_of(
 def sampler(
     trainee: Trainee, prompts: Prompts, reward: Reward, decode: Decode
 ) -> Callable[[int | None, int], Fresh]:
-    """Make a function of how many samples in all (None: as many as recorded) and a seed."""
+    """Return a function that samples: (responses in all, None for as many as recorded; seed)."""
 
     def sample(count: int | None, seed: int) -> Fresh:
         of_prompt = prompts.samples if count is None else max(-(-count // len(prompts.ids)), 1)
@@ -82,7 +82,16 @@ def sampler(
         samples = trainee.generate(prompts.ids, settings)
         rewards = np.array([_rewarded(prompts, one, reward, decode) for one in samples])
         group = prompts.group[[one.prompt for one in samples]]
-        return Fresh(parts=[_trajectories(prompts, samples, group)], reward=rewards, group=group)
+        responses = _ragged([one.ids for one in samples])
+        trajectories = Trajectories(
+            first_row=0,
+            response_ids=responses,
+            mask=np.ones(len(responses.values), np.bool_),
+            prompt_ids=_ragged([prompts.ids[one.prompt] for one in samples]),
+            temperature=np.full(len(samples), prompts.temperature),
+            group=group,
+        )
+        return Fresh(parts=[trajectories], reward=rewards, group=group)
 
     return sample
 
@@ -103,18 +112,6 @@ def _rewarded(prompts: Prompts, one: Any, reward: Reward, decode: Decode) -> flo
     return value
 
 
-def _trajectories(prompts: Prompts, samples: Sequence[Any], group: NDArray) -> Trajectories:
-    responses = _ragged([one.ids for one in samples])
-    return Trajectories(
-        first_row=0,
-        response_ids=responses,
-        mask=np.ones(len(responses.values), np.bool_),
-        prompt_ids=_ragged([prompts.ids[one.prompt] for one in samples]),
-        temperature=np.full(len(samples), prompts.temperature),
-        group=group,
-    )
-
-
-def _ragged(lists: Sequence[NDArray]) -> Ragged:
+def _ragged(lists: Sequence[NDArray[Any]]) -> Ragged:
     lengths = np.array([len(ids) for ids in lists])
     return Ragged(np.concatenate(lists), np.concatenate([[0], np.cumsum(lengths)]))

@@ -21,7 +21,7 @@ NAIVE = "naive"  # the update without any correction
 LossSettingValues = Mapping[str, Any] | Sequence[str]
 
 
-class Update(Struct, frozen=True, kw_only=True):
+class TrainerUpdate(Struct, frozen=True, kw_only=True):
     """One update as a trainer makes it, once for each of the plan's corrections."""
 
     plan: Plan
@@ -62,7 +62,7 @@ def chosen_update(
     advantage: str | None,
     rebaseline: bool,
     **settings: float | None,
-) -> Update:
+) -> TrainerUpdate:
     """Make the update that a user chose on a table with these columns.
 
     None is the trainer's own choice. `settings` are those of losses that have options of their own.
@@ -93,7 +93,9 @@ def chosen_update(
             hint=setting("aggregation", "seq-mean-token-sum-norm"),
         )
     source = advantage_source(advantage, columns)
-    return Update(plan=plan, loss=name, settings=chosen, advantage=source, rebaseline=rebaseline)
+    return TrainerUpdate(
+        plan=plan, loss=name, settings=chosen, advantage=source, rebaseline=rebaseline
+    )
 
 
 def _loss_of_file(plan: Plan, loss: str | None) -> LossChoice:

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.corrections.trainer_means import EPSILON
+from rcdiag.corrections.sequences import EPSILON
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.intervals import t_quantile

@@ -27,8 +27,8 @@ from rcdiag.formats import number, plural, with_interval
 from rcdiag.results import Diagnosis, MetricValue
 from rcdiag.results.sweep import Candidate, Recommendation, SweepRow
 from rcdiag.statistics.intervals import FEW_CLUSTERS
-from rcdiag.usecases.sweep.candidates import Setting
-from rcdiag.usecases.sweep.scores import Scores, gradient_scores
+from rcdiag.usecases.sweep.candidates import EstimatorSetting
+from rcdiag.usecases.sweep.scores import GradientScores, gradient_scores
 from rcdiag.usecases.sweep.sketched_gradients import DIMENSIONS
 from rcdiag.usecases.sweep.sums import SweepState
 
@@ -40,7 +40,7 @@ NEGLIGIBLE = 0.01
 SHOWN = 5
 
 
-class Evidence(Struct, frozen=True):
+class SweepEvidence(Struct, frozen=True):
     """What the recommendation is made from."""
 
     state: SweepState
@@ -63,7 +63,7 @@ class Evidence(Struct, frozen=True):
         return self.rows[family][at]
 
 
-def recommend(evidence: Evidence) -> Recommendation:
+def recommend(evidence: SweepEvidence) -> Recommendation:
     """Recommend by the gate, the errors, the constraints and the one-standard-error rule."""
     diagnosis, values, state = evidence.diagnosis, evidence.values, evidence.state
     reasons = []
@@ -100,16 +100,27 @@ def recommend(evidence: Evidence) -> Recommendation:
             "No sequence has a known advantage, or no gradient varies: no error can be estimated."
         )
         return _unranked(evidence, broken, "cannot-distinguish", reasons)
-    ranking = _Ranking(
-        evidence.state.plan.candidates, scores, broken, _method(state, doubt is None)
-    )
+    method = _method(state, doubt is None)
+    ranking = _Ranking(state.plan.candidates, scores, broken, method)
+    return _decided(evidence, ranking, doubt, away, reasons)
+
+
+def _decided(
+    evidence: SweepEvidence, ranking: _Ranking, doubt: str | None, away: float, reasons: list[str]
+) -> Recommendation:
+    """Choose among scored candidates: steps 3 and 4, after the cases that need no correction.
+
+    `doubt` says why there is no reference, `away` is how far sequence weights are from 1 on
+    average, `reasons` are those found so far.
+    """
+    values, state, scores, broken = evidence.values, evidence.state, ranking.scores, ranking.broken
     if state.plan.without_signal:
         reasons.append(
             "The table has no rewards and no advantages: every sequence counts with the advantage "
             "1, so that only a shift in how often tokens are used is seen as bias."
         )
     reasons += [] if doubt is None else [doubt]
-    if verdict == "healthy":
+    if evidence.diagnosis is not None and evidence.diagnosis.verdict == "healthy":
         reasons.append(
             "The mismatch is rounding and costs nothing: weights of whole sequences differ from 1 "
             f"by {away:.2g} on average."
@@ -128,7 +139,13 @@ def recommend(evidence: Evidence) -> Recommendation:
         )
         return ranking.undecided(reasons, [])
     if doubt is not None:
-        reasons.append(_costs(ranking.allowed, scores))
+        by_noise = sorted(ranking.allowed, key=lambda name: scores.noise(name) or 0.0)
+        with_noise = [f"{name} {number(scores.noise(name))}" for name in by_noise]
+        reasons.append(
+            "Without a reference the bias of no candidate is known, and no correction may be the "
+            "worst of them: candidates cannot be distinguished. What they cost in variance: "
+            f"{_listed(with_noise)}."
+        )
         return ranking.undecided(reasons, ranking.allowed)
     choice = ranking.simplest()  # step 4
     if not scores.resolved and (choice == "none" or not scores.surely_better(choice, "none")):
@@ -151,7 +168,7 @@ def recommend(evidence: Evidence) -> Recommendation:
     return ranking.chosen("no-correction" if choice == "none" else "take", choice, reasons)
 
 
-def _unusable(evidence: Evidence) -> str | None:
+def _unusable(evidence: SweepEvidence) -> str | None:
     """Say why no correction is of use before the fault of the table is removed; None if it is."""
     diagnosis, bad = evidence.diagnosis, evidence.bad_tokens
     if diagnosis is not None and diagnosis.verdict == "broken":
@@ -183,8 +200,8 @@ def _not_the_sampler(values: Values) -> list[str]:
     return reasons
 
 
-def _doubt(evidence: Evidence) -> str | None:
-    """Say why the ratios of sequences are no reference: too few carry them, or their tail."""
+def _doubt(evidence: SweepEvidence) -> str | None:
+    """Say why sequence ratios are no reference: few effective sequences, or a heavy tail."""
     ess, tail = evidence.values["ess_seq"].value, evidence.values["khat_seq"]
     effective = 0.0 if ess is None or not np.isfinite(ess) else ess * evidence.sequences
     if not holds(EFFECTIVE_SEQUENCES, effective):
@@ -241,17 +258,6 @@ def _method(state: SweepState, referred: bool) -> str:
     )
 
 
-def _costs(allowed: Sequence[str], scores: Scores) -> str:
-    """Say what candidates cost where the bias of none is known."""
-    by_noise = sorted(allowed, key=lambda name: scores.noise(name) or 0.0)
-    with_noise = [f"{name} {number(scores.noise(name))}" for name in by_noise]
-    return (
-        "Without a reference the bias of no candidate is known, and no correction may be the worst "
-        "of them: candidates cannot be distinguished. What they cost in variance: "
-        f"{_listed(with_noise)}."
-    )
-
-
 def _listed(names: Sequence[str]) -> str:
     """Name some candidates, the first ones where they are many."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
@@ -261,8 +267,8 @@ def _listed(names: Sequence[str]) -> str:
 class _Ranking(Struct, frozen=True):
     """The candidates by their scores, those that break a constraint last."""
 
-    candidates: Mapping[str, Setting]
-    scores: Scores
+    candidates: Mapping[str, EstimatorSetting]
+    scores: GradientScores
     broken: Mapping[str, list[str]]  # candidate -> the constraints that it breaks
     method: str
 
@@ -356,7 +362,7 @@ class _Ranking(Struct, frozen=True):
 
 
 def _unranked(
-    evidence: Evidence, broken: Mapping[str, list[str]], answer: str, reasons: list[str]
+    evidence: SweepEvidence, broken: Mapping[str, list[str]], answer: str, reasons: list[str]
 ) -> Recommendation:
     """Return candidates without scores and ranks: these ratios tell none from another."""
     return replace(

@@ -119,7 +119,7 @@ DIGITS = 9
 RESOLVED = 1.0
 
 
-class Scores(Struct, frozen=True):
+class GradientScores(Struct, frozen=True):
     """The errors of all candidates that keep anything, relative to the noise without correction."""
 
     errors: dict[str, GradientError]
@@ -184,7 +184,7 @@ class Scores(Struct, frozen=True):
         return self.scale / error if error > 0.0 else 1.0
 
 
-def gradient_scores(state: SweepState, referred: bool) -> Scores | None:
+def gradient_scores(state: SweepState, referred: bool) -> GradientScores | None:
     """Measure the error of every candidate; None where no advantage is known or none differs.
 
     The reference has the untruncated ratios of whole sequences; without it (`referred` is false)
@@ -213,4 +213,4 @@ def gradient_scores(state: SweepState, referred: bool) -> Scores | None:
         if np.isfinite(gradient).all():
             errors[name] = GradientError.of(sizes, gradient, reference)
     scale = errors["none"].noise if "none" in errors else 0.0
-    return Scores(errors, scale, referred) if scale > 0.0 else None
+    return GradientScores(errors, scale, referred) if scale > 0.0 else None
