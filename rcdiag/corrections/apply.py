@@ -123,7 +123,8 @@ def statistic_of_rows(rows: Sequences, rejection: Rejection) -> Array:
     if place == "sum":
         return rows.sum(values)
     if over:
-        return rows.sum(values) / np.maximum(rows.sum(stays(over)), 1.0)
+        result: Array = rows.sum(values) / np.maximum(rows.sum(stays(over)), 1.0)
+        return result
     return rows.sum(values) / (rows.lengths + rows.epsilon)
 
 

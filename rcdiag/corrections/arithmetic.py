@@ -37,11 +37,13 @@ def log(numbers: NDArray[T]) -> NDArray[T]:
 
 
 def _rounded(function: Callable[..., Any], values: NDArray[T]) -> NDArray[T]:
+    result: NDArray[T]
     if values.dtype != np.float32:
-        result: NDArray[T] = function(values)
+        result = function(values)
         return result
     with np.errstate(over="ignore"):
-        return function(values.astype(np.float64)).astype(values.dtype)
+        result = function(values.astype(np.float64)).astype(values.dtype)
+    return result
 
 
 class Guard(Struct, frozen=True):
@@ -154,7 +156,8 @@ class Tokens:
         """Return what is computed of these tokens under a key, computed the first time only."""
         if key not in self._computed:
             self._computed[key] = compute()
-        return self._computed[key]
+        result: NDArray[Any] = self._computed[key]
+        return result
 
     @lazy
     def unclamped(self) -> Array:

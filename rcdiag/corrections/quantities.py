@@ -170,7 +170,8 @@ def true_ratio(tokens: Tokens) -> Array:
 @quantity
 def excess(tokens: Tokens, bound: float) -> Array:
     """Return (ratio - bound)+ without any clamp: the part that truncation takes away."""
-    return np.maximum(tokens.true_ratio - bound, 0.0)
+    result: Array = np.maximum(tokens.true_ratio - bound, 0.0)
+    return result
 
 
 @quantity
@@ -200,7 +201,8 @@ def bounded(
     bound outside. Bounds may be arrays that broadcast: one column for every setting.
     """
     if outside == "truncate":
-        return np.minimum(ratio, upper)
+        result: NDArray[T] = np.minimum(ratio, upper)
+        return result
     if outside == "clip":
         return np.clip(ratio, lower, upper)
     if outside == "mask":

@@ -70,7 +70,8 @@ class Sequences(Struct, frozen=True, dict=True):
     def squares(self, of: Quantity | Array) -> Array:
         """Return the sum of squares over the tokens of each sequence, [sequences]."""
         if isinstance(of, Quantity):
-            return self._asked(of, "squares")
+            result: Array = self._asked(of, "squares")
+            return result
         return np.square(of) * self.lengths
 
     def max(self, of: Quantity | Array) -> Array:
@@ -83,7 +84,8 @@ class Sequences(Struct, frozen=True, dict=True):
 
     def values(self, of: Quantity) -> Array:
         """Return the value of every token, [tokens]: 8 bytes for each token of a table."""
-        return self._asked(of, "values")
+        result: Array = self._asked(of, "values")
+        return result
 
     def sketch(self, of: Quantity) -> Sketch:
         """Return all values as one distribution, for percentiles."""
@@ -262,7 +264,14 @@ class _Reduction:
 
     def of(self, asked: Asked) -> Any:
         """Return a reduction; squares are taken in the arithmetic of the quantity."""
-        values = self._values(asked)
+        key = asked.quantity, asked.guard, asked.dtype
+        last, values = self._last
+        if last != key:
+            tokens = self._tokens
+            if asked.dtype == np.float32 and tokens.raw_log_ratio.dtype != np.float32:
+                tokens = tokens.in_float32
+            values = asked.quantity.of(tokens.under(asked.guard))
+            self._last = key, values
         if asked.reduction == "squares" and values.dtype != np.bool_:
             values = np.square(values)
         wide = values.astype(np.float64, copy=False)
@@ -275,17 +284,6 @@ class _Reduction:
         if asked.reduction == "min":
             return np.minimum.reduceat(wide, self._starts)
         return np.add.reduceat(wide, self._starts)
-
-    def _values(self, asked: Asked) -> NDArray[Any]:
-        key = asked.quantity, asked.guard, asked.dtype
-        last, values = self._last
-        if last != key:
-            tokens = self._tokens
-            if asked.dtype == np.float32 and tokens.raw_log_ratio.dtype != np.float32:
-                tokens = tokens.in_float32
-            values = asked.quantity.of(tokens.under(asked.guard))
-            self._last = key, values
-        return values
 
 
 class Questions(Struct, frozen=True):

@@ -71,7 +71,7 @@ def once_a_batch(
     Many presets of a trainer log the same: numbers of the rows alone, of weights or of a rejection.
     """
 
-    def known(batch: Batch, *of: P.args, **named: P.kwargs) -> dict[str, float]:
+    def known(batch: Batch, /, *of: P.args, **named: P.kwargs) -> dict[str, float]:
         key = (compute, of, tuple(named.items()))
         numbers = batch.rows.logged
         if key not in numbers:

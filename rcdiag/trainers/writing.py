@@ -130,7 +130,8 @@ def _value(way: Write, facts: Facts) -> Value:
     if way.null:
         return None
     if way.value is not msgspec.UNSET:
-        return way.value
+        result: Value = way.value
+        return result
     if way.text:
         # Bounds with as few digits as needed; one that bounds nothing becomes a number too.
         texts = dict(facts)

@@ -32,7 +32,8 @@ def change(tokens: Tokens) -> Array:
 @quantity
 def moved(tokens: Tokens, weights: Array) -> NDArray[np.bool_]:
     """Return 1 at tokens whose weight the bounds change."""
-    return weights != tokens.ratio
+    result: NDArray[np.bool_] = weights != tokens.ratio
+    return result
 
 
 class Numbers(Struct, frozen=True):
@@ -44,7 +45,7 @@ class Numbers(Struct, frozen=True):
     @property
     def first(self) -> tuple[Rejection, ...]:
         """Return M2PO, which comes before everything."""
-        return _first(self.correction)
+        return tuple(one for one in self.correction.rejections if one.statistic == M2PO)
 
     @property
     def valid(self) -> float:
@@ -121,10 +122,6 @@ def _three(
     extremes = {"min": float(least.min()), "max": float(most.max())}
     finite = {f"{name}/{how}": value for how, value in extremes.items() if not np.isinf(value)}
     return {f"{name}/avg": float(total / count), **finite}
-
-
-def _first(correction: Correction) -> tuple[Rejection, ...]:
-    return tuple(one for one in correction.rejections if one.statistic == M2PO)
 
 
 def _token_weight(correction: Correction) -> Quantity | None:

@@ -39,7 +39,8 @@ def low_variance_kl(tokens: Tokens) -> Array:
     """
     raw = tokens.raw_log_ratio
     held = np.clip(np.where(np.isnan(raw), 0.0, raw), -20.0, 20.0)
-    return np.minimum(np.expm1(held) - held, 10.0)
+    result: Array = np.minimum(np.expm1(held) - held, 10.0)
+    return result
 
 
 _OF_POLICIES = {

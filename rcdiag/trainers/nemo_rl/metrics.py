@@ -70,10 +70,6 @@ def out_of_bounds(tokens: Tokens, lower: float, upper: float) -> Array:
     return ((tokens.ratio < lower) | (tokens.ratio > upper)).astype(np.float64)
 
 
-def _by_sequence(correction: Correction) -> bool:
-    return "by sequence" in correction.logging
-
-
 def _bounds(correction: Correction) -> tuple[float, float] | None:
     """Return the bounds of a type; None without one."""
     weighting = correction.weighting
@@ -82,11 +78,6 @@ def _bounds(correction: Correction) -> tuple[float, float] | None:
     if weighting is None or weighting.outside == "truncate":
         return None
     return weighting.lower or 0.0, weighting.upper
-
-
-def _weight(correction: Correction) -> Quantity:
-    """Return the weight of tokens; the ratio where the correction is off."""
-    return RATIO if correction.weighting is None else token_weight(correction)
 
 
 class Kept(Struct, frozen=True):
@@ -144,13 +135,16 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
         "policy_kl_error": kept.mean(policy_kl(kl)),
         "js_divergence_error": kept.mean(jensen_shannon),
     }
-    logged |= _of_sequence_weights(kept) if _by_sequence(correction) else _of_token_weights(kept)
+    by_sequence = "by sequence" in correction.logging
+    logged |= _of_sequence_weights(kept) if by_sequence else _of_token_weights(kept)
     return {PREFIX + name: value for name, value in (logged | _errors(kept)).items()}
 
 
 def _of_token_weights(kept: Kept) -> Metrics:
     correction = kept.correction
-    logged = {"sampling_importance_ratio": kept.mean(_weight(correction))}
+    # The ratio where the correction is off.
+    weight = RATIO if correction.weighting is None else token_weight(correction)
+    logged = {"sampling_importance_ratio": kept.mean(weight)}
     bounds = _bounds(correction)
     if correction.zeroing:
         left = kept.batch.rows.sum(kept.filtered(stays(correction.zeroing)))

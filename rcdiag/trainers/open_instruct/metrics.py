@@ -35,7 +35,8 @@ def weighed_difference(tokens: Tokens) -> Array:
 @quantity
 def differs(tokens: Tokens, values: Array, others: Array) -> NDArray[np.bool_]:
     """Return 1 where two numbers differ; a NaN does from everything."""
-    return values != others
+    result: NDArray[np.bool_] = values != others
+    return result
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:

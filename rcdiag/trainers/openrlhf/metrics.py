@@ -14,14 +14,6 @@ from rcdiag.corrections.trainer_means import Batch
 Metrics = dict[str, float]
 
 
-def _gate_of(correction: Correction) -> Rejection | None:
-    """Return the statistic with the bounds that a correction holds it to."""
-    if correction.zeroing:
-        return correction.zeroing[0]
-    weighting = correction.weighting
-    return None if weighting is None else Rejection("token", weighting.upper, weighting.lower)
-
-
 def metrics_of_types(batch: Batch, correction: Correction) -> Metrics:
     """Return what 0.11.0 logs, where it corrects."""
     if correction.weighting is None:
@@ -32,8 +24,12 @@ def metrics_of_types(batch: Batch, correction: Correction) -> Metrics:
 
 def metrics_of_gates(batch: Batch, correction: Correction) -> Metrics:
     """Return what 0.11.2 logs, where it corrects; a sequence without a token is outside."""
-    logged, gate = metrics_of_types(batch, correction), _gate_of(correction)
-    if gate is None:
+    logged, weighting = metrics_of_types(batch, correction), correction.weighting
+    if correction.zeroing:
+        gate = correction.zeroing[0]
+    elif weighting is not None:
+        gate = Rejection("token", weighting.upper, weighting.lower)
+    else:
         return logged
     rows = batch.rows
     outside = rows.sum(~stays((gate,)))

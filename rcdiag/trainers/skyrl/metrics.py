@@ -60,7 +60,11 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
     logged = _distances(batch)
     steps = Steps.of(correction)
     if correction.rejections or _logs_weights(correction):
-        of_correction = _ratios(batch) | _outliers(batch, steps) | _tokens(batch, steps)
+        of_correction = _ratios(batch) | _outliers(batch, steps)
+        if steps.token:
+            before = batch.rows.sum(stays(steps.outlier)).sum()
+            after = batch.rows.sum(stays(steps.before_weights)).sum()
+            of_correction["token_mask_ratio"] = float((before - after) / max(before, 1.0))
         of_correction |= _weights(batch, correction, steps) | _sequences(batch, steps)
         logged |= {CORRECTION + name: value for name, value in of_correction.items()}
     return logged
@@ -115,14 +119,6 @@ def _outliers(batch: Batch, steps: Steps) -> Metrics:
         "outlier_seq_over_high_ratio": _share(batch, above),
         "outlier_seq_under_low_ratio": _share(batch, below),
     }
-
-
-def _tokens(batch: Batch, steps: Steps) -> Metrics:
-    if not steps.token:
-        return {}
-    before = batch.rows.sum(stays(steps.outlier)).sum()
-    after = batch.rows.sum(stays(steps.before_weights)).sum()
-    return {"token_mask_ratio": float((before - after) / max(before, 1.0))}
 
 
 def _weights(batch: Batch, correction: Correction, steps: Steps) -> Metrics:

@@ -59,7 +59,8 @@ def off_diagonal(products: Array, counts: Array) -> Array:
     Times n / (n - 1) it estimates the squared norm (or product) of the expected sum.
     """
     whole = ((counts @ products) * counts).sum(axis=1)
-    return whole - np.square(counts) @ np.diag(products)
+    result: Array = whole - np.square(counts) @ np.diag(products)
+    return result
 
 
 def draws(groups: int, seed: int) -> Array:
@@ -163,7 +164,8 @@ def seq_is_coefficients(batch: ReplayBatch) -> Array:
     log_ratio = segment_sum(batch.old - batch.rollout, batch.lengths)
     with np.errstate(over="ignore"):
         ratio = np.exp(log_ratio)
-    return -batch.advantages * np.repeat(ratio, batch.lengths) / batch.num_tokens
+    result: Array = -batch.advantages * np.repeat(ratio, batch.lengths) / batch.num_tokens
+    return result
 
 
 def skew_coefficients(batch: ReplayBatch) -> Array:

@@ -217,7 +217,8 @@ def rows_of_step(part: Trajectories, step: int | None) -> Flags:
     """Flag the rows of a training step, [rows]; all of them where there are no steps."""
     if step is None or part.step is None:
         return np.ones(len(part), np.bool_)
-    return part.step == step
+    result: Flags = part.step == step
+    return result
 
 
 def _masked(part: Trajectories, rows: Flags) -> Trajectories:

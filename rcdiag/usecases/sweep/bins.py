@@ -56,7 +56,8 @@ class BinWindows(Struct, frozen=True):
         if (last == last[0]).all() and (first <= last).all():
             # Lower bounds alone: one cumulative sum from the top does for all of them.
             upward = np.cumsum(binned[..., last[0] :: -1], axis=-1)
-            return np.take(upward, last[0] - first, axis=-1)
+            result: Array = np.take(upward, last[0] - first, axis=-1)
+            return result
         sums = np.zeros((*binned.shape[:-1], len(first)))
         for start in np.unique(first):
             at = np.flatnonzero((first == start) & (last >= start))
@@ -70,7 +71,8 @@ class BinWindows(Struct, frozen=True):
         nothing = np.zeros((*binned.shape[:-1], 1))
         below = np.concatenate([nothing, np.cumsum(binned, axis=-1)], axis=-1)
         end = np.maximum(self.last, self.first - 1)  # where nothing fits, all is outside
-        return below[..., self.first] + sums_above(binned)[..., end]
+        result: Array = below[..., self.first] + sums_above(binned)[..., end]
+        return result
 
 
 def sums_above(binned: Array) -> Array:

@@ -199,7 +199,10 @@ def gradient_scores(state: SweepState, referred: bool) -> GradientScores | None:
     def scaled(name: str, weights: Array) -> Array:
         """Return centred gradients with weights scaled to a mean of 1, [clusters, dimensions]."""
         with np.errstate(divide="ignore", invalid="ignore"):  # all rejected: no gradient
-            return centred(state[name, "gradient"][:, 0], of_target) / (weights.sum() / tokens)
+            result: Array = centred(state[name, "gradient"][:, 0], of_target) / (
+                weights.sum() / tokens
+            )
+            return result
 
     reference = None
     if referred:

@@ -68,7 +68,8 @@ class Baseline(Struct, frozen=True):
             return pair.tokens.reward - self.overall
         at = np.minimum(np.searchsorted(self.keys, pair.tokens.cluster), len(self.keys) - 1)
         rewarded = self.keys[at] == pair.tokens.cluster
-        return pair.tokens.reward - np.where(rewarded, self.means[at], np.nan)
+        result: Array = pair.tokens.reward - np.where(rewarded, self.means[at], np.nan)
+        return result
 
 
 def recorded_advantage(pair: PolicyPair) -> Array:
@@ -230,4 +231,5 @@ def centred(gradient: Array, scores: Array) -> Array:
     mean is what the target policy has on average, which is 0 for a true gradient of its log-probs.
     """
     of_all = scores.sum(axis=0)
-    return gradient[:, :-1] - gradient[:, -1:] * (of_all[:-1] / of_all[-1])
+    result: Array = gradient[:, :-1] - gradient[:, -1:] * (of_all[:-1] / of_all[-1])
+    return result

@@ -128,10 +128,11 @@ class Chunk(Struct):
 
     def _inside(self, name: str, windows: BinWindows, what: str) -> Array:
         """Sum over the tokens whose statistic is in each window, [sequences, windows]."""
-        return self.once(
+        result: Array = self.once(
             (name, windows.key(), what),
             lambda: windows.inside(self._table(name, windows.edges, what)),
         )
+        return result
 
     def _table(self, name: str, edges: Array, what: str) -> Array:
         """Sum something of each token by sequence and bin of its statistic, [sequences, bins].
@@ -158,7 +159,8 @@ class Chunk(Struct):
             sums = np.bincount(owner * bins + bin_of, values, rows * bins)
             return sums.reshape(rows, bins).astype(np.float64, copy=False)
 
-        return self.once((name, mark, what, "table"), make)
+        result: Array = self.once((name, mark, what, "table"), make)
+        return result
 
 
 def chunks(pair: PolicyPair, advantage: Array, size: int) -> Iterator[Chunk]:
