@@ -289,19 +289,14 @@ def _parts(plan: ScoringPlan, missing: Mapping[str, RowRange]) -> Iterator[Table
     chunks = read_chunks(plan.dump, list(missing.values()), names)
     for name, batches in zip(missing, chunks, strict=True):
         file, row = batches[0].file, batches[0].row_in_file
+        table, sink = joined(batches), pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
         yield TablePart(
             name=name,
-            rows=_arrow_stream(joined(batches)),
+            rows=sink.getvalue().to_pybytes(),
             place={"file": file.name, "row": row},
         )
-
-
-def _arrow_stream(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    payload: bytes = sink.getvalue().to_pybytes()
-    return payload
 
 
 def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> None:
@@ -322,18 +317,15 @@ def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> 
         RATES: {**old.get(RATES, {}), **rates},
         "run_key": plan.run_key,
     }
+    # The columns of the output: those of the table, then those of the parts.
+    first = next(iter(plan.part_names()))
+    empty = [read_part(plan.folder(spec) / first).slice(0, 0) for spec in plan.specs]
+    schema = _with_scores(plan.dump.schema.empty_table(), empty, plan.specs).schema
     chunks = read_chunks(plan.dump, plan.ranges)
-    with TableWriter(plan.output, _output_schema(plan), metadata) as writer:
+    with TableWriter(plan.output, schema, metadata) as writer:
         for name, batches in zip(plan.part_names(), chunks, strict=True):
             parts = [read_part(plan.folder(spec) / name) for spec in plan.specs]
             writer.write(_with_scores(joined(batches), parts, plan.specs))
-
-
-def _output_schema(plan: ScoringPlan) -> pa.Schema:
-    """Return the columns of the output: those of the table, then those of the parts."""
-    first = next(iter(plan.part_names()))
-    parts = [read_part(plan.folder(spec) / first).slice(0, 0) for spec in plan.specs]
-    return _with_scores(plan.dump.schema.empty_table(), parts, plan.specs).schema
 
 
 def _with_scores(

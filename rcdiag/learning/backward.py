@@ -72,32 +72,35 @@ def _one_batch(
     by_token, head_sketches = _through_head(policy, states, batch, coefficients, summed, taps)
     leaders = [torch.from_numpy(family.leader[batch.tokens]).float() for family in families]
     used = [index for index, leader in enumerate(leaders) if bool(leader.any())]
+    parameters = policy.parameters
+    names = {id(p): name for name, p in parameters.items()}
     for index in used:
         family = families[index]
         if taps is not None:
-            taps.start(len(batch.rows), policy.device, _members(policy, batch, family, summed))
+            members = []
+            for factors, number in zip(family.factors, family.members, strict=True):
+                of_rows = torch.from_numpy(factors[batch.rows]).float().to(policy.device)
+                members.append(Member(of_rows, _sums_of(summed.gradients[number], names)))
+            taps.start(len(batch.rows), policy.device, members)
         outer = (leaders[index].to(policy.device)[:, None] * by_token).to(states.dtype)
-        gradients = _through_body(policy, states, outer, keep=index != used[-1])
+        through_body = torch.autograd.grad(
+            states,
+            list(parameters.values()),
+            outer,
+            retain_graph=index != used[-1],
+            allow_unused=True,  # the head's own parameters are not in the body
+        )
+        gradients = {
+            name: value
+            for name, value in zip(parameters, through_body, strict=True)
+            if value is not None
+        }
         if family.own is not None:
             for name, value in gradients.items():
                 summed.gradients[family.own][name].add_(value)
         if taps is not None:
             taps.whole(gradients)
             _add_sketches(family, batch, taps.sums, head_sketches, summed)
-
-
-def _members(
-    policy: TrainablePolicy, batch: MicroBatch, family: VectorFamily, summed: Summed
-) -> list[Member]:
-    """Return the other members of a family with their factors of the rows of a micro-batch."""
-    names = {id(p): name for name, p in policy.parameters.items()}
-    return [
-        Member(
-            torch.from_numpy(family.factors[index, batch.rows]).float().to(policy.device),
-            _sums_of(summed.gradients[number], names),
-        )
-        for index, number in enumerate(family.members)
-    ]
 
 
 def _add_sketches(
@@ -111,18 +114,6 @@ def _add_sketches(
     for index, number in enumerate(family.members):
         factors = family.factors[index, batch.rows][:, None]
         summed.sketches[number][batch.rows] += factors * of_body + head[number].cpu().numpy()
-
-
-def _through_body(
-    policy: TrainablePolicy, states: Tensor, outer: Tensor, *, keep: bool
-) -> dict[str, Tensor]:
-    """Return the gradient of the body's parameters, given that of its last states (`outer`)."""
-    parameters = policy.parameters
-    gradients = torch.autograd.grad(
-        states, list(parameters.values()), outer, retain_graph=keep, allow_unused=True
-    )
-    # The head's own parameters are not in the body.
-    return {n: value for n, value in zip(parameters, gradients, strict=True) if value is not None}
 
 
 def _through_head(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,26 +52,22 @@ def generate(
     """
     random = torch.Generator(policy.device).manual_seed(settings.seed)
     repeated = np.repeat(np.arange(len(prompts)), settings.samples)
-    responses: list[Generated] = []
-    for chosen in _batches(prompts, repeated, settings, batch_tokens, policy):
-        ids, log_probs = _sample(policy, [prompts[p] for p in chosen], settings, random)
-        responses += _ended(chosen, ids, log_probs, end_tokens(policy))
-    return responses
-
-
-def _batches(
-    prompts: Sequence[NDArray[Any]],
-    repeated: NDArray[np.int64],
-    settings: SamplingSettings,
-    batch_tokens: int,
-    policy: TrainablePolicy,
-) -> Iterator[NDArray[np.int64]]:
-    """Yield runs of prompts whose tokens and logits fit into memory."""
+    # As many rows at a time as fit into memory, with their tokens and logits. Keys and values of a
+    # row take far less than what a backward pass keeps of it.
     widest = max((len(prompt) for prompt in prompts), default=0) + settings.max_new_tokens
     logits = scoring_head.LOGITS_AT_ONCE[policy.device.type] // policy.vocab_size
-    # Keys and values of a row take far less memory than what a backward pass keeps of it.
     count = max(min(8 * batch_tokens // max(widest, 1), logits), 1)
-    return (repeated[start : start + count] for start in range(0, len(repeated), count))
+    ends = end_tokens(policy)
+    responses: list[Generated] = []
+    for start in range(0, len(repeated), count):
+        chosen = repeated[start : start + count]
+        ids, log_probs = _sample(policy, [prompts[p] for p in chosen], settings, random)
+        for prompt, row, scores in zip(chosen, ids, log_probs, strict=True):
+            at = np.flatnonzero(np.isin(row, ends))
+            length = at[0] + 1 if len(at) else len(row)
+            own = row[:length].astype(np.int32)
+            responses.append(Generated(int(prompt), own, scores[:length]))
+    return responses
 
 
 def _sample(
@@ -137,15 +133,6 @@ def end_tokens(policy: TrainablePolicy) -> list[int]:
     if tokens is None:
         return []
     return list(tokens) if isinstance(tokens, list) else [tokens]
-
-
-def _ended(
-    chosen: NDArray[np.int64], ids: NDArray[Any], log_probs: NDArray[Any], ends: Sequence[int]
-) -> Iterator[Generated]:
-    for prompt, row, scores in zip(chosen, ids, log_probs, strict=True):
-        at = np.flatnonzero(np.isin(row, ends))
-        length = at[0] + 1 if len(at) else len(row)
-        yield Generated(int(prompt), row[:length].astype(np.int32), scores[:length])
 
 
 def as_trajectories(

@@ -53,15 +53,11 @@ def rows_of(parts: Sequence[Trajectories], vocab_size: int) -> list[ModelRow]:
             if len(sampled):
                 _check_row(ids, starts[index] + sampled, int(part.row[index]), vocab_size)
                 places = starts[index] + sampled - 1
-                rows.append(_row(ids.astype(np.int64), places, temperatures[index], first))
+                wide = ids.astype(np.int64)
+                read, targets = wide[: places[-1] + 1], wide[places + 1]
+                rows.append(ModelRow(read, places, targets, float(temperatures[index]), first))
                 first += len(sampled)
     return rows
-
-
-def _row(
-    ids: NDArray[np.int64], places: NDArray[np.int64], temperature: float, first: int
-) -> ModelRow:
-    return ModelRow(ids[: places[-1] + 1], places, ids[places + 1], float(temperature), first)
 
 
 def _check_row(

@@ -209,7 +209,12 @@ def save_policy(policy: TrainablePolicy, folder: Path) -> None:
             save_adapter(policy.model, temporary)
         else:
             policy.model.save_pretrained(temporary)
-            _copy_the_rest(policy.folder, temporary)
+            # Tokenizer, templates and code: all files but weights.
+            left_out = {path.name for path in weight_files(policy.folder)}
+            for path in policy.folder.iterdir():
+                weights = path.name in left_out or path.name.endswith(".index.json")
+                if path.is_file() and not weights and not (temporary / path.name).exists():
+                    shutil.copyfile(path, temporary / path.name)
         os.replace(temporary, folder)
     except OSError as error:
         raise not_writable(folder, error) from error
@@ -221,12 +226,3 @@ def check_free(folder: Path) -> None:
     """Refuse a folder that exists: no checkpoint is ever overwritten."""
     if folder.exists():
         raise RcdiagError(f"{folder}: already there", hint="give a folder that is not")
-
-
-def _copy_the_rest(source: Path, target: Path) -> None:
-    """Copy tokenizer, templates and code: all files but weights that the target lacks."""
-    left_out = {path.name for path in weight_files(source)}
-    for path in source.iterdir():
-        weights = path.name in left_out or path.name.endswith(".index.json")
-        if path.is_file() and not weights and not (target / path.name).exists():
-            shutil.copyfile(path, target / path.name)

@@ -15,8 +15,7 @@ from rcdiag.engines.hf.head import scores_in_chunks
 from rcdiag.engines.hf.model import context_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.learning.backward import Summed, accumulate
-from rcdiag.learning.basis import Basis, basis_of
-from rcdiag.learning.families import VectorFamily, alone, families_of
+from rcdiag.learning.families import Basis, VectorFamily, alone, basis_of, families_of
 from rcdiag.learning.fresh_responses import Generated, SamplingSettings, generate
 from rcdiag.learning.gradient import Gradient, combined, layer_groups
 from rcdiag.learning.micro_batches import (
@@ -115,7 +114,10 @@ class Trainee:
             families = families_of(chosen, [len(row.places) for row in rows])
         probes = None if sketch is None else self.probes(sketch)
         summed = self._accumulated(rows, chosen, families, probes)
-        return Gradients(self._combined(summed, basis), _sketches(summed, basis), len(families))
+        sketches: Array | None = None
+        if summed.sketches is not None:  # combined as the gradients are, [K, rows, dims]
+            sketches = np.einsum("kb,brd->krd", basis.combine, summed.sketches)
+        return Gradients(self._combined(summed, basis), sketches, len(families))
 
     def _accumulated(
         self,
@@ -191,11 +193,3 @@ class Trainee:
             return [Gradient(zeros, self._groups) for _ in basis.combine]
         own = {int(row): part for row, part in zip(basis.rows, parts, strict=True)}
         return [own[k] if k in own else combined(parts, w) for k, w in enumerate(basis.combine)]
-
-
-def _sketches(summed: Summed, basis: Basis) -> Array | None:
-    """Return the sketches of all K vectors, [K, rows, dims], combined as the gradients."""
-    if summed.sketches is None:
-        return None
-    combined: NDArray[np.float64] = np.einsum("kb,brd->krd", basis.combine, summed.sketches)
-    return combined

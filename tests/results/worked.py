@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rcdiag.usecases.replay.shares import coefficient_numbers, shares
 
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import TRAINERS
@@ -20,6 +19,7 @@ from rcdiag.usecases.replay.gradients import (
     relative_norm,
     relative_variance,
 )
+from rcdiag.usecases.replay.preset_result import coefficient_numbers, shares
 from rcdiag.usecases.replay.real_updates import after_step
 from rcdiag.usecases.replay.update_batch import ReplayBatch, Roles, replay_batch
 from rcdiag.usecases.sweep.estimates import sweep_rows

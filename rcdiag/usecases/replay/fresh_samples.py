@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.learning.fresh_responses import SamplingSettings
+from rcdiag.learning.fresh_responses import SamplingSettings, as_trajectories
 from rcdiag.learning.learner import Fresh
 from rcdiag.learning.trainee import Trainee
-from rcdiag.table.trajectories import Ragged, Trajectories
+from rcdiag.table.trajectories import Trajectories
 
 # (prompt, response, row of the table) -> reward
 Reward = Callable[[str, str, dict[str, Any]], float]
@@ -82,16 +83,8 @@ def sampler(
         samples = trainee.generate(prompts.ids, settings)
         rewards = np.array([_rewarded(prompts, one, reward, decode) for one in samples])
         group = prompts.group[[one.prompt for one in samples]]
-        responses = _ragged([one.ids for one in samples])
-        trajectories = Trajectories(
-            first_row=0,
-            response_ids=responses,
-            mask=np.ones(len(responses.values), np.bool_),
-            prompt_ids=_ragged([prompts.ids[one.prompt] for one in samples]),
-            temperature=np.full(len(samples), prompts.temperature),
-            group=group,
-        )
-        return Fresh(parts=[trajectories], reward=rewards, group=group)
+        rows = replace(as_trajectories(prompts.ids, samples, prompts.temperature), group=group)
+        return Fresh(parts=[rows], reward=rewards, group=group)
 
     return sample
 
@@ -110,8 +103,3 @@ def _rewarded(prompts: Prompts, one: Any, reward: Reward, decode: Decode) -> flo
             f"{setting('reward')}: the function gave {value}", hint="it must give a number"
         )
     return value
-
-
-def _ragged(lists: Sequence[NDArray[Any]]) -> Ragged:
-    lengths = np.array([len(ids) for ids in lists])
-    return Ragged(np.concatenate(lists), np.concatenate([[0], np.cumsum(lengths)]))
