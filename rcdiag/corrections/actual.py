@@ -34,9 +34,15 @@ def honest(rows: Sequences, correction: Correction, applied: CorrectionOutcome) 
     """Return the numbers of one correction by name; None where one is not defined."""
     lost_token, lost_seq = _lost_mass(rows, correction, applied)
     share = applied.kept / rows.lengths
+    final = _final(applied)
+    # Groups of two sequences or more that keep fewer than two lose their baseline.
+    group, sizes = rows.groups
+    kept_of_group = np.bincount(group, weights=applied.kept > 0)
     numbers: Numbers = {
-        "ess_token_applied": _ess_tokens(rows, applied),
-        "ess_seq_applied": _ess_rows(rows, applied),
+        "ess_token_applied": _ess(final.sum, final.squares, rows.tokens),
+        "ess_seq_applied": _ess(
+            final.sum / rows.lengths, np.square(final.sum / rows.lengths), len(rows)
+        ),
         "lost_target_mass_token": lost_token,
         "lost_target_mass_seq": lost_seq,
         "truncation_loss": _truncation_loss(rows, correction),
@@ -45,7 +51,7 @@ def honest(rows: Sequences, correction: Correction, applied: CorrectionOutcome) 
         "unsafe_sequences": _number(np.mean(np.abs(log_ratio(rows, "sequence")) >= SAFETY_BOUND)),
         "keep_length_correlation": _correlation(share, rows.lengths.astype(np.float64)),
         "keep_reward_correlation": _correlation(share, rows.reward),
-        "groups_below_two": _groups_below_two(rows, applied),
+        "groups_below_two": int(((sizes >= 2) & (kept_of_group < 2)).sum()),
         "denominator_kept": applied.kept_tokens,
         "denominator_all": rows.tokens,
     }
@@ -61,18 +67,14 @@ def _final(applied: CorrectionOutcome) -> WeightSums:
     return applied.kept_weights or WeightSums(applied.kept, applied.kept)
 
 
-def _ess_tokens(rows: Sequences, applied: CorrectionOutcome) -> float | None:
-    """Return (sum w)^2 / (N sum w^2) over all tokens; rejected ones have weight 0."""
-    final = _final(applied)
-    squares = final.squares.sum()
-    return _number(final.sum.sum() ** 2 / (rows.tokens * squares)) if squares > 0 else None
+def _ess(weights: Array, squares: Array, count: int) -> float | None:
+    """Return (sum w)^2 / (n sum w^2); None where all weights are 0.
 
-
-def _ess_rows(rows: Sequences, applied: CorrectionOutcome) -> float | None:
-    """Return (sum w)^2 / (N sum w^2) over sequences; w is the mean weight of the tokens."""
-    means = _final(applied).sum / rows.lengths
-    squares = np.square(means).sum()
-    return _number(means.sum() ** 2 / (len(rows) * squares)) if squares > 0 else None
+    `weights` and `squares` [sequences] are sums over the tokens of each, or mean weights of the
+    sequences; `count` is n, the number of tokens or of sequences.
+    """
+    total = squares.sum()
+    return _number(weights.sum() ** 2 / (count * total)) if total > 0 else None
 
 
 def _lost_mass(
@@ -131,13 +133,6 @@ def _correlation(share: Array, values: Array) -> float | None:
     if len(share) < 2 or np.ptp(share) == 0.0 or np.ptp(values) == 0.0:
         return None
     return float(np.corrcoef(share, values)[0, 1])
-
-
-def _groups_below_two(rows: Sequences, applied: CorrectionOutcome) -> int:
-    """Count groups of two sequences or more that keep fewer than two: they lose their baseline."""
-    group, sizes = rows.groups
-    kept = np.bincount(group, weights=applied.kept > 0)
-    return int(((sizes >= 2) & (kept < 2)).sum())
 
 
 def mirrored(correction: Correction) -> Correction | None:

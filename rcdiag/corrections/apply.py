@@ -284,10 +284,17 @@ def apply(sums: TokenSums, settings: EstimatorSettings) -> Effect:
     if vetoed is not None and not settings.veto_on_weights:
         stays = ~vetoed if stays is None else stays & ~vetoed
     elif vetoed is not None and weights is not None and of_kept is not None:
-        weights, of_kept = (_times(~vetoed, weight_sums) for weight_sums in (weights, of_kept))
+        # Weights times 1 or 0, as the trainer has it, so that NaN stays NaN.
+        factor = (~vetoed).astype(np.float64)
+        weights, of_kept = (
+            WeightSums(factor * one.sum, factor * one.squares) for one in (weights, of_kept)
+        )
     if stays is not None:
         kept = np.where(stays, kept, 0.0)
-        of_kept = of_kept and _where(stays, of_kept)
+        if of_kept is not None:
+            of_kept = WeightSums(
+                np.where(stays, of_kept.sum, 0.0), np.where(stays, of_kept.squares, 0.0)
+            )
     return Effect(kept, vetoed, weights, of_kept)
 
 
@@ -325,16 +332,6 @@ def _weights(
         WeightSums(of_rows * counts, squares * counts),
         WeightSums(of_rows * kept, squares * kept),
     )
-
-
-def _times(stays: Flags, weights: WeightSums) -> WeightSums:
-    """Multiply weights by 1 or 0, as the trainer does, so that NaN stays NaN."""
-    factor = stays.astype(np.float64)
-    return WeightSums(factor * weights.sum, factor * weights.squares)
-
-
-def _where(stays: Flags, weights: WeightSums) -> WeightSums:
-    return WeightSums(np.where(stays, weights.sum, 0.0), np.where(stays, weights.squares, 0.0))
 
 
 class RowSums(Struct, frozen=True):
@@ -453,13 +450,9 @@ def _bounded_rows(rows: Sequences, weighting: Weighting, lower: Array, upper: Ar
     weights = bounded(raw, lower, upper, weighting.outside, nan_stays=weighting.nan_stays)
     if not weighting.only_outside:
         return weights
-    return np.where(_inside_all(rows, weighting.only_outside)[:, None], raw, weights)
-
-
-def _inside_all(rows: Sequences, rejections: Over) -> Flags:
-    """Return which sequences all of some rejections by sequence would keep, [sequences]."""
+    # Weights are bounded only where one of these rejections by sequence would reject.
     inside = np.ones(len(rows), np.bool_)
-    for rejection in rejections:
-        lower = -np.inf if rejection.lower is None else rejection.lower
-        inside &= within(statistic_of_rows(rows, rejection), lower, rejection.upper)
-    return inside
+    for rejection in weighting.only_outside:
+        least = -np.inf if rejection.lower is None else rejection.lower
+        inside &= within(statistic_of_rows(rows, rejection), least, rejection.upper)
+    return np.where(inside[:, None], raw, weights)

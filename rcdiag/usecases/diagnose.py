@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.next_experiment import next_after_experiments
+from rcdiag.results import Diagnosis
 from rcdiag.results.base import MetricValue
 from rcdiag.results.diagnose import DiagnoseResult, ExperimentResult, WeightsOfRow
 from rcdiag.table.table import Table
@@ -53,28 +54,7 @@ def diagnose(
         run = _runner(model, checkpoints, rows, deadline, progress)
     diagnosis, outcome = verdict_with_experiments(case, run)
     if model is not None and outcome is not None:
-        diagnosis = replace(
-            diagnosis,
-            # Without the advice to run what has just been run.
-            causes=[
-                replace(
-                    cause,
-                    actions=[
-                        action
-                        for action in cause.actions
-                        if not (action.command or "").startswith("rcdiag diagnose ")
-                    ],
-                )
-                for cause in diagnosis.causes
-            ],
-            next=next_after_experiments(
-                diagnosis,
-                case,
-                model=model.name,
-                checkpoints=[str(folder) for folder in checkpoints],
-                not_run=list(dict.fromkeys(outcome.open)),
-            ),
-        )
+        diagnosis = _with_next_steps(diagnosis, case, outcome, model, checkpoints)
     device = None
     if run is not None:
         from rcdiag.engines.hf.model import choose_device, device_name
@@ -104,6 +84,32 @@ def diagnose(
     )
     given = CheckInput(result=result, naming=table.naming)
     return replace(result, findings=findings(given))
+
+
+def _with_next_steps(
+    diagnosis: Diagnosis,
+    case: Case,
+    outcome: Outcome,
+    model: Model,
+    checkpoints: Sequence[Path],
+) -> Diagnosis:
+    """Say what to run next, and leave out the advice to run what has just been run."""
+    causes = []
+    for cause in diagnosis.causes:
+        actions = [
+            action
+            for action in cause.actions
+            if not (action.command or "").startswith("rcdiag diagnose ")
+        ]
+        causes.append(replace(cause, actions=actions))
+    following = next_after_experiments(
+        diagnosis,
+        case,
+        model=model.name,
+        checkpoints=[str(folder) for folder in checkpoints],
+        not_run=list(dict.fromkeys(outcome.open)),
+    )
+    return replace(diagnosis, causes=causes, next=following)
 
 
 def _runner(

@@ -106,16 +106,7 @@ def score(
             decode_ids=decode if text else None,
             text=text,
         )
-        worst = result.worst_sequences
-        shown = shown_sequences(
-            worst, result.examples, reader, origin or dump, named=asked, seed=seed
-        )
-        result = replace(
-            result,
-            worst_sequences=shown.worst,
-            named_sequences=shown.named,
-            drawn_sequences=shown.drawn,
-        )
+        result = _with_sequences(result, reader, origin or dump, asked, seed)
     if origin is not None and origin.drawn_from is not None:
         result = _with_numbers_of(result, origin)
     if log is not None and plan is not None:
@@ -268,6 +259,20 @@ def _read(
     order = sorted(read.sizes, key=lambda step: -1 if step is None else step)
     return TableReading(
         state, read.rows, read.non_finite, {step: read.sizes[step] for step in order}
+    )
+
+
+def _with_sequences(
+    result: ScoreResult, reader: SequenceReader, origin: Table, named: Sequence[int], seed: int
+) -> ScoreResult:
+    """Hold the worst sequences whole, those that the user named, and some at random."""
+    worst, examples = result.worst_sequences, result.examples
+    shown = shown_sequences(worst, examples, reader, origin, named=named, seed=seed)
+    return replace(
+        result,
+        worst_sequences=shown.worst,
+        named_sequences=shown.named,
+        drawn_sequences=shown.drawn,
     )
 
 

@@ -82,18 +82,7 @@ def compare(
     means, numbers = _judged_pairs(comparison, behavior, broken, about)
     diagnosis = diagnosis_of_table(dump, origin, sample)
     values = {pair: with_premises(metrics, diagnosis) for pair, metrics in numbers.items()}
-    floor = _floor(moments, about, repeats, values)
-    pairs = {
-        f"{one}->{other}": PairResult(
-            behavior=one,
-            target=other,
-            token_means=means[one, other].tokens,
-            sequence_means=means[one, other].sequences,
-            mismatch=metrics,
-            at_floor=at_floor(k2(moments, one, other), floor),
-        )
-        for (one, other), metrics in values.items()
-    }
+    floor = _noise_floor(moments, about, repeats, values)
     result = CompareResult(
         provenance=provenance(origin or dump, seed),
         policies=_summaries(moments, about, behavior),
@@ -102,7 +91,7 @@ def compare(
         num_clusters=len(moments.tokens),
         empty_sequences=dump.num_rows - lacking.rows - count.sequences,
         rows_left_out=count.left_out,
-        pairs=pairs,
+        pairs=_pair_results(moments, means, values, floor),
         nearest_policies=[],
         ladder=ladder(moments, order, floor),
         triangulation=_triangulation(moments, order, about, behavior, floor),
@@ -142,6 +131,26 @@ def _order_and_repeats(
     order = [name for name in dict.fromkeys(policies) if not repeat_of(about.get(name, {}))]
     order = order or ladder_order(names, about, behavior, target) or names
     return order, [name for name in names if name not in order]
+
+
+def _pair_results(
+    moments: Moments,
+    means: Mapping[Pair, BehaviorMeans],
+    values: Mapping[Pair, dict[str, MetricValue]],
+    floor: NoiseFloor | None,
+) -> dict[str, PairResult]:
+    """Return the numbers of every ordered pair under `behavior->target`."""
+    return {
+        f"{one}->{other}": PairResult(
+            behavior=one,
+            target=other,
+            token_means=means[one, other].tokens,
+            sequence_means=means[one, other].sequences,
+            mismatch=metrics,
+            at_floor=at_floor(k2(moments, one, other), floor),
+        )
+        for (one, other), metrics in values.items()
+    }
 
 
 def _touched(pairs: Iterable[Mapping[str, MetricValue]]) -> dict[str, MetricValue]:
@@ -199,7 +208,7 @@ def _summaries(
     return summaries
 
 
-def _floor(
+def _noise_floor(
     moments: Moments,
     about: Mapping[str, Any],
     repeats: Sequence[str],

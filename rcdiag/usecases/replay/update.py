@@ -72,7 +72,7 @@ def chosen_update(
     name = loss or file.loss or next(iter(rules.losses))
     policy_loss = rules.loss(name, whose=plan.trainer.name)
     own: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
-    own |= policy_loss.parsed(_texts(loss_settings))
+    own |= policy_loss.parsed(loss_settings)
     if denominator is None and constant is None:
         divisor, count = cast(Denominator | None, file.denominator), file.constant
     else:
@@ -131,13 +131,6 @@ def _said(file: LossChoice, loss: str, settings: LossSettings) -> Finding:
         "override the file",
         evidence={"loss": loss, "aggregation": settings.aggregation, **file.own},
     )
-
-
-def _texts(settings: LossSettingValues) -> list[str]:
-    """The settings as NAME=VALUE, which the loss reads and checks."""
-    if isinstance(settings, Mapping):
-        return [f"{name}={value}" for name, value in settings.items()]
-    return list(settings)
 
 
 def _denominator(name: str | None, constant: float | None) -> Denominator | None:
