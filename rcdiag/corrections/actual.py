@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 Numbers = dict[str, Any]
 
 
-def honest(rows: Sequences, correction: Correction, applied: CorrectionOutcome) -> Numbers:
+def actual_numbers(rows: Sequences, correction: Correction, applied: CorrectionOutcome) -> Numbers:
     """Return the numbers of one correction by name; None where one is not defined."""
     lost_token, lost_seq = _lost_mass(rows, correction, applied)
     share = applied.kept / rows.lengths

@@ -1,4 +1,4 @@
-"""Corrections are applied here: one, or a thousand settings of one, to every sequence.
+"""Apply a correction to every sequence: one, or a thousand settings that differ in bounds.
 
 `apply` is the one implementation; `outcome` is that of a single correction, `token_effects` what a
 single correction does to every token.
@@ -258,7 +258,7 @@ class TokenSums(Protocol):
 
 
 class Effect(Struct, frozen=True):
-    """The state in which settings leave every sequence; one column where all settings agree."""
+    """What settings leave of every sequence; one column where all settings agree."""
 
     kept: Array  # [sequences, settings] tokens that stay in the loss mask
     vetoed: Flags | None  # [sequences, settings]; None without a veto

@@ -23,7 +23,7 @@ from rcdiag.table.segments import segment_sum
 Array = NDArray[np.floating]
 T = TypeVar("T", bound=np.floating)
 
-SAFETY_BOUND = 20.0  # nats, of a guard that is not said otherwise
+SAFETY_BOUND = 20.0  # nats, of a guard without a bound of its own
 
 
 def exp(logs: NDArray[T]) -> NDArray[T]:
@@ -69,7 +69,7 @@ class Guard(Struct, frozen=True):
         return np.where(np.isfinite(ratio), ratio, ratio.dtype.type(0.0))
 
 
-UNSAID = Guard()
+DEFAULT_GUARD = Guard()
 
 
 class Tokens:
@@ -88,7 +88,7 @@ class Tokens:
         lengths: NDArray[np.int64] | None = None,
         turn: NDArray[np.int64] | None = None,
         advantage: Array | None = None,
-        guard: Guard = UNSAID,
+        guard: Guard = DEFAULT_GUARD,
     ) -> None:
         self.raw_log_ratio = log_ratio  # before the guard
         self.guard = guard
@@ -194,7 +194,7 @@ class Tokens:
 
     @lazy
     def true_ratio(self) -> Array:
-        """Ratios without any clamp in float64, which the honest numbers read, [tokens]."""
+        """Ratios without any clamp in float64, which `actual_numbers` reads, [tokens]."""
         if self.clamped is self.raw_log_ratio and self.ratio.dtype == np.float64:
             return self.ratio
         with np.errstate(over="ignore"):

@@ -50,7 +50,7 @@ def _of_rejection(rejection: Rejection) -> tuple[str, list[float]]:
         return rejection.statistic, _logs(bounds)
     aggregation, k = place_and_statistic(rejection.statistic)
     level = _PLACES.get(aggregation, "sequence")
-    if k == "k1":  # held against -log_ratio
+    if k == "k1":  # compared with -log_ratio
         return level, [-rejection.upper, *([] if rejection.lower is None else [-rejection.lower])]
     if k == "k2" and level == "token":
         size = float(np.sqrt(2.0 * rejection.upper))

@@ -163,7 +163,7 @@ def bare_log_ratio(tokens: Tokens) -> Array:
 
 @quantity
 def true_ratio(tokens: Tokens) -> Array:
-    """Return the ratio without any clamp, which the honest numbers read."""
+    """Return the ratio without any clamp, which `actual_numbers` reads."""
     return tokens.true_ratio
 
 

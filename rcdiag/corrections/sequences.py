@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.corrections.arithmetic import UNSAID, Guard, Tokens
+from rcdiag.corrections.arithmetic import DEFAULT_GUARD, Guard, Tokens
 from rcdiag.corrections.quantities import Quantity, log_prob
 from rcdiag.errors import RcdiagError
 from rcdiag.lazy import lazy
@@ -56,7 +56,7 @@ class Sequences(Struct, frozen=True, dict=True):
     columns: Mapping[Asked, Any]  # [sequences] of each reduction; [tokens] of `values`
     empty: int
     dtype: type[np.floating] = np.float64  # arithmetic of the trainer
-    guard: Guard = UNSAID  # under which quantities are asked for
+    guard: Guard = DEFAULT_GUARD  # under which quantities are asked for
     width: int = 0  # tokens of the longest response, masked ones counted
     masked: Sequences | None = None  # tokens that the mask leaves out; None where no trainer asks
 
@@ -106,7 +106,7 @@ class Sequences(Struct, frozen=True, dict=True):
         return self._log_prob("target")
 
     def _log_prob(self, side: Literal["behavior", "target"]) -> Array:
-        summed: Array = self.columns[Asked(log_prob(side), "sum", UNSAID, self.dtype)]
+        summed: Array = self.columns[Asked(log_prob(side), "sum", DEFAULT_GUARD, self.dtype)]
         return summed
 
     @lazy
@@ -156,7 +156,7 @@ class Sequences(Struct, frozen=True, dict=True):
         return replace(self, columns=_Reduced({**self.columns, **sketches}))
 
     def take(self, start: int, stop: int, empty: int) -> Sequences:
-        """Take the sequences `start` to `stop` and so many rows without a token.
+        """Take the sequences `start` to `stop`, and `empty` rows without a token.
 
         Widths stay those of the whole. What is kept as counts cannot be taken apart.
         """

@@ -1,4 +1,4 @@
-"""A table becomes a case: whole rows spread over the table, with every policy that it holds."""
+"""Draw the sample that a table is diagnosed by: whole rows, with every policy that it holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dump of any format becomes a parquet table, and a result that says what became of it."""
+"""Convert a dump of any format to a parquet table, and report what was changed."""
 
 from __future__ import annotations
 

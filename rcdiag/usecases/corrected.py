@@ -1,4 +1,4 @@
-"""What every correction of a trainer would have left: one pass over the tokens, then results."""
+"""Apply every correction of a plan: reduce tokens in one pass, then compute results per batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.corrections.actual import honest
+from rcdiag.corrections.actual import actual_numbers
 from rcdiag.corrections.apply import CorrectionOutcome, outcome
 from rcdiag.corrections.bounds import log_bounds
 from rcdiag.corrections.correction import Correction, in_float32
@@ -150,7 +150,7 @@ def _result(
     left = outcome(rows, correction)
     weighting = correction.loss_weighting
     k_hat = None if weighting is None else k_hats.get(weighting.level)
-    numbers = {**honest(rows, correction, left), "khat": k_hat}
+    numbers = {**actual_numbers(rows, correction, left), "khat": k_hat}
     rounded = None
     if plan.dtype == np.float64 and correction.decides:
         rounded = _where_float32_decides(whole, correction, left)

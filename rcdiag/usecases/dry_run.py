@@ -1,4 +1,4 @@
-"""A dry run says what would run: rows, tokens, parts, engines, time and disk."""
+"""Describe what a command would run: rows, tokens, parts, engines, time and disk."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
 
     plan: Plan | None = None
     asked: Questions = Questions()  # by the plan, of the tokens
-    every_row: bool = False  # the state is also of rows that hold a log-prob that is no number
+    every_row: bool = False  # count rows with a NaN or infinite log-prob in the state too
 
     def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
         """Return the state of the batches of one part."""

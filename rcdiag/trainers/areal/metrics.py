@@ -25,7 +25,7 @@ M2PO = "token_tail_second_moment"
 
 @quantity
 def change(tokens: Tokens) -> Array:
-    """Return the log-ratio as it is logged: no number stays what it is, nats."""
+    """Return the log-ratio as it is logged, nats: NaN and infinity stay."""
     return tokens.log_ratio if tokens.guard.before_sums else tokens.raw_log_ratio
 
 

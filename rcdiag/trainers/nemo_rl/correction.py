@@ -19,7 +19,7 @@ GUARD = Guard(bound=np.inf, non_finite="zero", epsilon=EPSILON)
 
 
 def _geometric(tokens: Tokens) -> Array:
-    """Return exp of the mean log-ratio of each token's sequence; those that are no number are 0."""
+    """Return exp of the mean log-ratio of each token's sequence; one that is not finite is 0."""
     numbers = np.where(np.isfinite(tokens.raw_log_ratio), tokens.raw_log_ratio, 0.0)
     epsilon = EPSILON if tokens.raw_log_ratio.dtype == np.float64 else 0.0
     return tokens.on_tokens(np.exp(tokens.row_sum(numbers) / (tokens.lengths + epsilon)))

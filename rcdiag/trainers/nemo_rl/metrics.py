@@ -66,7 +66,7 @@ def times(tokens: Tokens, values: Array, flags: NDArray[np.bool_]) -> Array:
 
 @quantity
 def out_of_bounds(tokens: Tokens, lower: float, upper: float) -> Array:
-    """Return 1 at tokens whose ratio, no number being 0, is outside [lower, upper]."""
+    """Return 1 at tokens whose ratio, 0 where not finite, is outside [lower, upper]."""
     return ((tokens.ratio < lower) | (tokens.ratio > upper)).astype(np.float64)
 
 
@@ -94,7 +94,7 @@ class Kept(Struct, frozen=True):
 
     @property
     def stays(self) -> NDArray[np.bool_]:
-        """Tell which rows the filter leaves, [rows]; no number is no reason to stay."""
+        """Tell which rows the filter keeps, [rows]; one with a NaN error is dropped."""
         for rejection in self.correction.rejections:
             return self.errors <= rejection.upper
         return np.ones(len(self.batch.rows), np.bool_)

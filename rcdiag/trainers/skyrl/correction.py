@@ -22,7 +22,7 @@ from rcdiag.trainers.settings_table import Config, Refused, Settings
 from rcdiag.trainers.settings_text import rounded
 from rcdiag.trainers.writing import Facts
 
-# The sampler's server writes it in place of a log-prob that is missing or no number:
+# The sampler's server writes it in place of a log-prob that is missing, NaN or infinite:
 # skyrl/backends/skyrl_train/inference_servers/generate_wire.py.
 FLOOR = -9999.0
 GUARD = Guard(epsilon=0.0, nan_log_prob=FLOOR)

@@ -154,7 +154,7 @@ def _pair_results(
 
 
 def _touched(pairs: Iterable[Mapping[str, MetricValue]]) -> dict[str, MetricValue]:
-    """Every metric once: of a pair in which it is no number, if there is one."""
+    """Return every metric once: of a pair where it is NaN or infinite, if there is one."""
     merged: dict[str, MetricValue] = {}
     for values in pairs:
         for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Steps of the log and batches of the table are set side by side, and the preset is chosen."""
+"""Match steps of the log with batches of the table, and choose the preset."""
 
 from __future__ import annotations
 

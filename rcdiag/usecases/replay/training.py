@@ -1,4 +1,4 @@
-"""How a real model takes the step: what a user chooses, checked, in the words of `learning`."""
+"""How a real model takes the step: the user's choices, checked, as settings of `learning`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trainer makes of a batch: the corrections to replay, and how losses become one number."""
+"""The update that a trainer makes of a batch: corrections to replay, loss and aggregation."""
 
 from __future__ import annotations
 

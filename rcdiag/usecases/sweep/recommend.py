@@ -1,4 +1,4 @@
-"""What to take: a procedure of rcdiag's own, in five steps that comments name.
+"""Recommend an estimator, in five steps that comments name; the procedure is rcdiag's own.
 
 0 is there anything to correct, and are the ratios those of the distribution that sampled: if not,
 nothing is scored; 1 are the ratios of sequences a reference: if not, no bias is known and
@@ -46,7 +46,7 @@ class SweepEvidence(Struct, frozen=True):
     state: SweepState
     rows: Mapping[str, Sequence[SweepRow]]  # family -> its rows
     values: Values  # of the mismatch suite
-    bad_tokens: int  # unmasked tokens with a log-prob that is no number
+    bad_tokens: int  # unmasked tokens whose log-prob is NaN, infinite or impossible
     diagnosis: Diagnosis | None = None  # of the table; None: nobody judged it
 
     @property

@@ -1,4 +1,4 @@
-"""Use case `sweep`: every estimator over its thresholds on a recorded pair, and what to take.
+"""Use case `sweep`: every estimator over its thresholds on a recorded pair, and which to choose.
 
 One pass over the table; thresholds are declared before it, so shards add up.
 """

@@ -1,4 +1,4 @@
-"""What every setting of a sweep does to the sequences of a table, added up in bounded memory.
+"""Sums of what every setting of a sweep does to the sequences of a table, in bounded memory.
 
 There is one array for each family and quantity, [cluster, bin, column], and parts of a table add
 up: any threshold's estimate and its interval over clusters is read off these (`estimates`).
