@@ -25,10 +25,10 @@ from rcdiag.results import (
     Factor,
     GradientReport,
     Health,
-    HealthRule,
     MetricValue,
     PresetReplay,
     ReplayResult,
+    Rule,
     Shares,
     SplitReport,
 )
@@ -211,7 +211,7 @@ def _rules(out: Console, preset: PresetReplay) -> Table:
     columns = [
         Column(heading=heading_of(Health, "rules"), align="left"),
         Column(heading="level", align="left"),
-        Column(heading=heading_of(HealthRule, "message"), align="left", words=True, style="dim"),
+        Column(heading=heading_of(Rule, "message"), align="left", words=True, style="dim"),
     ]
     rows = [
         [rule.name, f"[{COLOURS[rule.level]}]{rule.level}[/]", escape(rule.message)]

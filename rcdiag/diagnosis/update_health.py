@@ -14,7 +14,7 @@ from rcdiag.diagnosis.guides import Rule, worst
 from rcdiag.errors import setting
 from rcdiag.registry import Registry
 from rcdiag.results import AfterStep, Factor, GradientReport, Health, Shares
-from rcdiag.results import HealthRule as JudgedRule
+from rcdiag.results import Rule as JudgedRule
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.statistics.metrics.divergences import K3_KL
 

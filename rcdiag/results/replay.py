@@ -557,7 +557,7 @@ class Denominator(Part, frozen=True, kw_only=True):
     ]
 
 
-class HealthRule(Part, frozen=True, kw_only=True):
+class Rule(Part, frozen=True, kw_only=True):
     """A rule of health gives its number, its level and whose rule it is."""
 
     name: Annotated[
@@ -597,7 +597,7 @@ class Health(Part, frozen=True, kw_only=True):
         ),
     ]
     rules: Annotated[
-        list[HealthRule],
+        list[Rule],
         Doc(
             "The rules of health, each with its number, level, source, and what it says.",
             see=("health", "health.kept_sequences", "health.ess_seq", "mismatch_k3"),

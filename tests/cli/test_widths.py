@@ -16,7 +16,7 @@ from cli.terminal.fitted_tables import Column, fitted
 from rcdiag.glossary import explain
 from rcdiag.pages.replay.words import alike, decided_by
 from rcdiag.pages.sweep.words import to_paste
-from rcdiag.results import HealthRule, ReplayResult, Result
+from rcdiag.results import ReplayResult, Result, Rule
 from rcdiag.results.replay import Health
 from tests.builders import ids_like, write_table
 from tests.cli.conftest import BEHAVIOR, dump_with_shift
@@ -193,8 +193,8 @@ def test_headings_and_names_elsewhere_mean_what_they_show(heading, name, meaning
     assert meaning in entry.what
 
 
-def rule(name: str, level: str) -> HealthRule:
-    return HealthRule(name=name, value=1.0, level=level, message="", source="")
+def rule(name: str, level: str) -> Rule:
+    return Rule(name=name, value=1.0, level=level, message="", source="")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.checks import CHECKS, CheckInput
 from rcdiag.pages.headline import counted, headline
 from rcdiag.pages.replay.words import answer
-from rcdiag.results import Action, Finding, HealthRule, NamedCause
+from rcdiag.results import Action, Finding, NamedCause, Rule
 from tests.usecases.replay.builders import plan_of, replay_of, table_of
 
 CASES = [
@@ -29,7 +29,7 @@ def replayed(tmp_path):
 
 def judged(result, **verdicts):
     """Give the presets these verdicts; each keeps another number of tokens."""
-    rule = HealthRule(name="r", value=1.0, level="error", message="it is bad", source="a test")
+    rule = Rule(name="r", value=1.0, level="error", message="it is bad", source="a test")
     presets = {
         name: replace(
             preset,
