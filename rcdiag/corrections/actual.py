@@ -1,4 +1,4 @@
-"""Numbers of a correction, in float64, stand beside those that a trainer logs.
+"""Numbers of a correction without a trainer's clamps and rounding, beside those that it logs.
 
 Ratios are not clamped; weights are those that enter the loss, truncated where it truncates.
 

@@ -1,4 +1,4 @@
-"""Log-ratios of tokens become ratios and statistics, in a trainer's arithmetic and under its guard.
+"""Ratios and statistics of tokens from log-ratios, in a trainer's arithmetic and under its guard.
 
 Trainers clamp log-ratios before exp, most of them to +-20 nats; `ratio` is that of the clamped one.
 
@@ -73,7 +73,7 @@ DEFAULT_GUARD = Guard()
 
 
 class Tokens:
-    """Log-ratios of tokens in the arithmetic of the trainer, and what is made of them, once.
+    """Log-ratios of tokens in the arithmetic of the trainer; what is computed of them is kept.
 
     Some statistics read more than the log-ratio: the two log-probs, the sequences that the tokens
     belong to, the turn and the advantage of each token.

@@ -1,4 +1,4 @@
-"""Bounds become log-ratios: figures mark them, and equal corrections show in them."""
+"""Bounds of corrections as log-ratios, for figures and to compare corrections of two trainers."""
 
 from __future__ import annotations
 

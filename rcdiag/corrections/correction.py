@@ -1,4 +1,4 @@
-"""A correction has one canonical form for all trainers, which this module defines."""
+"""The canonical form of a correction, the same for all trainers."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class Correction(Struct, frozen=True):
 
     @property
     def counts_mismatch_twice(self) -> bool:
-        """Whether weights stand on top of a PPO ratio that corrects already."""
+        """Whether weights multiply a PPO ratio that corrects the mismatch already."""
         return self.ratio_corrects and self.weighting is not None and not self.weights_in_loss
 
 

@@ -141,7 +141,7 @@ def stays(tokens: Tokens, rejections: tuple[Rejection, ...]) -> NDArray[np.bool_
 def bounded_ratio(
     tokens: Tokens, ratios: Array, lower: float, upper: float, outside: Outside, nan_stays: bool
 ) -> Array:
-    """Return ratios of tokens, and what becomes of them outside [lower, upper]."""
+    """Return ratios of tokens, treated outside [lower, upper] as `outside` says."""
     return bounded(ratios, lower, upper, outside, nan_stays=nan_stays)
 
 

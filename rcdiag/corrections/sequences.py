@@ -213,7 +213,7 @@ class Sequences(Struct, frozen=True, dict=True):
 
 
 class _Reduced(dict[Asked, Any]):
-    """Columns that a pass over the tokens has made; what it did not make is not there any more."""
+    """Columns that a pass over the tokens has made; the tokens themselves are gone."""
 
     def __missing__(self, asked: Asked) -> Any:
         raise NotAsked(asked)

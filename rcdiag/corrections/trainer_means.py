@@ -15,6 +15,7 @@ from rcdiag.corrections.sequences import EPSILON, Array, Sequences
 
 # A number of each token, or one of each sequence, which all of its tokens share, [sequences].
 OfTokens = Quantity | Array
+Metrics = dict[str, float]  # a trainer's key -> the number that it logs
 P = ParamSpec("P")
 
 

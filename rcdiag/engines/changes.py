@@ -126,7 +126,7 @@ class Passage(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """What a model says of every scored token of some passages, at temperature 1."""
+    """Log-probs, entropies and logits of a model at scored tokens of passages, temperature 1."""
 
     log_prob: NDArray[np.float64]  # [scored] nats
     entropy: NDArray[np.float64]  # [scored] nats

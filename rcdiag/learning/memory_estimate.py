@@ -1,4 +1,4 @@
-"""The memory of a training run is estimated before anything is loaded, with what would fit."""
+"""Estimate the memory of a training run before anything is loaded, and name settings that fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trained policy is loaded, with low-rank adapters or without, and written to a folder."""
+"""Load a policy for training, with low-rank adapters or without, and save it to a folder."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ Collect = Callable[[Tensor, Tensor], None]  # inputs and d loss / d outputs of o
 
 
 class Member(Struct, frozen=True):
-    """A coefficient vector that is the one of the backward pass times a factor for each row."""
+    """A coefficient vector: the vector of the backward pass times a factor for each row."""
 
     factors: Tensor  # [rows of the micro-batch] float32
     sums: Callable[[Tensor], Tensor]  # the running sum of a parameter's gradient, float32

@@ -1,4 +1,4 @@
-"""Say which field of a document is wrong, and why: ``in `findings.0.slug` wanted text, got null``.
+"""Find the field of a document that is wrong: ``in `findings.0.slug` wanted text, got null``.
 
 msgspec checks the types of fields. The rest is checked here: that no field is missing or unknown,
 and that lists which belong together have the same length.

@@ -1,4 +1,4 @@
-"""Read a trainer's own configuration file: whose it is, and which settings of a correction it has.
+"""Read a trainer's own configuration file: find the trainer, and the settings of its correction.
 
 Files are YAML, JSON, TOML or shell scripts with flags; `rcdiag.trainers.settings_document` parses
 them. Where the settings stand and which generation they are for is in the trainers' tables.

@@ -1,4 +1,4 @@
-"""A trainer's `settings.toml` is a table: what each setting is, where it stands, what it sets.
+"""Read a trainer's `settings.toml`: what each setting is, where it is set, how it is written.
 
 Beside its words (see `rcdiag.trainers.toml_words`) a setting has the columns of `Setting`. Some of
 them may differ between generations:

@@ -1,4 +1,4 @@
-"""TOML files beside a trainer's code: what it logs, what its settings mean, its own words.
+"""Read the TOML files of a trainer: what it logs, what its settings mean, its own terms.
 
 A trainer's package holds these files, with one table for each thing that has a name:
 

@@ -1,4 +1,4 @@
-"""A trainer is one generation, with all that rcdiag knows of it.
+"""One generation of a trainer: its settings, correction, metrics, losses and configuration.
 
 `generation` makes it of two things: the tables in the trainer's folder (`settings.toml`,
 `generations.toml`, `findings.toml`), and functions for what tables cannot say: the correction that
@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.trainer_means import Batch
+from rcdiag.corrections.trainer_means import Batch, Metrics
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.results import Finding
 from rcdiag.trainers.conditions import Claim, claim_by_rules, holds
@@ -39,7 +39,6 @@ from rcdiag.trainers.writing import OwnFacts, write_by_table
 
 __all__ = ["Config", "ConfigFile", "Metrics", "NotComputed", "Refused", "Trainer", "generation"]
 
-Metrics = dict[str, float]
 # What a trainer's own parser makes of the settings of a file, and findings on it.
 Complete = Callable[[Config, Document], tuple[Config, list[Finding]]]
 # What the rest of a configuration file means for the correction; its settings have defaults.

@@ -63,7 +63,7 @@ def choose_pair(
 def only_policy(
     table: Table, named: Sequence[str | None] = (), scored: Sequence[str] = ()
 ) -> str | None:
-    """Return the policy of a table that has one, where nobody asks for another.
+    """Return the only policy of a table, unless the user asks for another.
 
     None where the user has `named` a policy that is missing, where some are to be `scored`, and
     where a column of the table may hold the log-probs that are missing under another name.

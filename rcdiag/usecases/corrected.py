@@ -38,7 +38,7 @@ KHats = Mapping[str, float | None]  # level -> Pareto k-hat of the raw ratios
 
 
 class CorrectionRows(Struct, frozen=True):
-    """What corrections need of the sequences of every training step."""
+    """The sequences of every training step, with the sums over tokens that corrections need."""
 
     steps: Mapping[Step, Sequences]
 
@@ -49,7 +49,7 @@ class CorrectionRows(Struct, frozen=True):
         plan: Plan,
         asked: Questions,
     ) -> CorrectionRows:
-        """Reduce the pair of every step to what a plan asks: `asked_by` tells what that is."""
+        """Reduce the tokens of every step to the sums that a plan asks for (see `asked_by`)."""
         reduced = partial(rows_of, asked=asked, dtype=plan.dtype)
         rows = {
             step: replace(

@@ -35,7 +35,7 @@ S = TypeVar("S")
 
 
 class Walk(Struct, Generic[S], frozen=True, kw_only=True):
-    """What a pass makes of a table; it is sent to other processes with all that it holds."""
+    """A pass over a table: the columns it reads, and the state it makes of a part; pickled."""
 
     policies: Sequence[str]  # whose log-probs are read
     prompts: bool = False  # read prompts too, for their width alone, where the table has them
@@ -56,7 +56,7 @@ class Walk(Struct, Generic[S], frozen=True, kw_only=True):
 
 
 class FileMark(NamedTuple):
-    """What tells a file from another one, or from an older copy, under the same path."""
+    """Size and time of change of a file, by which another file under the same path is noticed."""
 
     size: int
     changed: int  # nanoseconds

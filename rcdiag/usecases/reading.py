@@ -51,7 +51,7 @@ RESPONSE_TEXTS = ("response", "response_text", "completion", "output")
 
 
 class SequenceReader(Struct, kw_only=True):
-    """A reader gets whole sequences of a table, with what stands around them and their weights.
+    """Reads whole sequences of a table, with prompt, masked tokens and weights.
 
     `text` allows text: that of the tokenizer `decode_ids`, or else that of the table's columns.
     """
@@ -171,7 +171,7 @@ def _read(
 def _around(
     rows: Trajectories, index: int, positions: NDArray[np.int64], shown: NDArray[np.int64]
 ) -> dict[str, Any]:
-    """Return the prompt of a row, and what the mask leaves out beside the shown tokens."""
+    """Return the prompt of a row, and the masked tokens next to the shown ones."""
     response = rows.response_ids
     mask = rows.mask[response.offsets[index] : response.offsets[index + 1]]
     masked = masked_beside(mask, positions, shown)
@@ -216,7 +216,7 @@ def _effects(
 
 
 def _weights(effect: TokenEffects, kept: slice, log_ratio: NDArray[np.float64]) -> TokenWeights:
-    """Write the weights of a sequence by what is common to its tokens, and what is not."""
+    """Write the weights of a sequence in short: one for all, or those that differ from the ratio."""
     flags = np.concatenate([[0], ~effect.kept[kept], [0]]).astype(np.int8)
     edges = np.flatnonzero(np.diff(flags)).reshape(-1, 2)  # first rejected, first kept after it
     rejected = [[int(first), int(end) - 1] for first, end in edges]

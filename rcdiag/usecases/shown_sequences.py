@@ -51,7 +51,7 @@ def shown_sequences(
     named: Sequence[int] = (),
     seed: int = 0,
 ) -> ShownSequences:
-    """Read the sequences for readers, with what stands around their tokens.
+    """Read the sequences that the result shows, with the context of their tokens.
 
     Args:
         worst: those with the largest sums, the first of which is the worst.

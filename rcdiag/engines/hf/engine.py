@@ -1,4 +1,4 @@
-"""Score with a Hugging Face model, in the precision in which a trainer would."""
+"""Score with a Hugging Face model, in the precision of a trainer."""
 
 from __future__ import annotations
 

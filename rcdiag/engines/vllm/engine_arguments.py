@@ -1,4 +1,4 @@
-"""A vLLM engine is started with this environment, these options and this adapter."""
+"""The environment, engine arguments and adapter that a vLLM engine is started with."""
 
 from __future__ import annotations
 

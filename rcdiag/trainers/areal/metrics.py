@@ -16,9 +16,8 @@ from rcdiag.corrections.apply import applied_weights, bounded_weight, raw_weight
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import Quantity, quantity, stays
-from rcdiag.corrections.trainer_means import Batch
+from rcdiag.corrections.trainer_means import Batch, Metrics
 
-Metrics = dict[str, float]
 PREFIX = "ppo_actor/update/"
 M2PO = "token_tail_second_moment"
 

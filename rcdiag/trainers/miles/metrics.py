@@ -13,11 +13,10 @@ from rcdiag.corrections.apply import outcome, stays_by_token
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import quantity
-from rcdiag.corrections.trainer_means import Batch
+from rcdiag.corrections.trainer_means import Batch, Metrics
 from rcdiag.trainers.slime.correction import logged_of
 from rcdiag.trainers.slime.metrics import (
     Mean,
-    Metrics,
     helper_metrics,
     mean_of,
     ratio_metrics,

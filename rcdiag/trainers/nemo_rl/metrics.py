@@ -16,10 +16,9 @@ from rcdiag.corrections.apply import ratio, token_weight
 from rcdiag.corrections.arithmetic import Array, Tokens, exp, log
 from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.quantities import RATIO, Quantity, bounded, named, quantity, stays
-from rcdiag.corrections.trainer_means import Batch
+from rcdiag.corrections.trainer_means import Batch, Metrics
 from rcdiag.trainers.nemo_rl.correction import EPSILON
 
-Metrics = dict[str, float]
 PREFIX = "train/"
 
 

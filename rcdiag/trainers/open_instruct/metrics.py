@@ -14,9 +14,8 @@ from rcdiag.corrections.apply import outcome, raw_weights
 from rcdiag.corrections.arithmetic import Array, Tokens, exp
 from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.quantities import RATIO, bounded, quantity, stays
-from rcdiag.corrections.trainer_means import Batch
+from rcdiag.corrections.trainer_means import Batch, Metrics
 
-Metrics = dict[str, float]
 _RHO = ("drop_frac", "drop_low_frac", "drop_high_frac", "weight", "clipfrac")
 
 

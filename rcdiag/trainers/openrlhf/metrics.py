@@ -9,9 +9,7 @@ import numpy as np
 
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import LOG_RATIO, stays
-from rcdiag.corrections.trainer_means import Batch
-
-Metrics = dict[str, float]
+from rcdiag.corrections.trainer_means import Batch, Metrics
 
 
 def metrics_of_types(batch: Batch, correction: Correction) -> Metrics:

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import quantity, stays, unclamped_k3
-from rcdiag.corrections.trainer_means import Batch
-
-Metrics = dict[str, float]
+from rcdiag.corrections.trainer_means import Batch, Metrics
 
 
 @quantity

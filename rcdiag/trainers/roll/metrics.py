@@ -21,9 +21,8 @@ from rcdiag.corrections.apply import (
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import RATIO, named, stays, within
 from rcdiag.corrections.sequences import EPSILON
-from rcdiag.corrections.trainer_means import Batch
+from rcdiag.corrections.trainer_means import Batch, Metrics
 
-Metrics = dict[str, float]
 Array = NDArray[np.float64]
 
 

@@ -16,9 +16,8 @@ from rcdiag.corrections.apply import ratio, statistic_of_rows
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import RATIO, quantity, stays
-from rcdiag.corrections.trainer_means import Batch
+from rcdiag.corrections.trainer_means import Batch, Metrics
 
-Metrics = dict[str, float]
 CORRECTION, DISTANCE = "policy/loss_metrics/", "policy/rollout_train_logprobs_abs_diff_"
 
 

@@ -26,10 +26,9 @@ from rcdiag.corrections.arithmetic import SAFETY_BOUND, Array, Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import LOG_RATIO, RATIO, named, quantity, unclamped_k3
 from rcdiag.corrections.sequences import EPSILON
-from rcdiag.corrections.trainer_means import Batch, OfTokens
+from rcdiag.corrections.trainer_means import Batch, Metrics, OfTokens
 from rcdiag.trainers.slime.correction import logged_of
 
-Metrics = dict[str, float]
 DISTANCE = "train_rollout_logprob_abs_diff"
 
 

@@ -13,9 +13,7 @@ from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.quantities import bounded, quantity
 from rcdiag.corrections.sequences import Sequences
-from rcdiag.corrections.trainer_means import Batch
-
-Metrics = dict[str, float]
+from rcdiag.corrections.trainer_means import Batch, Metrics
 
 
 @quantity

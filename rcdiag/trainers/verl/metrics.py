@@ -26,10 +26,9 @@ from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import LOG_RATIO, RATIO, named, unclamped_k3, within
 from rcdiag.corrections.sequences import EPSILON
-from rcdiag.corrections.trainer_means import Batch, OfTokens, once_a_batch, share, std
+from rcdiag.corrections.trainer_means import Batch, Metrics, OfTokens, once_a_batch, share, std
 from rcdiag.statistics.quantiles import Ordered
 
-Metrics = dict[str, float]
 Statistics = Literal["raw", "applied"]
 
 PERCENTILES = (25, 50, 75, 95, 99)

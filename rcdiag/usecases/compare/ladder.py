@@ -25,7 +25,7 @@ def repeat_of(about: Mapping[str, Any]) -> str | None:
 
 
 def role(name: str, about: Mapping[str, Any], behavior: str) -> str:
-    """What a policy stands for: sampler, engine, trainer, repeat, or recorded.
+    """Return the role of a policy: sampler, engine, trainer, repeat, or recorded.
 
     `engine` and `trainer` are policies that rcdiag scored. The role of a policy that a backend
     scored which is not installed here is that backend's name.
@@ -56,7 +56,7 @@ def ladder_order(
     """Behavior first, target last, between them by engine and precision; no repeats."""
 
     def rank(name: str) -> int:
-        """Place on the way from sampler to trainer; policies of unknown making stand last."""
+        """Return the place between sampler and trainer; policies of unknown origin come last."""
         about = policies.get(name, {})
         backend = str(about.get("backend"))
         return BACKENDS[backend].place(about) if backend in BACKENDS else UNKNOWN

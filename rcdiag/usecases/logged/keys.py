@@ -49,7 +49,7 @@ class KeyNames(Struct, frozen=True):
         return None
 
     def metric(self, key: str) -> str | None:
-        """Return the metric of `mismatch` that is the number of a key; None where none is."""
+        """Return the metric of `mismatch` that a key logs; None if it logs none of them."""
         words = self.words.get(key)
         if words is None or words.result is None or not words.result.startswith(MISMATCH):
             return None

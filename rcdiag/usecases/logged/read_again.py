@@ -36,7 +36,7 @@ class States(Struct, frozen=True):
 
 
 class SecondReading(Struct, frozen=True):
-    """What one more pass over the table leaves of some of its training steps."""
+    """The sequences of some training steps after one more pass over the table."""
 
     plans: Mapping[str, Plan]
     rows: Mapping[str, CorrectionRows]  # by the name of the plan
@@ -158,7 +158,7 @@ def _in_float32(batch: TokenBatch) -> TokenBatch:
 
 
 def after_rejection(pair: PolicyPair, plan: Plan, preset: str) -> PolicyPair:
-    """Return the tokens that stay in the loss mask; rows of which none stays have no token."""
+    """Return the tokens that stay in the loss mask; a row that loses all counts as empty."""
     correction = plan.corrections[preset]
     with np.errstate(all="ignore"):
         rows = rows_of(pair, dtype=plan.dtype)

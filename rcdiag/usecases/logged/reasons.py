@@ -34,7 +34,7 @@ MOST_BATCHES = 4096
 
 
 class Place(Struct, frozen=True):
-    """Where a number stands: its key in the log and as the trainer has it, and both steps."""
+    """Where a number was logged: its key in the log and in the trainer, and the step in both."""
 
     log_key: str
     key: str

@@ -148,7 +148,7 @@ def _likeliest(
 
 
 def _slack(differing: Sequence[Differing], rounding: Reason) -> dict[tuple[Step, str], float]:
-    """Return by how much rounding may move a number: twice what float32 makes of ours, and a unit.
+    """Return how far rounding may move a number: twice the change of ours in float32, and a unit.
 
     Of a standard deviation, sqrt(E[x^2] - E[x]^2), it is the square that is off by the unit.
     """
@@ -169,7 +169,7 @@ def _exact(log: Log, one: Differing, number: float) -> float:
 
 
 def _is_rounding(log: Log, one: Differing, rounding: Reason, slack: Slack) -> bool:
-    """Tell whether a number differs from ours by what float32 makes of it."""
+    """Tell whether a number differs from ours by float32 rounding alone."""
     place, theirs = (one.place.step, one.place.key), one.theirs.value
     if _gives(log, one, rounding, {}):
         return True

@@ -50,7 +50,7 @@ class Pair(Struct, frozen=True):
 
 
 class Sides(Struct, frozen=True):
-    """Which steps and which preset stand side by side, and why."""
+    """Which steps and which preset are compared, and why."""
 
     pairs: tuple[Pair, ...]
     step_reason: str | None

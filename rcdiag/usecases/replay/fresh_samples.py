@@ -38,7 +38,7 @@ class Prompts(Struct, frozen=True, eq=False):
 def prompts_of(
     parts: Sequence[Trajectories], read: Callable[[list[int]], dict[int, dict[str, Any]]]
 ) -> Prompts:
-    """The first row of every group stands for its prompt; `read` gives whole rows by number."""
+    """Return the prompt of the first row of every group; `read` gives whole rows by number."""
     first: dict[int, tuple[NDArray[np.int32], int]] = {}
     temperatures, rows, longest = set(), 0, 1
     for part in parts:

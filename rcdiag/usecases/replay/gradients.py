@@ -185,7 +185,7 @@ def on_policy_coefficients(advantages: Array, tokens: int) -> Array:
 def gradients(
     replay: ModelReplay, presets: Mapping[str, PresetLoss], fresh: tuple[Fresh, Array] | None
 ) -> PresetGradients:
-    """Compute the gradients of all presets, and the reference, at once where its rows are theirs.
+    """Compute the gradients of all presets and of the reference, in one pass if rows are shared.
 
     `fresh` are samples of the policy itself with the advantage of each token.
     """

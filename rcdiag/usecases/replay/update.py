@@ -134,7 +134,7 @@ def _said(file: LossChoice, loss: str, settings: LossSettings) -> Finding:
 
 
 def _denominator(name: str | None, constant: float | None) -> Denominator | None:
-    """Check a denominator: a number goes with `constant`, and with no other."""
+    """Check a denominator: `constant` needs a number, and the others take none."""
     if name is not None:
         one_of("denominator", name, get_args(Denominator))
     if (name == "constant") != (constant is not None):

@@ -1,4 +1,4 @@
-"""The batch of one update, flat as trainers hold it padded: from stored rows to one step."""
+"""The batch of one update: the sampled tokens of one training step, flat, without padding."""
 
 from __future__ import annotations
 

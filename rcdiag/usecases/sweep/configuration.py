@@ -54,7 +54,7 @@ def _pasted(comments: list[str], name: str, trainer: str) -> str:
 
 
 def _instead(advice: Recommendation, trainer: str) -> list[str]:
-    """Comments that name the candidates that the trainer has, by rank, the close ones apart."""
+    """Return comments that name the candidates that the trainer can express, by rank."""
     chosen = find_trainer(trainer)
     ranked = sorted(
         (candidate for candidate in advice.candidates if candidate.rank is not None),

@@ -1,4 +1,4 @@
-"""What is read off the sums of a family: a row per setting, with 95% intervals over clusters."""
+"""Estimates of a family from its sums: a row per setting, with 95% intervals over clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep tries, declared before the pass so that the sums of all parts of a table add up."""
+"""The settings that a sweep tries, fixed before the pass so that sums of all parts add up."""
 
 from __future__ import annotations
 

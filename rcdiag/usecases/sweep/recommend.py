@@ -364,7 +364,7 @@ class _Ranking(Struct, frozen=True):
 def _unranked(
     evidence: SweepEvidence, broken: Mapping[str, list[str]], answer: str, reasons: list[str]
 ) -> Recommendation:
-    """Return candidates without scores and ranks: these ratios tell none from another."""
+    """Return candidates without scores and ranks: these ratios cannot distinguish them."""
     return replace(
         _without_scores(answer, reasons),
         candidates=[

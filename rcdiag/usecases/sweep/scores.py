@@ -98,7 +98,7 @@ class GradientError(Struct, frozen=True):
         return float(np.hypot(self.error_of_bias, self._error_of_noise(self.own)))
 
     def _error_of_noise(self, own: Array) -> float:
-        """Standard error of a noise whose squared gradients by cluster are `own`."""
+        """Standard error of the noise, `own` being the squared gradients of the clusters."""
         spread = float(np.square(own - own.mean()).sum())
         return float(np.sqrt(spread)) * self.sizes.batches / self.sizes.total**2
 
@@ -151,7 +151,7 @@ class GradientScores(Struct, frozen=True):
         return self.referred and self.errors["none"].error_of_bias <= RESOLVED * self.scale
 
     def surely_better(self, name: str, other: str) -> bool:
-        """Tell whether the error of a candidate is the lesser one at 95%."""
+        """Tell whether the error of a candidate is smaller than that of `other` at 95%."""
         one, two = self.errors[name], self.errors[other]
         reach = t_quantile(len(one.own)) * two.standard_error(one)
         return two.total - one.total > reach
