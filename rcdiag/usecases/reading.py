@@ -216,7 +216,7 @@ def _effects(
 
 
 def _weights(effect: TokenEffects, kept: slice, log_ratio: NDArray[np.float64]) -> TokenWeights:
-    """Write the weights of a sequence in short: one for all, or those that differ from the ratio."""
+    """Write the weights of a sequence in short: one for all, or those other than the ratio."""
     flags = np.concatenate([[0], ~effect.kept[kept], [0]]).astype(np.int8)
     edges = np.flatnonzero(np.diff(flags)).reshape(-1, 2)  # first rejected, first kept after it
     rejected = [[int(first), int(end) - 1] for first, end in edges]
