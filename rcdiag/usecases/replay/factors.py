@@ -25,28 +25,26 @@ LIMITS = {("old", "current"): MOVED}
 
 
 def factors(batch: ReplayBatch) -> dict[str, Factor]:
-    """KL and effective sample size of both factors and of their product."""
-    return {name: _factor(batch, *roles) for name, roles in FACTORS.items()}
-
-
-def _factor(batch: ReplayBatch, behavior: str, target: str) -> Factor:
-    pair = batch.pair(behavior, target)
-    suite = Suite(SuiteState.of(pair), batch.rounding)
-    constant = RowCount.of(pair.tokens).constant - batch.scored_roles
-    values = pair.values.behavior, pair.values.target
-    if constant & {behavior, target} or any(impossible(one).any() for one in values):
-        # Values that no log-prob can have: they are recorded, and no number is made of them.
-        measured = without_numbers()
-    else:
-        measured = {name: judged_metric(METRICS[name], suite) for name in ("k3_kl", "ess_seq")}
-    return Factor(
-        behavior=behavior,
-        target=target,
-        k3_kl=with_guide(measured["k3_kl"], LIMITS.get((behavior, target))),
-        ess_seq=measured["ess_seq"],
-        log_ratio_abs_max=METRICS["log_ratio_abs_max"].value(suite).value,
-        log_ratio_histogram={
-            "edges": np.asarray(LOG_RATIO_EDGES).tolist(),
-            "counts": log_ratio_counts(pair.log_ratio).astype(float).tolist(),
-        },
-    )
+    """Return KL and effective sample size of both factors and of their product."""
+    measured = {}
+    for name, (behavior, target) in FACTORS.items():
+        pair = batch.pair(behavior, target)
+        suite = Suite(SuiteState.of(pair), batch.rounding)
+        constant = RowCount.of(pair.tokens).constant - batch.scored_roles
+        log_probs = pair.values.behavior, pair.values.target
+        if constant & {behavior, target} or any(impossible(one).any() for one in log_probs):
+            values = without_numbers()  # what was recorded are no log-probs
+        else:
+            values = {one: judged_metric(METRICS[one], suite) for one in ("k3_kl", "ess_seq")}
+        measured[name] = Factor(
+            behavior=behavior,
+            target=target,
+            k3_kl=with_guide(values["k3_kl"], LIMITS.get((behavior, target))),
+            ess_seq=values["ess_seq"],
+            log_ratio_abs_max=METRICS["log_ratio_abs_max"].value(suite).value,
+            log_ratio_histogram={
+                "edges": np.asarray(LOG_RATIO_EDGES).tolist(),
+                "counts": log_ratio_counts(pair.log_ratio).astype(float).tolist(),
+            },
+        )
+    return measured

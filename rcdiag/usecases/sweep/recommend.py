@@ -125,19 +125,19 @@ def _decided(
             "The mismatch is rounding and costs nothing: weights of whole sequences differ from 1 "
             f"by {away:.2g} on average."
         )
-        return ranking.chosen("no-correction", "none", reasons)
+        return ranking.recommendation("no-correction", reasons, choice="none")
     if away < NEGLIGIBLE:
         reasons.append(
             f"The weights of whole sequences differ from 1 by {away:.2g} on average, below "
             f"{NEGLIGIBLE:g}: there is nothing to correct."
         )
-        return ranking.chosen("no-correction", "none", reasons)
+        return ranking.recommendation("no-correction", reasons, choice="none")
     reasons += _premises(values)
     if not ranking.allowed:  # step 3
         reasons.append(
             f"Every candidate breaks a constraint; without correction: {broken['none'][0]}."
         )
-        return ranking.undecided(reasons, [])
+        return ranking.recommendation("cannot-distinguish", reasons, near=[])
     if doubt is not None:
         by_noise = sorted(ranking.allowed, key=lambda name: scores.noise(name) or 0.0)
         with_noise = [f"{name} {number(scores.noise(name))}" for name in by_noise]
@@ -146,7 +146,7 @@ def _decided(
             "worst of them: candidates cannot be distinguished. What they cost in variance: "
             f"{_listed(with_noise)}."
         )
-        return ranking.undecided(reasons, ranking.allowed)
+        return ranking.recommendation("cannot-distinguish", reasons, near=ranking.allowed)
     choice = ranking.simplest()  # step 4
     if not scores.resolved and (choice == "none" or not scores.surely_better(choice, "none")):
         reasons.append(
@@ -154,7 +154,7 @@ def _decided(
             f"{number(scores.most_bias('none'))} times the variance of a batch. More sequences "
             f"would decide; until then these cannot be distinguished: {_listed(ranking.near)}."
         )
-        return ranking.undecided(reasons, ranking.near)
+        return ranking.recommendation("cannot-distinguish", reasons)
     mean = values["ratio_mean_seq"]
     if choice != "none" and mean.low is not None and mean.low > 1.0:
         # Such ratios are not those of the sampler: none can be recommended. A mean below 1 does
@@ -165,7 +165,8 @@ def _decided(
         )
         return _unranked(evidence, broken, "cannot-distinguish", reasons)
     reasons.append(ranking.why(choice))
-    return ranking.chosen("no-correction" if choice == "none" else "take", choice, reasons)
+    answer = "no-correction" if choice == "none" else "take"
+    return ranking.recommendation(answer, reasons, choice=choice)
 
 
 def _unusable(evidence: SweepEvidence) -> str | None:
@@ -316,24 +317,20 @@ class _Ranking(Struct, frozen=True):
             return f"{lowest}; not distinguishable from it: {_listed(others)}."
         return f"{lowest}."
 
-    def undecided(self, reasons: list[str], near: list[str]) -> Recommendation:
-        """Return the candidates without ranks: those of `near` cannot be distinguished."""
-        return self._with("cannot-distinguish", None, reasons, near, ranked=False)
-
-    def chosen(self, answer: str, choice: str, reasons: list[str]) -> Recommendation:
-        """Return the ranking with what was chosen."""
-        return self._with(answer, choice, reasons, self.near, ranked=True)
-
-    def _with(
+    def recommendation(
         self,
         answer: str,
-        choice: str | None,
         reasons: list[str],
-        near: list[str],
         *,
-        ranked: bool,
+        choice: str | None = None,
+        near: list[str] | None = None,
     ) -> Recommendation:
-        candidates, allowed = self.candidates, self.allowed if ranked else []
+        """Return the candidates with their errors, and with their ranks if one is chosen.
+
+        `near` are those that cannot be distinguished, by default those of the property `near`.
+        """
+        candidates, allowed = self.candidates, [] if choice is None else self.allowed
+        near = self.near if near is None else near
         order = sorted(
             candidates, key=lambda name: (bool(self.broken[name]), -self.scores.place(name))
         )
