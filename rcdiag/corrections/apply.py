@@ -173,6 +173,7 @@ class EstimatorSettings(Struct, frozen=True):
 
     @classmethod
     def of(cls, corrections: Sequence[Correction]) -> EstimatorSettings:
+        """Gather corrections that differ in their bounds alone."""
         first = corrections[0]
         weightings = [
             correction.weighting for correction in corrections if correction.weighting is not None

@@ -72,6 +72,7 @@ class ScoringPlan(Struct, frozen=True, kw_only=True):
         return self.output.with_name(self.output.name + ".parts")
 
     def key(self, spec: PolicySpec) -> str:
+        """Hash all that decides the scores of a policy; its parts lie in a folder of that name."""
         deciding = [
             spec.to_dict(),
             self.fingerprints[spec.name],

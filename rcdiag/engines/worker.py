@@ -116,6 +116,7 @@ def _take_over_stdout(log: str) -> IO[str]:
 
 
 def main() -> None:
+    """Run the job on stdin to its end, then leave without cleaning up."""
     job = json.loads(sys.stdin.buffer.readline())
     # Ctrl-C reaches all processes of a terminal: the parent decides, and closes our stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -120,6 +120,7 @@ class Stepper:
 def make_optimizer(
     masters: Mapping[str, Tensor], settings: OptimizerSettings
 ) -> torch.optim.Optimizer:
+    """Make the torch optimizer of float32 weights; ValueError for another name."""
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.name == "sgd":
         return torch.optim.SGD(

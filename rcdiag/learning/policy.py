@@ -59,6 +59,7 @@ class TrainablePolicy(Struct, frozen=True):
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def precision(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context of a forward pass: autocast where the policy asks for it."""
         autocast = self.spec.options.get("autocast")
         if autocast is None:
             return contextlib.nullcontext()

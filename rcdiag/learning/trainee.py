@@ -74,6 +74,7 @@ class Trainee:
         checkpointing: bool = False,
         batch_tokens: int | None = None,
     ) -> Trainee:
+        """Load the model of a policy; `lora` trains adapters in place of the weights."""
         return cls(load_policy(spec, lora, checkpointing), batch_tokens)
 
     @torch.no_grad()

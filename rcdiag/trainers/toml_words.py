@@ -393,6 +393,7 @@ class TomlFile(msgspec.Struct, frozen=True):
 
     @staticmethod
     def read(package: str, name: str, may_be_missing: bool = False) -> TomlFile:
+        """Read a file of a package, or the part of `WORDS` of a module that has none."""
         module = importlib.import_module(package)
         path = f"{package}/{name}"
         if not hasattr(module, "__path__"):

@@ -61,6 +61,7 @@ class HfEngine:
 
     @torch.inference_mode()
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
+        """Score the response tokens of some rows, in batches of rows of similar length."""
         tokens, starts = whole_sequences(trajectories)
         lengths = np.array([len(row) for row in tokens])
         responses = trajectories.response_ids.lengths
@@ -158,6 +159,7 @@ class HfEngine:
             )
 
     def provenance(self) -> dict[str, Any]:
+        """Return weights, attention, device, versions and settings of the products."""
         return {
             "weights_fingerprint": fingerprint(self.folder),
             "attention": self.model.config._attn_implementation,

@@ -58,6 +58,7 @@ class VllmEngine:
         self.rounds = may_round and dtype == "torch.bfloat16"
 
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
+        """Score the response tokens of some rows, in groups that fill the engine."""
         tokens, starts = whole_sequences(trajectories)
         rows = np.flatnonzero(trajectories.response_ids.lengths > 0)
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
@@ -138,6 +139,7 @@ class VllmEngine:
         return scores
 
     def provenance(self) -> dict[str, Any]:
+        """Return weights, kernels, environment, device, versions and engine options."""
         import torch
 
         cuda = torch.cuda.is_available()

@@ -169,6 +169,7 @@ def _known(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lora_request(adapter: str | None) -> Any:
+    """Return the request for an adapter, None without; refuse one that changes the head."""
     if adapter is None:
         return None
     from safetensors import safe_open

@@ -36,6 +36,7 @@ class Steps(Struct, frozen=True):
 
     @classmethod
     def of(cls, correction: Correction) -> Steps:
+        """Sort the rejections of a correction by SkyRL's steps."""
         by_statistic = {one.statistic: one for one in correction.rejections}
         outlier = [by_statistic.get(name) for name in ("seq_max_ratio", "seq_min_ratio")]
         return cls(

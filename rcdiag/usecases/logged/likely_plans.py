@@ -32,6 +32,7 @@ def tried_plans(plan: Plan, preset: str) -> dict[str, Plan]:
 
 
 def only(plan: Plan, presets: Sequence[str]) -> Plan:
+    """Return the plan with some of its presets alone, without its findings."""
     return replace(
         plan,
         configs={name: plan.configs[name] for name in presets},
