@@ -48,12 +48,12 @@ def prepared(names: list[str]):
     from rcdiag.table.opening import open_table
     from rcdiag.trainers import find_trainer
     from rcdiag.trainers.plan import plan_corrections, preset_configs
-    from rcdiag.usecases.replay.update import Update
+    from rcdiag.usecases.replay.update import TrainerUpdate
     from rcdiag.usecases.replay.update_batch import Roles, read_batch
 
     trainer = find_trainer("verl")
     plan = plan_corrections(trainer, preset_configs(trainer, names, {}))
-    update = Update(plan=plan, loss="vanilla", settings=LossSettings(), advantage="column")
+    update = TrainerUpdate(plan=plan, loss="vanilla", settings=LossSettings(), advantage="column")
     return update, read_batch(open_table(TABLE), Roles(old="rollout"), None, "column", prompts=True)
 
 

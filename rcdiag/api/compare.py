@@ -10,10 +10,10 @@ from typing import Any, Literal
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.results import CompareResult
 from rcdiag.runners import runner_on
-from rcdiag.usecases.compare.roles import choose
+from rcdiag.usecases.chosen_pair import only_policy
+from rcdiag.usecases.compare.ladder import choose
 from rcdiag.usecases.compare.run import compare as measure
 from rcdiag.usecases.dry_run import check_rate, description
-from rcdiag.usecases.one_policy import only_policy
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.scored import (
     Policies,

@@ -10,8 +10,7 @@ from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.files import check_outputs
 from rcdiag.results import ReplayResult
-from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET
-from rcdiag.usecases.one_policy import refuse_one
+from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET, refuse_one
 from rcdiag.usecases.plans import Settings, plan_of
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.replay.training import Training

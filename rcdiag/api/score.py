@@ -13,11 +13,11 @@ from rcdiag.results import ScoreResult
 from rcdiag.runners import runner_on
 from rcdiag.table.destination import Destination
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.chosen_pair import ChosenPair, choose_pair
+from rcdiag.usecases.chosen_pair import ChosenPair, choose_pair, only_policy, score_of_one
 from rcdiag.usecases.dry_run import check_rate, description
-from rcdiag.usecases.one_policy import only_policy, score_of_one
 from rcdiag.usecases.plans import Settings, plan_of, with_hint_at_trainer
 from rcdiag.usecases.progress import SILENT, Progress
+from rcdiag.usecases.reading import decoder_of
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.score import score as measure
 from rcdiag.usecases.scored import (
@@ -31,7 +31,6 @@ from rcdiag.usecases.scored import (
 )
 from rcdiag.usecases.shown_sequences import rows_named
 from rcdiag.usecases.tables import Source, drawn, name_of, open_table
-from rcdiag.usecases.text import decoder_of
 
 if TYPE_CHECKING:
     from rcdiag.logs import Log

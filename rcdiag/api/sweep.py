@@ -9,9 +9,8 @@ from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import SweepResult
 from rcdiag.runners import runner_on
-from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET
+from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET, refuse_one
 from rcdiag.usecases.dry_run import pass_over
-from rcdiag.usecases.one_policy import refuse_one
 from rcdiag.usecases.progress import Progress
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import find_candidate

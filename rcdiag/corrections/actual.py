@@ -1,4 +1,4 @@
-"""Numbers of a correction, in float64, stand beside those that a trainer logs.
+"""Numbers of a correction without a trainer's clamps and rounding, beside those that it logs.
 
 Ratios are not clamped; weights are those that enter the loss, truncated where it truncates.
 
@@ -14,23 +14,35 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import Outcome, WeightSums, log_ratio, outcome, stays_by_token
+from rcdiag.corrections.apply import (
+    CorrectionOutcome,
+    WeightSums,
+    log_ratio,
+    outcome,
+    stays_by_token,
+)
 from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import excess, true_ratio, unsafe
-from rcdiag.corrections.sequences import Rows
+from rcdiag.corrections.sequences import Sequences
 
 Array = NDArray[np.float64]
 Numbers = dict[str, Any]
 
 
-def honest(rows: Rows, correction: Correction, applied: Outcome) -> Numbers:
+def actual_numbers(rows: Sequences, correction: Correction, applied: CorrectionOutcome) -> Numbers:
     """Return the numbers of one correction by name; None where one is not defined."""
     lost_token, lost_seq = _lost_mass(rows, correction, applied)
     share = applied.kept / rows.lengths
+    final = _final(applied)
+    # Groups of two sequences or more that keep fewer than two lose their baseline.
+    group, sizes = rows.groups
+    kept_of_group = np.bincount(group, weights=applied.kept > 0)
     numbers: Numbers = {
-        "ess_token_applied": _ess_tokens(rows, applied),
-        "ess_seq_applied": _ess_rows(rows, applied),
+        "ess_token_applied": _ess(final.sum, final.squares, rows.tokens),
+        "ess_seq_applied": _ess(
+            final.sum / rows.lengths, np.square(final.sum / rows.lengths), len(rows)
+        ),
         "lost_target_mass_token": lost_token,
         "lost_target_mass_seq": lost_seq,
         "truncation_loss": _truncation_loss(rows, correction),
@@ -39,7 +51,7 @@ def honest(rows: Rows, correction: Correction, applied: Outcome) -> Numbers:
         "unsafe_sequences": _number(np.mean(np.abs(log_ratio(rows, "sequence")) >= SAFETY_BOUND)),
         "keep_length_correlation": _correlation(share, rows.lengths.astype(np.float64)),
         "keep_reward_correlation": _correlation(share, rows.reward),
-        "groups_below_two": _groups_below_two(rows, applied),
+        "groups_below_two": int(((sizes >= 2) & (kept_of_group < 2)).sum()),
         "denominator_kept": applied.kept_tokens,
         "denominator_all": rows.tokens,
     }
@@ -50,27 +62,23 @@ def _number(value: float | np.floating) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _final(applied: Outcome) -> WeightSums:
+def _final(applied: CorrectionOutcome) -> WeightSums:
     """Return the weights of tokens in the loss before batch normalisation; 1 without weights."""
     return applied.kept_weights or WeightSums(applied.kept, applied.kept)
 
 
-def _ess_tokens(rows: Rows, applied: Outcome) -> float | None:
-    """Return (sum w)^2 / (N sum w^2) over all tokens; rejected ones have weight 0."""
-    final = _final(applied)
-    squares = final.squares.sum()
-    return _number(final.sum.sum() ** 2 / (rows.tokens * squares)) if squares > 0 else None
+def _ess(weights: Array, squares: Array, count: int) -> float | None:
+    """Return (sum w)^2 / (n sum w^2); None where all weights are 0.
 
-
-def _ess_rows(rows: Rows, applied: Outcome) -> float | None:
-    """Return (sum w)^2 / (N sum w^2) over sequences; w is the mean weight of the tokens."""
-    means = _final(applied).sum / rows.lengths
-    squares = np.square(means).sum()
-    return _number(means.sum() ** 2 / (len(rows) * squares)) if squares > 0 else None
+    `weights` and `squares` [sequences] are sums over the tokens of each, or mean weights of the
+    sequences; `count` is n, the number of tokens or of sequences.
+    """
+    total = squares.sum()
+    return _number(weights.sum() ** 2 / (count * total)) if total > 0 else None
 
 
 def _lost_mass(
-    rows: Rows, correction: Correction, applied: Outcome
+    rows: Sequences, correction: Correction, applied: CorrectionOutcome
 ) -> tuple[float | None, float | None]:
     """Return E[ratio 1(rejected)] / E[ratio], by token and by wholly rejected sequence."""
     true, by_token = rows.sum(true_ratio), stays_by_token(correction.rejections)
@@ -85,7 +93,7 @@ def _lost_mass(
     )
 
 
-def _truncation_loss(rows: Rows, correction: Correction) -> float | None:
+def _truncation_loss(rows: Sequences, correction: Correction) -> float | None:
     """Return E[(ratio - C)+] / E[ratio] at the level of the weights; None without truncation."""
     weighting = correction.loss_weighting
     if weighting is None or weighting.outside not in ("truncate", "clip"):
@@ -100,7 +108,9 @@ def _truncation_loss(rows: Rows, correction: Correction) -> float | None:
     return _number(np.maximum(true - weighting.upper, 0.0).sum() / true.sum())
 
 
-def _bias_bound(rows: Rows, correction: Correction, applied: Outcome) -> float | None:
+def _bias_bound(
+    rows: Sequences, correction: Correction, applied: CorrectionOutcome
+) -> float | None:
     """Return E|ratio - weight| / E[ratio] over sequences, rejected ones at weight 0.
 
     For truncated weights it is the truncation loss, for rejection the lost mass. Weights by token,
@@ -125,13 +135,6 @@ def _correlation(share: Array, values: Array) -> float | None:
     return float(np.corrcoef(share, values)[0, 1])
 
 
-def _groups_below_two(rows: Rows, applied: Outcome) -> int:
-    """Count groups of two sequences or more that keep fewer than two: they lose their baseline."""
-    group, sizes = rows.groups
-    kept = np.bincount(group, weights=applied.kept > 0)
-    return int(((sizes >= 2) & (kept < 2)).sum())
-
-
 def mirrored(correction: Correction) -> Correction | None:
     """Return the correction by verl's documents, k1 bounds on the ratio; None if it is equal."""
     asymmetric = [
@@ -152,7 +155,7 @@ def _mirror(rejection: Rejection) -> Rejection:
     return replace(rejection, lower=-rejection.upper, upper=-rejection.lower)
 
 
-def _by_documents(rows: Rows, correction: Correction) -> Numbers:
+def _by_documents(rows: Sequences, correction: Correction) -> Numbers:
     """Compare the ratios that k1 options accept by verl's code and by its documents."""
     by_documents = mirrored(correction)
     if by_documents is None:

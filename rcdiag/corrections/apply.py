@@ -1,4 +1,4 @@
-"""Corrections are applied here: one, or a thousand settings of one, to every sequence.
+"""Apply a correction to every sequence: one, or a thousand settings that differ in bounds.
 
 `apply` is the one implementation; `outcome` is that of a single correction, `token_effects` what a
 single correction does to every token.
@@ -25,7 +25,7 @@ from rcdiag.corrections.quantities import (
     stays,
     within,
 )
-from rcdiag.corrections.sequences import Rows
+from rcdiag.corrections.sequences import Sequences
 from rcdiag.corrections.statistics import row_statistic, token_statistic
 
 Array = NDArray[np.float64]
@@ -33,7 +33,7 @@ Flags = NDArray[np.bool_]
 Over = tuple[Rejection, ...]
 
 
-def log_ratio(rows: Rows, level: Level, over: Over = ()) -> Array:
+def log_ratio(rows: Sequences, level: Level, over: Over = ()) -> Array:
     """Return the summed (`sequence`) or mean (`geometric`) log-ratio of rows before exp, nats.
 
     It is that of the tokens which the rejections `over` leave; a row that they empty has 0.
@@ -45,7 +45,7 @@ def log_ratio(rows: Rows, level: Level, over: Over = ()) -> Array:
     return total if level == "sequence" else total / np.maximum(rows.sum(stays(over)), 1.0)
 
 
-def ratio(rows: Rows, level: Level, over: Over = ()) -> Array:
+def ratio(rows: Sequences, level: Level, over: Over = ()) -> Array:
     """Return exp of each row's log-ratio, clamped as the trainer does, [sequences]."""
     values = log_ratio(rows, level, over).astype(rows.dtype)
     return rows.guard.exp(values).astype(np.float64)
@@ -56,7 +56,7 @@ def token_ratio(weighting: Weighting) -> Quantity:
     return RATIO if weighting.level == "token" else named("segment")
 
 
-def raw_weights(rows: Rows, weighting: Weighting) -> Quantity | Array:
+def raw_weights(rows: Sequences, weighting: Weighting) -> Quantity | Array:
     """Return the ratio before anything happens to it outside the bounds: of tokens or of rows."""
     if weighting.by_token:
         return token_ratio(weighting)
@@ -92,7 +92,7 @@ def weights_by_token(correction: Correction) -> bool:
     return weighting is not None and (weighting.by_token or bool(correction.zeroing))
 
 
-def applied_weights(rows: Rows, weighting: Weighting) -> Quantity | Array:
+def applied_weights(rows: Sequences, weighting: Weighting) -> Quantity | Array:
     """Return the weights that go into the loss, before zeroing by others and normalisation.
 
     They are those of tokens, or of rows, whichever the level says; rows sum up both.
@@ -100,7 +100,7 @@ def applied_weights(rows: Rows, weighting: Weighting) -> Quantity | Array:
     return bounded_weight(weighting) if weighting.by_token else _row_weights(rows, weighting)
 
 
-def clipped_weights(rows: Rows, weighting: Weighting) -> Quantity | Array:
+def clipped_weights(rows: Sequences, weighting: Weighting) -> Quantity | Array:
     """Return the ratio clipped to [lower, upper], which older generations log."""
     lower, upper = weighting.lower_or_reciprocal, weighting.upper
     if weighting.by_token:
@@ -108,7 +108,7 @@ def clipped_weights(rows: Rows, weighting: Weighting) -> Quantity | Array:
     return np.clip(ratio(rows, weighting.level, weighting.over), lower, upper)
 
 
-def statistic_of_rows(rows: Rows, rejection: Rejection) -> Array:
+def statistic_of_rows(rows: Sequences, rejection: Rejection) -> Array:
     """Return the statistic of a rejection by sequence, [sequences]."""
     name, over = rejection.statistic, rejection.over
     if name in ("sequence", "geometric"):
@@ -123,7 +123,8 @@ def statistic_of_rows(rows: Rows, rejection: Rejection) -> Array:
     if place == "sum":
         return rows.sum(values)
     if over:
-        return rows.sum(values) / np.maximum(rows.sum(stays(over)), 1.0)
+        result: Array = rows.sum(values) / np.maximum(rows.sum(stays(over)), 1.0)
+        return result
     return rows.sum(values) / (rows.lengths + rows.epsilon)
 
 
@@ -149,14 +150,14 @@ def log_of_veto(veto: float) -> float:
     return float(np.log(np.float32(veto)))
 
 
-def vetoed_rows(rows: Rows, veto: float | None) -> Flags:
+def vetoed_rows(rows: Sequences, veto: float | None) -> Flags:
     """Return which sequences have a token whose ratio is below the veto, [sequences]."""
     if veto is None:
         return np.zeros(len(rows), np.bool_)
     return rows.sum(below_veto(veto)) > 0
 
 
-class Settings(Struct, frozen=True):
+class EstimatorSettings(Struct, frozen=True):
     """Settings of one estimator, alike but for their bounds, which are arrays [settings]."""
 
     count: int
@@ -171,7 +172,8 @@ class Settings(Struct, frozen=True):
     veto_on_weights: bool  # then the veto zeroes weights and leaves the mask alone
 
     @classmethod
-    def of(cls, corrections: Sequence[Correction]) -> Settings:
+    def of(cls, corrections: Sequence[Correction]) -> EstimatorSettings:
+        """Gather corrections that differ in their bounds alone."""
         first = corrections[0]
         weightings = [
             correction.weighting for correction in corrections if correction.weighting is not None
@@ -237,27 +239,27 @@ class TokenSums(Protocol):
     """
 
     @property
-    def rows(self) -> Rows: ...
+    def rows(self) -> Sequences: ...
 
-    def kept_tokens(self, settings: Settings) -> Array:
+    def kept_tokens(self, settings: EstimatorSettings) -> Array:
         """Count the tokens of each sequence that all rejections by token keep."""
         ...
 
-    def weights(self, settings: Settings) -> WeightSums:
+    def weights(self, settings: EstimatorSettings) -> WeightSums:
         """Sum the weights of all tokens of each sequence."""
         ...
 
-    def kept_weights(self, settings: Settings) -> WeightSums:
+    def kept_weights(self, settings: EstimatorSettings) -> WeightSums:
         """Sum the weights of tokens that all rejections by token keep."""
         ...
 
-    def vetoed(self, settings: Settings) -> Flags:
+    def vetoed(self, settings: EstimatorSettings) -> Flags:
         """Tell which sequences have a token below the veto."""
         ...
 
 
 class Effect(Struct, frozen=True):
-    """The state in which settings leave every sequence; one column where all settings agree."""
+    """What settings leave of every sequence; one column where all settings agree."""
 
     kept: Array  # [sequences, settings] tokens that stay in the loss mask
     vetoed: Flags | None  # [sequences, settings]; None without a veto
@@ -270,7 +272,7 @@ class Effect(Struct, frozen=True):
         return self.kept_weights or WeightSums(self.kept, self.kept)
 
 
-def apply(sums: TokenSums, settings: Settings) -> Effect:
+def apply(sums: TokenSums, settings: EstimatorSettings) -> Effect:
     """Apply every setting to every sequence.
 
     A rejection looks at the original mask, unless it says `over` which tokens it is taken.
@@ -283,14 +285,21 @@ def apply(sums: TokenSums, settings: Settings) -> Effect:
     if vetoed is not None and not settings.veto_on_weights:
         stays = ~vetoed if stays is None else stays & ~vetoed
     elif vetoed is not None and weights is not None and of_kept is not None:
-        weights, of_kept = (_times(~vetoed, weight_sums) for weight_sums in (weights, of_kept))
+        # Weights times 1 or 0, as the trainer has it, so that NaN stays NaN.
+        factor = (~vetoed).astype(np.float64)
+        weights, of_kept = (
+            WeightSums(factor * one.sum, factor * one.squares) for one in (weights, of_kept)
+        )
     if stays is not None:
         kept = np.where(stays, kept, 0.0)
-        of_kept = of_kept and _where(stays, of_kept)
+        if of_kept is not None:
+            of_kept = WeightSums(
+                np.where(stays, of_kept.sum, 0.0), np.where(stays, of_kept.squares, 0.0)
+            )
     return Effect(kept, vetoed, weights, of_kept)
 
 
-def _stays(rows: Rows, settings: Settings) -> Flags | None:
+def _stays(rows: Sequences, settings: EstimatorSettings) -> Flags | None:
     """Return which sequences all rejections by sequence keep; None where there are none."""
     stays: Flags | None = None
     bounds = zip(settings.rejections, settings.reject_lower, settings.reject_upper, strict=True)
@@ -303,7 +312,7 @@ def _stays(rows: Rows, settings: Settings) -> Flags | None:
 
 
 def _weights(
-    sums: TokenSums, settings: Settings, kept: Array
+    sums: TokenSums, settings: EstimatorSettings, kept: Array
 ) -> tuple[WeightSums | None, WeightSums | None]:
     """Return the weights of all tokens, and of those that rejection by token keeps."""
     weighting = settings.weighting
@@ -326,43 +335,33 @@ def _weights(
     )
 
 
-def _times(stays: Flags, weights: WeightSums) -> WeightSums:
-    """Multiply weights by 1 or 0, as the trainer does, so that NaN stays NaN."""
-    factor = stays.astype(np.float64)
-    return WeightSums(factor * weights.sum, factor * weights.squares)
-
-
-def _where(stays: Flags, weights: WeightSums) -> WeightSums:
-    return WeightSums(np.where(stays, weights.sum, 0.0), np.where(stays, weights.squares, 0.0))
-
-
 class RowSums(Struct, frozen=True):
     """The sums that rows have for one correction."""
 
-    rows: Rows
+    rows: Sequences
     correction: Correction
 
-    def kept_tokens(self, settings: Settings) -> Array:
+    def kept_tokens(self, settings: EstimatorSettings) -> Array:
         kept = stays_by_token(self.correction.rejections)
         counts = self.rows.lengths if kept is None else self.rows.sum(kept)
         return counts[:, None].astype(np.float64)
 
-    def weights(self, settings: Settings) -> WeightSums:
+    def weights(self, settings: EstimatorSettings) -> WeightSums:
         return self._of(token_weight(self.correction))
 
-    def kept_weights(self, settings: Settings) -> WeightSums:
+    def kept_weights(self, settings: EstimatorSettings) -> WeightSums:
         kept = stays_by_token(self.correction.rejections)
         assert kept is not None
         return self._of(token_weight(self.correction).where(kept))
 
-    def vetoed(self, settings: Settings) -> Flags:
+    def vetoed(self, settings: EstimatorSettings) -> Flags:
         return vetoed_rows(self.rows, self.correction.veto)[:, None]
 
     def _of(self, quantity: Quantity) -> WeightSums:
         return WeightSums(self.rows.sum(quantity)[:, None], self.rows.squares(quantity)[:, None])
 
 
-class Outcome(Struct, frozen=True):
+class CorrectionOutcome(Struct, frozen=True):
     """The tokens and weights that one correction leaves of every sequence."""
 
     kept: Array  # [sequences] tokens that stay in the loss mask
@@ -379,11 +378,11 @@ class Outcome(Struct, frozen=True):
         return int((self.kept > 0).sum())
 
 
-def outcome(rows: Rows, correction: Correction) -> Outcome:
+def outcome(rows: Sequences, correction: Correction) -> CorrectionOutcome:
     """Apply one correction to rows under its guard."""
-    effect = apply(RowSums(rows, correction), Settings.of([correction]))
+    effect = apply(RowSums(rows, correction), EstimatorSettings.of([correction]))
     applied = correction.weights_applied
-    return Outcome(
+    return CorrectionOutcome(
         effect.kept[:, 0], _only(effect.weights), _only(effect.kept_weights) if applied else None
     )
 
@@ -413,11 +412,11 @@ class TokenEffects(Struct, frozen=True):
         return np.where(self.kept, weights, 0.0)
 
 
-def token_effects(correction: Correction, tokens: Tokens, rows: Rows) -> TokenEffects:
+def token_effects(correction: Correction, tokens: Tokens, rows: Sequences) -> TokenEffects:
     """Apply one correction to single tokens; `rows` are those of the same tokens."""
     tokens, rows = tokens.under(correction.guard), rows.under(correction.guard)
     vetoed = vetoed_rows(rows, correction.veto)
-    stays = _stays(rows, Settings.of([correction]))
+    stays = _stays(rows, EstimatorSettings.of([correction]))
     of_rows = np.ones(len(rows), np.bool_) if stays is None else stays[:, 0]
     if not correction.veto_on_weights:
         of_rows = of_rows & ~vetoed
@@ -430,7 +429,7 @@ def token_effects(correction: Correction, tokens: Tokens, rows: Rows) -> TokenEf
     return TokenEffects(kept, weights)
 
 
-def _token_weights(correction: Correction, tokens: Tokens, rows: Rows) -> Array | None:
+def _token_weights(correction: Correction, tokens: Tokens, rows: Sequences) -> Array | None:
     weighting = correction.loss_weighting
     if weighting is None:
         return None
@@ -440,25 +439,21 @@ def _token_weights(correction: Correction, tokens: Tokens, rows: Rows) -> Array 
     return np.where(stays(correction.zeroing).of(tokens), weights, 0.0)
 
 
-def _row_weights(rows: Rows, weighting: Weighting) -> Array:
+def _row_weights(rows: Sequences, weighting: Weighting) -> Array:
     """Return the weight of each sequence at its level, [sequences]."""
     lower, upper = np.array([weighting.lower_or_reciprocal]), np.array([weighting.upper])
     return _bounded_rows(rows, weighting, lower, upper)[:, 0]
 
 
-def _bounded_rows(rows: Rows, weighting: Weighting, lower: Array, upper: Array) -> Array:
+def _bounded_rows(rows: Sequences, weighting: Weighting, lower: Array, upper: Array) -> Array:
     """Return the weight of each sequence under bounds [settings], [sequences, settings]."""
     raw = ratio(rows, weighting.level, weighting.over)[:, None]
     weights = bounded(raw, lower, upper, weighting.outside, nan_stays=weighting.nan_stays)
     if not weighting.only_outside:
         return weights
-    return np.where(_inside_all(rows, weighting.only_outside)[:, None], raw, weights)
-
-
-def _inside_all(rows: Rows, rejections: Over) -> Flags:
-    """Return which sequences all of some rejections by sequence would keep, [sequences]."""
+    # Weights are bounded only where one of these rejections by sequence would reject.
     inside = np.ones(len(rows), np.bool_)
-    for rejection in rejections:
-        lower = -np.inf if rejection.lower is None else rejection.lower
-        inside &= within(statistic_of_rows(rows, rejection), lower, rejection.upper)
-    return inside
+    for rejection in weighting.only_outside:
+        least = -np.inf if rejection.lower is None else rejection.lower
+        inside &= within(statistic_of_rows(rows, rejection), least, rejection.upper)
+    return np.where(inside[:, None], raw, weights)

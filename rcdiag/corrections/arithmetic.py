@@ -1,4 +1,4 @@
-"""Log-ratios of tokens become ratios and statistics, in a trainer's arithmetic and under its guard.
+"""Ratios and statistics of tokens from log-ratios, in a trainer's arithmetic and under its guard.
 
 Trainers clamp log-ratios before exp, most of them to +-20 nats; `ratio` is that of the clamped one.
 
@@ -23,7 +23,7 @@ from rcdiag.table.segments import segment_sum
 Array = NDArray[np.floating]
 T = TypeVar("T", bound=np.floating)
 
-SAFETY_BOUND = 20.0  # nats, of a guard that is not said otherwise
+SAFETY_BOUND = 20.0  # nats, of a guard without a bound of its own
 
 
 def exp(logs: NDArray[T]) -> NDArray[T]:
@@ -37,11 +37,13 @@ def log(numbers: NDArray[T]) -> NDArray[T]:
 
 
 def _rounded(function: Callable[..., Any], values: NDArray[T]) -> NDArray[T]:
+    result: NDArray[T]
     if values.dtype != np.float32:
-        result: NDArray[T] = function(values)
+        result = function(values)
         return result
     with np.errstate(over="ignore"):
-        return function(values.astype(np.float64)).astype(values.dtype)
+        result = function(values.astype(np.float64)).astype(values.dtype)
+    return result
 
 
 class Guard(Struct, frozen=True):
@@ -67,11 +69,11 @@ class Guard(Struct, frozen=True):
         return np.where(np.isfinite(ratio), ratio, ratio.dtype.type(0.0))
 
 
-UNSAID = Guard()
+DEFAULT_GUARD = Guard()
 
 
 class Tokens:
-    """Log-ratios of tokens in the arithmetic of the trainer, and what is made of them, once.
+    """Log-ratios of tokens in the arithmetic of the trainer; what is computed of them is kept.
 
     Some statistics read more than the log-ratio: the two log-probs, the sequences that the tokens
     belong to, the turn and the advantage of each token.
@@ -86,7 +88,7 @@ class Tokens:
         lengths: NDArray[np.int64] | None = None,
         turn: NDArray[np.int64] | None = None,
         advantage: Array | None = None,
-        guard: Guard = UNSAID,
+        guard: Guard = DEFAULT_GUARD,
     ) -> None:
         self.raw_log_ratio = log_ratio  # before the guard
         self.guard = guard
@@ -150,11 +152,12 @@ class Tokens:
             guard=guard,
         )
 
-    def once(self, key: Hashable, compute: Callable[[], NDArray]) -> NDArray:
+    def once(self, key: Hashable, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """Return what is computed of these tokens under a key, computed the first time only."""
         if key not in self._computed:
             self._computed[key] = compute()
-        return self._computed[key]
+        result: NDArray[Any] = self._computed[key]
+        return result
 
     @lazy
     def unclamped(self) -> Array:
@@ -191,7 +194,7 @@ class Tokens:
 
     @lazy
     def true_ratio(self) -> Array:
-        """Ratios without any clamp in float64, which the honest numbers read, [tokens]."""
+        """Ratios without any clamp in float64, which `actual_numbers` reads, [tokens]."""
         if self.clamped is self.raw_log_ratio and self.ratio.dtype == np.float64:
             return self.ratio
         with np.errstate(over="ignore"):
@@ -259,7 +262,7 @@ class Tokens:
         """Average values over each sequence, [sequences], in float64."""
         return self.row_sum(values) / self.lengths
 
-    def on_tokens(self, of_rows: NDArray) -> NDArray:
+    def on_tokens(self, of_rows: NDArray[Any]) -> NDArray[Any]:
         """Give each token the value of its sequence, [tokens]."""
         return np.repeat(of_rows, self.lengths)
 

@@ -1,4 +1,4 @@
-"""Bounds become log-ratios: figures mark them, and equal corrections show in them."""
+"""Bounds of corrections as log-ratios, for figures and to compare corrections of two trainers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _of_rejection(rejection: Rejection) -> tuple[str, list[float]]:
         return rejection.statistic, _logs(bounds)
     aggregation, k = place_and_statistic(rejection.statistic)
     level = _PLACES.get(aggregation, "sequence")
-    if k == "k1":  # held against -log_ratio
+    if k == "k1":  # compared with -log_ratio
         return level, [-rejection.upper, *([] if rejection.lower is None else [-rejection.lower])]
     if k == "k2" and level == "token":
         size = float(np.sqrt(2.0 * rejection.upper))
@@ -186,11 +186,16 @@ def equivalent(a: Correction, b: Correction) -> bool:
     token), and guards, by which trainers differ at ratios beyond e^10 alone.
     """
     a, b = _zeroed_by_weight(a), _zeroed_by_weight(b)
+    if a.veto is None or b.veto is None:
+        same_veto = a.veto is b.veto
+    else:
+        near = abs(log_of(a.veto) - log_of(b.veto)) <= TOLERANCE
+        same_veto = near and a.veto_on_weights == b.veto_on_weights
     return (
         _same_weights(a, b)
         and _same_windows(windows_of(a.rejections), windows_of(b.rejections))
         and _same_windows(windows_of(a.zeroing), windows_of(b.zeroing))
-        and _same_veto(a, b)
+        and same_veto
         and (a.mode, a.loss or "ppo_clip") == (b.mode, b.loss or "ppo_clip")
     )
 
@@ -226,10 +231,3 @@ def _same_weights(a: Correction, b: Correction) -> bool:
 
 def _same_windows(a: dict[str, Window], b: dict[str, Window]) -> bool:
     return a.keys() == b.keys() and all(a[name].near(b[name]) for name in a)
-
-
-def _same_veto(a: Correction, b: Correction) -> bool:
-    if a.veto is None or b.veto is None:
-        return a.veto is b.veto
-    near = abs(log_of(a.veto) - log_of(b.veto)) <= TOLERANCE
-    return near and a.veto_on_weights == b.veto_on_weights

@@ -1,4 +1,4 @@
-"""A correction has one canonical form for all trainers, which this module defines."""
+"""The canonical form of a correction, the same for all trainers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.corrections.arithmetic import UNSAID, Guard
+from rcdiag.corrections.arithmetic import DEFAULT_GUARD, Guard
 from rcdiag.corrections.statistics import STATISTICS, Statistic
 
 # A segment is a run of neighbouring sampled tokens: one turn of the policy. Its ratio, like that of
@@ -108,7 +108,7 @@ class Correction(Struct, frozen=True):
     # Outside of their bounds weights are 0 and the loss mask stays: statistics other than the
     # weight itself, for which `Weighting.outside` is `zero`.
     zeroing: tuple[Rejection, ...] = ()
-    guard: Guard = UNSAID
+    guard: Guard = DEFAULT_GUARD
     # The policy loss of this name makes these weights itself, of the current policy and the
     # rollout: they are not multiplied in once more.
     weights_in_loss: bool = False
@@ -158,7 +158,7 @@ class Correction(Struct, frozen=True):
 
     @property
     def counts_mismatch_twice(self) -> bool:
-        """Whether weights stand on top of a PPO ratio that corrects already."""
+        """Whether weights multiply a PPO ratio that corrects the mismatch already."""
         return self.ratio_corrects and self.weighting is not None and not self.weights_in_loss
 
 

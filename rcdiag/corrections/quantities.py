@@ -35,14 +35,14 @@ class Quantity(Struct, frozen=True):
     quantity. Flags are 1 where they hold, and NaN is neither above, nor below, nor within a bound.
     """
 
-    function: Callable[..., NDArray]
+    function: Callable[..., NDArray[Any]]
     arguments: tuple[Any, ...] = ()
 
     def __call__(self, *arguments: Any) -> Quantity:
         """Return the quantity of the same function with these arguments."""
         return Quantity(self.function, arguments)
 
-    def of(self, tokens: Tokens) -> NDArray:
+    def of(self, tokens: Tokens) -> NDArray[Any]:
         """Compute it, [tokens]."""
         values = (one.of(tokens) if isinstance(one, Quantity) else one for one in self.arguments)
         return self.function(tokens, *values)
@@ -76,7 +76,7 @@ class Quantity(Struct, frozen=True):
         return f"{name}({', '.join(map(str, self.arguments))})" if self.arguments else name
 
 
-def quantity(function: Callable[..., NDArray]) -> Quantity:
+def quantity(function: Callable[..., NDArray[Any]]) -> Quantity:
     """Turn a function of the tokens, and of arguments if it has any, into a quantity.
 
     `excess` is then the quantity of a function without arguments, `excess(2.0)` that of one with.
@@ -141,7 +141,7 @@ def stays(tokens: Tokens, rejections: tuple[Rejection, ...]) -> NDArray[np.bool_
 def bounded_ratio(
     tokens: Tokens, ratios: Array, lower: float, upper: float, outside: Outside, nan_stays: bool
 ) -> Array:
-    """Return ratios of tokens, and what becomes of them outside [lower, upper]."""
+    """Return ratios of tokens, treated outside [lower, upper] as `outside` says."""
     return bounded(ratios, lower, upper, outside, nan_stays=nan_stays)
 
 
@@ -163,14 +163,15 @@ def bare_log_ratio(tokens: Tokens) -> Array:
 
 @quantity
 def true_ratio(tokens: Tokens) -> Array:
-    """Return the ratio without any clamp, which the honest numbers read."""
+    """Return the ratio without any clamp, which `actual_numbers` reads."""
     return tokens.true_ratio
 
 
 @quantity
 def excess(tokens: Tokens, bound: float) -> Array:
     """Return (ratio - bound)+ without any clamp: the part that truncation takes away."""
-    return np.maximum(tokens.true_ratio - bound, 0.0)
+    result: Array = np.maximum(tokens.true_ratio - bound, 0.0)
+    return result
 
 
 @quantity
@@ -200,7 +201,8 @@ def bounded(
     bound outside. Bounds may be arrays that broadcast: one column for every setting.
     """
     if outside == "truncate":
-        return np.minimum(ratio, upper)
+        result: NDArray[T] = np.minimum(ratio, upper)
+        return result
     if outside == "clip":
         return np.clip(ratio, lower, upper)
     if outside == "mask":

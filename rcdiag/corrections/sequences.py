@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.corrections.arithmetic import UNSAID, Guard, Tokens
+from rcdiag.corrections.arithmetic import DEFAULT_GUARD, Guard, Tokens
 from rcdiag.corrections.quantities import Quantity, log_prob
 from rcdiag.errors import RcdiagError
 from rcdiag.lazy import lazy
@@ -47,7 +47,7 @@ class Asked(Struct, frozen=True):
         return f"the {self.reduction} of {self.quantity} in {self.dtype.__name__}"
 
 
-class Rows(Struct, frozen=True, dict=True):
+class Sequences(Struct, frozen=True, dict=True):
     """Sequences with at least one unmasked token, and the number of those without."""
 
     lengths: NDArray[np.int64]  # [sequences] unmasked tokens
@@ -56,9 +56,9 @@ class Rows(Struct, frozen=True, dict=True):
     columns: Mapping[Asked, Any]  # [sequences] of each reduction; [tokens] of `values`
     empty: int
     dtype: type[np.floating] = np.float64  # arithmetic of the trainer
-    guard: Guard = UNSAID  # under which quantities are asked for
+    guard: Guard = DEFAULT_GUARD  # under which quantities are asked for
     width: int = 0  # tokens of the longest response, masked ones counted
-    masked: Rows | None = None  # tokens that the mask leaves out; None where no trainer asks
+    masked: Sequences | None = None  # tokens that the mask leaves out; None where no trainer asks
 
     def sum(self, of: Quantity | Array) -> Array:
         """Return the sum over the tokens of each sequence, [sequences].
@@ -70,7 +70,8 @@ class Rows(Struct, frozen=True, dict=True):
     def squares(self, of: Quantity | Array) -> Array:
         """Return the sum of squares over the tokens of each sequence, [sequences]."""
         if isinstance(of, Quantity):
-            return self._asked(of, "squares")
+            result: Array = self._asked(of, "squares")
+            return result
         return np.square(of) * self.lengths
 
     def max(self, of: Quantity | Array) -> Array:
@@ -83,7 +84,8 @@ class Rows(Struct, frozen=True, dict=True):
 
     def values(self, of: Quantity) -> Array:
         """Return the value of every token, [tokens]: 8 bytes for each token of a table."""
-        return self._asked(of, "values")
+        result: Array = self._asked(of, "values")
+        return result
 
     def sketch(self, of: Quantity) -> Sketch:
         """Return all values as one distribution, for percentiles."""
@@ -104,7 +106,7 @@ class Rows(Struct, frozen=True, dict=True):
         return self._log_prob("target")
 
     def _log_prob(self, side: Literal["behavior", "target"]) -> Array:
-        summed: Array = self.columns[Asked(log_prob(side), "sum", UNSAID, self.dtype)]
+        summed: Array = self.columns[Asked(log_prob(side), "sum", DEFAULT_GUARD, self.dtype)]
         return summed
 
     @lazy
@@ -118,18 +120,18 @@ class Rows(Struct, frozen=True, dict=True):
         """Return numbers of these rows that were computed before, by what computed them."""
         return {}
 
-    def under(self, guard: Guard) -> Rows:
+    def under(self, guard: Guard) -> Sequences:
         """Return the rows as they are asked under a guard."""
         if guard == self.guard:
             return self
         masked = None if self.masked is None else self.masked.under(guard)
         return replace(self, guard=guard, masked=masked)
 
-    def in_float32(self) -> Rows:
+    def in_float32(self) -> Sequences:
         """Return the rows as they are asked for what is computed in float32."""
         return replace(self, dtype=np.float32)
 
-    def of_whole_batch(self) -> Rows:
+    def of_whole_batch(self) -> Sequences:
         """Return rows on which a quantity may compare a token with all others of the batch.
 
         No part of a batch can give such a quantity, so that the log-probs of every token are kept.
@@ -149,12 +151,12 @@ class Rows(Struct, frozen=True, dict=True):
         """Return the columns that are distributions of all values."""
         return {key: one for key, one in self.columns.items() if isinstance(one, Sketch)}
 
-    def with_sketches(self, sketches: Mapping[Asked, Sketch]) -> Rows:
+    def with_sketches(self, sketches: Mapping[Asked, Sketch]) -> Sequences:
         """Return the rows with other sketches in place of theirs."""
         return replace(self, columns=_Reduced({**self.columns, **sketches}))
 
-    def take(self, start: int, stop: int, empty: int) -> Rows:
-        """Take the sequences `start` to `stop` and so many rows without a token.
+    def take(self, start: int, stop: int, empty: int) -> Sequences:
+        """Take the sequences `start` to `stop`, and `empty` rows without a token.
 
         Widths stay those of the whole. What is kept as counts cannot be taken apart.
         """
@@ -179,7 +181,7 @@ class Rows(Struct, frozen=True, dict=True):
         )
 
     @classmethod
-    def merged(cls, parts: Sequence[Rows]) -> Rows:
+    def merged(cls, parts: Sequence[Sequences]) -> Sequences:
         """Join the sequences of parts, in order."""
         first = parts[0]
 
@@ -211,7 +213,7 @@ class Rows(Struct, frozen=True, dict=True):
 
 
 class _Reduced(dict[Asked, Any]):
-    """Columns that a pass over the tokens has made; what it did not make is not there any more."""
+    """Columns that a pass over the tokens has made; the tokens themselves are gone."""
 
     def __missing__(self, asked: Asked) -> Any:
         raise NotAsked(asked)
@@ -262,7 +264,14 @@ class _Reduction:
 
     def of(self, asked: Asked) -> Any:
         """Return a reduction; squares are taken in the arithmetic of the quantity."""
-        values = self._values(asked)
+        key = asked.quantity, asked.guard, asked.dtype
+        last, values = self._last
+        if last != key:
+            tokens = self._tokens
+            if asked.dtype == np.float32 and tokens.raw_log_ratio.dtype != np.float32:
+                tokens = tokens.in_float32
+            values = asked.quantity.of(tokens.under(asked.guard))
+            self._last = key, values
         if asked.reduction == "squares" and values.dtype != np.bool_:
             values = np.square(values)
         wide = values.astype(np.float64, copy=False)
@@ -276,17 +285,6 @@ class _Reduction:
             return np.minimum.reduceat(wide, self._starts)
         return np.add.reduceat(wide, self._starts)
 
-    def _values(self, asked: Asked) -> NDArray:
-        key = asked.quantity, asked.guard, asked.dtype
-        last, values = self._last
-        if last != key:
-            tokens = self._tokens
-            if asked.dtype == np.float32 and tokens.raw_log_ratio.dtype != np.float32:
-                tokens = tokens.in_float32
-            values = asked.quantity.of(tokens.under(asked.guard))
-            self._last = key, values
-        return values
-
 
 class Questions(Struct, frozen=True):
     """What some code asks of the rows of a batch."""
@@ -298,15 +296,15 @@ class Questions(Struct, frozen=True):
 _LENGTHS = np.array([2, 3])
 
 
-def recording_rows(dtype: type[np.floating]) -> Rows:
+def recording_rows(dtype: type[np.floating]) -> Sequences:
     """Return a small batch that writes down what it is asked for; see `questions`.
 
     It has two sequences, one row without a token and some masked tokens, so that code which looks
     at how many there are goes on to ask.
     """
 
-    def batch(empty: int, masked: Rows | None) -> Rows:
-        return Rows(
+    def batch(empty: int, masked: Sequences | None) -> Sequences:
+        return Sequences(
             lengths=_LENGTHS,
             cluster=np.array([0, 0], np.uint64),
             reward=np.ones(len(_LENGTHS)),
@@ -320,7 +318,7 @@ def recording_rows(dtype: type[np.floating]) -> Rows:
     return batch(1, batch(0, None))
 
 
-def questions(recording: Rows) -> Questions:
+def questions(recording: Sequences) -> Questions:
     """Return what recording rows were asked for, reductions of one quantity beside each other."""
 
     def ordered(columns: Mapping[Asked, Any]) -> tuple[Asked, ...]:
@@ -339,7 +337,7 @@ def rows_of(
     empty: int = 0,
     *,
     dtype: type[np.floating] = np.float64,
-) -> Rows:
+) -> Sequences:
     """Return the rows of a pair, `empty` of which have no token.
 
     They hold what is `asked`, or else compute what they are asked for and hold the tokens for that.
@@ -355,7 +353,7 @@ def rows_of(
         of_masked = PolicyPair(batch.masked, pair.behavior, pair.target)
         rest = None if asked is None else Questions(asked.of_masked)
         masked = rows_of(of_masked, rest, dtype=dtype)
-    return Rows(
+    return Sequences(
         lengths=pair.lengths,
         cluster=batch.cluster,
         reward=batch.rewards.astype(np.float64, copy=False),

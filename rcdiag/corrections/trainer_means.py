@@ -1,27 +1,28 @@
-"""Trainers reduce a batch over tokens and rows, with an epsilon and padding rows, as here."""
+"""Means over the tokens and rows of a batch as trainers take them, with epsilon and empty rows."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.corrections.quantities import Quantity
-from rcdiag.corrections.sequences import EPSILON, Array, Rows
+from rcdiag.corrections.sequences import EPSILON, Array, Sequences
 
 # A number of each token, or one of each sequence, which all of its tokens share, [sequences].
 OfTokens = Quantity | Array
+Metrics = dict[str, float]  # a trainer's key -> the number that it logs
 P = ParamSpec("P")
 
 
 class Batch(Struct, frozen=True):
     """Rows as one trainer batch: `B` rows of which `V` have a token, `N` tokens in all."""
 
-    rows: Rows
+    rows: Sequences
 
     @property
     def all_rows(self) -> int:
@@ -71,14 +72,14 @@ def once_a_batch(
     Many presets of a trainer log the same: numbers of the rows alone, of weights or of a rejection.
     """
 
-    @functools.wraps(compute)
-    def known(batch: Batch, *of: P.args, **named: P.kwargs) -> dict[str, float]:
+    def known(batch: Batch, /, *of: P.args, **named: P.kwargs) -> dict[str, float]:
         key = (compute, of, tuple(named.items()))
         numbers = batch.rows.logged
         if key not in numbers:
             numbers[key] = compute(batch, *of, **named)
         return dict(numbers[key])
 
+    functools.update_wrapper(known, compute)
     return known
 
 
@@ -87,5 +88,5 @@ def std(values: Array) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def share(flags: NDArray) -> float:
+def share(flags: NDArray[Any]) -> float:
     return float(np.mean(flags)) if len(flags) else 0.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rcdiag.corrections.apply import Outcome
+from rcdiag.corrections.apply import CorrectionOutcome
 from rcdiag.corrections.correction import Correction
 from rcdiag.diagnosis.rules import Rule, judged, worst
 from rcdiag.results.guide import PROPOSAL, Guide
@@ -112,7 +112,9 @@ CORRECTION_RULES: tuple[Rule[CorrectionEvidence], ...] = (
 )
 
 
-def correction_level(numbers: Mapping[str, Any], correction: Correction, outcome: Outcome) -> str:
+def correction_level(
+    numbers: Mapping[str, Any], correction: Correction, outcome: CorrectionOutcome
+) -> str:
     """Return the worst level of the rules that speak about a correction on one batch.
 
     `unknown` where a number that decides is missing, as with weights that are NaN.

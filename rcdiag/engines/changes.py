@@ -32,7 +32,7 @@ class NormEpsilon(Struct, frozen=True):
     epsilon: float
 
 
-class Window(Struct, frozen=True):
+class SlidingWindow(Struct, frozen=True):
     """Attention reaches over the last `tokens` tokens alone, the query's own counted."""
 
     tokens: int
@@ -84,7 +84,7 @@ class Shards(Struct, frozen=True):
     exchanged: bool
 
 
-class Experts(Struct, frozen=True):
+class SwappedExperts(Struct, frozen=True):
     """Experts `one` and `other` of one layer are in each other's place."""
 
     layer: int
@@ -96,13 +96,13 @@ Change = (
     RotaryBase
     | PositionScale
     | NormEpsilon
-    | Window
+    | SlidingWindow
     | LowPrecision
     | KeyValueCache
     | Quantised
     | Moved
     | Shards
-    | Experts
+    | SwappedExperts
 )
 
 
@@ -126,7 +126,7 @@ class Passage(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """What a model says of every scored token of some passages, at temperature 1."""
+    """Log-probs, entropies and logits of a model at scored tokens of passages, temperature 1."""
 
     log_prob: NDArray[np.float64]  # [scored] nats
     entropy: NDArray[np.float64]  # [scored] nats

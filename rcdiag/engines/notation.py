@@ -99,7 +99,13 @@ def _pair(text: str, pair: str, backend: Backend) -> tuple[str, Any]:
             hint="keep its double quotes from the shell, with single quotes around the policy: "
             """'a=vllm,key={"mode":0,"on":true}'""",
         )
-    return key, _guessed(value)
+    # What only the engine reads is taken as true, false or JSON, else as text.
+    if value.lower() in ("true", "false"):
+        return key, value.lower() == "true"
+    try:
+        return key, json.loads(value)
+    except (ValueError, RecursionError):
+        return key, value
 
 
 def _checked(text: str, key: str, value: str, option: Option) -> Any:
@@ -119,16 +125,6 @@ def _checked(text: str, key: str, value: str, option: Option) -> Any:
             guess=did_you_mean(value, option.takes, likeness=SHORT),
         )
     return value
-
-
-def _guessed(value: str) -> Any:
-    """Return an option that the engine reads, taken as true, false, JSON, else text."""
-    if value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        return value
 
 
 def _bad(text: str, why: str, hint: str = "", guess: str = "") -> RcdiagError:

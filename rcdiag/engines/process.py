@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rcdiag.engines.schedule import EngineLostError, OnTokens, Part
+from rcdiag.engines.schedule import EngineLostError, OnTokens, TablePart
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 
@@ -69,7 +69,7 @@ class EngineProcess:
         self._send(self._job.to_dict())
         self._listen("ready", lambda tokens: None)
 
-    def score(self, part: Part, on_tokens: OnTokens) -> None:
+    def score(self, part: TablePart, on_tokens: OnTokens) -> None:
         """Score a part, which is a file in the job's folder then."""
         self._send({"part": part.name, **part.place, "bytes": len(part.rows)}, part.rows)
         self._listen("part", on_tokens)

@@ -17,7 +17,7 @@ OnTokens = Callable[[int], None]  # called with the number of tokens that have j
 ATTEMPTS = 3
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class TablePart(Struct, frozen=True, kw_only=True):
     """Some rows of a table, with the columns that an engine reads."""
 
     name: str  # the file that its scores are written to
@@ -40,7 +40,7 @@ class RunningEngine(Protocol):
         """Wait until the model is loaded, or raise `EngineLostError`."""
         ...
 
-    def score(self, part: Part, on_tokens: OnTokens) -> None:
+    def score(self, part: TablePart, on_tokens: OnTokens) -> None:
         """Score a part and put it into the folder of parts, or raise `EngineLostError`."""
         ...
 
@@ -54,7 +54,7 @@ class Schedule:
 
     def __init__(
         self,
-        parts: Iterator[Part],
+        parts: Iterator[TablePart],
         start: Callable[[int], RunningEngine],
         on_tokens: OnTokens,
         say: Callable[[str], None],
@@ -66,7 +66,9 @@ class Schedule:
         """
         self._parts, self._start, self._on_tokens, self._say = parts, start, on_tokens, say
         self._changed = threading.Condition()
-        self._again: list[tuple[Part, int]] = []  # parts of dead engines, and how many died of them
+        self._again: list[
+            tuple[TablePart, int]
+        ] = []  # parts of dead engines, and how many died of them
         self._pending = 0  # parts that engines have
         self._engines: dict[int, RunningEngine] = {}  # started, by number
         self._loaded: set[int] = set()
@@ -95,7 +97,7 @@ class Schedule:
         try:
             lost_in_a_row = 0
             while not self._ended:
-                part: Part | None = None
+                part: TablePart | None = None
                 deaths = scored = 0
 
                 def advance(tokens: int) -> None:
@@ -140,7 +142,7 @@ class Schedule:
         self._tell(0)
         return engine
 
-    def _next(self) -> tuple[Part | None, int]:
+    def _next(self) -> tuple[TablePart | None, int]:
         """Take the next part, None where all are done; wait while one may come back."""
         with self._changed:
             while not self._ended:
@@ -179,7 +181,7 @@ class Schedule:
         self._say(f"{lost.reason.message}; another is started, and goes on where it was")
         return False
 
-    def _give_back(self, part: Part, deaths: int) -> None:
+    def _give_back(self, part: TablePart, deaths: int) -> None:
         with self._changed:
             self._again.append((part, deaths))
             self._pending -= 1

@@ -1,4 +1,4 @@
-"""What engines say of themselves in every part becomes what a table says of a scored policy."""
+"""Summarise what engines recorded with every part as a table's metadata of a scored policy."""
 
 from __future__ import annotations
 

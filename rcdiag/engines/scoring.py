@@ -19,7 +19,7 @@ from msgspec import Struct
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, limits
 from rcdiag.engines.process import Job
-from rcdiag.engines.schedule import Part, RunningEngine, Schedule
+from rcdiag.engines.schedule import RunningEngine, Schedule, TablePart
 from rcdiag.engines.scored_by import RATES, facts_of, rate_of, unlike
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
@@ -72,6 +72,7 @@ class ScoringPlan(Struct, frozen=True, kw_only=True):
         return self.output.with_name(self.output.name + ".parts")
 
     def key(self, spec: PolicySpec) -> str:
+        """Hash all that decides the scores of a policy; its parts lie in a folder of that name."""
         deciding = [
             spec.to_dict(),
             self.fingerprints[spec.name],
@@ -283,25 +284,20 @@ def _score_policy(
     return abouts
 
 
-def _parts(plan: ScoringPlan, missing: Mapping[str, RowRange]) -> Iterator[Part]:
+def _parts(plan: ScoringPlan, missing: Mapping[str, RowRange]) -> Iterator[TablePart]:
     """Read the rows of parts, one after the other, with the columns that an engine reads."""
     names = columns_needed(plan.dump.schema.names, (), prompts=True)
     chunks = read_chunks(plan.dump, list(missing.values()), names)
     for name, batches in zip(missing, chunks, strict=True):
         file, row = batches[0].file, batches[0].row_in_file
-        yield Part(
+        table, sink = joined(batches), pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        yield TablePart(
             name=name,
-            rows=_arrow_stream(joined(batches)),
+            rows=sink.getvalue().to_pybytes(),
             place={"file": file.name, "row": row},
         )
-
-
-def _arrow_stream(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    payload: bytes = sink.getvalue().to_pybytes()
-    return payload
 
 
 def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> None:
@@ -322,18 +318,15 @@ def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> 
         RATES: {**old.get(RATES, {}), **rates},
         "run_key": plan.run_key,
     }
+    # The columns of the output: those of the table, then those of the parts.
+    first = next(iter(plan.part_names()))
+    empty = [read_part(plan.folder(spec) / first).slice(0, 0) for spec in plan.specs]
+    schema = _with_scores(plan.dump.schema.empty_table(), empty, plan.specs).schema
     chunks = read_chunks(plan.dump, plan.ranges)
-    with TableWriter(plan.output, _output_schema(plan), metadata) as writer:
+    with TableWriter(plan.output, schema, metadata) as writer:
         for name, batches in zip(plan.part_names(), chunks, strict=True):
             parts = [read_part(plan.folder(spec) / name) for spec in plan.specs]
             writer.write(_with_scores(joined(batches), parts, plan.specs))
-
-
-def _output_schema(plan: ScoringPlan) -> pa.Schema:
-    """Return the columns of the output: those of the table, then those of the parts."""
-    first = next(iter(plan.part_names()))
-    parts = [read_part(plan.folder(spec) / first).slice(0, 0) for spec in plan.specs]
-    return _with_scores(plan.dump.schema.empty_table(), parts, plan.specs).schema
 
 
 def _with_scores(

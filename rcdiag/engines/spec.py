@@ -1,4 +1,4 @@
-"""A policy to score is described by its engine, precision and options."""
+"""The description of a policy to score: engine, precision and options."""
 
 from __future__ import annotations
 

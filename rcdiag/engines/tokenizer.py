@@ -1,4 +1,4 @@
-"""Token ids become text by the tokenizer of a model folder, for pages and rewards."""
+"""Turn token ids into text by the tokenizer of a model folder, for pages and rewards."""
 
 from __future__ import annotations
 

@@ -45,12 +45,18 @@ def run(job: dict[str, Any], parts: Iterator[tuple[dict[str, Any], bytes]], say:
     _check_weights(spec, job["weights"], about)
     say({"event": "ready"})
     for part, content in parts:
-        trajectories = decode(_batch(part, content), prompts=True)
+        rows = pa.ipc.open_stream(content).read_all()
+        # Errors name the file and row that a part comes from.
+        file = TableFile(Path(part["file"]), part["row"] + rows.num_rows, 0)
+        batch = Batch(rows.combine_chunks(), file, part["row"])
+        trajectories = decode(batch, prompts=True)
+        prompts, responses = trajectories.prompt_ids, trajectories.response_ids
+        tokens = (0 if prompts is None else len(prompts.values)) + len(responses.values)
         start = time.monotonic()
         scores = engine.score(trajectories, lambda n: say({"event": "tokens", "tokens": n}))
-        took = {TOKENS: _tokens(trajectories), SECONDS: round(time.monotonic() - start, 6)}
+        took = {TOKENS: tokens, SECONDS: round(time.monotonic() - start, 6)}
         _check_size(spec, scores, trajectories)
-        table = score_table(spec.name, scores, trajectories.response_ids.offsets)
+        table = score_table(spec.name, scores, responses.offsets)
         write_part(folder / part["part"], table, {**about, **took})
         say({"event": "part"})
 
@@ -82,19 +88,6 @@ def _check_size(spec: PolicySpec, scores: Scores, rows: Trajectories) -> None:
             )
 
 
-def _tokens(rows: Trajectories) -> int:
-    """Return the prompt and response tokens of some rows."""
-    prompts = 0 if rows.prompt_ids is None else len(rows.prompt_ids.values)
-    return prompts + len(rows.response_ids.values)
-
-
-def _batch(part: dict[str, Any], content: bytes) -> Batch:
-    """Return the rows of a part, named by the file and row that they come from."""
-    table = pa.ipc.open_stream(content).read_all()
-    file = TableFile(Path(part["file"]), part["row"] + table.num_rows, 0)
-    return Batch(table.combine_chunks(), file, part["row"])
-
-
 def _incoming(stream: IO[bytes]) -> Iterator[tuple[dict[str, Any], bytes]]:
     """Return the parts that the parent sends, read from here on.
 
@@ -123,6 +116,7 @@ def _take_over_stdout(log: str) -> IO[str]:
 
 
 def main() -> None:
+    """Run the job on stdin to its end, then leave without cleaning up."""
     job = json.loads(sys.stdin.buffer.readline())
     # Ctrl-C reaches all processes of a terminal: the parent decides, and closes our stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -137,18 +131,15 @@ def main() -> None:
     except RcdiagError as error:
         say({"event": "error", "message": error.message, "hint": error.hint})
     except BaseException as error:
-        say({"event": "crash", "message": _in_short(error)})
+        # The first lines of an engine's error: pydantic gives the reason in its second line.
+        lines = [line.strip() for line in (str(error) or repr(error)).splitlines() if line.strip()]
+        message = f"{type(error).__name__}: {' '.join(lines[:3])}"[:400]
+        say({"event": "crash", "message": message})
         traceback.print_exc()
     parent.flush()
     sys.stderr.flush()
     # Engines leave threads and destructors behind that can hang at exit; all parts are on disk.
     os._exit(1)
-
-
-def _in_short(error: BaseException) -> str:
-    """Return the first lines of an engine's error: pydantic gives the reason in its second line."""
-    lines = [line.strip() for line in (str(error) or repr(error)).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines[:3])}"[:400]
 
 
 if __name__ == "__main__":

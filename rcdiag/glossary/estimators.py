@@ -10,17 +10,17 @@ from rcdiag.glossary.options import OPTIONS_OF_REJECTION
 from rcdiag.glossary.trainers import PRESETS
 from rcdiag.glossary.words import TERM
 from rcdiag.trainers.by_generation import settings_of
-from rcdiag.usecases.sweep.candidates import CANDIDATES, Setting
-from rcdiag.usecases.sweep.estimator_families import FAMILIES, Family
+from rcdiag.usecases.sweep.candidates import CANDIDATES, EstimatorSetting
+from rcdiag.usecases.sweep.estimator_families import FAMILIES, EstimatorFamily
 
 
-def _listed() -> dict[str, Family]:
+def _listed() -> dict[str, EstimatorFamily]:
     """Return families by name; one that shares its name is listed with a dot: `family.veto`."""
     taken = {*OPTIONS_OF_REJECTION.names(), *PRESETS.names(), *TERM.names()}
     return {f"family.{name}" if name in taken else name: FAMILIES[name] for name in FAMILIES}
 
 
-def _family(name: str, family: Family) -> Entry:
+def _family(name: str, family: EstimatorFamily) -> Entry:
     return replace(family.entry(), generations=settings_of(family.correction(family.middle)))
 
 
@@ -33,7 +33,7 @@ FAMILIES_OF_SWEEP = NameKind(
 )
 
 
-def _candidate(name: str, candidate: Setting) -> Entry:
+def _candidate(name: str, candidate: EstimatorSetting) -> Entry:
     return replace(candidate.entry(name), generations=settings_of(candidate.correction))
 
 

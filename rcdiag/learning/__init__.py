@@ -1,5 +1,5 @@
-"""A policy takes real updates here: gradients, optimizer steps, fresh samples.
+"""Real updates of a model: gradients, optimizer steps, fresh samples.
 
 torch, transformers and peft are imported here and in `rcdiag.engines` only; `training_settings`,
-`basis` and `learner` need none of them. Use cases work with `trainee.Trainee`.
+`families` and `learner` need none of them. Use cases work with `trainee.Trainee`.
 """

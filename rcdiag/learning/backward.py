@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rcdiag.engines.hf.head import rows_at_once
-from rcdiag.learning.families import Family
+from rcdiag.learning.families import VectorFamily
 from rcdiag.learning.micro_batches import MicroBatch
-from rcdiag.learning.policy import Policy
+from rcdiag.learning.policy import TrainablePolicy
 from rcdiag.learning.sketch import Member, Probes, Sketcher
 
 Array = NDArray[np.float64]
@@ -32,10 +32,10 @@ class Summed(Struct, frozen=True):
 
 
 def accumulate(
-    policy: Policy,
+    policy: TrainablePolicy,
     batches: Iterable[MicroBatch],
     coefficients: Array,
-    families: Sequence[Family],
+    families: Sequence[VectorFamily],
     rows: int,
     taps: Sketcher | None,
 ) -> Summed:
@@ -61,10 +61,10 @@ def accumulate(
 
 
 def _one_batch(
-    policy: Policy,
+    policy: TrainablePolicy,
     batch: MicroBatch,
     coefficients: Tensor,
-    families: Sequence[Family],
+    families: Sequence[VectorFamily],
     summed: Summed,
     taps: Sketcher | None,
 ) -> None:
@@ -72,12 +72,29 @@ def _one_batch(
     by_token, head_sketches = _through_head(policy, states, batch, coefficients, summed, taps)
     leaders = [torch.from_numpy(family.leader[batch.tokens]).float() for family in families]
     used = [index for index, leader in enumerate(leaders) if bool(leader.any())]
+    parameters = policy.parameters
+    names = {id(p): name for name, p in parameters.items()}
     for index in used:
         family = families[index]
         if taps is not None:
-            taps.start(len(batch.rows), policy.device, _members(policy, batch, family, summed))
+            members = []
+            for factors, number in zip(family.factors, family.members, strict=True):
+                of_rows = torch.from_numpy(factors[batch.rows]).float().to(policy.device)
+                members.append(Member(of_rows, _sums_of(summed.gradients[number], names)))
+            taps.start(len(batch.rows), policy.device, members)
         outer = (leaders[index].to(policy.device)[:, None] * by_token).to(states.dtype)
-        gradients = _through_body(policy, states, outer, keep=index != used[-1])
+        through_body = torch.autograd.grad(
+            states,
+            list(parameters.values()),
+            outer,
+            retain_graph=index != used[-1],
+            allow_unused=True,  # the head's own parameters are not in the body
+        )
+        gradients = {
+            name: value
+            for name, value in zip(parameters, through_body, strict=True)
+            if value is not None
+        }
         if family.own is not None:
             for name, value in gradients.items():
                 summed.gradients[family.own][name].add_(value)
@@ -86,20 +103,8 @@ def _one_batch(
             _add_sketches(family, batch, taps.sums, head_sketches, summed)
 
 
-def _members(policy: Policy, batch: MicroBatch, family: Family, summed: Summed) -> list[Member]:
-    """Return the other members of a family with their factors of the rows of a micro-batch."""
-    names = {id(p): name for name, p in policy.parameters.items()}
-    return [
-        Member(
-            torch.from_numpy(family.factors[index, batch.rows]).float().to(policy.device),
-            _sums_of(summed.gradients[number], names),
-        )
-        for index, number in enumerate(family.members)
-    ]
-
-
 def _add_sketches(
-    family: Family, batch: MicroBatch, body: Tensor, head: Tensor, summed: Summed
+    family: VectorFamily, batch: MicroBatch, body: Tensor, head: Tensor, summed: Summed
 ) -> None:
     """Add the sketches of a family's vectors, body [rows, dims] and head [vectors, rows, dims]."""
     assert summed.sketches is not None
@@ -111,20 +116,8 @@ def _add_sketches(
         summed.sketches[number][batch.rows] += factors * of_body + head[number].cpu().numpy()
 
 
-def _through_body(
-    policy: Policy, states: Tensor, outer: Tensor, *, keep: bool
-) -> dict[str, Tensor]:
-    """Return the gradient of the body's parameters, given that of its last states (`outer`)."""
-    parameters = policy.parameters
-    gradients = torch.autograd.grad(
-        states, list(parameters.values()), outer, retain_graph=keep, allow_unused=True
-    )
-    # The head's own parameters are not in the body.
-    return {n: value for n, value in zip(parameters, gradients, strict=True) if value is not None}
-
-
 def _through_head(
-    policy: Policy,
+    policy: TrainablePolicy,
     states: Tensor,
     batch: MicroBatch,
     coefficients: Tensor,
@@ -187,7 +180,7 @@ class HeadChunk(Struct, frozen=True):
     states: Tensor  # [n, width] d log pi(y_t) / d state
 
 
-def head_chunks(policy: Policy, states: Tensor, batch: MicroBatch) -> Iterator[HeadChunk]:
+def head_chunks(policy: TrainablePolicy, states: Tensor, batch: MicroBatch) -> Iterator[HeadChunk]:
     """Yield derivatives of each token's log-prob, a few tokens at a time.
 
     log pi(y) = z_y - logsumexp(z), z = logits / temperature, logits = head(state) with the
@@ -200,7 +193,7 @@ def head_chunks(policy: Policy, states: Tensor, batch: MicroBatch) -> Iterator[H
         yield _chunk(policy, states[tokens].detach().requires_grad_(), batch, tokens)
 
 
-def _chunk(policy: Policy, states: Tensor, batch: MicroBatch, tokens: slice) -> HeadChunk:
+def _chunk(policy: TrainablePolicy, states: Tensor, batch: MicroBatch, tokens: slice) -> HeadChunk:
     products: list[Tensor] = []
     hook = policy.head.register_forward_hook(lambda _m, _i, output: products.append(output))
     try:

@@ -1,5 +1,6 @@
-"""Coefficient vectors that differ by one factor per row share a backward pass.
+"""Which coefficient vectors need a backward pass of their own: a basis, in families.
 
+Gradients are linear in the coefficients, so those of a basis give all others.
 Sequence weights and sequence rejection scale all coefficients of a row by one number, and with them
 d loss / d output of every layer at that row. So one backward pass through the body serves all such
 vectors; each only needs its own products of inputs and scaled output gradients.
@@ -13,13 +14,57 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.learning.basis import TOLERANCE
+from rcdiag.errors import RcdiagError
 from rcdiag.table.segments import segment_sum
 
 Array = NDArray[np.float64]
 
+# Relative to a vector's own norm, and far below the rounding of float32 gradients.
+TOLERANCE = 1e-9
 
-class Family(Struct, frozen=True):
+
+class Basis(Struct, frozen=True):
+    """A few of the vectors [K], of which the others are linear combinations."""
+
+    rows: NDArray[np.int64]  # [rank] which of the K
+    combine: NDArray[np.float64]  # [K, rank]
+
+
+def basis_of(coefficients: NDArray[np.float64]) -> Basis:
+    """Write C [K, tokens] as combine [K, rank] @ C[rows], by a rank-revealing QR.
+
+    With the vectors scaled to norm 1, C' P = Q R by column pivoting; the first `rank` columns are
+    those with |R_ii| > 1e-9, and the rest are Q R_12 = (Q R_11) (R_11^-1 R_12). Gradients are
+    linear in the coefficients, so the same combination holds for them. A vector of zeros takes
+    part in nothing. Source: Golub and Van Loan 2013, Matrix Computations, 4th edition,
+    section 5.4.2.
+    """
+    from scipy.linalg import qr, solve_triangular
+
+    not_finite = np.flatnonzero(~np.isfinite(coefficients).all(axis=1))
+    if len(not_finite):
+        raise RcdiagError(
+            f"coefficient vector {not_finite[0]} has a NaN or an infinity: it has no gradient",
+            hint="leave out presets whose loss is undefined",
+        )
+    norms = np.linalg.norm(coefficients, axis=1)
+    used = np.flatnonzero(norms)
+    combine = np.zeros((len(coefficients), 0))
+    if not len(used):
+        return Basis(used, combine)
+    unit = coefficients[used] / norms[used, None]
+    triangle, order = qr(unit.T, mode="r", pivoting=True)
+    triangle = triangle[: len(used)]
+    rank = int((np.abs(np.diag(triangle)) > TOLERANCE).sum())
+    shares = solve_triangular(triangle[:rank, :rank], triangle[:rank])
+    rows = used[order[:rank]]
+    combine = np.zeros((len(coefficients), rank))
+    combine[used[order]] = shares.T * norms[used[order], None] / norms[rows]
+    combine[rows] = np.eye(rank)
+    return Basis(rows, combine)
+
+
+class VectorFamily(Struct, frozen=True):
     """Coefficient vectors c_k with c_k = factor_k(row) leader at all tokens of a row."""
 
     leader: Array  # [tokens]
@@ -28,13 +73,13 @@ class Family(Struct, frozen=True):
     factors: Array  # [members, rows]
 
 
-def alone(coefficients: Array) -> list[Family]:
+def alone(coefficients: Array) -> list[VectorFamily]:
     """Return each vector [K, tokens] as a family of its own."""
     none = np.zeros((0, 0))
-    return [Family(vector, number, (), none) for number, vector in enumerate(coefficients)]
+    return [VectorFamily(vector, number, (), none) for number, vector in enumerate(coefficients)]
 
 
-def families_of(coefficients: Array, lengths: Sequence[int]) -> list[Family]:
+def families_of(coefficients: Array, lengths: Sequence[int]) -> list[VectorFamily]:
     """Group the vectors [K, tokens] into families; `lengths` [rows] are the tokens of each row.
 
     Two vectors belong together if in every row one is a multiple of the other, to within 1e-9 of
@@ -57,19 +102,14 @@ def families_of(coefficients: Array, lengths: Sequence[int]) -> list[Family]:
         else:
             leaders.append(vector)
             numbers.append([number])
-    return [
-        _family(leader, chosen, coefficients, tokens)
-        for leader, chosen in zip(leaders, numbers, strict=True)
-    ]
-
-
-def _family(
-    leader: Array, numbers: list[int], coefficients: Array, lengths: NDArray[np.int64]
-) -> Family:
-    own = next((n for n in numbers if np.array_equal(coefficients[n], leader)), None)
-    members = tuple(number for number in numbers if number != own)
-    factors = [_factors(leader, coefficients[number], lengths) for number in members]
-    return Family(leader, own, members, np.stack(factors) if factors else np.zeros((0, 0)))
+    families = []
+    for leader, chosen in zip(leaders, numbers, strict=True):
+        own = next((n for n in chosen if np.array_equal(coefficients[n], leader)), None)
+        members = tuple(number for number in chosen if number != own)
+        factors = [_factors(leader, coefficients[number], tokens) for number in members]
+        none = np.zeros((0, 0))
+        families.append(VectorFamily(leader, own, members, np.stack(factors) if factors else none))
+    return families
 
 
 def _squares(vector: Array, lengths: NDArray[np.int64]) -> Array:

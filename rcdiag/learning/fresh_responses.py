@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rcdiag.engines.hf import head as scoring_head
-from rcdiag.learning.policy import Policy
+from rcdiag.learning.policy import TrainablePolicy
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 
@@ -39,7 +39,7 @@ class SamplingSettings(Struct, frozen=True):
 
 @torch.no_grad()
 def generate(
-    policy: Policy,
+    policy: TrainablePolicy,
     prompts: Sequence[NDArray[np.int32]],
     settings: SamplingSettings,
     batch_tokens: int,
@@ -52,30 +52,26 @@ def generate(
     """
     random = torch.Generator(policy.device).manual_seed(settings.seed)
     repeated = np.repeat(np.arange(len(prompts)), settings.samples)
+    # As many rows at a time as fit into memory, with their tokens and logits. Keys and values of a
+    # row take far less than what a backward pass keeps of it.
+    widest = max((len(prompt) for prompt in prompts), default=0) + settings.max_new_tokens
+    logits = scoring_head.LOGITS_AT_ONCE[policy.device.type] // policy.vocab_size
+    count = max(min(8 * batch_tokens // max(widest, 1), logits), 1)
+    ends = end_tokens(policy)
     responses: list[Generated] = []
-    for chosen in _batches(prompts, repeated, settings, batch_tokens, policy):
+    for start in range(0, len(repeated), count):
+        chosen = repeated[start : start + count]
         ids, log_probs = _sample(policy, [prompts[p] for p in chosen], settings, random)
-        responses += _ended(chosen, ids, log_probs, end_tokens(policy))
+        for prompt, row, scores in zip(chosen, ids, log_probs, strict=True):
+            at = np.flatnonzero(np.isin(row, ends))
+            length = at[0] + 1 if len(at) else len(row)
+            own = row[:length].astype(np.int32)
+            responses.append(Generated(int(prompt), own, scores[:length]))
     return responses
 
 
-def _batches(
-    prompts: Sequence[NDArray[Any]],
-    repeated: NDArray[np.int64],
-    settings: SamplingSettings,
-    batch_tokens: int,
-    policy: Policy,
-) -> Iterator[NDArray[np.int64]]:
-    """Yield runs of prompts whose tokens and logits fit into memory."""
-    widest = max((len(prompt) for prompt in prompts), default=0) + settings.max_new_tokens
-    logits = scoring_head.LOGITS_AT_ONCE[policy.device.type] // policy.vocab_size
-    # Keys and values of a row take far less memory than what a backward pass keeps of it.
-    count = max(min(8 * batch_tokens // max(widest, 1), logits), 1)
-    return (repeated[start : start + count] for start in range(0, len(repeated), count))
-
-
 def _sample(
-    policy: Policy,
+    policy: TrainablePolicy,
     prompts: Sequence[NDArray[Any]],
     settings: SamplingSettings,
     random: torch.Generator,
@@ -108,7 +104,7 @@ def _sample(
 
 
 def _last_logits(
-    policy: Policy, inputs: Tensor, mask: Tensor, places: Tensor, cache: Any
+    policy: TrainablePolicy, inputs: Tensor, mask: Tensor, places: Tensor, cache: Any
 ) -> tuple[Tensor, Any]:
     """Return the logits [rows, vocabulary] after each row's last input, and the grown cache."""
     with policy.precision():
@@ -131,21 +127,12 @@ def _left_padded(prompts: Sequence[NDArray[Any]], device: torch.device) -> tuple
     return torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)
 
 
-def end_tokens(policy: Policy) -> list[int]:
+def end_tokens(policy: TrainablePolicy) -> list[int]:
     """Return the tokens that end a response, as the checkpoint states them; none without."""
     tokens = policy.model.generation_config.eos_token_id
     if tokens is None:
         return []
     return list(tokens) if isinstance(tokens, list) else [tokens]
-
-
-def _ended(
-    chosen: NDArray[np.int64], ids: NDArray[Any], log_probs: NDArray[Any], ends: Sequence[int]
-) -> Iterator[Generated]:
-    for prompt, row, scores in zip(chosen, ids, log_probs, strict=True):
-        at = np.flatnonzero(np.isin(row, ends))
-        length = at[0] + 1 if len(at) else len(row)
-        yield Generated(int(prompt), row[:length].astype(np.int32), scores[:length])
 
 
 def as_trajectories(

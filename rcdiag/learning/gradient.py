@@ -11,7 +11,7 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from rcdiag.learning.policy import Policy
+from rcdiag.learning.policy import TrainablePolicy
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
 
@@ -63,7 +63,7 @@ def _dot(left: Tensor, right: Tensor) -> float:
     return float(torch.dot(left.flatten().double(), right.flatten().double()))
 
 
-def layer_groups(policy: Policy) -> dict[str, str]:
+def layer_groups(policy: TrainablePolicy) -> dict[str, str]:
     """Map each trained parameter to its part of the model: embedding, layer N, norm or head.
 
     `norm` is what stands after the layers. A head that shares the embedding's weight is counted

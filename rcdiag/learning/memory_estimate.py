@@ -1,4 +1,4 @@
-"""The memory of a training run is estimated before anything is loaded, with what would fit."""
+"""Estimate the memory of a training run before anything is loaded, and name settings that fit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,12 @@ class ModelSize(Struct, frozen=True, kw_only=True):
 
 def model_size(spec: PolicySpec, lora: LoraSettings | None) -> ModelSize:
     """Measure a model that is built on torch's meta device, without memory and weights."""
-    model = _empty_model(spec)
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    trust = bool(spec.options.get("trust_remote_code", False))
+    stored = AutoConfig.from_pretrained(resolve_model(spec.model), trust_remote_code=trust)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(stored, trust_remote_code=trust)
     config = model.config.get_text_config()
     linears = [m for m in model.base_model.modules() if isinstance(m, nn.Linear)]
     if lora is not None or spec.options.get("adapter"):
@@ -51,15 +56,6 @@ def model_size(spec: PolicySpec, lora: LoraSettings | None) -> ModelSize:
         # Before attention and before the MLP: the float32 copy, its scaled form, and the result.
         norms=2 * 3 * config.hidden_size,
     )
-
-
-def _empty_model(spec: PolicySpec) -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    trust = bool(spec.options.get("trust_remote_code", False))
-    config = AutoConfig.from_pretrained(resolve_model(spec.model), trust_remote_code=trust)
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust)
 
 
 def _adapter_settings(spec: PolicySpec) -> LoraSettings:

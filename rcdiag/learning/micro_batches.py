@@ -16,7 +16,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 
-class Row(Struct, frozen=True):
+class ModelRow(Struct, frozen=True):
     """One sequence with at least one unmasked token."""
 
     ids: NDArray[np.int64]  # what the model reads: up to the token before the last unmasked one
@@ -38,9 +38,9 @@ class MicroBatch(Struct, frozen=True):
     tokens: NDArray[np.int64]  # [tokens] numbers among the unmasked tokens of all rows
 
 
-def rows_of(parts: Sequence[Trajectories], vocab_size: int) -> list[Row]:
+def rows_of(parts: Sequence[Trajectories], vocab_size: int) -> list[ModelRow]:
     """Return the rows that have an unmasked token, in the order of the table."""
-    rows: list[Row] = []
+    rows: list[ModelRow] = []
     first = 0
     for part in parts:
         if part.prompt_ids is None:
@@ -53,13 +53,11 @@ def rows_of(parts: Sequence[Trajectories], vocab_size: int) -> list[Row]:
             if len(sampled):
                 _check_row(ids, starts[index] + sampled, int(part.row[index]), vocab_size)
                 places = starts[index] + sampled - 1
-                rows.append(_row(ids.astype(np.int64), places, temperatures[index], first))
+                wide = ids.astype(np.int64)
+                read, targets = wide[: places[-1] + 1], wide[places + 1]
+                rows.append(ModelRow(read, places, targets, float(temperatures[index]), first))
                 first += len(sampled)
     return rows
-
-
-def _row(ids: NDArray[np.int64], places: NDArray[np.int64], temperature: float, first: int) -> Row:
-    return Row(ids[: places[-1] + 1], places, ids[places + 1], float(temperature), first)
 
 
 def _check_row(
@@ -80,7 +78,7 @@ def _check_row(
 
 
 def micro_batches(
-    rows: Sequence[Row],
+    rows: Sequence[ModelRow],
     selected: NDArray[np.bool_],
     batch_tokens: int,
     device: torch.device,
@@ -96,7 +94,7 @@ def micro_batches(
 
 
 def _padded(
-    rows: Sequence[Row], chosen: NDArray[np.int64], device: torch.device, context: int | None
+    rows: Sequence[ModelRow], chosen: NDArray[np.int64], device: torch.device, context: int | None
 ) -> MicroBatch:
     picked = [rows[index] for index in chosen]
     ids = padded([row.ids for row in picked], context)
@@ -116,12 +114,12 @@ def _padded(
     )
 
 
-def token_count(rows: Sequence[Row]) -> int:
+def token_count(rows: Sequence[ModelRow]) -> int:
     """Return the number of unmasked tokens of all rows."""
     return sum(len(row.places) for row in rows)
 
 
-def rows_with(rows: Sequence[Row], coefficients: NDArray[np.float64]) -> NDArray[np.bool_]:
+def rows_with(rows: Sequence[ModelRow], coefficients: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Tell which rows have a coefficient other than 0 in any of the vectors [K, tokens]."""
     moved = (coefficients != 0).any(axis=0)
     return np.array([moved[row.first : row.first + len(row.places)].any() for row in rows], bool)

@@ -45,7 +45,10 @@ class Stepper:
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self.parameters = parameters
-        self.masters = {name: _master(p) for name, p in parameters.items()}
+        self.masters: dict[str, Tensor] = {
+            name: p if p.dtype == torch.float32 else p.detach().float().requires_grad_()
+            for name, p in parameters.items()
+        }
         self.settings: OptimizerSettings | None = None
         self.optimizer: torch.optim.Optimizer | None = None
         self.loaded = self.snapshot()
@@ -117,6 +120,7 @@ class Stepper:
 def make_optimizer(
     masters: Mapping[str, Tensor], settings: OptimizerSettings
 ) -> torch.optim.Optimizer:
+    """Make the torch optimizer of float32 weights; ValueError for another name."""
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.name == "sgd":
         return torch.optim.SGD(
@@ -127,12 +131,6 @@ def make_optimizer(
             masters.values(), lr=rate, betas=settings.betas, eps=settings.eps, weight_decay=decay
         )
     raise ValueError(f"optimizer `{settings.name}`: sgd or adamw")
-
-
-def _master(parameter: nn.Parameter) -> Tensor:
-    if parameter.dtype == torch.float32:
-        return parameter
-    return parameter.detach().float().requires_grad_()
 
 
 def _distance(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:

@@ -1,4 +1,4 @@
-"""A trained policy is loaded, with low-rank adapters or without, and written to a folder."""
+"""Load a policy for training, with low-rank adapters or without, and save it to a folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DTYPES = ("float32", "bfloat16")
 ADAPTER = "default"  # peft's name for the only one
 
 
-class Policy(Struct, frozen=True):
+class TrainablePolicy(Struct, frozen=True):
     """A model in the pieces that gradients need. Dropout off, no cache, TF32 off."""
 
     spec: PolicySpec
@@ -59,6 +59,7 @@ class Policy(Struct, frozen=True):
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def precision(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context of a forward pass: autocast where the policy asks for it."""
         autocast = self.spec.options.get("autocast")
         if autocast is None:
             return contextlib.nullcontext()
@@ -72,7 +73,9 @@ class Policy(Struct, frozen=True):
         return states
 
 
-def load_policy(spec: PolicySpec, lora: LoraSettings | None, checkpointing: bool) -> Policy:
+def load_policy(
+    spec: PolicySpec, lora: LoraSettings | None, checkpointing: bool
+) -> TrainablePolicy:
     """Load the model of a `hf` policy, and set which of its parameters are trained.
 
     All of them, or those of a new adapter (`lora`), or those of the adapter that the policy names.
@@ -89,7 +92,7 @@ def load_policy(spec: PolicySpec, lora: LoraSettings | None, checkpointing: bool
     elif spec.options.get("adapter"):
         train_adapter(model)
     body, to_logits = body_and_head(model, None)
-    policy = Policy(spec, folder, model, body, to_logits, device)
+    policy = TrainablePolicy(spec, folder, model, body, to_logits, device)
     _check_head(policy)
     if checkpointing:
         _checkpoint_layers(policy)
@@ -120,7 +123,7 @@ def _check_spec(spec: PolicySpec, lora: LoraSettings | None) -> None:
 
 
 @torch.no_grad()
-def _check_head(policy: Policy) -> None:
+def _check_head(policy: TrainablePolicy) -> None:
     """Refuse a model whose own forward gives other logits than body and head do here.
 
     An architecture that changes its logits in an unknown way must not give plausible gradients.
@@ -136,7 +139,7 @@ def _check_head(policy: Policy) -> None:
         )
 
 
-def _checkpoint_layers(policy: Policy) -> None:
+def _checkpoint_layers(policy: TrainablePolicy) -> None:
     """Keep only the input of each decoder layer, and run the layer again in the backward.
 
     Not by transformers' own switch, which works in training mode only, where dropout is on.
@@ -194,7 +197,7 @@ def save_adapter(model: Any, folder: Path) -> None:
     model.peft_config[ADAPTER].save_pretrained(folder)
 
 
-def save_policy(policy: Policy, folder: Path) -> None:
+def save_policy(policy: TrainablePolicy, folder: Path) -> None:
     """Write the adapter, where one was trained, else the whole model and all files beside it.
 
     The folder appears whole or not at all.
@@ -207,7 +210,12 @@ def save_policy(policy: Policy, folder: Path) -> None:
             save_adapter(policy.model, temporary)
         else:
             policy.model.save_pretrained(temporary)
-            _copy_the_rest(policy.folder, temporary)
+            # Tokenizer, templates and code: all files but weights.
+            left_out = {path.name for path in weight_files(policy.folder)}
+            for path in policy.folder.iterdir():
+                weights = path.name in left_out or path.name.endswith(".index.json")
+                if path.is_file() and not weights and not (temporary / path.name).exists():
+                    shutil.copyfile(path, temporary / path.name)
         os.replace(temporary, folder)
     except OSError as error:
         raise not_writable(folder, error) from error
@@ -219,12 +227,3 @@ def check_free(folder: Path) -> None:
     """Refuse a folder that exists: no checkpoint is ever overwritten."""
     if folder.exists():
         raise RcdiagError(f"{folder}: already there", hint="give a folder that is not")
-
-
-def _copy_the_rest(source: Path, target: Path) -> None:
-    """Copy tokenizer, templates and code: all files but weights that the target lacks."""
-    left_out = {path.name for path in weight_files(source)}
-    for path in source.iterdir():
-        weights = path.name in left_out or path.name.endswith(".index.json")
-        if path.is_file() and not weights and not (target / path.name).exists():
-            shutil.copyfile(path, target / path.name)

@@ -52,14 +52,12 @@ class Probes:
         number = self._numbers[id(parameter)]
         if number not in self._signs:
             random = np.random.default_rng([self.settings.seed, number])
-            sides = [self._draw(random, size) for size in _as_matrix(parameter).shape]
+            shape = _as_matrix(parameter).shape
+            bits = [random.integers(0, 2, (size, self.settings.probes), np.int8) for size in shape]
+            sides = [torch.from_numpy(2 * side - 1).float() for side in bits]
             sides[0] /= self.settings.probes**0.5
             self._signs[number] = tuple(side.to(parameter.device) for side in sides)
         return self._signs[number]
-
-    def _draw(self, random: np.random.Generator, size: int) -> Tensor:
-        signs = random.integers(0, 2, (size, self.settings.probes), np.int8)
-        return torch.from_numpy(2 * signs - 1).float()
 
     def of(self, values: Mapping[str, Tensor]) -> NDArray[np.float64]:
         """Sketch a gradient that is given in full, [dims]; parameters may be missing."""
@@ -91,7 +89,7 @@ Collect = Callable[[Tensor, Tensor], None]  # inputs and d loss / d outputs of o
 
 
 class Member(Struct, frozen=True):
-    """A coefficient vector that is the one of the backward pass times a factor for each row."""
+    """A coefficient vector: the vector of the backward pass times a factor for each row."""
 
     factors: Tensor  # [rows of the micro-batch] float32
     sums: Callable[[Tensor], Tensor]  # the running sum of a parameter's gradient, float32

@@ -15,20 +15,19 @@ from rcdiag.engines.hf.head import scores_in_chunks
 from rcdiag.engines.hf.model import context_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.learning.backward import Summed, accumulate
-from rcdiag.learning.basis import Basis, basis_of
-from rcdiag.learning.families import Family, alone, families_of
+from rcdiag.learning.families import Basis, VectorFamily, alone, basis_of, families_of
 from rcdiag.learning.fresh_responses import Generated, SamplingSettings, generate
 from rcdiag.learning.gradient import Gradient, combined, layer_groups
 from rcdiag.learning.micro_batches import (
     MicroBatch,
-    Row,
+    ModelRow,
     micro_batches,
     rows_of,
     rows_with,
     token_count,
 )
 from rcdiag.learning.optimizer import Snapshot, Stepper, StepReport
-from rcdiag.learning.policy import Policy, load_policy, save_policy
+from rcdiag.learning.policy import TrainablePolicy, load_policy, save_policy
 from rcdiag.learning.sketch import OneRow, Probes, RowsMixed, sketcher
 from rcdiag.learning.training_settings import (
     MICRO_BATCH_TOKENS,
@@ -60,7 +59,7 @@ class Gradients(Struct, frozen=True):
 class Trainee:
     """One model, loaded once. The checkpoint that it came from is never written to."""
 
-    def __init__(self, policy: Policy, batch_tokens: int | None = None) -> None:
+    def __init__(self, policy: TrainablePolicy, batch_tokens: int | None = None) -> None:
         self.policy = policy
         self.batch_tokens = batch_tokens or MICRO_BATCH_TOKENS[policy.device.type]
         self._groups = layer_groups(policy)
@@ -75,6 +74,7 @@ class Trainee:
         checkpointing: bool = False,
         batch_tokens: int | None = None,
     ) -> Trainee:
+        """Load the model of a policy; `lora` trains adapters in place of the weights."""
         return cls(load_policy(spec, lora, checkpointing), batch_tokens)
 
     @torch.no_grad()
@@ -115,10 +115,17 @@ class Trainee:
             families = families_of(chosen, [len(row.places) for row in rows])
         probes = None if sketch is None else self.probes(sketch)
         summed = self._accumulated(rows, chosen, families, probes)
-        return Gradients(self._combined(summed, basis), _sketches(summed, basis), len(families))
+        sketches: Array | None = None
+        if summed.sketches is not None:  # combined as the gradients are, [K, rows, dims]
+            sketches = np.einsum("kb,brd->krd", basis.combine, summed.sketches)
+        return Gradients(self._combined(summed, basis), sketches, len(families))
 
     def _accumulated(
-        self, rows: list[Row], chosen: Array, families: list[Family], probes: Probes | None
+        self,
+        rows: list[ModelRow],
+        chosen: Array,
+        families: list[VectorFamily],
+        probes: Probes | None,
     ) -> Summed:
         selected = rows_with(rows, chosen)
         taps = None if probes is None else sketcher(self.policy.body, probes)
@@ -171,11 +178,11 @@ class Trainee:
     ) -> list[Generated]:
         return generate(self.policy, prompts, settings, self.batch_tokens)
 
-    def _rows(self, parts: Parts) -> list[Row]:
+    def _rows(self, parts: Parts) -> list[ModelRow]:
         return rows_of(parts, self.policy.vocab_size)
 
     def _batches(
-        self, rows: list[Row], selected: NDArray[np.bool_], batch_tokens: int | None = None
+        self, rows: list[ModelRow], selected: NDArray[np.bool_], batch_tokens: int | None = None
     ) -> Iterator[MicroBatch]:
         context, tokens = context_of(self.policy.model), batch_tokens or self.batch_tokens
         return micro_batches(rows, selected, tokens, self.policy.device, context)
@@ -187,11 +194,3 @@ class Trainee:
             return [Gradient(zeros, self._groups) for _ in basis.combine]
         own = {int(row): part for row, part in zip(basis.rows, parts, strict=True)}
         return [own[k] if k in own else combined(parts, w) for k, w in enumerate(basis.combine)]
-
-
-def _sketches(summed: Summed, basis: Basis) -> Array | None:
-    """Return the sketches of all K vectors, [K, rows, dims], combined as the gradients."""
-    if summed.sketches is None:
-        return None
-    combined: NDArray[np.float64] = np.einsum("kb,brd->krd", basis.combine, summed.sketches)
-    return combined

@@ -79,7 +79,10 @@ def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateR
     seen = batch if rules.sees_rejected else batch.only_kept()
     losses = policy_loss(seen, settings)
     reduction = ROW_MEAN if losses.by_row else rules.aggregation(loss, settings)
-    weighted = _weighted(losses, seen)
+    weighted = losses.values
+    if seen.weights is not None and not losses.weighted:  # of tokens, or a row's geometric mean
+        weights = seen.weights
+        weighted = weighted * (geometric_row_weights(seen, weights) if losses.by_row else weights)
     total = _total(reduction, batch, seen, weighted, settings)
     if rules.logged is not None:
         metrics = rules.logged(seen, losses, settings)
@@ -87,23 +90,25 @@ def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateR
         metrics = _metrics(rules, reduction, batch, losses, settings)
         if rules.sees_rejected:
             metrics["pg_loss"] = total.item()
-    reason = _undefined(reduction, batch, settings)
+    reason = None
+    if not reduction.counted(batch, settings) or not reduction.divisor(batch, settings):
+        reason = "nothing is kept, so the mean has nothing in it"
+    elif reduction.empty_rows_spoil and _empty_rows_counted(reduction, batch, settings):
+        reason = "a row has no kept token, and this generation takes its mean too, which is 0/0"
     return LossResult(
         loss=total.item(),
         metrics={rules.prefix + name: value for name, value in metrics.items()},
         coefficients=np.zeros(len(current)) if reason else total.derivative(current),
-        divided=_divided(reduction, batch, settings),
+        divided=Divided(
+            which=reduction.denominator(settings),
+            unit=reduction.count.unit,
+            used=reduction.counted(batch, settings),
+            kept=reduction.count.kept(batch),
+            all=reduction.count.all(batch),
+        ),
         rows=_row_parts(reduction, batch, seen, weighted, losses.by_row, settings),
         undefined=reason,
     )
-
-
-def _weighted(losses: TokenLosses, seen: LossBatch) -> Tensor:
-    """Multiply losses by IS weights, of each token or a row's geometric mean."""
-    if seen.weights is None or losses.weighted:
-        return losses.values
-    weights = seen.weights
-    return losses.values * (geometric_row_weights(seen, weights) if losses.by_row else weights)
 
 
 def _total(
@@ -122,24 +127,6 @@ def _total(
 
 def _empty_rows_counted(reduction: Aggregation, batch: LossBatch, settings: LossSettings) -> bool:
     return reduction.denominator(settings) != "kept" and bool((batch.kept_counts == 0).any())
-
-
-def _undefined(reduction: Aggregation, batch: LossBatch, settings: LossSettings) -> str | None:
-    if not reduction.counted(batch, settings) or not reduction.divisor(batch, settings):
-        return "nothing is kept, so the mean has nothing in it"
-    if reduction.empty_rows_spoil and _empty_rows_counted(reduction, batch, settings):
-        return "a row has no kept token, and this generation takes its mean too, which is 0/0"
-    return None
-
-
-def _divided(reduction: Aggregation, batch: LossBatch, settings: LossSettings) -> Divided:
-    return Divided(
-        which=reduction.denominator(settings),
-        unit=reduction.count.unit,
-        used=reduction.counted(batch, settings),
-        kept=reduction.count.kept(batch),
-        all=reduction.count.all(batch),
-    )
 
 
 def _row_parts(
@@ -173,21 +160,17 @@ def _metrics(
     losses: TokenLosses,
     settings: LossSettings,
 ) -> dict[str, float]:
+    """Return what a trainer logs of a loss, by its keys without prefix."""
     logged = {name: values.detach().double() for name, values in losses.logged.items()}
     if rules.sees_rejected:
-        return _aggregated(reduction, batch, logged, settings)
+        # Aggregated as the trainer aggregates the loss, with its own denominator.
+        own = replace(settings, denominator=None)
+        return {
+            name: _total(reduction, batch, batch, values, own).item()
+            for name, values in logged.items()
+        }
     # The masked means of verl: sum / (kept tokens + 1e-8).
     means = {
         name: (values.sum() / (len(values) + EPSILON)).item() for name, values in logged.items()
     }
     return dict.fromkeys(rules.zeros, 0.0) | means
-
-
-def _aggregated(
-    reduction: Aggregation, batch: LossBatch, logged: dict[str, Tensor], settings: LossSettings
-) -> dict[str, float]:
-    """Aggregate metrics as the trainer aggregates the loss, with its own denominator."""
-    own = replace(settings, denominator=None)
-    return {
-        name: _total(reduction, batch, batch, values, own).item() for name, values in logged.items()
-    }

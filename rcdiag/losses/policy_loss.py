@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -67,8 +68,13 @@ class PolicyLoss(Struct, frozen=True, kw_only=True):
             raise RcdiagError(f"{self.name} does not read the setting `{name}`", f"{hint}{listed}")
         return settings[name]
 
-    def parsed(self, texts: list[str]) -> dict[str, Value]:
-        """Parse settings that a user wrote as NAME=VALUE."""
+    def parsed(self, given: Mapping[str, Any] | Sequence[str]) -> dict[str, Value]:
+        """Parse settings that a user gave, by name or each as NAME=VALUE."""
+        texts: Sequence[str]
+        if isinstance(given, Mapping):
+            texts = [f"{name}={value}" for name, value in given.items()]
+        else:
+            texts = given
         values = {}
         for text in texts:
             name, equals, value = text.partition("=")

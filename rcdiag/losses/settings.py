@@ -50,9 +50,6 @@ class LossSetting(Struct, frozen=True, kw_only=True):
             raise self._refused(text, "true or false")
         if word in ("off", "null", "none") and (self.can_be_off or self.default is None):
             return None
-        return self._number(text)
-
-    def _number(self, text: str) -> float:
         expected = "a number" if self.above is None else f"a number above {self.above:g}"
         try:
             value = float(text)

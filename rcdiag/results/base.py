@@ -118,7 +118,7 @@ Behavior = Annotated[
 Target = Annotated[
     str,
     Doc(
-        "Name of the policy that is held against the behavior policy; empty where the table has "
+        "Name of the policy that is compared with the behavior policy; empty where the table has "
         "one policy."
     ),
 ]

@@ -1,4 +1,4 @@
-"""The result of `rcdiag convert` says what is in the table and what became of the dump."""
+"""The result of `rcdiag convert`: what the table holds, and what was changed in the dump."""
 
 from __future__ import annotations
 

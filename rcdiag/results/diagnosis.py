@@ -1,4 +1,4 @@
-"""A diagnosis says one verdict on a table, the causes by name, and what to do.
+"""A diagnosis: the verdict on a table, its causes by name, and what to do.
 
 Every command carries the same block for the same table.
 """

@@ -1,4 +1,4 @@
-"""Say which field of a document is wrong, and why: ``in `findings.0.slug` wanted text, got null``.
+"""Find the field of a document that is wrong: ``in `findings.0.slug` wanted text, got null``.
 
 msgspec checks the types of fields. The rest is checked here: that no field is missing or unknown,
 and that lists which belong together have the same length.
@@ -141,17 +141,12 @@ def _wanted(
         return doc.entries, ""
     for path, less in ((doc.as_many_as, 0), (doc.one_fewer_than, 1)):
         name = path.removeprefix("../")
-        other = _at(beside if name == path else holder, name) if path else None
+        other: Any = beside if name == path else holder
+        for key in name.split("."):  # log_ratio_histogram.counts
+            other = other.get(key) if isinstance(other, Mapping) else None
         if isinstance(other, list):
             return max(len(other) - less, 0), f": `{name}` has {_entries(len(other))}"
     return None
-
-
-def _at(value: Any, path: str) -> Any:
-    """Return what is at a path within an object: `log_ratio_histogram.counts`."""
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
 
 
 def _entries(count: int) -> str:

@@ -1,4 +1,4 @@
-"""A guide says from where on a number is a warning or an error, and whose bounds these are.
+"""A guide: the bounds beyond which a number is a warning or an error, and their source.
 
 Guides are data: nothing is judged here.
 """

@@ -1,4 +1,4 @@
-"""A trainer's own log beside our numbers is part of the result of `rcdiag score --logged FILE`."""
+"""The comparison with a trainer's own log, part of the result of `rcdiag score --logged FILE`."""
 
 from __future__ import annotations
 

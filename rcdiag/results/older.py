@@ -146,7 +146,9 @@ def _with_value(part: Any, key: str, names: Names) -> Any:
 def renamed(part: Any, place: list[str], names: Names) -> Any:
     """Rename keys at a place of a part; whatever is not as expected stays as it is."""
     if not place:
-        return _with_names(part, names)
+        if not isinstance(part, dict):
+            return part
+        return {names.get(key, key): value for key, value in part.items()}
     first, *rest = place
     if isinstance(part, list):
         return [renamed(item, rest, names) for item in part] if first == "*" else part
@@ -156,9 +158,3 @@ def renamed(part: Any, place: list[str], names: Names) -> Any:
         key: renamed(value, rest, names) if first in ("*", key) else value
         for key, value in part.items()
     }
-
-
-def _with_names(part: Any, names: Names) -> Any:
-    if not isinstance(part, dict):
-        return part
-    return {names.get(key, key): value for key, value in part.items()}

@@ -104,7 +104,7 @@ class UpdateModel(TypedDict):
     reference: Annotated[
         str,
         Doc(
-            "What gradients are held against: seq_is, fresh or none.",
+            "What gradients are compared with: seq_is, fresh or none.",
             example=f"{_WITH_MODEL} --reference seq_is",
             see=("seq_is", "fresh", "reference.none", "cosine"),
             one_of=("seq_is", "fresh", "none"),

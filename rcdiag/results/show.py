@@ -44,7 +44,7 @@ class Summary(Struct, frozen=True):
     unit: str  # what one row is: metrics, policies, candidates, presets
 
 
-class Counted(Protocol):
+class SizedResult(Protocol):
     """A result that counts sequences and tokens."""
 
     @property
@@ -157,6 +157,6 @@ def _more(count: int, unit: str) -> list[str]:
     return [f"  ... and {count} more {unit}"] if count > 0 else []
 
 
-def size(result: Counted) -> str:
+def size(result: SizedResult) -> str:
     """Say how much a result is about."""
     return f"{plural(result.num_sequences, 'sequence')}, {plural(result.num_tokens, 'token')}"

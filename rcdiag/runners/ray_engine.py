@@ -49,7 +49,7 @@ class EngineActor:
             return self._failure(error)
         return "ready", None
 
-    def score(self, part: schedule.Part) -> Iterator[tuple[str, Any]]:
+    def score(self, part: schedule.TablePart) -> Iterator[tuple[str, Any]]:
         """Yield the tokens that were scored as they come, then the part's file."""
         file = self._folder / part.name
         heard: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -95,7 +95,7 @@ class RayEngine:
         self._heard(waiting)
         self._heard(self._actor.load.remote())
 
-    def score(self, part: schedule.Part, on_tokens: OnTokens) -> None:
+    def score(self, part: schedule.TablePart, on_tokens: OnTokens) -> None:
         for reference in self._actor.score.options(num_returns="streaming").remote(part):
             value = self._heard(reference)
             if isinstance(value, int):

@@ -61,8 +61,13 @@ def _newest(trainers: Iterable[Trainer]) -> dict[str, Trainer]:
 
 def find_trainer(name: str) -> Trainer:
     """Find the generation of that name; a trainer's name means its newest generation."""
-    if (shipped := _shipped(name)) is not None:
-        return shipped
+    # One that ships with rcdiag is found by its name, without importing the other folders.
+    for folder in FOLDERS:
+        if f"{name}-".startswith(f"{folder.replace('_', '-')}-"):
+            generations = _generations(folder)
+            by_name = {trainer.name: trainer for trainer in generations} | _newest(generations)
+            if name in by_name:
+                return by_name[name]
     names = trainer_names()
     if name not in names:
         raise RcdiagError(
@@ -70,17 +75,6 @@ def find_trainer(name: str) -> Trainer:
             hint=f"{did_you_mean(name, names)}known: {', '.join(names)}",
         )
     return families().get(name) or TRAINERS[name]
-
-
-def _shipped(name: str) -> Trainer | None:
-    """Find a generation that ships with rcdiag, and import no other trainer's folder for it."""
-    for folder in FOLDERS:
-        if f"{name}-".startswith(f"{folder.replace('_', '-')}-"):
-            generations = _generations(folder)
-            by_name = {trainer.name: trainer for trainer in generations} | _newest(generations)
-            if name in by_name:
-                return by_name[name]
-    return None
 
 
 def spoken_name(trainer: Trainer) -> str:

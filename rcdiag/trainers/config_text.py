@@ -1,4 +1,4 @@
-"""Read the text of configurations that nobody vouches for: YAML, and variables of shell scripts.
+"""Read untrusted configuration text: YAML, and variables of shell scripts.
 
 Nothing is executed, and aliases of YAML cannot blow it up in memory.
 """

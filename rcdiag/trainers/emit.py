@@ -67,9 +67,11 @@ def emit(correction: Correction, trainer: str) -> Emitted:
     try:
         return emitted(correction, chosen)
     except Inexpressible as error:
-        raise Inexpressible(
-            f"{chosen.name} has no {error.message}", hint=_who_could(correction)
-        ) from error
+        able = [name for name, other in writers().items() if expresses(other, correction)]
+        hint = (
+            f"it can be written for {', '.join(able)}" if able else "no trainer known here has it"
+        )
+        raise Inexpressible(f"{chosen.name} has no {error.message}", hint=hint) from error
 
 
 def emitted(correction: Correction, trainer: Trainer) -> Emitted:
@@ -124,8 +126,3 @@ def _checked(correction: Correction, trainer: Trainer) -> Written:
     if not equivalent(correction, read):
         raise Inexpressible("settings that do just this")
     return written
-
-
-def _who_could(correction: Correction) -> str:
-    able = [name for name, trainer in writers().items() if expresses(trainer, correction)]
-    return f"it can be written for {', '.join(able)}" if able else "no trainer known here has it"

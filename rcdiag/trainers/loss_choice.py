@@ -1,4 +1,4 @@
-"""A trainer's configuration file says which policy loss an update takes, and with which bounds.
+"""Read the policy loss of an update, and its bounds, from a trainer's configuration file.
 
 Where it says so are the columns `[header.loss]` of the trainer's `settings.toml`.
 """

@@ -1,4 +1,4 @@
-"""Read a trainer's own configuration file: whose it is, and which settings of a correction it has.
+"""Read a trainer's own configuration file: find the trainer, and the settings of its correction.
 
 Files are YAML, JSON, TOML or shell scripts with flags; `rcdiag.trainers.settings_document` parses
 them. Where the settings stand and which generation they are for is in the trainers' tables.
@@ -6,7 +6,7 @@ them. Where the settings stand and which generation they are for is in the train
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from msgspec import Struct, field
 from rcdiag.errors import RcdiagError, nearest, setting
 from rcdiag.results import Finding
 from rcdiag.trainers import TRAINERS, families, find_trainer
+from rcdiag.trainers.conditions import Claim
 from rcdiag.trainers.config_text import VARIABLE
 from rcdiag.trainers.settings_document import MISSING, Document
-from rcdiag.trainers.trainer import Claim, Config, Trainer
+from rcdiag.trainers.trainer import Config, Trainer
 
 
 class TrainerConfig(Struct, frozen=True):
@@ -38,7 +39,8 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
     chosen, claim = _chosen(document, path) if trainer is None else (find_trainer(trainer), None)
     settings: Config = settings_in(document, chosen)
     known = chosen.config.places or chosen.config.whole(document)
-    if not known and not _is_of_some_trainer(document.under(chosen.config.path)):
+    block = document.under(chosen.config.path)
+    if not known and not any(one.settings.keys() & block.keys() for one in TRAINERS.values()):
         raise _nothing_in(path, [chosen] if trainer else None)
     _check_slips(document, chosen, settings, path)
     _check_variables(document, settings, path)
@@ -47,14 +49,59 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
     findings += notes
     if silent := not settings:
         settings = chosen.unset
-    findings += chosen.config.findings(document.tree, {**chosen.settings, **settings})
-    if claim is not None and claim.doubt:
-        findings.append(_guessed(chosen, claim.doubt))
-    if silent:
-        findings.append(_defaults(chosen, {**chosen.settings, **settings}, path))
-    if document.missing:
-        findings.append(_base_missing(chosen, document.missing, path))
+    whole = {**chosen.settings, **settings}
+    findings += chosen.config.findings(document.tree, whole)
+    findings += _assumed(chosen, claim, whole if silent else None, document, path)
     return TrainerConfig(chosen, settings, tuple(findings), document)
+
+
+def _assumed(
+    trainer: Trainer,
+    claim: Claim | None,
+    defaults: Config | None,
+    document: Document,
+    path: Path,
+) -> list[Finding]:
+    """Report what reading a file has assumed: its trainer, its settings, its base files.
+
+    `defaults` are the settings that are taken where the file sets none, None where it sets some.
+    """
+    findings = []
+    if claim is not None and claim.doubt:
+        findings.append(
+            Finding(
+                slug="trainer-guessed",
+                severity="note",
+                message=f"the settings are read as those of {trainer.name}: {claim.doubt}",
+                fix=f"say which it is: {setting('trainer', trainer.name)}",
+                evidence={"trainer": trainer.name},
+            )
+        )
+    if defaults is not None:
+        findings.append(
+            Finding(
+                slug="trainer-defaults",
+                severity="note",
+                message=f"{path} sets nothing of the correction: {trainer.name} then runs its "
+                "defaults, and these are computed",
+                fix="where the settings stand elsewhere, give that file; they stand in "
+                f"{trainer.words.place}",
+                evidence={"trainer": trainer.name, "config": dict(defaults)},
+            )
+        )
+    if document.missing:
+        findings.append(
+            Finding(
+                slug="base-config-missing",
+                severity="warning",
+                message=f"{path} stands on {', '.join(document.missing)} (`defaults`), which is "
+                f"not there: what that file sets is not known, and {trainer.name}'s defaults are "
+                "taken for it",
+                fix="put that file where `defaults` names it, or give one file with all settings",
+                evidence={"missing": list(document.missing)},
+            )
+        )
+    return findings
 
 
 def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:
@@ -78,20 +125,16 @@ def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:
     return found
 
 
-def _as_claimed(document: Document, trainer: Trainer) -> Config:
-    """Return what the trainer's claims look at: its settings, or the block where they would be."""
-    if trainer.config.places:
-        return settings_in(document, trainer)
-    return document.under(trainer.config.path)
-
-
 def _chosen(document: Document, path: Path) -> tuple[Trainer, Claim]:
     """Return the generation with the highest certainty; of equals the first in the registry."""
-    claims = [
-        (trainer, claim)
-        for trainer in TRAINERS.values()
-        if (claim := trainer.config.claim(_as_claimed(document, trainer), document)) is not None
-    ]
+    claims = []
+    for trainer in TRAINERS.values():
+        # A claim looks at the trainer's settings, or at the block where they would be.
+        block = document.under(trainer.config.path)
+        settings = settings_in(document, trainer) if trainer.config.places else block
+        claim = trainer.config.claim(settings, document)
+        if claim is not None:
+            claims.append((trainer, claim))
     if not claims:
         raise _nothing_in(path)
     return max(claims, key=lambda candidate: candidate[1].certainty)
@@ -106,10 +149,6 @@ def _nothing_in(path: Path, trainers: list[Trainer] | None = None) -> RcdiagErro
         f"{path}: no settings of a rollout correction in it",
         hint=f"looked for {', or '.join(examples)}; `--trainer NAME` says whose file it is",
     )
-
-
-def _is_of_some_trainer(block: Mapping[str, Any]) -> bool:
-    return any(trainer.settings.keys() & block.keys() for trainer in TRAINERS.values())
 
 
 def _is_bare(block: Mapping[str, Any], trainer: Trainer) -> bool:
@@ -157,39 +196,6 @@ def _check_variables(document: Document, settings: Config, path: Path) -> None:
                 "being run: a command, a choice or the environment sets it",
                 hint="write the value in its place",
             )
-
-
-def _guessed(trainer: Trainer, doubt: str) -> Finding:
-    return Finding(
-        slug="trainer-guessed",
-        severity="note",
-        message=f"the settings are read as those of {trainer.name}: {doubt}",
-        fix=f"say which it is: {setting('trainer', trainer.name)}",
-        evidence={"trainer": trainer.name},
-    )
-
-
-def _base_missing(trainer: Trainer, names: Sequence[str], path: Path) -> Finding:
-    return Finding(
-        slug="base-config-missing",
-        severity="warning",
-        message=f"{path} stands on {', '.join(names)} (`defaults`), which is not there: what that "
-        f"file sets is not known, and {trainer.name}'s defaults are taken for it",
-        fix="put that file where `defaults` names it, or give one file with all settings",
-        evidence={"missing": list(names)},
-    )
-
-
-def _defaults(trainer: Trainer, settings: Config, path: Path) -> Finding:
-    return Finding(
-        slug="trainer-defaults",
-        severity="note",
-        message=f"{path} sets nothing of the correction: {trainer.name} then runs its defaults, "
-        "and these are computed",
-        fix=f"where the settings stand elsewhere, give that file; they stand in "
-        f"{trainer.words.place}",
-        evidence={"trainer": trainer.name, "config": dict(settings)},
-    )
 
 
 def _number_trap(settings: Config, written: Mapping[str, Any]) -> list[Finding]:

@@ -58,7 +58,10 @@ def preset_configs(
     """Return settings of the named presets (all without names), with overrides."""
     for name in (*names, *overrides):
         if name not in trainer.presets:
-            raise _unknown(trainer, name)
+            raise RcdiagError(
+                f"{trainer.name} has no preset `{name}`",
+                hint=f"{did_you_mean(name, trainer.presets)}there are {', '.join(trainer.presets)}",
+            )
         if names and name not in names:
             raise RcdiagError(
                 f"settings of `{name}` change, which is not among the presets",
@@ -68,13 +71,6 @@ def preset_configs(
         name: {**trainer.presets[name], **overrides.get(name, {})}
         for name in (names or trainer.presets)
     }
-
-
-def _unknown(trainer: Trainer, name: str) -> RcdiagError:
-    return RcdiagError(
-        f"{trainer.name} has no preset `{name}`",
-        hint=f"{did_you_mean(name, trainer.presets)}there are {', '.join(trainer.presets)}",
-    )
 
 
 def plan_corrections(
@@ -114,21 +110,21 @@ def plan_corrections(
 def _unknown_setting(trainer: Trainer, preset: str, config: Config, name: str) -> RcdiagError:
     """Suggest the setting that was probably meant: one spelt alike, else one with an effect."""
     known = {key: value for key, value in config.items() if key in trainer.settings}
-    acting = [key for key in trainer.settings if _acts(trainer, known, key, config[name])]
+    settings = {**trainer.settings, **known}
+
+    def acts(key: str) -> bool:
+        """Tell whether another setting with this value would change the correction."""
+        try:
+            return trainer.read({**settings, key: config[name]}) != trainer.read(settings)
+        except Refused:
+            return False
+
+    acting = list(filter(acts, trainer.settings))
     near = nearest(name, trainer.settings, likeness=0.8) or nearest(name, acting)
     return RcdiagError(
         f"{preset}: {trainer.name} has no setting `{name}`",
         hint=f"did you mean {near}?" if near else f"{', '.join(trainer.settings)}",
     )
-
-
-def _acts(trainer: Trainer, config: Config, name: str, value: Any) -> bool:
-    """Tell whether setting `name` to `value` changes the correction."""
-    settings = {**trainer.settings, **config}
-    try:
-        return trainer.read({**settings, name: value}) != trainer.read(settings)
-    except Refused:
-        return False
 
 
 def _refused(trainer: Trainer, name: str, settings: Config, error: Refused) -> Finding:

@@ -92,7 +92,10 @@ class Document(Struct, frozen=True):
     @classmethod
     def _parsed(cls, text: str) -> Document:
         """Read a text; ValueError says why it is no configuration."""
-        toml = _toml(text)
+        try:
+            toml = tomllib.loads(text) if len(text) <= LONGEST else {}
+        except (ValueError, RecursionError):  # no TOML, or a number of thousands of digits
+            toml = {}
         if toml:
             return cls(_nested(toml), "toml")
         tree, problem = None, None
@@ -129,7 +132,7 @@ class Document(Struct, frozen=True):
             parts = name.split(".")
             while levels:
                 for mapping in levels:
-                    if (value := _down(mapping, parts)) is not MISSING:
+                    if (value := at_path(mapping, parts)) is not MISSING:
                         return value
                 levels = [
                     value
@@ -159,7 +162,8 @@ class Document(Struct, frozen=True):
         ]
 
 
-def _down(mapping: Mapping[str, Any], parts: Sequence[str]) -> Any:
+def at_path(mapping: Mapping[str, Any], parts: Sequence[str]) -> Any:
+    """Return the value under nested keys; MISSING where it is not there."""
     value: Any = mapping
     for part in parts:
         if not isinstance(value, Mapping) or part not in value:
@@ -202,15 +206,12 @@ def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
         below = merged.get(key)
         if value == "???" and key in merged:
             continue
-        if isinstance(value, Mapping) and isinstance(below, Mapping) and not _replaces(value):
+        replaces = isinstance(value, Mapping) and value.get("_override_") in (True, "true")
+        if isinstance(value, Mapping) and isinstance(below, Mapping) and not replaces:
             merged[key] = _over(below, value)
         else:
             merged[key] = value
     return merged
-
-
-def _replaces(mapping: Mapping[str, Any]) -> bool:
-    return mapping.get("_override_") in (True, "true")
 
 
 def _nested(flat: Mapping[Any, Any]) -> dict[str, Any]:
@@ -243,13 +244,6 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
-def _toml(text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text) if len(text) <= LONGEST else {}
-    except (ValueError, RecursionError):  # no TOML, or a number of thousands of digits
-        return {}
-
-
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*")
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 
@@ -265,13 +259,6 @@ _QUOTED_OR_COMMENT = re.compile(
 )
 
 
-def _words(code: str) -> list[str]:
-    """Split shell code into words; the end of a line is a word of its own."""
-    lexer = shlex.shlex(code.replace("\n", " \n "), posix=True)
-    lexer.whitespace, lexer.whitespace_split = " \t\r", True
-    return list(lexer)
-
-
 def _flags(text: str) -> dict[str, Any]:
     """Read `--name value`, `--name=value`, `--name` and `a.b=value` of a command line.
 
@@ -280,8 +267,11 @@ def _flags(text: str) -> dict[str, Any]:
     code = with_values(_without_comments(text))
     if not _COMMAND_LINE.search(code):
         return {}
+    # The end of a line is a word of its own, unless the line goes on.
+    lexer = shlex.shlex(code.replace("\\\n", " ").replace("\n", " \n "), posix=True)
+    lexer.whitespace, lexer.whitespace_split = " \t\r", True
     try:
-        words = _words(code.replace("\\\n", " "))
+        words = list(lexer)
     except ValueError:
         return {}
     flags: dict[str, Any] = {}

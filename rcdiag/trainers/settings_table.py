@@ -1,4 +1,4 @@
-"""A trainer's `settings.toml` is a table: what each setting is, where it stands, what it sets.
+"""Read a trainer's `settings.toml`: what each setting is, where it is set, how it is written.
 
 Beside its words (see `rcdiag.trainers.toml_words`) a setting has the columns of `Setting`. Some of
 them may differ between generations:
@@ -26,9 +26,9 @@ from rcdiag.trainers.settings_text import Form
 from rcdiag.trainers.toml_words import (
     Also,
     SettingWords,
-    Table,
     TomlFile,
-    Words,
+    TomlTable,
+    TomlWords,
     expand,
     read_generations,
     spread,
@@ -47,12 +47,11 @@ class NotComputed(Refused):
     """Settings that the trainer takes, and that need what no table has."""
 
 
-class Write(Words, frozen=True, kw_only=True):
+class Write(TomlWords, frozen=True, kw_only=True):
     """How a setting is written where some conditions hold."""
 
-    when: Conditions = field(
-        default_factory=dict
-    )  # on the facts of a correction: see `rcdiag.trainers.writing`
+    # On the facts of a correction: see `rcdiag.trainers.writing`.
+    when: Conditions = field(default_factory=dict)
     value: Any = msgspec.UNSET  # it is written as this value,
     null: bool = False  # as null,
     text: str = ""  # as this text with facts in braces,
@@ -61,7 +60,7 @@ class Write(Words, frozen=True, kw_only=True):
     comment: str = ""  # above the setting
 
 
-class Setting(Words, frozen=True, kw_only=True):
+class Setting(TomlWords, frozen=True, kw_only=True):
     """A setting of one generation of a trainer."""
 
     name: str
@@ -85,7 +84,14 @@ class Setting(Words, frozen=True, kw_only=True):
         if self.type == "any" or (self.null and value is None):
             return value
         if self.type == "choice":
-            return self._chosen(value)
+            if value in self.choices:
+                return value
+            allowed = [*(["null"] if self.null else []), *map(str, self.choices)]
+            guess = did_you_mean(str(value), list(map(str, self.choices)))
+            raise Refused(
+                f"{self.name}: {value!r} is not a choice of this trainer",
+                f"{guess}one of {', '.join(allowed)}",
+            )
         if self.type == "switch":
             return self._wanted(isinstance(value, bool), value, "true or false")
         if self.type == "positive or text" and isinstance(value, str):
@@ -97,16 +103,6 @@ class Setting(Words, frozen=True, kw_only=True):
         if self.type.startswith("positive"):
             return float(self._wanted(number and value > 0, value, "a number above 0"))
         return float(self._wanted(number and value >= 0, value, "a number, 0 or above"))
-
-    def _chosen(self, value: Any) -> Any:
-        if value in self.choices:
-            return value
-        allowed = [*(["null"] if self.null else []), *map(str, self.choices)]
-        guess = did_you_mean(str(value), list(map(str, self.choices)))
-        raise Refused(
-            f"{self.name}: {value!r} is not a choice of this trainer",
-            f"{guess}one of {', '.join(allowed)}",
-        )
 
     def _wanted(self, holds: bool, value: Any, expected: str) -> Any:
         if holds:
@@ -141,7 +137,7 @@ class Settings(Mapping[str, Any]):
         return len(self._values)
 
 
-class Ignored(Words, frozen=True, kw_only=True):
+class Ignored(TomlWords, frozen=True, kw_only=True):
     """Settings that the trainer takes and does nothing with, under conditions on its settings."""
 
     says: str  # one sentence, or one for each of `settings`, as {name}, that is not the default
@@ -151,7 +147,7 @@ class Ignored(Words, frozen=True, kw_only=True):
     until: str = ""
 
 
-class Lack(Words, frozen=True, kw_only=True):
+class Lack(TomlWords, frozen=True, kw_only=True):
     """Corrections that the trainer has no settings for, by conditions on their facts."""
 
     says: str  # what it lacks, after "TRAINER has no"; may hold facts in braces, and {odd}
@@ -160,7 +156,7 @@ class Lack(Words, frozen=True, kw_only=True):
     until: str = ""
 
 
-class Chosen(Words, frozen=True, kw_only=True):
+class Chosen(TomlWords, frozen=True, kw_only=True):
     """Where a file chooses one word of several, and what rcdiag calls each of them."""
 
     at: Names
@@ -169,7 +165,7 @@ class Chosen(Words, frozen=True, kw_only=True):
     what: str = ""  # in the error on another word: "a policy loss"; "": another word says nothing
 
 
-class LossColumns(Words, frozen=True, kw_only=True):
+class LossColumns(TomlWords, frozen=True, kw_only=True):
     """Where a file says which policy loss an update takes: dotted names, found at any depth."""
 
     loss: Chosen | None = None
@@ -180,7 +176,7 @@ class LossColumns(Words, frozen=True, kw_only=True):
     values: dict[str, Names] = field(default_factory=dict)  # words and switches
 
 
-class LossSettingRow(Words, frozen=True, kw_only=True):
+class LossSettingRow(TomlWords, frozen=True, kw_only=True):
     """A setting of policy losses that the trainer alone has: the fields of a `LossSetting`."""
 
     says: str
@@ -192,7 +188,7 @@ class LossSettingRow(Words, frozen=True, kw_only=True):
     see: tuple[str, ...] = ()
 
 
-class Header(Words, frozen=True, kw_only=True):
+class Header(TomlWords, frozen=True, kw_only=True):
     """What holds for all settings of a trainer together."""
 
     path: str = ""  # the dotted name of the block in which settings without `at` stand
@@ -206,13 +202,12 @@ class Header(Words, frozen=True, kw_only=True):
     lacks: tuple[Lack, ...] = ()
     loss: LossColumns = LossColumns()
     loss_settings: dict[str, LossSettingRow] = field(default_factory=dict)
-    texts: dict[str, str] = field(
-        default_factory=dict
-    )  # for words: see `rcdiag.trainers.toml_words`
+    # For words: see `rcdiag.trainers.toml_words`.
+    texts: dict[str, str] = field(default_factory=dict)
     also: Also | None = None  # settings that another trainer has as well
 
 
-class _Columns(Words, frozen=True, kw_only=True):
+class _Columns(TomlWords, frozen=True, kw_only=True):
     """The columns of a setting as they stand in the file."""
 
     default: Any = None
@@ -275,7 +270,7 @@ def read_tables(package: str) -> dict[str, SettingsTable]:
     }
 
 
-def _by_generation(table: Table, header: Header, order: Sequence[str]) -> dict[str, Setting]:
+def _by_generation(table: TomlTable, header: Header, order: Sequence[str]) -> dict[str, Setting]:
     """Read the columns of a setting for each generation that has it."""
     row = table.without(SettingWords.__struct_fields__).as_a(_Columns)
     defaults, types = spread(row.default, order, table), spread(row.type, order, table)
@@ -297,7 +292,7 @@ def _by_generation(table: Table, header: Header, order: Sequence[str]) -> dict[s
     }
 
 
-def _from_to(table: Table, order: Sequence[str], since: str, until: str) -> list[str]:
+def _from_to(table: TomlTable, order: Sequence[str], since: str, until: str) -> list[str]:
     """Return the generations from one to another, both included; all of them without names."""
     return expand(f"{since or order[0]} to {until or order[-1]}", order, table)
 

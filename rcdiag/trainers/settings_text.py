@@ -82,12 +82,11 @@ def overrides(settings: Mapping[str, Value]) -> list[str]:
     Text other than a plain word is quoted: Hydra reads 0.5_5 as a number, and a comma as a choice.
     https://hydra.cc/docs/advanced/override_grammar/basic/
     """
-    return [f"{name}={_hydra_value(value)}" for name, value in settings.items()]
-
-
-def _hydra_value(value: Value) -> str:
-    is_text = isinstance(value, str) and not value.replace("_", "").isalpha()
-    return f'"{value}"' if is_text else scalar(value)
+    words = []
+    for name, value in settings.items():
+        is_text = isinstance(value, str) and not value.replace("_", "").isalpha()
+        words.append(f'{name}="{value}"' if is_text else f"{name}={scalar(value)}")
+    return words
 
 
 def text_of(written: Written, head: Sequence[str], names: Mapping[str, str], form: Form) -> str:

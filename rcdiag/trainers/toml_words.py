@@ -1,4 +1,4 @@
-"""TOML files beside a trainer's code: what it logs, what its settings mean, its own words.
+"""Read the TOML files of a trainer: what it logs, what its settings mean, its own terms.
 
 A trainer's package holds these files, with one table for each thing that has a name:
 
@@ -59,11 +59,11 @@ Texts = Mapping[str, str]
 T = TypeVar("T")
 
 
-class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TomlWords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The fields of a table. One that it does not know, or that has another type, is refused."""
 
 
-class GenerationWords(Words, frozen=True, kw_only=True):
+class GenerationWords(TomlWords, frozen=True, kw_only=True):
     """One generation of a trainer: when it came out and where its settings stand."""
 
     name: str
@@ -76,7 +76,7 @@ class GenerationWords(Words, frozen=True, kw_only=True):
     on_sweep_page: bool = False  # beside the newest generation of each trainer
 
 
-class KeyWords(Words, frozen=True, kw_only=True):
+class KeyWords(TomlWords, frozen=True, kw_only=True):
     """The words on one key that a trainer logs, by generation in the trainer's order."""
 
     name: str  # without prefix
@@ -126,7 +126,7 @@ class KeyWords(Words, frozen=True, kw_only=True):
         )
 
 
-class SettingWords(Words, frozen=True, kw_only=True):
+class SettingWords(TomlWords, frozen=True, kw_only=True):
     """The meaning of a trainer's setting. `generations` are in the trainer's order."""
 
     name: str
@@ -148,7 +148,7 @@ class SettingWords(Words, frozen=True, kw_only=True):
         )
 
 
-class TermWords(Words, frozen=True, kw_only=True):
+class TermWords(TomlWords, frozen=True, kw_only=True):
     """A trainer's own word for a name that rcdiag explains, by generation, in order."""
 
     name: str
@@ -156,7 +156,7 @@ class TermWords(Words, frozen=True, kw_only=True):
     numbers: Mapping[str, float]  # generation -> what comes out on the example of the name
 
 
-class FindingWords(Words, frozen=True, kw_only=True):
+class FindingWords(TomlWords, frozen=True, kw_only=True):
     """A finding on the settings of a trainer: what it means, and when it is made."""
 
     slug: str
@@ -175,7 +175,7 @@ class FindingWords(Words, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()  # settings
 
 
-class _KeyRow(Words, frozen=True, kw_only=True):
+class _KeyRow(TomlWords, frozen=True, kw_only=True):
     """The table of a key as it stands in the file."""
 
     says: str
@@ -194,7 +194,7 @@ class _KeyRow(Words, frozen=True, kw_only=True):
     result: str | None = None
 
 
-class _Family(Words, frozen=True, kw_only=True):
+class _Family(TomlWords, frozen=True, kw_only=True):
     """What the keys of one family share."""
 
     prefix: str | dict[str, str]
@@ -203,7 +203,7 @@ class _Family(Words, frozen=True, kw_only=True):
     note: str | None = None
 
 
-class Also(Words, frozen=True, kw_only=True):
+class Also(TomlWords, frozen=True, kw_only=True):
     """What another trainer has that this one has as well."""
 
     package: str
@@ -212,7 +212,7 @@ class Also(Words, frozen=True, kw_only=True):
     header: tuple[str, ...] = ()
 
 
-class _KeysHeader(Words, frozen=True, kw_only=True):
+class _KeysHeader(TomlWords, frozen=True, kw_only=True):
     families: dict[str, _Family] = field(default_factory=dict)
     loggers: tuple[str, ...] = ()
     # Name of a placeholder -> a value of it -> the texts of that value.
@@ -221,12 +221,12 @@ class _KeysHeader(Words, frozen=True, kw_only=True):
     also: Also | None = None
 
 
-class _TermRow(Words, frozen=True, kw_only=True):
+class _TermRow(TomlWords, frozen=True, kw_only=True):
     says: str | dict[str, str]
     numbers: float | dict[str, float] = field(default_factory=dict)
 
 
-class _GenerationsHeader(Words, frozen=True, kw_only=True):
+class _GenerationsHeader(TomlWords, frozen=True, kw_only=True):
     renamed_presets: tuple[tuple[str, ...], ...] = ()
 
 
@@ -318,7 +318,7 @@ def _keys_of_another(
     return keys
 
 
-def _fillings(table: Table, header: _KeysHeader) -> Iterator[tuple[Table, str | None]]:
+def _fillings(table: TomlTable, header: _KeysHeader) -> Iterator[tuple[TomlTable, str | None]]:
     """Yield a table with its placeholders filled, once for each value, and its name before."""
     for placeholder, values in header.placeholders.items():
         if f"{{{placeholder}}}" not in table.name:
@@ -328,13 +328,17 @@ def _fillings(table: Table, header: _KeysHeader) -> Iterator[tuple[Table, str | 
             raise table.error(f"`numbers` has {min(strange)!r}, no value of {placeholder}")
         for value, texts in values.items():
             own = {"numbers": numbers[value]} if value in numbers else {}
-            of_value = Table(table.file, table.name, {**table.without(["numbers"]).fields, **own})
+            of_value = TomlTable(
+                table.file, table.name, {**table.without(["numbers"]).fields, **own}
+            )
             yield of_value.filled({**header.texts, **texts, placeholder: value}), table.name
         return
     yield table.filled(header.texts), None
 
 
-def _key(table: Table, pattern: str | None, header: _KeysHeader, order: Sequence[str]) -> KeyWords:
+def _key(
+    table: TomlTable, pattern: str | None, header: _KeysHeader, order: Sequence[str]
+) -> KeyWords:
     row = table.as_a(_KeyRow)
     name = row.family or next(iter(header.families), "")
     if name not in header.families:
@@ -371,7 +375,7 @@ def _key(table: Table, pattern: str | None, header: _KeysHeader, order: Sequence
     )
 
 
-def expand(text: str, order: Sequence[str], table: Table | None = None) -> list[str]:
+def expand(text: str, order: Sequence[str], table: TomlTable | None = None) -> list[str]:
     """Return the generations that `a, b to d, f on` names, each one of `order`."""
     generations: set[str] = set()
     for part in text.split(","):
@@ -399,7 +403,7 @@ def label(names: Collection[str], order: Iterable[str]) -> str:
     return ", ".join(text for run in short for text in run)
 
 
-def spread(value: Any, order: Sequence[str], table: Table) -> dict[str, Any]:
+def spread(value: Any, order: Sequence[str], table: TomlTable) -> dict[str, Any]:
     """Return a value for each generation: one for all, or those of a sub-table by generation."""
     if not isinstance(value, Mapping):
         return dict.fromkeys(order, value)
@@ -420,6 +424,7 @@ class TomlFile(msgspec.Struct, frozen=True):
 
     @staticmethod
     def read(package: str, name: str, may_be_missing: bool = False) -> TomlFile:
+        """Read a file of a package, or the part of `WORDS` of a module that has none."""
         module = importlib.import_module(package)
         path = f"{package}/{name}"
         if not hasattr(module, "__path__"):
@@ -437,16 +442,16 @@ class TomlFile(msgspec.Struct, frozen=True):
             raise RcdiagError(f"{path}: not there", "a trainer's package has this file") from None
         return TomlFile(path, _parsed(path, text))
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> TomlTable:
         """Return a table by its name; empty if the file lacks it."""
-        return Table(self.path, name, _as_table(self.path, name, self.content.get(name, {})))
+        return TomlTable(self.path, name, _as_table(self.path, name, self.content.get(name, {})))
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[TomlTable]:
         """Return all tables but the header."""
         return [self.table(name) for name in self.content if name != "header"]
 
 
-class Table(msgspec.Struct, frozen=True):
+class TomlTable(msgspec.Struct, frozen=True):
     """A table of a file; an error about it names file, table and field."""
 
     file: str
@@ -475,16 +480,16 @@ class Table(msgspec.Struct, frozen=True):
         except msgspec.ValidationError as error:
             raise self.error(f"`{field}`: {error}") from error
 
-    def without(self, fields: Collection[str]) -> Table:
+    def without(self, fields: Collection[str]) -> TomlTable:
         """Return the table without some of its fields."""
         rest = {field: value for field, value in self.fields.items() if field not in fields}
-        return Table(self.file, self.name, rest)
+        return TomlTable(self.file, self.name, rest)
 
-    def only(self, fields: Collection[str]) -> Table:
+    def only(self, fields: Collection[str]) -> TomlTable:
         """Return the table with some of its fields."""
         return self.without(self.fields.keys() - set(fields))
 
-    def filled(self, texts: Texts) -> Table:
+    def filled(self, texts: Texts) -> TomlTable:
         """Return the table with `{name}` replaced in its name and in its texts."""
 
         def fill(value: Any) -> Any:
@@ -497,7 +502,7 @@ class Table(msgspec.Struct, frozen=True):
             return value
 
         try:
-            return Table(self.file, fill(self.name), fill(self.fields))
+            return TomlTable(self.file, fill(self.name), fill(self.fields))
         except (KeyError, ValueError, IndexError) as error:
             raise self.error(
                 f"a text holds braces with {error}", f"they may hold {', '.join(texts)}"

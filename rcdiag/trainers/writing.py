@@ -1,4 +1,4 @@
-"""A correction is written as a trainer's settings, by the columns `write` of its table.
+"""Write a correction as a trainer's settings, by the columns `write` of its table.
 
 `facts_of` describes a correction by a few named facts. `lacks` in the table's header says which of
 them no settings express; then each setting is written by the first way whose conditions hold.
@@ -16,7 +16,7 @@ import numpy as np
 from rcdiag.corrections.bounds import LEVELS, Window, weights_of, windows_of
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.trainers.conditions import beyond, holds
-from rcdiag.trainers.settings_table import Setting, SettingsTable, Write
+from rcdiag.trainers.settings_table import SettingsTable, Write
 from rcdiag.trainers.settings_text import (
     ABOVE_ALL,
     BELOW_ALL,
@@ -108,49 +108,41 @@ def write_by_table(
         facts |= own_facts(correction, facts)
     for lack in table.header.lacks:
         if holds(lack.when, facts.get):
-            raise Inexpressible(lack.says.format_map({**facts, "odd": _odd(lack.when, facts)}))
+            odd = ""  # the first name that a condition `beyond` does not know
+            for name, wanted in lack.when.items():
+                if not odd and isinstance(wanted, dict) and "beyond" in wanted:
+                    odd = beyond(facts.get(name), wanted["beyond"])[0]
+            raise Inexpressible(lack.says.format_map({**facts, "odd": odd}))
     written = Written()
     for name, setting in table.settings.items():
         if own is not None and name in own:
             written |= own[name](correction)
         elif name not in written.settings:
-            written |= _written(setting, facts)
+            for way in setting.ways:
+                if holds(way.when, facts.get) and (not way.fact or way.fact in facts):
+                    comments = {name: way.comment.format_map(facts)} if way.comment else {}
+                    written |= Written({name: _value(way, facts)}, comments)
+                    break
     return written
-
-
-def _odd(when: Mapping[str, Any], facts: Facts) -> str:
-    """Return the first name that a condition `beyond` does not know."""
-    for name, wanted in when.items():
-        if isinstance(wanted, dict) and "beyond" in wanted:
-            return beyond(facts.get(name), wanted["beyond"])[0]
-    return ""
-
-
-def _written(setting: Setting, facts: Facts) -> Written:
-    for way in setting.ways:
-        if holds(way.when, facts.get) and (not way.fact or way.fact in facts):
-            comments = {setting.name: way.comment.format_map(facts)} if way.comment else {}
-            return Written({setting.name: _value(way, facts)}, comments)
-    return Written()
 
 
 def _value(way: Write, facts: Facts) -> Value:
     if way.null:
         return None
     if way.value is not msgspec.UNSET:
-        return way.value
+        result: Value = way.value
+        return result
     if way.text:
-        return way.text.format_map({name: _in_text(name, fact) for name, fact in facts.items()})
+        # Bounds with as few digits as needed; one that bounds nothing becomes a number too.
+        texts = dict(facts)
+        for name, fact in facts.items():
+            if isinstance(fact, float):
+                nothing = fact == 0.0 and name.endswith("lower")
+                texts[name] = digits(BELOW_ALL if nothing else min(fact, ABOVE_ALL))
+        return way.text.format_map(texts)
     fact = facts[way.fact]
     if isinstance(fact, bool) or not isinstance(fact, float):
         return fact
     if np.isinf(fact) or (fact == 0.0 and way.fact.endswith("lower")):
         return way.unbounded
     return rounded(fact) if fact > 0.0 else fact
-
-
-def _in_text(name: str, fact: Any) -> Any:
-    """Return a bound with as few digits as needed; one that bounds nothing becomes a number too."""
-    if isinstance(fact, bool) or not isinstance(fact, float):
-        return fact
-    return digits(BELOW_ALL if fact == 0.0 and name.endswith("lower") else min(fact, ABOVE_ALL))

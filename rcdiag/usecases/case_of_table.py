@@ -1,4 +1,4 @@
-"""A table becomes a case: whole rows spread over the table, with every policy that it holds."""
+"""Draw the sample that a table is diagnosed by: whole rows, with every policy that it holds."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rcdiag.table.table import Table
 from rcdiag.table.trajectories import Trajectories
 
 SAMPLER, TRAINER = "rollout", "old"
-# A case holds at most twice so many response tokens, of a larger table blocks of rows.
+# A case holds at most twice this many response tokens; of a larger table, blocks of rows.
 TOKENS = 120_000
 # Neighbours stay together: where rows are exchanged, it is with one of them.
 BLOCK = 16
-# Of a large table so many blocks are drawn at least before their tokens are counted.
+# Of a large table at least this many blocks are drawn before their tokens are counted.
 MANY_BLOCKS = 64
 
 
@@ -32,26 +32,22 @@ def pair_of_table(
     """Return sampler and trainer of a table: those named, `rollout` and `old`, or what it has."""
     names = table.policies
     if not names:
+        way_out = "dump them with the tokens; without `prompt_ids` no engine can compute them"
+        if "prompt_ids" in table.columns:
+            way_out = (
+                "dump them with the tokens, or compute both: rcdiag score "
+                f"{table.on_command_line} --model CKPT --policy rollout=vllm:bfloat16 "
+                "--policy old=hf:float32 -o scored.parquet, then rcdiag diagnose scored.parquet"
+            )
         raise RcdiagError(
             f"{table.name}: no column of log-probs",
             hint="a diagnosis needs `rollout_log_probs`, and tells more with `old_log_probs`: "
-            + _way_out(table),
+            + way_out,
         )
     by_preference = sorted(names, key=lambda name: (name != SAMPLER, name == TRAINER))
     first = sampler or by_preference[0]
     others = sorted((name for name in names if name != first), key=lambda name: name != TRAINER)
     return first, trainer or next(iter(others), None)
-
-
-def _way_out(table: Table) -> str:
-    """Return what gives a table its log-probs; engines need the prompts for them."""
-    if "prompt_ids" not in table.columns:
-        return "dump them with the tokens; without `prompt_ids` no engine can compute them"
-    return (
-        "dump them with the tokens, or compute both: "
-        f"rcdiag score {table.on_command_line} --model CKPT --policy rollout=vllm:bfloat16 "
-        "--policy old=hf:float32 -o scored.parquet, then rcdiag diagnose scored.parquet"
-    )
 
 
 def read_case(
@@ -65,7 +61,7 @@ def read_case(
     """Read whole rows of a table with all its policies; of a large one blocks of rows.
 
     Rows without log-probs of the pair are left out, and so are other policies that rows lack. Of
-    a row with more than twice `tokens` tokens the first so many are taken.
+    a row with more than twice `tokens` tokens the first 2 x `tokens` are taken.
     Which blocks are taken depends on their place alone, so that the same table makes the same case.
     """
     sample = CaseSample.of(table, sampler, trainer, prompts=prompts, tokens=tokens)

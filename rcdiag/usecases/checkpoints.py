@@ -1,18 +1,27 @@
-"""Names of checkpoints that a user gives stand for folders: one, one for every step, or several."""
+"""Checkpoints that a user names: their folders, and the steps of a table that each can score."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 from msgspec import Struct
 
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.experiments.rescored_sample import passage_of
+from rcdiag.engines.changes import Forward
 from rcdiag.engines.checkpoint import check_checkpoint, text_config, weight_files
 from rcdiag.errors import RcdiagError, setting
 
 STEP = "{step}"
 MOST_CHECKPOINTS = 12  # of a folder, those nearest to the trainer's first
 NEIGHBOURS = 2  # checkpoints beside the trainer's that are tried unasked
+ROWS_OF_STEP = 6  # that are scored to see whether a checkpoint is that of a step
+NEAR = 3.0  # times the least distance of a step: from there on a checkpoint is not that of a step
+ROUNDING = 2e-3  # nats by which engines differ anyway
+MOST = 0.5  # share of the steps above which a checkpoint is taken for all of them
 
 
 class Model(Struct, frozen=True):
@@ -30,22 +39,19 @@ class Model(Struct, frozen=True):
         if not self.by_step:
             return check_checkpoint(self.name)
         if step is None:
-            return check_checkpoint(str(self._newest()))
+            folders = neighbours(Path(self.name))
+            if not folders:
+                raise RcdiagError(
+                    f"{setting('model', self.name)}: the table has no column `step`, and no folder "
+                    "fits the name",
+                    hint="name one folder",
+                )
+            return check_checkpoint(str(folders[-1]))
         return check_checkpoint(self.name.replace(STEP, str(step)))
 
     def has(self, step: int) -> bool:
         """Tell whether there is a folder for a step of the table."""
         return Path(self.name.replace(STEP, str(step))).is_dir()
-
-    def _newest(self) -> Path:
-        folders = neighbours(Path(self.name))
-        if not folders:
-            raise RcdiagError(
-                f"{setting('model', self.name)}: the table has no column `step`, and no folder "
-                "fits the name",
-                hint="name one folder",
-            )
-        return folders[-1]
 
 
 def neighbours(pattern: Path) -> list[Path]:
@@ -65,11 +71,12 @@ def beside(model: Path) -> list[Path]:
 
     `step_4` lies beside `step_8`: the same name but for its last number, the same architecture.
     """
-    digits = "".join(reversed([c for c in _reversed_number(model.name)]))
-    if not digits:
+    numbers = list(re.finditer(r"\d+", model.name))
+    if not numbers:
         return []
-    start = model.name.rindex(digits)
-    pattern = model.parent / f"{model.name[:start]}{STEP}{model.name[start + len(digits) :]}"
+    start, end = numbers[-1].span()
+    number, after = int(numbers[-1].group()), model.name[end:]
+    pattern = model.parent / f"{model.name[:start]}{STEP}{after}"
     own = text_config(model)
     sizes = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
     others = [
@@ -78,24 +85,9 @@ def beside(model: Path) -> list[Path]:
         if folder.resolve() != model.resolve()
         and all(text_config(folder).get(size) == own.get(size) for size in sizes)
     ]
-    number = int(digits)
     return sorted(
-        others,
-        key=lambda folder: abs(
-            int(folder.name[start:].removesuffix(model.name[start + len(digits) :])) - number
-        ),
+        others, key=lambda folder: abs(int(folder.name[start:].removesuffix(after)) - number)
     )
-
-
-def _reversed_number(name: str) -> str:
-    """Return the last run of digits of a name, from its end to its beginning."""
-    made = ""
-    for letter in reversed(name):
-        if letter.isdigit():
-            made += letter
-        elif made:
-            break
-    return made
 
 
 def folders_of(names: Sequence[str | Path]) -> list[Path]:
@@ -122,3 +114,68 @@ def tried_checkpoints(model: Model, named: Sequence[Path], steps: Sequence[int])
     if model.by_step:
         return list(reversed(neighbours(Path(model.name))))[: MOST_CHECKPOINTS // 2]
     return beside(model.of_step(None))[:NEIGHBOURS]
+
+
+def steps_of_model(
+    model: Model, case: Case, fleet: Callable[[Callable[[int], Path]], Forward]
+) -> list[int] | None:
+    """Return the steps whose rows a model can speak of; None where it can speak of all.
+
+    A name with {step} speaks of steps that have a folder. One folder on a table of several steps
+    speaks of those whose trainer's column it is near to, where these are the fewer; where most
+    steps are near, or none is nearer than others, it is taken for all of them.
+    """
+    if case.facts.step is None:
+        return None
+    steps = sorted({int(step) for step in case.facts.step})
+    if model.by_step:
+        there = [step for step in steps if model.has(step)]
+        if not there:
+            listed = ", ".join(map(str, steps[:4]))
+            if len(steps) > 4:
+                listed = f"{listed}, ... {steps[-1]}"
+            raise RcdiagError(
+                f"{setting('model', model.name)}: no folder for any of the steps {listed}",
+                hint="name the checkpoint folder, with {step} in place of the number of the step",
+            )
+        return None if there == steps else there
+    if len(steps) == 1:
+        return None
+    folder = model.of_step(None)
+    distance = _distances(case, steps, fleet(lambda row: folder))
+    least = float(np.nanmin(distance)) if np.isfinite(distance).any() else np.nan
+    near = distance <= NEAR * least + ROUNDING
+    if not near.any() or near.mean() > MOST:
+        return None
+    return [step for step, chosen in zip(steps, near, strict=True) if chosen]
+
+
+def _distances(case: Case, steps: list[int], forward: Forward) -> np.ndarray:
+    """Return the rms distance of a model's log-probs from the trainer's, nats, [steps].
+
+    A single token counts as 1 nat at most; a step without numbers has NaN.
+    """
+    assert case.facts.step is not None
+    assert case.prompt_ids is not None
+    policy = case.trainer or case.sampler
+    distance = np.full(len(steps), np.nan)
+    for number, step in enumerate(steps):
+        full = [
+            row
+            for row in np.flatnonzero(case.facts.step == step)
+            if len(case.prompt_ids.row(row)) > 0 and case.lengths[row] > 0
+        ]
+        if not full:
+            continue
+        # A few rows, evenly spread over the step.
+        places = np.linspace(0, len(full) - 1, min(ROWS_OF_STEP, len(full))).astype(int)
+        rows = [full[place] for place in np.unique(places)]
+        made = forward.log_probs([passage_of(case, int(row)) for row in rows])
+        at = np.concatenate(
+            [np.arange(case.start[row], case.start[row] + case.lengths[row]) for row in rows]
+        )
+        recorded = case.log_probs[policy][at]
+        known = case.mask[at] & np.isfinite(recorded)
+        if known.any():
+            distance[number] = np.sqrt(np.mean(np.square(recorded - made)[known].clip(max=1.0)))
+    return distance

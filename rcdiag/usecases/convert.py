@@ -1,4 +1,4 @@
-"""A dump of any format becomes a parquet table, and a result that says what became of it."""
+"""Convert a dump of any format to a parquet table, and report what was changed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,11 @@ def convert(
     scratch = table.scratch or Scratch(output)
     written = scratch.path / "table.parquet"
     if table.joined is not None:
-        tokens = _copy(table, written)
+        tokens = 0
+        with TableWriter(written, table.schema, table.metadata) as writer:
+            for batch in table.batches():
+                writer.write(batch.table)
+                tokens += int(token_ids(batch, "response_ids").offsets[-1])
     elif table.conversion is not None:
         tokens, written = table.conversion.tokens, cast(Path, table.parquets[0])
     else:
@@ -51,16 +55,6 @@ def convert(
     os.replace(written, output)
     progress.wrote(output)
     return _result(table, tokens, output, origin)
-
-
-def _copy(table: Table, target: Path) -> int:
-    """Write a table as one file; returns the number of its response tokens."""
-    tokens = 0
-    with TableWriter(target, table.schema, table.metadata) as writer:
-        for batch in table.batches():
-            writer.write(batch.table)
-            tokens += token_ids(batch, "response_ids").offsets[-1]
-    return int(tokens)
 
 
 def _check_parquet(table: Table, kind: Reader, target: Path, progress: Progress) -> int:

@@ -1,4 +1,4 @@
-"""What every correction of a trainer would have left: one pass over the tokens, then results."""
+"""Apply every correction of a plan: reduce tokens in one pass, then compute results per batch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.corrections.actual import honest
-from rcdiag.corrections.apply import Outcome, outcome
+from rcdiag.corrections.actual import actual_numbers
+from rcdiag.corrections.apply import CorrectionOutcome, outcome
 from rcdiag.corrections.bounds import log_bounds
 from rcdiag.corrections.correction import Correction, in_float32
 from rcdiag.corrections.sequences import (
     Asked,
     NotAsked,
     Questions,
-    Rows,
+    Sequences,
     questions,
     recording_rows,
     rows_of,
@@ -38,9 +38,9 @@ KHats = Mapping[str, float | None]  # level -> Pareto k-hat of the raw ratios
 
 
 class CorrectionRows(Struct, frozen=True):
-    """What corrections need of the sequences of every training step."""
+    """The sequences of every training step, with the sums over tokens that corrections need."""
 
-    steps: Mapping[Step, Rows]
+    steps: Mapping[Step, Sequences]
 
     @classmethod
     def of(
@@ -49,7 +49,7 @@ class CorrectionRows(Struct, frozen=True):
         plan: Plan,
         asked: Questions,
     ) -> CorrectionRows:
-        """Reduce the pair of every step to what a plan asks: `asked_by` tells what that is."""
+        """Reduce the tokens of every step to the sums that a plan asks for (see `asked_by`)."""
         reduced = partial(rows_of, asked=asked, dtype=plan.dtype)
         rows = {
             step: replace(
@@ -65,12 +65,12 @@ class CorrectionRows(Struct, frozen=True):
         return cls(_bounded(merge_by_key([part.steps for part in parts])))
 
     @property
-    def whole(self) -> Rows:
+    def whole(self) -> Sequences:
         """The rows of all steps as one batch."""
         return merge(list(self.steps.values()))
 
 
-def _bounded(steps: Mapping[Step, Rows]) -> Mapping[Step, Rows]:
+def _bounded(steps: Mapping[Step, Sequences]) -> Mapping[Step, Sequences]:
     """Bound the sketches of all steps together: many single values give way to counts."""
     held = [(step, asked, one) for step in steps for asked, one in steps[step].sketches.items()]
     if not held:
@@ -114,7 +114,7 @@ def asked_by(plan: Plan) -> Questions:
 
 
 def correction_results(
-    plan: Plan, rows: Rows, k_hats: KHats | None = None, mismatch: str | None = None
+    plan: Plan, rows: Sequences, k_hats: KHats | None = None, mismatch: str | None = None
 ) -> dict[str, CorrectionResult]:
     """Apply every correction of a plan to one batch of rows.
 
@@ -139,7 +139,7 @@ def _result(
     plan: Plan,
     name: str,
     correction: Correction,
-    rows: Rows,
+    rows: Sequences,
     k_hats: KHats,
     mismatch: str | None,
 ) -> CorrectionResult:
@@ -150,7 +150,7 @@ def _result(
     left = outcome(rows, correction)
     weighting = correction.loss_weighting
     k_hat = None if weighting is None else k_hats.get(weighting.level)
-    numbers = {**honest(rows, correction, left), "khat": k_hat}
+    numbers = {**actual_numbers(rows, correction, left), "khat": k_hat}
     rounded = None
     if plan.dtype == np.float64 and correction.decides:
         rounded = _where_float32_decides(whole, correction, left)
@@ -172,7 +172,7 @@ def _result(
 
 
 def _where_float32_decides(
-    rows: Rows, correction: Correction, left: Outcome
+    rows: Sequences, correction: Correction, left: CorrectionOutcome
 ) -> dict[str, Any] | None:
     """Return what is kept in the trainer's arithmetic, where that is not what is kept in float64.
 

@@ -14,15 +14,14 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.next_experiment import next_after_experiments
+from rcdiag.results import Diagnosis
 from rcdiag.results.base import MetricValue
 from rcdiag.results.diagnose import DiagnoseResult, ExperimentResult, WeightsOfRow
-from rcdiag.results.diagnosis import NamedCause
 from rcdiag.table.table import Table
 from rcdiag.usecases.case_of_table import read_case
-from rcdiag.usecases.checkpoints import Model
+from rcdiag.usecases.checkpoints import Model, steps_of_model
 from rcdiag.usecases.progress import Progress
 from rcdiag.usecases.provenance import provenance
-from rcdiag.usecases.rows_of_model import steps_of_model
 
 if TYPE_CHECKING:
     from rcdiag.diagnosis.experiments.conclude import Outcome
@@ -55,19 +54,14 @@ def diagnose(
         run = _runner(model, checkpoints, rows, deadline, progress)
     diagnosis, outcome = verdict_with_experiments(case, run)
     if model is not None and outcome is not None:
-        diagnosis = replace(
-            diagnosis,
-            causes=[_without_command(cause) for cause in diagnosis.causes],
-            next=next_after_experiments(
-                diagnosis,
-                case,
-                model=model.name,
-                checkpoints=[str(folder) for folder in checkpoints],
-                not_run=list(dict.fromkeys(outcome.open)),
-            ),
-        )
+        diagnosis = _with_next_steps(diagnosis, case, outcome, model, checkpoints)
+    device = None
+    if run is not None:
+        from rcdiag.engines.hf.model import choose_device, device_name
+
+        device = device_name(choose_device(None))
     result = DiagnoseResult(
-        provenance=provenance(table, seed, None if run is None else _device()),
+        provenance=provenance(table, seed, device),
         num_sequences=table.num_rows,
         num_tokens=int(case.mask.sum()),
         trainer_model=None if model is None else model.name,
@@ -92,17 +86,30 @@ def diagnose(
     return replace(result, findings=findings(given))
 
 
-def _without_command(cause: NamedCause) -> NamedCause:
-    """Return a cause without the advice to run what has just been run."""
-    ran = [one for one in cause.actions if (one.command or "").startswith("rcdiag diagnose ")]
-    return replace(cause, actions=[one for one in cause.actions if one not in ran])
-
-
-def _device() -> str:
-    """Name the device on which experiments run: the GPU where there is one."""
-    from rcdiag.engines.hf.model import choose_device, device_name
-
-    return device_name(choose_device(None))
+def _with_next_steps(
+    diagnosis: Diagnosis,
+    case: Case,
+    outcome: Outcome,
+    model: Model,
+    checkpoints: Sequence[Path],
+) -> Diagnosis:
+    """Say what to run next, and leave out the advice to run what has just been run."""
+    causes = []
+    for cause in diagnosis.causes:
+        actions = [
+            action
+            for action in cause.actions
+            if not (action.command or "").startswith("rcdiag diagnose ")
+        ]
+        causes.append(replace(cause, actions=actions))
+    following = next_after_experiments(
+        diagnosis,
+        case,
+        model=model.name,
+        checkpoints=[str(folder) for folder in checkpoints],
+        not_run=list(dict.fromkeys(outcome.open)),
+    )
+    return replace(diagnosis, causes=causes, next=following)
 
 
 def _runner(

@@ -1,4 +1,4 @@
-"""Every command carries the same diagnosis of a table, made here and nowhere else."""
+"""The diagnosis of a table, the same one for every command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def diagnosis_of_table(
 
 
 def sample_in_pass(table: Table, policies: Sequence[str]) -> CaseSample | None:
-    """Return the sample for the diagnosis that a pass over some policies draws beside its work.
+    """Return an empty sample for the diagnosis, to be filled by a pass over some policies.
 
     None where the diagnosis reads other policies, and so the table once more.
     """
@@ -38,15 +38,15 @@ def sample_in_pass(table: Table, policies: Sequence[str]) -> CaseSample | None:
 def recorded_constants(count: RowCount, table: Table) -> set[str]:
     """Return the policies whose recorded column is one number: what was stored is no log-prob.
 
-    An engine may score so: a uniform law gives every token the same.
+    A policy that an engine scored may be constant: a uniform one gives every token the same.
     """
     return count.constant - scored_policies(table)
 
 
 def scored_policies(table: Table) -> set[str]:
-    """Return the policies that an engine scored from the stored tokens, as their metadata tell.
+    """Return the policies that an engine scored from the stored tokens, by the table's metadata.
 
-    What recorded a column may name its backend; the options of a run are noted by scoring alone.
+    A recorder may name a backend too; only scoring writes down the options of a run as well.
     """
     about = table.metadata.get("policies", {})
     return {name for name, facts in about.items() if {"backend", "options"} <= facts.keys()}

@@ -1,11 +1,10 @@
-"""A dry run says what would run: rows, tokens, parts, engines, time and disk."""
+"""Describe what a command would run: rows, tokens, parts, engines, time and disk."""
 
 from __future__ import annotations
 
 import math
 import os
 import shutil
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.engines.scored_by import RATES, rate_of
@@ -73,7 +72,7 @@ def pass_over(table: Table, runner: Runner | None) -> str:
 
 
 def _time_of(plan: ScoringPlan, spec: PolicySpec, runner: Runner, rate: float | None) -> str:
-    """Say how long a policy would take, and where the rate comes from that this is made of."""
+    """Say how long scoring a policy would take, and where the rate used for it comes from."""
     abouts = plan.abouts(spec)
     names = plan.part_names()
     left = [rows for name, rows in names.items() if name not in abouts]
@@ -106,17 +105,13 @@ def _rate(
         return rate, f"as {setting('rate')} says"
     if measured := rate_of(abouts):
         return measured, "measured in the parts that are on disk"
+    scored_as = {key: value for key, value in spec.to_dict().items() if key != "name"}
     for name, facts in plan.dump.metadata.get("policies", {}).items():
         earlier = plan.dump.metadata.get(RATES, {}).get(name)
-        if _alike(spec, facts) and isinstance(earlier, (int, float)) and 0 < earlier < math.inf:
+        alike = all(facts.get(key) == value for key, value in scored_as.items())
+        if alike and isinstance(earlier, (int, float)) and 0 < earlier < math.inf:
             return float(earlier), f"measured when `{name}` of this table was scored"
     return None, ""
-
-
-def _alike(spec: PolicySpec, facts: Mapping[str, Any]) -> bool:
-    """Tell whether a policy of a table was scored as a policy would be."""
-    own = {key: value for key, value in spec.to_dict().items() if key != "name"}
-    return all(facts.get(key) == value for key, value in own.items())
 
 
 def _disk(plan: ScoringPlan, output: Destination | None) -> str:

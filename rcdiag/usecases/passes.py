@@ -1,4 +1,4 @@
-"""One pass over a table: its parts are walked in this process, by workers, or on a cluster."""
+"""One pass over a table, part by part: in this process, in worker processes, or on a cluster."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.usecases.case_of_table import CaseSample
 
 # Rows are read as many at a time as hold half a million tokens on average. Where long ones stand
-# together, what is walked at once is cut after so many tokens.
+# together, what is walked at once is cut after this many tokens.
 MOST_TOKENS_OF_BATCH = 1_000_000
-# A part has so many tokens at least where row groups are small, a quarter of a second's work: its
-# state costs the first process a few milliseconds. Of an endless table parts are larger.
+# A part has at least this many tokens where row groups are small, a quarter of a second's work:
+# its state costs the first process a few milliseconds. Of a very large table parts are larger.
 TOKENS_OF_PART = 1_000_000
 MOST_PARTS = 256
-# Each worker gets so many parts at least, where row groups allow it, so that all end together.
+# Each worker gets at least this many parts, where row groups allow it, so that all end together.
 PARTS_OF_WORKER = 4
 
 S = TypeVar("S")
 
 
 class Walk(Struct, Generic[S], frozen=True, kw_only=True):
-    """What a pass makes of a table; it is sent to other processes with all that it holds."""
+    """A pass over a table: the columns it reads, and the state it makes of a part; pickled."""
 
     policies: Sequence[str]  # whose log-probs are read
     prompts: bool = False  # read prompts too, for their width alone, where the table has them
@@ -56,7 +56,7 @@ class Walk(Struct, Generic[S], frozen=True, kw_only=True):
 
 
 class FileMark(NamedTuple):
-    """What tells a file from another one, or from an older copy, under the same path."""
+    """Size and time of change of a file, by which another file under the same path is noticed."""
 
     size: int
     changed: int  # nanoseconds

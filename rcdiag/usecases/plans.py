@@ -44,7 +44,15 @@ def plan_of(
     names = [presets] if isinstance(presets, str) else list(dict.fromkeys(presets))
     if trainer == ALL or carry is not None:
         _check_alone(trainer, carry, names, overrides, trainer_config)
-        return _of_all(arithmetic) if carry is None else _carried_plan(carry, arithmetic)
+        if carry is not None:
+            return _carried_plan(carry, arithmetic)
+        # What the newest generation of every trainer does by default.
+        return Plan.joined(
+            {
+                family: plan_corrections(one, {"default": one.unset}, arithmetic)
+                for family, one in families().items()
+            }
+        )
     if trainer_config is None:
         chosen = find_trainer(trainer or DEFAULT)
         return plan_corrections(chosen, preset_configs(chosen, names, overrides), arithmetic)
@@ -103,15 +111,6 @@ def _check_alone(
         )
 
 
-def _of_all(arithmetic: str) -> Plan:
-    """Plan what the newest generation of every trainer does by default."""
-    plans = {
-        family: plan_corrections(trainer, {"default": trainer.unset}, arithmetic)
-        for family, trainer in families().items()
-    }
-    return Plan.joined(plans)
-
-
 def _carried_plan(text: str, arithmetic: str) -> Plan:
     """Plan a preset of one trainer, and what every other trainer has for it."""
     source, preset = named(text)
@@ -129,11 +128,6 @@ def _carried_plan(text: str, arithmetic: str) -> Plan:
     return Plan.joined(plans, findings)
 
 
-def _in_words(settings: Mapping[str, Any]) -> str:
-    """Write settings as a sentence holds them, with values as in YAML."""
-    return ", ".join(f"{name}: {json.dumps(value)}" for name, value in settings.items())
-
-
 def _carried_finding(text: str, other: Carried) -> Finding:
     """Say what another trainer has for a preset."""
     name = spoken_name(other.trainer)
@@ -145,12 +139,11 @@ def _carried_finding(text: str, other: Carried) -> Finding:
     else:
         reads, message = "equal", f"{name} has an equal of {text}"
     settings = None if other.settings is None else other.settings.settings
+    as_yaml = ", ".join(f"{key}: {json.dumps(value)}" for key, value in (settings or {}).items())
     return Finding(
         slug="carried-over",
         severity="note",
         message=message,
-        fix=f"set in {name}: {_in_words(settings)}"
-        if settings
-        else "choose another preset to carry over",
+        fix=f"set in {name}: {as_yaml}" if as_yaml else "choose another preset to carry over",
         evidence={"trainer": other.trainer.name, "reads": reads, "settings": settings},
     )

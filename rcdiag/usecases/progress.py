@@ -1,4 +1,4 @@
-"""What long work tells while it runs. The library prints nothing; whoever calls it may listen."""
+"""Progress of long work. The library prints nothing; a caller passes a listener."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class Progress:
-    """A listener that hears nothing: override the methods whose news you want to show."""
+    """A listener that ignores everything: override the methods that you want to show."""
 
     def say(self, text: str) -> None:
         """Take a sentence about what happens now, or about what was left out."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
+import re
 import shlex
 import socket
 import sys
@@ -15,11 +17,11 @@ from typing import Any
 
 from rcdiag.errors import without_secrets
 from rcdiag.table.table import Table
-from rcdiag.usecases.commit import commit
 
 LIBRARIES = ("rcdiag", "numpy", "scipy", "pyarrow", "polars")
 ENGINES = ("torch", "transformers")  # they compute where a model runs, and are not loaded elsewhere
 PROCESSORS = Path("/proc/cpuinfo")
+IS_COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
 def provenance(dump: Table, seed: int, device: str | None = None) -> dict[str, Any]:
@@ -32,9 +34,13 @@ def provenance(dump: Table, seed: int, device: str | None = None) -> dict[str, A
     names = {**source.naming.taken, **source.renames}
     drawn = {} if dump.drawn_from is None else {"rows_drawn": dump.num_rows}
     known = commit()
+    libraries = LIBRARIES if device is None else (*LIBRARIES, *ENGINES)
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *map(without_secrets, sys.argv[1:])]),
-        "versions": _versions(with_engines=device is not None),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in libraries},
+        },
         "host": socket.gethostname(),
         "device": device or _processor(),
         **({"commit": known} if known else {}),
@@ -46,12 +52,6 @@ def provenance(dump: Table, seed: int, device: str | None = None) -> dict[str, A
         "seed": seed,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-
-
-def _versions(*, with_engines: bool) -> dict[str, str]:
-    """Return the installed versions of Python and of the libraries that compute."""
-    libraries = (*LIBRARIES, *ENGINES) if with_engines else LIBRARIES
-    return {"python": platform.python_version(), **{name: _version(name) for name in libraries}}
 
 
 @cache
@@ -66,3 +66,45 @@ def _processor() -> str:
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     name = next(iter(named), "") or platform.processor() or platform.machine()
     return f"{name}, {os.cpu_count()} cores"
+
+
+@cache
+def commit() -> str | None:
+    """Return the commit of rcdiag's source, from its clone or from what pip wrote; None without."""
+    clone = Path(__file__).parents[2] / ".git"
+    if clone.exists():
+        return commit_of_clone(clone)
+    try:
+        written = importlib.metadata.distribution("rcdiag").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    facts = json.loads(written) if written else {}
+    known: str | None = facts.get("vcs_info", {}).get("commit_id")
+    return known
+
+
+def commit_of_clone(git: Path) -> str | None:
+    """Return the commit that is checked out, by the `.git` of a clone or of a tree beside one."""
+    try:
+        folder = _followed(git, "gitdir: ") if git.is_file() else git
+        head = (folder / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return _checked(head)
+        name = head.removeprefix("ref: ")
+        common = _followed(folder / "commondir", "") if (folder / "commondir").exists() else folder
+        for place in (folder, common):
+            if (place / name).is_file():
+                return _checked((place / name).read_text().strip())
+        lines = (line.split() for line in (common / "packed-refs").read_text().splitlines())
+        return next((_checked(line[0]) for line in lines if line[1:] == [name]), None)
+    except (OSError, UnicodeDecodeError):  # a clone that is damaged, or of somebody else
+        return None
+
+
+def _followed(file: Path, prefix: str) -> Path:
+    """Return the folder that a file of git names, by a path of its own folder."""
+    return file.parent / file.read_text().strip().removeprefix(prefix)
+
+
+def _checked(text: str) -> str | None:
+    return text if IS_COMMIT.fullmatch(text) else None

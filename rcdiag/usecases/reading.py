@@ -1,8 +1,11 @@
-"""Sequences for readers are read once more, whole: what stands around them, and their weights."""
+"""Read the sequences that a result shows once more, whole, with prompt, weights and texts."""
 
 from __future__ import annotations
 
+import glob
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,9 @@ from numpy.typing import NDArray
 from rcdiag.corrections.apply import TokenEffects, token_effects
 from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.sequences import rows_of
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.engines.tokenizer import decoder
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import (
     BinExamples,
     SequenceContext,
@@ -44,8 +50,8 @@ PROMPT_TEXTS = ("prompt", "prompt_text", "input")
 RESPONSE_TEXTS = ("response", "response_text", "completion", "output")
 
 
-class Reader(Struct, kw_only=True):
-    """A reader gets whole sequences of a table, with what stands around them and their weights.
+class SequenceReader(Struct, kw_only=True):
+    """Reads whole sequences of a table, with prompt, masked tokens and weights.
 
     `text` allows text: that of the tokenizer `decode_ids`, or else that of the table's columns.
     """
@@ -152,28 +158,20 @@ def _read(
         )
         read[row] = replace(
             WorstSequence.of(pair, place[row], whole[row].stop).shown(),
-            **_shown(pair, kept),
+            positions=positions.tolist(),
+            token_ids=pair.tokens.token_id[kept].tolist(),
+            log_ratio=shown_log_ratios(ratio),
+            behavior_log_probs=shown_log_probs(pair.tokens.log_probs[behavior][kept]),
             gaps=gaps(pair.log_ratio[whole[row]], shown[row]) or None,
             context=context,
         )
     return read
 
 
-def _shown(pair: PolicyPair, kept: NDArray[np.int64]) -> dict[str, Any]:
-    """Return what a result holds of the tokens of a sequence that are shown."""
-    behavior = pair.tokens.log_probs[pair.behavior][kept]
-    return {
-        "positions": pair.tokens.position[kept].tolist(),
-        "token_ids": pair.tokens.token_id[kept].tolist(),
-        "log_ratio": shown_log_ratios(pair.log_ratio[kept]),
-        "behavior_log_probs": shown_log_probs(behavior),
-    }
-
-
 def _around(
     rows: Trajectories, index: int, positions: NDArray[np.int64], shown: NDArray[np.int64]
 ) -> dict[str, Any]:
-    """Return the prompt of a row, and what the mask leaves out beside the shown tokens."""
+    """Return the prompt of a row, and the masked tokens next to the shown ones."""
     response = rows.response_ids
     mask = rows.mask[response.offsets[index] : response.offsets[index + 1]]
     masked = masked_beside(mask, positions, shown)
@@ -218,8 +216,10 @@ def _effects(
 
 
 def _weights(effect: TokenEffects, kept: slice, log_ratio: NDArray[np.float64]) -> TokenWeights:
-    """Write the weights of a sequence by what is common to its tokens, and what is not."""
-    rejected = _stretches(~effect.kept[kept])
+    """Write the weights of a sequence in short: one for all, or those other than the ratio."""
+    flags = np.concatenate([[0], ~effect.kept[kept], [0]]).astype(np.int8)
+    edges = np.flatnonzero(np.diff(flags)).reshape(-1, 2)  # first rejected, first kept after it
+    rejected = [[int(first), int(end) - 1] for first, end in edges]
     if effect.weights is None:
         return TokenWeights(weight=1.0, rejected=rejected)
     weights = effect.weights[kept]
@@ -233,12 +233,6 @@ def _weights(effect: TokenEffects, kept: slice, log_ratio: NDArray[np.float64]) 
 
 def _short(value: float) -> float:
     return float(f"{value:.6g}")
-
-
-def _stretches(flags: NDArray[np.bool_]) -> list[list[int]]:
-    """Return the first and the last place of every run of flags."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
-    return [[int(first), int(end) - 1] for first, end in edges.reshape(-1, 2)]
 
 
 def _alternatives(
@@ -300,3 +294,50 @@ def decoded_examples(examples: BinExamples, decode_ids: Decode) -> BinExamples:
     tokens = zip(examples.before, examples.token_id, examples.after, strict=True)
     texts = [[joined(before), text[one], joined(after)] for before, one, after in tokens]
     return replace(examples, texts=texts)
+
+
+def decoder_of(
+    model: str | Path | None,
+    table: Table,
+    specs: Sequence[PolicySpec],
+    policies: Sequence[str],
+    wanted: bool | None,
+) -> Decode | None:
+    """Return what turns token ids into text; None without a tokenizer, or where it is not wanted.
+
+    The tokenizer is that of `model`, or of a model of one of `policies`: the model that is about
+    to score it, or else the one that the table names. `wanted` True makes a missing one an error;
+    None takes one that is here.
+    """
+    if wanted is False:
+        return None
+    folders = list(_folders(model, table, specs, policies))
+    if wanted:
+        if model is None and not folders:
+            raise RcdiagError(
+                f"{setting('include_text')}: the table names no model folder here whose tokenizer "
+                "could be used",
+                hint=setting("model", "PATH"),
+            )
+        return decoder(folders[0] if folders else str(model))
+    for folder in folders:
+        try:
+            return decoder(folder)
+        except RcdiagError:
+            continue
+    return None
+
+
+def _folders(
+    model: str | Path | None, table: Table, specs: Sequence[PolicySpec], policies: Sequence[str]
+) -> Iterator[str]:
+    """Yield the folders here in which a tokenizer may be, those that the user named first."""
+    recorded = table.metadata.get("policies", {})
+    named = {name: recorded.get(name, {}).get("model") for name in policies}
+    named |= {spec.name: spec.model for spec in specs if spec.name in named}
+    for path in (model, *named.values()):
+        if not path:
+            continue
+        # A model of every step or version stands in a folder for each: all have one tokenizer.
+        folders = sorted(glob.glob(re.sub(r"\{(step|policy_version)\}", "*", str(path))))
+        yield from (folder for folder in folders[:1] if Path(folder).is_dir())

@@ -17,7 +17,6 @@ from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, with_premises, without_numbers
 from rcdiag.errors import RcdiagError, did_you_mean, setting
 from rcdiag.results import (
-    CorrectionResult,
     Diagnosis,
     MetricValue,
     ScoreResult,
@@ -50,7 +49,7 @@ from rcdiag.usecases.corrected import (
 from rcdiag.usecases.diagnosed import diagnosis_of_table, recorded_constants, sample_in_pass
 from rcdiag.usecases.passes import Walk, no_tokens, states
 from rcdiag.usecases.provenance import provenance
-from rcdiag.usecases.reading import Decode, Reader, decoded_examples
+from rcdiag.usecases.reading import Decode, SequenceReader, decoded_examples
 from rcdiag.usecases.shown_sequences import rows_named, shown_sequences
 
 if TYPE_CHECKING:
@@ -91,31 +90,76 @@ def score(
     plan = None if plan is None else answerable(plan, dump)
     sample = sample_in_pass(dump, (behavior, target))
     reading = _read(dump, behavior, target, plan, runner, sample, origin)
-    state, rows = reading.state, reading.rows
-    rounding = rounding_of(dump.metadata.get("policies", {}), behavior, target)
+    diagnosis = diagnosis_of_table(dump, origin, sample)
+    about = provenance(origin or dump, seed)
+    result = replace(
+        _result(dump, behavior, target, reading, plan, diagnosis, about), pair_reason=pair_reason
+    )
+    if text and decode is not None:
+        result = _with_text(result, decode)
+    if sequences is not None:
+        reader = SequenceReader(
+            table=dump,
+            behavior=behavior,
+            target=target,
+            plan=plan,
+            decode_ids=decode if text else None,
+            text=text,
+        )
+        result = _with_sequences(result, reader, origin or dump, asked, seed)
+    if origin is not None and origin.drawn_from is not None:
+        result = _with_numbers_of(result, origin)
+    if log is not None and plan is not None:
+        from rcdiag.usecases.logged import compared  # loads what logs are compared with
+
+        result = replace(result, logged=compared(log, result, dump, plan))
+    given = CheckInput(
+        result=result,
+        non_finite=reading.non_finite,
+        unobserved=unobserved(dump, (behavior, target)),
+        values=result.mismatch,
+        plan=plan,
+        where=(origin or dump).where,
+        unread=(origin or dump).unread,
+        naming=(origin or dump).naming,
+    )
+    return replace(result, findings=findings(given))
+
+
+def _result(
+    dump: Table,
+    behavior: str,
+    target: str,
+    reading: TableReading,
+    plan: Plan | None,
+    diagnosis: Diagnosis,
+    about: dict[str, Any],
+) -> ScoreResult:
+    """Return the numbers of one pass; `about` is their provenance."""
+    state = reading.state
+    recorded = dump.metadata.get("policies", {})
+    rounding = rounding_of(recorded, behavior, target)
     suite = Suite(merge(list(state.by_step().values())), rounding)
     count = merge(list(reading.sizes.values()))
-    lacking = unobserved(dump, (behavior, target))
-    diagnosis = diagnosis_of_table(dump, origin, sample)
     constant = recorded_constants(count, dump)
     values = with_premises(_values(suite, count, constant), diagnosis)
+    corrections = {}
+    if plan is not None and reading.rows is not None:  # the whole table as one batch
+        whole = reading.rows.whole
+        corrections = correction_results(plan, whole, _k_hats(values), _k3_level(values))
     profiles = {**finished(state.profiles), **state.categories.finished()}
-    policies = {
-        name: about
-        for name, about in dump.metadata.get("policies", {}).items()
-        if name in (behavior, target)
-    }
-    result = ScoreResult(
-        provenance=provenance(origin or dump, seed),
+    without_log_probs = unobserved(dump, (behavior, target)).rows
+    return ScoreResult(
+        provenance=about,
         behavior=behavior,
         target=target,
         num_sequences=count.sequences,
         num_tokens=count.tokens,
-        empty_sequences=dump.num_rows - lacking.rows - count.sequences,
+        empty_sequences=dump.num_rows - without_log_probs - count.sequences,
         num_clusters=len(suite.state.tokens),
-        scoring=policies,
+        scoring={name: one for name, one in recorded.items() if name in (behavior, target)},
         mismatch=values,
-        corrections=_corrected(plan, rows, values),
+        corrections=corrections,
         steps=_by_step(reading, plan, diagnosis, constant, rounding),
         findings=[],
         figures=_figures(state, suite),
@@ -125,60 +169,17 @@ def score(
         worst_token_ids=worst_ids(state.vocabulary),
         worst_sequences=state.worst_sequences.sequences,
         rows_left_out=count.left_out,
-        pair_reason=pair_reason,
         diagnosis=diagnosis,
     )
-    if text and decode is not None:
-        result = _with_text(result, decode)
-    if sequences is not None:
-        reader = Reader(
-            table=dump,
-            behavior=behavior,
-            target=target,
-            plan=plan,
-            decode_ids=decode if text else None,
-            text=text,
-        )
-        shown = shown_sequences(
-            result.worst_sequences, result.examples, reader, origin or dump, named=asked, seed=seed
-        )
-        result = replace(
-            result,
-            worst_sequences=shown.worst,
-            named_sequences=shown.named,
-            drawn_sequences=shown.drawn,
-        )
-    if origin is not None and origin.drawn_from is not None:
-        result = _with_numbers_of(result, origin)
-    if log is not None and plan is not None:
-        from rcdiag.usecases.logged import compared  # with all that a log is held against
-
-        result = replace(result, logged=compared(log, result, dump, plan))
-    given = CheckInput(
-        result=result,
-        non_finite=reading.non_finite,
-        unobserved=lacking,
-        values=values,
-        plan=plan,
-        where=(origin or dump).where,
-        unread=(origin or dump).unread,
-        naming=(origin or dump).naming,
-    )
-    return replace(result, findings=findings(given))
 
 
-class Reading(Struct, frozen=True):
-    """What one pass over a table leaves."""
+class TableReading(Struct, frozen=True):
+    """The state of a whole table after one pass."""
 
     state: PairState  # of the rows that hold numbers alone; of all rows where there is none
     rows: CorrectionRows | None  # of all rows
     non_finite: NonFinite
     sizes: Mapping[Step, RowCount]  # ascending
-
-
-def _row_counts(steps: Mapping[Step, PolicyPair]) -> dict[Step, RowCount]:
-    """Count the rows with a token in every step of a batch."""
-    return {step: RowCount.of(pair.tokens) for step, pair in steps.items() if len(pair.lengths)}
 
 
 def _values(suite: Suite | None, count: RowCount, constant: set[str]) -> dict[str, MetricValue]:
@@ -191,7 +192,7 @@ def _values(suite: Suite | None, count: RowCount, constant: set[str]) -> dict[st
 
 
 class RowsState(Struct, frozen=True):
-    """What some rows leave for the result."""
+    """The state of some rows."""
 
     non_finite: NonFinite
     sizes: Mapping[Step, RowCount]
@@ -204,7 +205,7 @@ class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
 
     plan: Plan | None = None
     asked: Questions = Questions()  # by the plan, of the tokens
-    every_row: bool = False  # the state is also of rows that hold a log-prob that is no number
+    every_row: bool = False  # count rows with a NaN or infinite log-prob in the state too
 
     def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
         """Return the state of the batches of one part."""
@@ -221,7 +222,8 @@ class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
         state = None
         if len(clean.lengths):
             state = PairState.of(clean)
-        return RowsState(NonFinite.of(batch), _row_counts(steps), rows, state)
+        sizes = {step: RowCount.of(one.tokens) for step, one in steps.items() if len(one.lengths)}
+        return RowsState(NonFinite.of(batch), sizes, rows, state)
 
 
 def _read(
@@ -232,7 +234,7 @@ def _read(
     runner: Runner | None,
     sample: CaseSample | None,
     origin: Table | None,
-) -> Reading:
+) -> TableReading:
     """Read the table in one pass, and once more where no row holds numbers alone."""
     asked = Questions() if plan is None else asked_by(plan)
     walk = PairWalk(
@@ -255,7 +257,23 @@ def _read(
         state = every.state
     assert state is not None
     order = sorted(read.sizes, key=lambda step: -1 if step is None else step)
-    return Reading(state, read.rows, read.non_finite, {step: read.sizes[step] for step in order})
+    return TableReading(
+        state, read.rows, read.non_finite, {step: read.sizes[step] for step in order}
+    )
+
+
+def _with_sequences(
+    result: ScoreResult, reader: SequenceReader, origin: Table, named: Sequence[int], seed: int
+) -> ScoreResult:
+    """Hold the worst sequences whole, those that the user named, and some at random."""
+    worst, examples = result.worst_sequences, result.examples
+    shown = shown_sequences(worst, examples, reader, origin, named=named, seed=seed)
+    return replace(
+        result,
+        worst_sequences=shown.worst,
+        named_sequences=shown.named,
+        drawn_sequences=shown.drawn,
+    )
 
 
 def _with_numbers_of(result: ScoreResult, drawn: Table) -> ScoreResult:
@@ -336,15 +354,6 @@ def _refuse_column(dump: Table, option: str, name: str) -> None:
         )
 
 
-def _corrected(
-    plan: Plan | None, rows: CorrectionRows | None, values: dict[str, MetricValue]
-) -> dict[str, CorrectionResult]:
-    """Apply every correction to the whole table as one batch."""
-    if plan is None or rows is None:
-        return {}
-    return correction_results(plan, rows.whole, _k_hats(values), _k3_level(values))
-
-
 def _figures(state: PairState, suite: Suite) -> dict[str, Any]:
     table = suite.state.table
     sums = table.sums["log_ratio"]
@@ -365,7 +374,7 @@ def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:
 
 
 def _by_step(
-    reading: Reading,
+    reading: TableReading,
     plan: Plan | None,
     diagnosis: Diagnosis,
     constant: set[str],

@@ -180,7 +180,7 @@ def scored_table(
 
 
 def _run(plan: ScoringPlan, progress: Progress, runner: Runner, *, force: bool, kept: bool) -> None:
-    """Score what is planned; an interrupt bears a note on how to go on, or to be able to."""
+    """Score what is planned; an interrupt carries a note on how to resume."""
     from rcdiag.engines.scoring import run_scoring
 
     try:

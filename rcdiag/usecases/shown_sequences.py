@@ -20,7 +20,7 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import BinExamples, SequenceTokens
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB, SMALLEST_LOG_PROB
 from rcdiag.table.table import Table
-from rcdiag.usecases.reading import Reader
+from rcdiag.usecases.reading import SequenceReader
 from rcdiag.usecases.shown_tokens import shares
 
 # Of a page, for sequences and examples of bins together. Other sequences that are asked for come
@@ -34,7 +34,7 @@ MOST_DRAWN = 10
 AIMED = 0.97  # of the bytes, where a second reading is to fit
 
 
-class Shown(Struct, frozen=True):
+class ShownSequences(Struct, frozen=True):
     """Sequences for readers; none is in two of the lists."""
 
     worst: list[SequenceTokens]
@@ -45,13 +45,13 @@ class Shown(Struct, frozen=True):
 def shown_sequences(
     worst: Sequence[SequenceTokens],
     examples: BinExamples | None,
-    reader: Reader,
+    reader: SequenceReader,
     origin: Table,
     *,
     named: Sequence[int] = (),
     seed: int = 0,
-) -> Shown:
-    """Read the sequences for readers, with what stands around their tokens.
+) -> ShownSequences:
+    """Read the sequences that the result shows, with the context of their tokens.
 
     Args:
         worst: those with the largest sums, the first of which is the worst.
@@ -75,7 +75,7 @@ def shown_sequences(
     whole = {**{one.row: one for one in read}, **asked}
     taken = {one.row for one in worst}
     left -= taken_up
-    return Shown(
+    return ShownSequences(
         # A sum over all tokens of the pass stays as it is, to the last digit.
         worst=[
             replace(whole[one.row], log_ratio_sum=one.log_ratio_sum) if one.row in whole else one
@@ -159,9 +159,9 @@ def _holds_values(kind: type) -> bool:
 
 
 def _within(
-    worst: Sequence[SequenceTokens], reader: Reader, most: int
+    worst: Sequence[SequenceTokens], reader: SequenceReader, most: int
 ) -> tuple[list[SequenceTokens], int]:
-    """Read the worst sequences with as many tokens as fit into so many bytes; return these too."""
+    """Read the worst sequences with as many tokens as fit `most` bytes; return their bytes too."""
     tokens, lengths = MOST_TOKENS, [sequence.num_tokens for sequence in worst]
     while True:
         given = shares(lengths, tokens)
@@ -173,8 +173,8 @@ def _within(
         tokens = min(math.floor(stored * AIMED * max(most, 0) / needed), stored - 1)
 
 
-def _drawn(reader: Reader, rows: Sequence[int], left: int) -> Iterator[SequenceTokens]:
-    """Yield sequences drawn at random, whole, as long as they fit into so many bytes."""
+def _drawn(reader: SequenceReader, rows: Sequence[int], left: int) -> Iterator[SequenceTokens]:
+    """Yield sequences drawn at random, whole, as long as they fit into `left` bytes."""
     if left <= 0 or not rows:
         return
     read = reader.read(dict.fromkeys(rows, MOST_TOKENS))

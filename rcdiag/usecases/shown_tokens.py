@@ -63,7 +63,7 @@ def gaps(log_ratio: NDArray[np.float64], shown: NDArray[np.int64]) -> list[list[
 def masked_beside(
     mask: NDArray[np.bool_], positions: NDArray[np.int64], shown: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the positions of tokens outside the mask that stand beside the shown ones.
+    """Return the positions of tokens outside the mask that are neighbours of shown ones.
 
     Args:
         mask: of all response tokens, True for sampled ones, [response].

@@ -1,4 +1,4 @@
-"""Sources that a user names -> trajectory tables: one, or several joined into one."""
+"""Open the sources that a user names as trajectory tables: one, or several joined into one."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def open_table(
                 hint="give them to open_table(source, columns=..., given=..., format=...)",
             )
         return source
-    if not isinstance(source, (str, Path)) and not _are_paths(source):
+    if not isinstance(source, (str, Path)) and not (
+        isinstance(source, Sequence) and all(isinstance(one, (str, Path)) for one in source)
+    ):
         return open_rows(source, columns, needed, given)
     parts = located(cast(FileSource, source), format)
     table = open_located(parts, columns, given, needed, tokenizer, progress)
@@ -98,11 +100,6 @@ def _changes(table: Table) -> list[str]:
     if more > 1:
         texts = [*texts[:CHANGES], f"and {more} more changes: rcdiag convert ... -v names them"]
     return [f"{done['format']}: {text}" for text in texts]
-
-
-def _are_paths(source: object) -> bool:
-    """Tell whether a source is a list of files, and no table in memory."""
-    return isinstance(source, Sequence) and all(isinstance(one, (str, Path)) for one in source)
 
 
 def located(source: str | Path | Sequence[str | Path], format: str | None) -> list[SourceFiles]:
@@ -150,7 +147,10 @@ def open_located(
     def opened(some: Sequence[SourceFiles]) -> Table:
         return open_parts(some, columns, needed, given, encoder, on_progress, beside)
 
-    tables = [table for kind in _by_format(parts) for table in _by_policies(kind, opened, columns)]
+    by_format: dict[str, list[SourceFiles]] = {}  # in the order in which formats first appear
+    for part in parts:
+        by_format.setdefault(part.reader.name, []).append(part)
+    tables = [table for kind in by_format.values() for table in _by_policies(kind, opened, columns)]
     given_as = tuple(without_secrets(part.source) for part in parts)
     if len(tables) == 1:
         return replace(tables[0], given_as=given_as)
@@ -161,14 +161,6 @@ def open_located(
     joined, report = join_tables(tables, names, scratch.path / "joined.parquet", of_one_run=True)
     naming = Naming({name: own for table in tables for name, own in table.naming.taken.items()})
     return replace(joined, scratch=scratch, joined=report, naming=naming, given_as=given_as)
-
-
-def _by_format(parts: Sequence[SourceFiles]) -> list[list[SourceFiles]]:
-    """Gather sources of the same format, in the order in which formats first appear."""
-    kinds: dict[str, list[SourceFiles]] = {}
-    for part in parts:
-        kinds.setdefault(part.reader.name, []).append(part)
-    return list(kinds.values())
 
 
 def _by_policies(
@@ -188,7 +180,12 @@ def _by_policies(
         policies = [_policies_of_parquet(part, columns or {}) for part in parts]
     else:
         table = opened(parts)
-        policies = [_policies_of_converted(part, table) for part in parts]
+        assert table.conversion is not None
+        of_file = table.conversion.policies_of
+        policies = [
+            set().union(*(of_file.get(cast(Path, file.path), set()) for file in part.files))
+            for part in parts
+        ]
     kinds = list(dict.fromkeys(frozenset(names) for names in policies if names))
     if len(kinds) < 2 or sum(map(len, kinds)) > len(frozenset().union(*kinds)):
         return [table or opened(parts)]
@@ -210,13 +207,6 @@ def _policies_of_parquet(part: SourceFiles, columns: Mapping[str, str]) -> set[s
         if any(own in names_for(column) or spelled(own) == column for own in names)
     }
     return set(policies_in([*(names - set(columns.values())), *mapped, *known]))
-
-
-def _policies_of_converted(part: SourceFiles, table: Table) -> set[str]:
-    """Return the policies that files of a source brought into a converted table."""
-    assert table.conversion is not None
-    of_file = table.conversion.policies_of
-    return set().union(*(of_file.get(cast(Path, file.path), set()) for file in part.files))
 
 
 def drawn(table: Table, rows: int | None, seed: int) -> Table:

@@ -18,7 +18,7 @@ from rcdiag.trainers.settings_text import Inexpressible
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.configuration import configuration
-from rcdiag.usecases.sweep.recommend import Evidence, recommend
+from rcdiag.usecases.sweep.recommend import SweepEvidence, recommend
 from tests.cli.conftest import dump_with_shift
 from tests.cli.sweep_tables import FEW, sampled_table
 
@@ -248,7 +248,7 @@ def test_the_other_outputs_are_written_where_a_trainer_cannot_express_it(
     """The fault was an exit with 2 after the result was written and nothing was printed."""
     choice = "seq_tis_10"
 
-    def corrected(evidence: Evidence) -> Recommendation:
+    def corrected(evidence: SweepEvidence) -> Recommendation:
         return replace(recommend(evidence), answer="take", choice=choice)
 
     monkeypatch.setattr("rcdiag.usecases.sweep.run.recommend", corrected)

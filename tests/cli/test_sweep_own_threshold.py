@@ -11,7 +11,7 @@ import yaml
 
 import rcdiag as api
 from rcdiag.errors import RcdiagError
-from rcdiag.usecases.sweep.candidates import CANDIDATES, Setting, find_candidate
+from rcdiag.usecases.sweep.candidates import CANDIDATES, EstimatorSetting, find_candidate
 from tests.cli.sweep_tables import FEW, sampled_table
 
 
@@ -45,7 +45,7 @@ def test_the_names_of_all_candidates_are_of_that_form(name, monkeypatch):
     expected = CANDIDATES[name]
     monkeypatch.delitem(CANDIDATES, name)
     result = find_candidate(name)
-    assert result == Setting(expected.family, expected.bounds, result.complexity)
+    assert result == EstimatorSetting(expected.family, expected.bounds, result.complexity)
 
 
 @pytest.mark.parametrize(

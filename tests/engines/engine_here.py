@@ -11,7 +11,7 @@ import pytest
 
 from rcdiag.engines import BACKENDS, worker
 from rcdiag.engines.process import Job
-from rcdiag.engines.schedule import OnTokens, Part
+from rcdiag.engines.schedule import OnTokens, TablePart
 from tests.builders import write_table
 from tests.engines.toy_engine import TOY, make_checkpoint
 
@@ -27,7 +27,7 @@ class EngineHere:
     def load(self) -> None:
         worker.run(self.job, iter(()), lambda message: None)
 
-    def score(self, part: Part, on_tokens: OnTokens) -> None:
+    def score(self, part: TablePart, on_tokens: OnTokens) -> None:
         header = {"part": part.name, **part.place, "bytes": len(part.rows)}
         worker.run(self.job, iter([(header, part.rows)]), lambda message: None)
         scored_parts.append(part.name)

@@ -19,7 +19,7 @@ from rcdiag.engines.ladders import again, to_repeat
 from rcdiag.engines.notation import default_policies, parse_policy
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain
-from rcdiag.usecases.compare.roles import describe, ladder_order, role
+from rcdiag.usecases.compare.ladder import describe, ladder_order, role
 from tests.builders import write_table
 from tests.engines.toy_engine import PROBABILITIES, make_checkpoint
 from tests.plugins import install, rcdiag_with

@@ -14,7 +14,7 @@ from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.table.table import Table
-from rcdiag.usecases.compare.roles import ladder_order, repeat_of
+from rcdiag.usecases.compare.ladder import ladder_order, repeat_of
 from rcdiag.usecases.scored import wanted_policies
 from tests.usecases.compare.tables import about
 

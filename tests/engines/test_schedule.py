@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rcdiag.engines.schedule import ATTEMPTS, EngineLostError, OnTokens, Part, Schedule
+from rcdiag.engines.schedule import ATTEMPTS, EngineLostError, OnTokens, Schedule, TablePart
 from rcdiag.errors import RcdiagError
 
 TOKENS = 7  # of every part
 LIMIT = 300.0  # seconds until another thread has done what takes it a moment
 
 
-def parts(count: int) -> Iterator[Part]:
-    return (Part(name=f"{number}", rows=b"", place={}) for number in range(count))
+def parts(count: int) -> Iterator[TablePart]:
+    return (TablePart(name=f"{number}", rows=b"", place={}) for number in range(count))
 
 
 class Engines:
@@ -48,7 +48,7 @@ class Engine:
     def load(self) -> None:
         pass
 
-    def score(self, part: Part, on_tokens: OnTokens) -> None:
+    def score(self, part: TablePart, on_tokens: OnTokens) -> None:
         on_tokens(TOKENS - 1)
         with self.all.lock:
             if self.all.deaths[part.name] > 0:
@@ -120,12 +120,12 @@ def test_an_error_of_one_engine_ends_the_others_in_the_middle_of_their_part() ->
     working, ended = threading.Event(), threading.Event()
 
     class Refuses(Engine):
-        def score(self, part: Part, on_tokens: OnTokens) -> None:
+        def score(self, part: TablePart, on_tokens: OnTokens) -> None:
             assert working.wait(LIMIT), "the other engine got no part"
             raise RcdiagError("no such option")
 
     class Works(Engine):
-        def score(self, part: Part, on_tokens: OnTokens) -> None:
+        def score(self, part: TablePart, on_tokens: OnTokens) -> None:
             working.set()
             assert ended.wait(LIMIT), "nobody ended this engine"
             raise EngineLostError(RcdiagError("killed by signal 9"))
@@ -142,7 +142,7 @@ def test_an_error_of_one_engine_ends_the_others_in_the_middle_of_their_part() ->
 
 
 def test_a_damaged_table_ends_all_engines() -> None:
-    def damaged() -> Iterator[Part]:
+    def damaged() -> Iterator[TablePart]:
         yield from parts(2)
         raise RcdiagError("table.parquet: damaged")
 
@@ -158,7 +158,7 @@ def test_an_engine_without_a_part_waits_for_one_that_comes_back() -> None:
     slow = Engine.score
 
     class Slow(Engine):
-        def score(self, part: Part, on_tokens: OnTokens) -> None:
+        def score(self, part: TablePart, on_tokens: OnTokens) -> None:
             if part.name == "1":
                 time.sleep(0.05)
             slow(self, part, on_tokens)
@@ -188,7 +188,7 @@ def test_an_engine_that_never_starts_is_done_without() -> None:
             raise EngineLostError(RcdiagError("no room"))
 
     class Waits(Engine):
-        def score(self, part: Part, on_tokens: OnTokens) -> None:
+        def score(self, part: TablePart, on_tokens: OnTokens) -> None:
             assert tried.wait(LIMIT)
             super().score(part, on_tokens)
 

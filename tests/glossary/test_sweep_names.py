@@ -6,7 +6,7 @@ from rcdiag.glossary import explain
 from rcdiag.glossary.estimators import FAMILIES_OF_SWEEP
 from rcdiag.glossary.words import ANSWER, ROLE
 from rcdiag.pages.sweep.words import ANSWERS
-from rcdiag.usecases.compare.roles import role
+from rcdiag.usecases.compare.ladder import role
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.estimator_families import FAMILIES
 

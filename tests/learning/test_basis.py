@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.learning.basis import basis_of
+from rcdiag.learning.families import basis_of
 
 
 def rebuilt(vectors: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan
 from rcdiag.trainers.slime.correction import FLAGS, HELPER
 from rcdiag.usecases.replay.preset import loss_of_preset
-from rcdiag.usecases.replay.update import Update
+from rcdiag.usecases.replay.update import TrainerUpdate
 from tests.corrections.batches import batches, seeded
 from tests.corrections.builders import Padded, padded, plan_of, result_of
 from tests.corrections.configs import configs_of
@@ -181,7 +181,7 @@ def step_differences(
     helper["custom_tis_function_path"] = f"{MIS}.compute_mis_weights_with_cp"
     by_flag = whole["custom_tis_function_path"] != helper["custom_tis_function_path"]
     flags = {name: whole[name] for name in ("use_tis", *FLAGS)} if by_flag else helper
-    update = Update(plan=plan, loss=loss, settings=chosen, advantage="column")
+    update = TrainerUpdate(plan=plan, loss=loss, settings=chosen, advantage="column")
     flat = batch_of(rollout, batch.old, batch.advantages, batch.current, batch.mask)
     run = loss_of_preset("it", flat, update)
     answer = ask(

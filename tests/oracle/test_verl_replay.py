@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rcdiag.losses.settings import LossSettings
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.replay.preset import loss_of_preset
-from rcdiag.usecases.replay.update import Update
+from rcdiag.usecases.replay.update import TrainerUpdate
 from tests.corrections.builders import Padded
 from tests.losses.batches import SMALL, PaddedLoss, _grid, padded_losses
 from tests.losses.rules import loss_settings
@@ -48,7 +48,7 @@ def of_verl(plan: Plan, name: str, batch: PaddedLoss, rollout: np.ndarray, chose
 
 
 def differences(plan: Plan, name: str, batch: PaddedLoss, rollout: np.ndarray, chosen) -> list[str]:
-    update = Update(plan=plan, loss="vanilla", settings=chosen, advantage="column")
+    update = TrainerUpdate(plan=plan, loss="vanilla", settings=chosen, advantage="column")
     flat = batch_of(rollout, batch.old, batch.advantages, batch.current, batch.mask)
     run = loss_of_preset(name, flat, update)
     ours = {**run.effect.metrics, **run.result.metrics}

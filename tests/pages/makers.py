@@ -22,7 +22,7 @@ from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, plan_corrections, preset_configs
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.replay.run import replay
-from rcdiag.usecases.replay.update import Update
+from rcdiag.usecases.replay.update import TrainerUpdate
 from rcdiag.usecases.replay.update_batch import Roles
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.run import sweep
@@ -74,7 +74,7 @@ def swept() -> SweepResult:
 
 @cache
 def replayed(name: str = "stale.parquet") -> Result:
-    update = Update(
+    update = TrainerUpdate(
         plan=every_preset(), loss="vanilla", settings=LossSettings(), advantage="column"
     )
     return replay(open_table(SAMPLES / name), update, roles=Roles())

@@ -12,7 +12,6 @@ from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.usecases.corrected import CorrectionRows, asked_by, correction_results
-from rcdiag.usecases.replay.after_step import after_step
 from rcdiag.usecases.replay.gradients import (
     Products,
     cosine,
@@ -20,7 +19,8 @@ from rcdiag.usecases.replay.gradients import (
     relative_norm,
     relative_variance,
 )
-from rcdiag.usecases.replay.shares import coefficient_numbers, shares
+from rcdiag.usecases.replay.preset_result import coefficient_numbers, shares
+from rcdiag.usecases.replay.real_updates import after_step
 from rcdiag.usecases.replay.update_batch import ReplayBatch, Roles, replay_batch
 from rcdiag.usecases.sweep.estimates import sweep_rows
 from rcdiag.usecases.sweep.plan import SweepPlan

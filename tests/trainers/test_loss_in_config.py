@@ -10,7 +10,7 @@ import pytest
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW
 from rcdiag.usecases.plans import plan_of
-from rcdiag.usecases.replay.update import Update
+from rcdiag.usecases.replay.update import TrainerUpdate
 from tests.trainers.update_settings import update_of
 
 VERL = """
@@ -27,7 +27,7 @@ actor_rollout_ref:
 
 def updated(
     folder: Path, text: str, trainer: str | None = None, loss_settings: Any = (), **given: Any
-) -> Update:
+) -> TrainerUpdate:
     file = folder / "run.conf"
     file.write_text(text)
     return update_of(plan_of(trainer=trainer, trainer_config=file), loss_settings, **given)

@@ -7,7 +7,7 @@ from typing import Any
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import Plan
 from rcdiag.trainers.settings_document import Document
-from rcdiag.usecases.replay.update import Update, chosen_update
+from rcdiag.usecases.replay.update import TrainerUpdate, chosen_update
 from tests.trainers.answers import Settings
 
 _OF_SKYRL = {
@@ -39,7 +39,7 @@ def document_of(trainer: str, settings: Settings) -> Document:
     return Document({blocks[family]: settings} if family in blocks else settings)
 
 
-def update_of(plan: Plan, loss_settings: Any = (), **given: Any) -> Update:
+def update_of(plan: Plan, loss_settings: Any = (), **given: Any) -> TrainerUpdate:
     """The update on a table with advantages; what is not given is the trainer's own choice."""
     options = dict.fromkeys(
         ("loss", "aggregation", "denominator", "constant", "loss_scale_factor", "advantage")

@@ -11,7 +11,7 @@ import pytest
 
 from rcdiag.pages.tabs.about import provenance as written
 from rcdiag.table.opening import open_table
-from rcdiag.usecases.commit import commit_of_clone
+from rcdiag.usecases.provenance import commit_of_clone
 from rcdiag.usecases.score import score
 from tests.builders import write_table
 

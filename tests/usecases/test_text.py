@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rcdiag.usecases.text import decoder_of
+from rcdiag.usecases.reading import decoder_of
 from tests.pages.makers import SAMPLES
 
 

@@ -20,7 +20,7 @@ from rcdiag.engines.changes import (
     PositionScale,
     Quantised,
     RotaryBase,
-    Window,
+    SlidingWindow,
 )
 
 THETA = (0.01, 0.1, 0.25, 0.5, 0.667, 0.8, 1.25, 1.5, 2.0, 4.0, 10.0, 100.0)
@@ -173,7 +173,7 @@ def run_window(tester: HypothesisTester) -> Iterator[HypothesisTest]:
             "sliding-window",
             f"attention over the last {size} tokens",
             tester.screen,
-            Window(size),
+            SlidingWindow(size),
             values={"tokens": float(size)},
         )
         if test is not None and (best is None or test.residual.nats < best.residual.nats):
@@ -196,7 +196,7 @@ def run_window(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         size = int(best.values["tokens"])
         best = (
             tester.test_pass(
-                "window", "sliding-window", best.setting, tester.confirm, Window(size),
+                "window", "sliding-window", best.setting, tester.confirm, SlidingWindow(size),
                 values=best.values,
             )
             or best

@@ -15,7 +15,7 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
     HypothesisTest,
     HypothesisTester,
 )
-from rcdiag.engines.changes import Change, Experts, Moved, Shards
+from rcdiag.engines.changes import Change, Moved, Shards, SwappedExperts
 
 GAIN = 0.15
 # What tensor parallelism cuts, by the ends of the tensors' names, and along which axis.
@@ -268,7 +268,7 @@ def _best_of(
 def run_experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try two experts of a layer in each other's place."""
     changes = [
-        (f"experts {one} and {other} of layer {layer} exchanged", Experts(layer, one, other))
+        (f"experts {one} and {other} of layer {layer} exchanged", SwappedExperts(layer, one, other))
         for layer, count in tester.forward.tensors.experts.items()
         for one, other in combinations(range(count), 2)
     ]

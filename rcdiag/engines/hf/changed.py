@@ -13,13 +13,13 @@ from torch import Tensor
 
 from rcdiag.engines.changes import (
     Change,
-    Experts,
     Moved,
     NormEpsilon,
     PositionScale,
     Quantised,
     RotaryBase,
     Shards,
+    SwappedExperts,
 )
 from rcdiag.engines.checkpoint import weight_files
 from rcdiag.errors import RcdiagError
@@ -36,7 +36,7 @@ def changed(model: Any, change: Change | None) -> Iterator[None]:
     elif isinstance(change, NormEpsilon):
         with _epsilon(model, change.epsilon):
             yield
-    elif isinstance(change, (Quantised, Moved, Shards, Experts)):
+    elif isinstance(change, (Quantised, Moved, Shards, SwappedExperts)):
         with _weights(model, _edited(model, change)):
             yield
     else:
@@ -93,7 +93,7 @@ def _weights(model: Any, edited: Mapping[str, Tensor]) -> Iterator[None]:
             parameters[name].data = value
 
 
-def _edited(model: Any, change: Quantised | Moved | Shards | Experts) -> dict[str, Tensor]:
+def _edited(model: Any, change: Quantised | Moved | Shards | SwappedExperts) -> dict[str, Tensor]:
     """Return the parameters that a change of weights touches, with their values under it."""
     parameters = {name: value.data for name, value in model.named_parameters()}
     if isinstance(change, Quantised):

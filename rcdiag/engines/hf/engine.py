@@ -1,4 +1,4 @@
-"""Score with a Hugging Face model, in the precision in which a trainer would."""
+"""Score with a Hugging Face model, in the precision of a trainer."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ class HfEngine:
 
     @torch.inference_mode()
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
+        """Score the response tokens of some rows, in batches of rows of similar length."""
         tokens, starts = whole_sequences(trajectories)
         lengths = np.array([len(row) for row in tokens])
         responses = trajectories.response_ids.lengths
@@ -115,7 +116,8 @@ class HfEngine:
             [np.arange(s, n) for s, n in zip(starts, lengths, strict=True)]
         ).astype(np.int64)
         with self._precision():
-            hidden = self._hidden(torch.from_numpy(ids).to(self.device))
+            inputs = torch.from_numpy(ids).to(self.device)
+            hidden: Tensor = self.body(input_ids=inputs, use_cache=False).last_hidden_state
             # The state at position t - 1 predicts the token at t.
             before = hidden[_index(rows, self.device), _index(columns - 1, self.device)]
             scores = scores_in_chunks(
@@ -128,10 +130,6 @@ class HfEngine:
                 **self._score_options(),
             )
         return scores.float().cpu().numpy()
-
-    def _hidden(self, input_ids: Tensor) -> Tensor:
-        hidden: Tensor = self.body(input_ids=input_ids, use_cache=False).last_hidden_state
-        return hidden
 
     def _precision(self) -> contextlib.AbstractContextManager[object]:
         contexts = contextlib.ExitStack()
@@ -149,10 +147,9 @@ class HfEngine:
         Some architectures scale or cap logits in their forward; one that rcdiag does not know
         must not give plausible numbers.
         """
+        exact = self.spec.dtype == "float32" and self.options.get("autocast") is None
         with self._precision():
-            recognised = head_is_known(
-                self.model, self.body, self.to_logits, exact=self._exact_head()
-            )
+            recognised = head_is_known(self.model, self.body, self.to_logits, exact=exact)
         if not recognised:
             kind = self.model.config.model_type
             raise RcdiagError(
@@ -161,11 +158,8 @@ class HfEngine:
                 hint="score it with vllm, and report the architecture",
             )
 
-    def _exact_head(self) -> bool:
-        low = self.spec.dtype != "float32" or self.options.get("autocast") is not None
-        return not low
-
     def provenance(self) -> dict[str, Any]:
+        """Return weights, attention, device, versions and settings of the products."""
         return {
             "weights_fingerprint": fingerprint(self.folder),
             "attention": self.model.config._attn_implementation,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,10 +59,12 @@ def scores_in_chunks(
     **options: Any,
 ) -> Tensor:
     """Score hidden states [rows, width] as `token_scores` does, a few rows' logits at a time."""
-    scores = [
-        token_scores(to_logits(hidden[rows]), targets[rows], temperature[rows], **options)
-        for rows in _row_chunks(len(hidden), rows_at_once(hidden.device.type, vocab_size))
-    ]
+    step = rows_at_once(hidden.device.type, vocab_size)
+    scores = []
+    for start in range(0, len(hidden), step):
+        rows = slice(start, start + step)
+        logits = to_logits(hidden[rows])
+        scores.append(token_scores(logits, targets[rows], temperature[rows], **options))
     return torch.cat(scores)
 
 
@@ -70,7 +72,3 @@ def rows_at_once(device: str, vocab_size: int) -> int:
     """Return how many rows' logits are made at a time on a kind of device."""
     fit = max(LOGITS_AT_ONCE[device] // vocab_size, LEAST_ROWS)
     return min(fit, MOST_ROWS[device])
-
-
-def _row_chunks(rows: int, step: int) -> Iterator[slice]:
-    return (slice(start, start + step) for start in range(0, rows, step))

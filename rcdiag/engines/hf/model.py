@@ -55,6 +55,7 @@ def dtype_named(option: str, name: str) -> torch.dtype:
 
 
 def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
+    """Load a checkpoint on its device, in its dtype, with its attention and adapter."""
     products = DTYPES[spec.options.get("autocast", spec.dtype)]
     attention = attention_of(spec.options.get("attention"), products, device)
     if attention.startswith("flash_attention") and (

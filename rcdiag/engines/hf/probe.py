@@ -20,8 +20,8 @@ from rcdiag.engines.changes import (
     LowPrecision,
     Passage,
     Reading,
+    SlidingWindow,
     Tensors,
-    Window,
 )
 from rcdiag.engines.checkpoint import check_checkpoint
 from rcdiag.engines.hf.changed import changed, float8, moved_head
@@ -217,10 +217,10 @@ class Probe:
         counted = all(one.positions is None for one in passages)
         if not counted:
             given["position_ids"] = torch.from_numpy(positions).to(self.device)
-        if isinstance(change, Window) or not counted:
+        if isinstance(change, SlidingWindow) or not counted:
             # A mask of its own also keeps transformers from taking positions that begin anew for
             # packed sequences that must not see each other.
-            reach = change.tokens if isinstance(change, Window) else width
+            reach = change.tokens if isinstance(change, SlidingWindow) else width
             given["attention_mask"] = self._mask(len(passages), width, reach)
         if isinstance(change, KeyValueCache):
             given["past_key_values"] = _float8_cache(change.scale)

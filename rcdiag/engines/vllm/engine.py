@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +58,14 @@ class VllmEngine:
         self.rounds = may_round and dtype == "torch.bfloat16"
 
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
+        """Score the response tokens of some rows, in groups that fill the engine."""
         tokens, starts = whole_sequences(trajectories)
         rows = np.flatnonzero(trajectories.response_ids.lengths > 0)
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
         temperature = trajectories.scoring_temperature
         run = self._prefill if self.path == "prefill" else self._decode
-        for some in _groups(rows, REQUESTS_AT_ONCE[self.path]):
+        count = REQUESTS_AT_ONCE[self.path]
+        for some in (rows[first : first + count] for first in range(0, len(rows), count)):
             requests = [(tokens[row], int(starts[row]), float(temperature[row])) for row in some]
             for row, values in zip(some, run(requests), strict=True):
                 scores[row] = values
@@ -137,9 +139,11 @@ class VllmEngine:
         return scores
 
     def provenance(self) -> dict[str, Any]:
+        """Return weights, kernels, environment, device, versions and engine options."""
         import torch
 
         cuda = torch.cuda.is_available()
+        vllm = importlib.metadata.packages_distributions().get("vllm", ["vllm"])[0]
         plain = (str, int, float, bool, dict, list, type(None))
         options = {
             key: value for key, value in self.engine_options.items() if isinstance(value, plain)
@@ -149,7 +153,7 @@ class VllmEngine:
             **self.engine.collective_rpc(_settings)[0],
             "environment": self.environment,
             "device": torch.cuda.get_device_name() if cuda else cpu_name(),
-            "versions": {**_vllm_version(), "torch": torch.__version__},
+            "versions": {vllm: importlib.metadata.version(vllm), "torch": torch.__version__},
             "path": self.path,
             **({"matmul": ROUNDED} if self.rounds else {}),
             "engine_options": options,
@@ -181,10 +185,6 @@ def _start(folder: Path, path: str, options: dict[str, Any]) -> Any:
     return LLM(str(folder), runner="pooling", **options)
 
 
-def _groups(rows: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
-    return (rows[start : start + size] for start in range(0, len(rows), size))
-
-
 def _settings(worker: Any) -> dict[str, Any]:
     """Say with what kernels a worker multiplies and attends (called through `collective_rpc`)."""
     layers = worker.vllm_config.compilation_config.static_forward_context.values()
@@ -195,8 +195,3 @@ def _settings(worker: Any) -> dict[str, Any]:
             version = getattr(layer.impl, "vllm_flash_attn_version", None)
             names.add(f"{backend.get_name()}{version or ''}")
     return {"attention": ", ".join(sorted(names)) or "none", **product_settings()}
-
-
-def _vllm_version() -> dict[str, str]:
-    installed = importlib.metadata.packages_distributions().get("vllm", ["vllm"])[0]
-    return {installed: importlib.metadata.version(installed)}

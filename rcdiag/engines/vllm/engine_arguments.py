@@ -1,4 +1,4 @@
-"""A vLLM engine is started with this environment, these options and this adapter."""
+"""The environment, engine arguments and adapter that a vLLM engine is started with."""
 
 from __future__ import annotations
 
@@ -169,6 +169,7 @@ def _known(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lora_request(adapter: str | None) -> Any:
+    """Return the request for an adapter, None without; refuse one that changes the head."""
     if adapter is None:
         return None
     from safetensors import safe_open

@@ -48,6 +48,7 @@ class ForceTokens(LogitsProcessor):
                 self._requests[source] = other
 
     def apply(self, logits: Tensor) -> Tensor:
+        """Score the stored token of each request, and let no other token be sampled."""
         if not self._requests:
             return logits
         rows = sorted(self._requests)

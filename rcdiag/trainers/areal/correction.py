@@ -36,13 +36,13 @@ def _tail_mean(tokens: Tokens) -> Array:
     It is below 0 for the smallest of all, which therefore always stays. No number counts as the
     largest; equal ones are dropped in the order of the batch.
     """
-    squares = np.square(_raw(tokens))
+    squares: Array = np.square(_raw(tokens))
     keys = np.where(np.isnan(squares), -np.inf, -squares)
     order = np.argsort(keys, kind="stable")
     sums = np.cumsum(squares[order][::-1])[::-1]
     means = sums / np.arange(len(order), 0, -1)
     means[len(order) - 1 :] = -1.0
-    values = np.empty_like(means)
+    values: Array = np.empty_like(means)
     values[order] = means
     return values
 
@@ -121,7 +121,13 @@ def _with_test(
 ) -> Correction:
     """Return the correction with the test of `rejection_sampling` after M2PO."""
     level, action, metric, agg, upper, lower = _checked(settings)
-    test = _test(level, metric, agg, upper, lower, first)
+    # The statistic that is compared with the bounds; of sequences over what M2PO leaves.
+    kl = metric.replace("kl_", "forward_")
+    if level == "token":
+        test = Rejection("token" if metric == "ratio" else f"token_{kl}", upper, lower)
+    else:
+        statistic = RATIO_OF_SEQUENCE[agg] if metric == "ratio" else f"seq_{agg}_{kl}"
+        test = Rejection(statistic, upper, lower, first)
     by_ratio = metric == "ratio" and level == "sequence"
     weighting = (
         Weighting("geometric", np.inf, over=first) if by_ratio else Weighting("token", np.inf)
@@ -138,23 +144,6 @@ def _with_test(
         weighting, upper=upper, lower=lower, outside="clip", only_outside=only_outside
     )
     return replace(correction, weighting=weighting)
-
-
-def _test(
-    level: str,
-    metric: str,
-    agg: str,
-    upper: float,
-    lower: float | None,
-    over: tuple[Rejection, ...],
-) -> Rejection:
-    """Return what is held against the bounds; of sequences over what M2PO leaves."""
-    kl = metric.replace("kl_", "forward_")
-    if level == "token":
-        return Rejection("token" if metric == "ratio" else f"token_{kl}", upper, lower)
-    if metric != "ratio":
-        return Rejection(f"seq_{agg}_{kl}", upper, lower, over)
-    return Rejection(RATIO_OF_SEQUENCE[agg], upper, lower, over)
 
 
 def _checked(settings: Settings) -> tuple[str, str, str, str, float, float | None]:

@@ -6,6 +6,8 @@ areal/utils/functional/functional.py and areal/utils/stats_tracker.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -14,23 +16,23 @@ from rcdiag.corrections.apply import applied_weights, bounded_weight, raw_weight
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import Quantity, quantity, stays
-from rcdiag.corrections.trainer_means import Batch
+from rcdiag.corrections.trainer_means import Batch, Metrics
 
-Metrics = dict[str, float]
 PREFIX = "ppo_actor/update/"
 M2PO = "token_tail_second_moment"
 
 
 @quantity
 def change(tokens: Tokens) -> Array:
-    """Return the log-ratio as it is logged: no number stays what it is, nats."""
+    """Return the log-ratio as it is logged, nats: NaN and infinity stay."""
     return tokens.log_ratio if tokens.guard.before_sums else tokens.raw_log_ratio
 
 
 @quantity
 def moved(tokens: Tokens, weights: Array) -> NDArray[np.bool_]:
     """Return 1 at tokens whose weight the bounds change."""
-    return weights != tokens.ratio
+    result: NDArray[np.bool_] = weights != tokens.ratio
+    return result
 
 
 class Numbers(Struct, frozen=True):
@@ -42,7 +44,7 @@ class Numbers(Struct, frozen=True):
     @property
     def first(self) -> tuple[Rejection, ...]:
         """Return M2PO, which comes before everything."""
-        return _first(self.correction)
+        return tuple(one for one in self.correction.rejections if one.statistic == M2PO)
 
     @property
     def valid(self) -> float:
@@ -86,7 +88,7 @@ class Numbers(Struct, frozen=True):
         """Return mean and extremes of the log-ratios."""
         return self._of_tokens("behave_approx_kl", change, self.counted)
 
-    def _of_tokens(self, name: str, values: Quantity, counts: NDArray) -> Metrics:
+    def _of_tokens(self, name: str, values: Quantity, counts: NDArray[Any]) -> Metrics:
         some, rows, flags = counts > 0, self.batch.rows, self.is_counted
         total = rows.sum(values.where(flags))[some].sum()
         least, most = (
@@ -110,17 +112,15 @@ class Numbers(Struct, frozen=True):
         return float(count) / max(self.valid, 1.0)
 
 
-def _three(name: str, total: float, count: float, least: NDArray, most: NDArray) -> Metrics:
+def _three(
+    name: str, total: float, count: float, least: NDArray[Any], most: NDArray[Any]
+) -> Metrics:
     """Return mean and extremes; the trainer leaves out what is not there or infinite."""
     if not count:
         return {}
     extremes = {"min": float(least.min()), "max": float(most.max())}
     finite = {f"{name}/{how}": value for how, value in extremes.items() if not np.isinf(value)}
     return {f"{name}/avg": float(total / count), **finite}
-
-
-def _first(correction: Correction) -> tuple[Rejection, ...]:
-    return tuple(one for one in correction.rejections if one.statistic == M2PO)
 
 
 def _token_weight(correction: Correction) -> Quantity | None:

@@ -29,11 +29,6 @@ def ess_ratio(batch: LossBatch, log_ratio: Tensor) -> Tensor:
     return (sums.square() / (counts * squares.clamp(min=1e-8)))[batch.rows]
 
 
-def _low_variance_kl(batch: LossBatch, rollout: Tensor) -> Tensor:
-    held = (batch.old - rollout).nan_to_num(nan=0.0).clamp(-BOUND, BOUND)
-    return (held.expm1() - held).clamp(max=10.0)
-
-
 def _ppo(batch: LossBatch, settings: LossSettings, log_ratio: Tensor) -> TokenLosses:
     """Return PPO losses on exp(log_ratio) with rejected tokens at 0, and what is logged."""
     log_ratio, advantages = _finite(log_ratio), _finite(batch.advantages)
@@ -54,7 +49,8 @@ def _ppo(batch: LossBatch, settings: LossSettings, log_ratio: Tensor) -> TokenLo
         logged["ois"] = log_ratio.exp()
     if batch.rollout is not None:
         logged["train_rollout_logprob_abs_diff"] = _finite((batch.old - batch.rollout).abs()) * kept
-        logged["train_rollout_kl"] = _low_variance_kl(batch, batch.rollout) * kept
+        held = (batch.old - batch.rollout).nan_to_num(nan=0.0).clamp(-BOUND, BOUND)
+        logged["train_rollout_kl"] = (held.expm1() - held).clamp(max=10.0) * kept
     return TokenLosses(losses * kept, logged)
 
 

@@ -13,11 +13,10 @@ from rcdiag.corrections.apply import outcome, stays_by_token
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import quantity
-from rcdiag.corrections.trainer_means import Batch
+from rcdiag.corrections.trainer_means import Batch, Metrics
 from rcdiag.trainers.slime.correction import logged_of
 from rcdiag.trainers.slime.metrics import (
     Mean,
-    Metrics,
     helper_metrics,
     mean_of,
     ratio_metrics,
@@ -39,7 +38,8 @@ def low_variance_kl(tokens: Tokens) -> Array:
     """
     raw = tokens.raw_log_ratio
     held = np.clip(np.where(np.isnan(raw), 0.0, raw), -20.0, 20.0)
-    return np.minimum(np.expm1(held) - held, 10.0)
+    result: Array = np.minimum(np.expm1(held) - held, 10.0)
+    return result
 
 
 _OF_POLICIES = {

@@ -14,9 +14,8 @@ from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import RATIO, bare_log_ratio, named
 from rcdiag.corrections.sequences import EPSILON
-from rcdiag.corrections.trainer_means import Batch
+from rcdiag.corrections.trainer_means import Batch, Metrics
 
-Metrics = dict[str, float]
 PREFIX = "rollout_correction/"
 K3_BOUND = 10.0  # nats
 LOGS = "offpolicy metrics"  # what `Correction.logging` says where they are logged

@@ -6,12 +6,10 @@ Source: NVIDIA-NeMo/RL commit 7ea279ab, nemo_rl/algorithms/loss/loss_functions.p
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from rcdiag.corrections.arithmetic import Array, Guard, Tokens
-from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.correction import Correction, Level, Rejection, Weighting
 from rcdiag.corrections.statistics import STATISTICS, Statistic
 from rcdiag.trainers.settings_table import Refused, Settings
 
@@ -21,7 +19,7 @@ GUARD = Guard(bound=np.inf, non_finite="zero", epsilon=EPSILON)
 
 
 def _geometric(tokens: Tokens) -> Array:
-    """Return exp of the mean log-ratio of each token's sequence; those that are no number are 0."""
+    """Return exp of the mean log-ratio of each token's sequence; one that is not finite is 0."""
     numbers = np.where(np.isfinite(tokens.raw_log_ratio), tokens.raw_log_ratio, 0.0)
     epsilon = EPSILON if tokens.raw_log_ratio.dtype == np.float64 else 0.0
     return tokens.on_tokens(np.exp(tokens.row_sum(numbers) / (tokens.lengths + epsilon)))
@@ -51,7 +49,16 @@ def read(settings: Settings) -> Correction:
         )
     kind = settings["truncated_importance_sampling_type"]
     low, high = _bounds(settings, kind, on)
-    weighting, zeroing = _weights(kind, "sequence" if by_sequence else "token", low, high)
+    level: Level = "sequence" if by_sequence else "token"
+    zeroing: tuple[Rejection, ...] = ()
+    if kind == "tis":
+        weighting = Weighting(level, high, low, "clip")
+    elif kind == "icepop":
+        weighting = Weighting(level, high, low, "zero")
+    else:
+        weighting = Weighting(level, np.inf)
+        if kind == "seq-mask-tis":
+            zeroing = (Rejection("token_geometric_of_numbers", high, low),)
     threshold = settings["seq_logprob_error_threshold"]
     forced = bool(settings["force_on_policy_ratio"])
     kl = str(settings["reference_policy_kl_type"])
@@ -93,15 +100,3 @@ def _bounds(settings: Settings, kind: str | None, on: bool) -> tuple[float, floa
     if kind == "seq-mask-tis" and settings["sequence_level_importance_ratios"]:
         raise Refused("seq-mask-tis refuses sequence_level_importance_ratios", "take tis or icepop")
     return low or 0.0, high
-
-
-def _weights(
-    kind: str | None, level: Any, low: float, high: float
-) -> tuple[Weighting, tuple[Rejection, ...]]:
-    if kind == "tis":
-        return Weighting(level, high, low, "clip"), ()
-    if kind == "icepop":
-        return Weighting(level, high, low, "zero"), ()
-    free = Weighting(level, np.inf)
-    outside = Rejection("token_geometric_of_numbers", high, low)
-    return free, (outside,) if kind == "seq-mask-tis" else ()

@@ -6,6 +6,8 @@ nemo_rl/algorithms/utils.py (`calculate_kl`, `masked_mean`) and nemo_rl/algorith
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -14,10 +16,9 @@ from rcdiag.corrections.apply import ratio, token_weight
 from rcdiag.corrections.arithmetic import Array, Tokens, exp, log
 from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.quantities import RATIO, Quantity, bounded, named, quantity, stays
-from rcdiag.corrections.trainer_means import Batch
+from rcdiag.corrections.trainer_means import Batch, Metrics
 from rcdiag.trainers.nemo_rl.correction import EPSILON
 
-Metrics = dict[str, float]
 PREFIX = "train/"
 
 
@@ -64,12 +65,8 @@ def times(tokens: Tokens, values: Array, flags: NDArray[np.bool_]) -> Array:
 
 @quantity
 def out_of_bounds(tokens: Tokens, lower: float, upper: float) -> Array:
-    """Return 1 at tokens whose ratio, no number being 0, is outside [lower, upper]."""
+    """Return 1 at tokens whose ratio, 0 where not finite, is outside [lower, upper]."""
     return ((tokens.ratio < lower) | (tokens.ratio > upper)).astype(np.float64)
-
-
-def _by_sequence(correction: Correction) -> bool:
-    return "by sequence" in correction.logging
 
 
 def _bounds(correction: Correction) -> tuple[float, float] | None:
@@ -80,11 +77,6 @@ def _bounds(correction: Correction) -> tuple[float, float] | None:
     if weighting is None or weighting.outside == "truncate":
         return None
     return weighting.lower or 0.0, weighting.upper
-
-
-def _weight(correction: Correction) -> Quantity:
-    """Return the weight of tokens; the ratio where the correction is off."""
-    return RATIO if correction.weighting is None else token_weight(correction)
 
 
 class Kept(Struct, frozen=True):
@@ -101,7 +93,7 @@ class Kept(Struct, frozen=True):
 
     @property
     def stays(self) -> NDArray[np.bool_]:
-        """Tell which rows the filter leaves, [rows]; no number is no reason to stay."""
+        """Tell which rows the filter keeps, [rows]; one with a NaN error is dropped."""
         for rejection in self.correction.rejections:
             return self.errors <= rejection.upper
         return np.ones(len(self.batch.rows), np.bool_)
@@ -127,7 +119,7 @@ class Kept(Struct, frozen=True):
         """Return a quantity of tokens, 0 where the filter drops the row."""
         return times(of, stays(self.correction.rejections))
 
-    def row_mean(self, values: NDArray, of_empty: float) -> float:
+    def row_mean(self, values: NDArray[Any], of_empty: float) -> float:
         """Return the mean over kept rows; those without a token have `of_empty`."""
         total = values[self.stays].sum() + of_empty * self.batch.rows.empty
         return float(total / self.rows)
@@ -142,13 +134,16 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
         "policy_kl_error": kept.mean(policy_kl(kl)),
         "js_divergence_error": kept.mean(jensen_shannon),
     }
-    logged |= _of_sequence_weights(kept) if _by_sequence(correction) else _of_token_weights(kept)
+    by_sequence = "by sequence" in correction.logging
+    logged |= _of_sequence_weights(kept) if by_sequence else _of_token_weights(kept)
     return {PREFIX + name: value for name, value in (logged | _errors(kept)).items()}
 
 
 def _of_token_weights(kept: Kept) -> Metrics:
     correction = kept.correction
-    logged = {"sampling_importance_ratio": kept.mean(_weight(correction))}
+    # The ratio where the correction is off.
+    weight = RATIO if correction.weighting is None else token_weight(correction)
+    logged = {"sampling_importance_ratio": kept.mean(weight)}
     bounds = _bounds(correction)
     if correction.zeroing:
         left = kept.batch.rows.sum(kept.filtered(stays(correction.zeroing)))
@@ -179,7 +174,7 @@ def _of_sequence_weights(kept: Kept) -> Metrics:
     return logged
 
 
-def _weights(products: NDArray, weighting: Weighting) -> NDArray:
+def _weights(products: NDArray[Any], weighting: Weighting) -> NDArray[Any]:
     lower = weighting.lower_or_reciprocal
     return bounded(products, lower, weighting.upper, weighting.outside)
 
@@ -204,7 +199,7 @@ def _errors(kept: Kept) -> Metrics:
     }
 
 
-def _extremes(errors: NDArray, name: str) -> Metrics:
+def _extremes(errors: NDArray[Any], name: str) -> Metrics:
     if not len(errors):
         return {f"{how}_{name}": 0.0 for how in ("max", "mean", "min")}
     return {

@@ -7,8 +7,7 @@ commit e6c3044a (2026-08-20), open_instruct/grpo_utils.py (`GRPOExperimentConfig
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -32,16 +31,12 @@ _BOUNDS = (
 )
 
 
-def _of_rising(of_others: float) -> Any:
-    """Return a statistic of tokens: the sequence's mean |ratio - 1| where sign(d) A > 0."""
-
-    def of(tokens: Tokens) -> Array:
-        distance = np.abs(tokens.ratio - tokens.ratio.dtype.type(1.0))
-        means = tokens.on_tokens(tokens.row_mean(distance))
-        rises = np.sign(tokens.log_ratio) * tokens.advantage > 0
-        return np.where(rises, means, of_others)
-
-    return of
+def _rising(tokens: Tokens, of_others: float) -> Array:
+    """Return the sequence's mean |ratio - 1| at tokens with log_ratio x A > 0, [tokens]."""
+    distance = np.abs(tokens.ratio - tokens.ratio.dtype.type(1.0))
+    means = tokens.on_tokens(tokens.row_mean(distance))
+    rises = np.sign(tokens.log_ratio) * tokens.advantage > 0
+    return np.where(rises, means, of_others)
 
 
 _RISING = "mean |ratio - 1| of the sequence, at tokens with log_ratio x advantage above 0"
@@ -51,7 +46,7 @@ STATISTICS.ship(
         name=name,
         formula=f"{_RISING}; {of_others:g} at others",
         unit="ratio",
-        of=_of_rising(of_others),
+        of=partial(_rising, of_others=of_others),
         needs_advantages=True,
         source=_FILE,
     )
@@ -72,22 +67,25 @@ def read(settings: Settings) -> Correction:
         return Correction(
             guard=GUARD, mode="bypass" if switches["use_vllm_logprobs"] else "decoupled"
         )
-    _check(bounds)
+    for name, value in bounds.items():
+        lower = "lower" in name
+        if value > 0 and (value >= 1.0 if lower else value <= 1.0):
+            side = "below 1" if lower else "above 1"
+            raise Refused(f"{name}: {value:g} is not {side}", "0 is no bound")
     level: Level = "geometric" if switches["rho_mask_sequence_level"] else "token"
+    # What gives the weight 0: a lower bound and an upper one, where 0 is no bound.
+    below, above = OF_TV if switches["rho_mask_tv_divergence"] else (level, level)
+    zeroing = []
+    if (lowest := bounds["rho_mask_lower_bound"]) > 0:
+        zeroing.append(Rejection(below, np.inf, lowest))
+    if (highest := bounds["rho_mask_upper_bound"]) > 0:
+        zeroing.append(Rejection(above, highest))
     low, high = bounds["rho_clamp_lower_bound"], bounds["rho_clamp_upper_bound"]
     return Correction(
         weighting=Weighting(level, high or np.inf, low, "clip"),
-        zeroing=_mask(bounds, level, tv=switches["rho_mask_tv_divergence"]),
+        zeroing=tuple(zeroing),
         guard=GUARD,
     )
-
-
-def _mask(bounds: Mapping[str, float], level: str, *, tv: bool) -> tuple[Rejection, ...]:
-    """Return what gives the weight 0: a lower bound and an upper one; 0 is no bound."""
-    low, high = bounds["rho_mask_lower_bound"], bounds["rho_mask_upper_bound"]
-    below, above = OF_TV if tv else (level, level)
-    zeroed = [Rejection(below, np.inf, low)] if low > 0 else []
-    return tuple([*zeroed, Rejection(above, high)] if high > 0 else zeroed)
 
 
 def _bound(settings: Settings, name: str) -> float:
@@ -95,15 +93,6 @@ def _bound(settings: Settings, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
         raise Refused(f"{name}: wanted a number, got {value!r}", "0 is no bound")
     return float(max(value, 0.0))  # open-instruct asks whether it is above 0
-
-
-def _check(bounds: Mapping[str, float]) -> None:
-    """Refuse lower bounds of 1 or more and upper bounds of 1 or less, as open-instruct does."""
-    for name, value in bounds.items():
-        lower = "lower" in name
-        if value > 0 and (value >= 1.0 if lower else value <= 1.0):
-            side = "below 1" if lower else "above 1"
-            raise Refused(f"{name}: {value:g} is not {side}", "0 is no bound")
 
 
 def facts(correction: Correction, facts: Facts) -> Facts:

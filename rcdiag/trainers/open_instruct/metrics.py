@@ -14,9 +14,8 @@ from rcdiag.corrections.apply import outcome, raw_weights
 from rcdiag.corrections.arithmetic import Array, Tokens, exp
 from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.quantities import RATIO, bounded, quantity, stays
-from rcdiag.corrections.trainer_means import Batch
+from rcdiag.corrections.trainer_means import Batch, Metrics
 
-Metrics = dict[str, float]
 _RHO = ("drop_frac", "drop_low_frac", "drop_high_frac", "weight", "clipfrac")
 
 
@@ -35,7 +34,8 @@ def weighed_difference(tokens: Tokens) -> Array:
 @quantity
 def differs(tokens: Tokens, values: Array, others: Array) -> NDArray[np.bool_]:
     """Return 1 where two numbers differ; a NaN does from everything."""
-    return values != others
+    result: NDArray[np.bool_] = values != others
+    return result
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:

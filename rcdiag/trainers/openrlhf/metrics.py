@@ -9,17 +9,7 @@ import numpy as np
 
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import LOG_RATIO, stays
-from rcdiag.corrections.trainer_means import Batch
-
-Metrics = dict[str, float]
-
-
-def _gate_of(correction: Correction) -> Rejection | None:
-    """Return the statistic with the bounds that a correction holds it to."""
-    if correction.zeroing:
-        return correction.zeroing[0]
-    weighting = correction.weighting
-    return None if weighting is None else Rejection("token", weighting.upper, weighting.lower)
+from rcdiag.corrections.trainer_means import Batch, Metrics
 
 
 def metrics_of_types(batch: Batch, correction: Correction) -> Metrics:
@@ -32,8 +22,12 @@ def metrics_of_types(batch: Batch, correction: Correction) -> Metrics:
 
 def metrics_of_gates(batch: Batch, correction: Correction) -> Metrics:
     """Return what 0.11.2 logs, where it corrects; a sequence without a token is outside."""
-    logged, gate = metrics_of_types(batch, correction), _gate_of(correction)
-    if gate is None:
+    logged, weighting = metrics_of_types(batch, correction), correction.weighting
+    if correction.zeroing:
+        gate = correction.zeroing[0]
+    elif weighting is not None:
+        gate = Rejection("token", weighting.upper, weighting.lower)
+    else:
         return logged
     rows = batch.rows
     outside = rows.sum(~stays((gate,)))

@@ -12,20 +12,14 @@ from numpy.typing import NDArray
 from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import quantity, stays, unclamped_k3
-from rcdiag.corrections.trainer_means import Batch
-
-Metrics = dict[str, float]
+from rcdiag.corrections.trainer_means import Batch, Metrics
 
 
 @quantity
 def advantage_has(tokens: Tokens, sign: int) -> NDArray[np.bool_]:
     """Return 1 where the advantage has a sign: 1 or -1."""
-    return np.sign(tokens.advantage) == sign
-
-
-def _signs(correction: Correction) -> tuple[int, ...]:
-    """Return the signs of the advantage that the loss tells apart: none for ipo."""
-    return () if correction.loss == "ipo" else (1, -1)
+    result: NDArray[np.bool_] = np.sign(tokens.advantage) == sign
+    return result
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
@@ -39,7 +33,8 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
         "unmasked_mismatch_kl": _mean(kl_kept, rows.lengths - dropped),
         "is_masked": dropped / rows.lengths,
     }
-    for sign in _signs(correction):
+    # The loss tells signs of the advantage apart, but for ipo.
+    for sign in () if correction.loss == "ipo" else (1, -1):
         of_sign = rows.sum(~is_kept & advantage_has(sign))
         side, name = ("high", "positive") if sign > 0 else ("low", "negative")
         of_rows[f"is_masked_{side}"] = of_sign / rows.lengths

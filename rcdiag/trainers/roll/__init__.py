@@ -45,10 +45,6 @@ def ppo(document: Document, choice: LossChoice) -> LossChoice:
     return replace(choice, loss=loss, own={**own, **choice.own})
 
 
-def _weights(**changed: Any) -> dict[str, Any]:
-    return {"is_weight.enabled": True, **{f"is_weight.{key}": one for key, one in changed.items()}}
-
-
 def _filter(level: str, **changed: Any) -> dict[str, Any]:
     return {"filters": [{"enabled": True, "agg_type": level, **changed}]}
 
@@ -56,7 +52,10 @@ def _filter(level: str, **changed: Any) -> dict[str, Any]:
 _PRESETS: dict[str, Config] = {
     "default": {},
     **{
-        f"is_weight_{level}": _weights(**({} if level == "token" else {"weight_type": level}))
+        f"is_weight_{level}": {
+            "is_weight.enabled": True,
+            **({} if level == "token" else {"is_weight.weight_type": level}),
+        }
         for level in LEVELS
     },
     **{f"filter_ratio_{level}": _filter(level) for level in LEVELS},

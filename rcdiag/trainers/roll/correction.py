@@ -18,20 +18,14 @@ from rcdiag.corrections.bounds import LEVELS as RATIOS
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.errors import did_you_mean
 from rcdiag.results import Finding
-from rcdiag.trainers.roll.metrics import FILTERS
+from rcdiag.trainers.roll.metrics import FILTERS, LEVEL_OF_DIFFERENCE
 from rcdiag.trainers.settings_table import Config, Refused, Setting, Settings
 from rcdiag.trainers.settings_text import Inexpressible, Written, rounded
 from rcdiag.trainers.writing import Facts
 
 LEVELS = ("token", "segment", "geometric", "sequence")
 # The difference of probabilities of a token, its mean over a run or a row, and its sum.
-DIFFERENCES = {
-    "token": "token_prob_change",
-    "segment": "segment_prob_change",
-    "geometric": "seq_mean_prob_change",
-    "sequence": "seq_sum_prob_change",
-}
-LEVEL_OF_DIFFERENCE = {statistic: level for level, statistic in DIFFERENCES.items()}
+DIFFERENCES = {level: statistic for statistic, level in LEVEL_OF_DIFFERENCE.items()}
 UNCLAMPED = Guard(bound=np.inf)
 # The defaults of a rule of `filters`.
 _FILTER: dict[str, Any] = {
@@ -65,21 +59,19 @@ class Filter(Struct, frozen=True):
 def read(settings: Settings) -> Correction:
     """Return weights and all filters that are on; each looks at the mask before any of them."""
     filters = filters_of(settings["filters"])
+    weighting = None
+    if settings["is_weight.enabled"]:
+        level, upper = settings["is_weight.weight_type"], settings["is_weight.upper_bound"]
+        bound = np.inf if upper is None else _number("is_weight.upper_bound", upper)
+        if bound < 0.0:
+            raise Refused(f"is_weight.upper_bound: {bound:g} is below 0", "give a ratio, or null")
+        weighting = Weighting(level, bound, 0.0, "clip")
     return Correction(
-        weighting=_weighting(settings) if settings["is_weight.enabled"] else None,
+        weighting=weighting,
         rejections=tuple(test for each in filters for test in each.rejections),
         guard=UNCLAMPED,
         logging=FILTERS if settings["filters"] else "",
     )
-
-
-def _weighting(settings: Settings) -> Weighting:
-    level = settings["is_weight.weight_type"]
-    upper = settings["is_weight.upper_bound"]
-    bound = np.inf if upper is None else _number("is_weight.upper_bound", upper)
-    if bound < 0.0:
-        raise Refused(f"is_weight.upper_bound: {bound:g} is below 0", "give a ratio, or null")
-    return Weighting(level, bound, 0.0, "clip")
 
 
 def filters_of(given: Any) -> list[Filter]:

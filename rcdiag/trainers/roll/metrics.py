@@ -18,15 +18,21 @@ from rcdiag.corrections.apply import (
     statistic_of_rows,
     token_ratio,
 )
-from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import RATIO, named, stays, within
 from rcdiag.corrections.sequences import EPSILON
-from rcdiag.corrections.trainer_means import Batch
+from rcdiag.corrections.trainer_means import Batch, Metrics
 
-Metrics = dict[str, float]
 Array = NDArray[np.float64]
 
 
+# Statistic of a filter by the difference of probabilities -> its level in the key.
+LEVEL_OF_DIFFERENCE = {
+    "token_prob_change": "token",
+    "segment_prob_change": "segment",
+    "seq_mean_prob_change": "geometric",
+    "seq_sum_prob_change": "sequence",
+}
 FILTERS = "filters"  # a list of filters is logged even if none of them is on
 
 
@@ -35,9 +41,20 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
     logged = _levels(batch)
     weighting = correction.weighting
     if weighting is not None and np.isfinite(weighting.upper):
-        logged["is_weight_clipfrac@sum"] = _clipped(batch, weighting)
+        # Grid places with a weight above the bound; those outside of the mask have ratio 1.
+        upper = weighting.upper
+        if weighting.by_token:
+            count = float(batch.rows.sum(token_ratio(weighting) > upper).sum())
+            count += _elsewhere(batch) * (upper < 1.0)
+        else:
+            beyond = batch.rows.max(raw_weights(batch.rows, weighting)) > upper
+            count = _whole_rows(batch, beyond, upper < 1.0)
+        logged["is_weight_clipfrac@sum"] = _over_tokens(batch, count)
     for test in correction.rejections:
-        logged[f"train_infer_{_spoken(test)}_mask_mean@sum"] = _passed(batch, test)
+        name = f"{test.statistic}_ratio"
+        if test.statistic in LEVEL_OF_DIFFERENCE:
+            name = f"{LEVEL_OF_DIFFERENCE[test.statistic]}_diff"
+        logged[f"train_infer_{name}_mask_mean@sum"] = _passed(batch, test)
     if correction.logging == FILTERS:
         kept = outcome(batch.rows, correction).kept_tokens
         logged["train_infer_final_mask_mean"] = batch.token_share(kept)
@@ -66,19 +83,10 @@ def _levels(batch: Batch) -> Metrics:
     }
 
 
-def _clipped(batch: Batch, weighting: Weighting) -> float:
-    """Return grid places with a weight above the bound, over the response tokens."""
-    if weighting.by_token:
-        count = float(batch.rows.sum(token_ratio(weighting) > weighting.upper).sum())
-        return _over_tokens(batch, count + _elsewhere(batch) * (weighting.upper < 1.0))
-    beyond = batch.rows.max(raw_weights(batch.rows, weighting)) > weighting.upper
-    return _over_tokens(batch, _whole_rows(batch, beyond, weighting.upper < 1.0))
-
-
 def _passed(batch: Batch, test: Rejection) -> float:
     """Return grid places that pass a filter, over the response tokens."""
     lower = -np.inf if test.lower is None else test.lower
-    nothing = 0.0 if test.statistic.endswith("prob_change") else 1.0  # where the mask is 0
+    nothing = 0.0 if test.statistic in LEVEL_OF_DIFFERENCE else 1.0  # where the mask is 0
     passes = bool(lower <= nothing <= test.upper)
     if test.of_tokens:
         count = float(batch.rows.sum(stays((test,))).sum())
@@ -99,16 +107,3 @@ def _elsewhere(batch: Batch) -> float:
 
 def _over_tokens(batch: Batch, count: float) -> float:
     return count / max(batch.rows.tokens, 1)
-
-
-def _spoken(test: Rejection) -> str:
-    """Return a filter as the keys name it: `token_ratio`, `sequence_diff`."""
-    differences = {
-        "token_prob_change": "token",
-        "segment_prob_change": "segment",
-        "seq_mean_prob_change": "geometric",
-        "seq_sum_prob_change": "sequence",
-    }
-    if test.statistic in differences:
-        return f"{differences[test.statistic]}_diff"
-    return f"{test.statistic}_ratio"

@@ -22,7 +22,7 @@ from rcdiag.trainers.settings_table import Config, Refused, Settings
 from rcdiag.trainers.settings_text import rounded
 from rcdiag.trainers.writing import Facts
 
-# The sampler's server writes it in place of a log-prob that is missing or no number:
+# The sampler's server writes it in place of a log-prob that is missing, NaN or infinite:
 # skyrl/backends/skyrl_train/inference_servers/generate_wire.py.
 FLOOR = -9999.0
 GUARD = Guard(epsilon=0.0, nan_log_prob=FLOOR)
@@ -37,22 +37,21 @@ def _change(tokens: Tokens) -> Array:
     return exp(tokens.target) - exp(tokens.behavior)
 
 
-def _kl(tokens: Tokens) -> Array:
-    """Return KL(behavior || target) of the choice "this token or another", nats."""
-    q, p = exp(tokens.behavior), exp(tokens.target)
-    one, epsilon = q.dtype.type(1.0), q.dtype.type(1e-8)
-    rest = log((one - q + epsilon) / (one - p + epsilon))
-    return q * (tokens.behavior - tokens.target) + (one - q) * rest
-
-
 def _where(tokens: Tokens, sign: int, values: Array) -> Array:
     """Return values where the advantage has a sign; elsewhere no upper bound is passed."""
     return np.where(sign * tokens.advantage > 0, values, -np.inf)
 
 
 def _kl_where(tokens: Tokens, sign: int) -> Array:
-    moved = np.where(sign * _change(tokens) > 0, _kl(tokens), -np.inf)
-    return _where(tokens, sign, moved)
+    """Return KL(behavior || target) of the choice "this token or another", nats.
+
+    It is that of tokens whose probability moved the way of an advantage with this sign.
+    """
+    q, p = exp(tokens.behavior), exp(tokens.target)
+    one, epsilon = q.dtype.type(1.0), q.dtype.type(1e-8)
+    rest = log((one - q + epsilon) / (one - p + epsilon))
+    kl = q * (tokens.behavior - tokens.target) + (one - q) * rest
+    return _where(tokens, sign, np.where(sign * _change(tokens) > 0, kl, -np.inf))
 
 
 STATISTICS.ship(
@@ -88,7 +87,12 @@ def read(settings: Settings) -> Correction:
     outlier, by_token = outlier_mask(settings), token_mask(settings)
     over = (*outlier, *by_token)
     weighting = _weighting(settings, over)
-    rejections = (*over, *_sequence_mask(settings, over))
+    rejections = over
+    if (metric := settings["sequence_mask_metric"]) is not None:
+        statistic = {"geometric": "geometric", "product": "sequence"}[metric]
+        prefix = {"geometric": "geo", "product": "product"}[metric]
+        low, high = settings[f"{prefix}_mask_low"], settings[f"{prefix}_mask_high"]
+        rejections = (*over, Rejection(statistic, high, low, over))
     correction = Correction(weighting=weighting, rejections=rejections, guard=GUARD)
     if loss in WITHOUT_CORRECTION:
         if loss.endswith("_cov") and (weighting or settings["sequence_mask_metric"]):
@@ -124,15 +128,6 @@ def _weighting(settings: Settings, over: tuple[Rejection, ...]) -> Weighting | N
         return None
     cap = settings[f"{level}_tis_ratio_clip_high"]
     return Weighting(level, cap, over=over if level == "sequence" else ())
-
-
-def _sequence_mask(settings: Settings, over: tuple[Rejection, ...]) -> tuple[Rejection, ...]:
-    metric = settings["sequence_mask_metric"]
-    if metric is None:
-        return ()
-    name, prefix = {"geometric": ("geometric", "geo"), "product": ("sequence", "product")}[metric]
-    low, high = settings[f"{prefix}_mask_low"], settings[f"{prefix}_mask_high"]
-    return (Rejection(name, high, low, over),)
 
 
 def _of_rollout(settings: Settings, loss: str, correction: Correction) -> Correction:

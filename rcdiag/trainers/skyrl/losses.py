@@ -45,7 +45,7 @@ from rcdiag.trainers.slime.losses import row_mean
 
 
 def _only_kept(batch: LossBatch, losses: TokenLosses) -> TokenLosses:
-    """Multiply losses by the mask, as SkyRL does: what is no number stays so."""
+    """Multiply losses by the mask, as SkyRL does: NaN stays NaN at a rejected token."""
     return replace(losses, values=losses.values * batch.kept)
 
 
@@ -174,7 +174,7 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
 
 
 def _own(loss: PolicyLoss, **changes: object) -> PolicyLoss:
-    return replace(loss, source=SKYRL_FILE, **changes)  # type: ignore[arg-type]
+    return replace(loss, source=SKYRL_FILE, **changes)
 
 
 VANILLA = _own(clipped.VANILLA, function=vanilla, settings=(*CLIP_RANGE, CLIP_C))

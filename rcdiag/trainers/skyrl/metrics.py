@@ -6,6 +6,8 @@ skyrl/train/trainer.py for the distances.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -14,9 +16,8 @@ from rcdiag.corrections.apply import ratio, statistic_of_rows
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import RATIO, quantity, stays
-from rcdiag.corrections.trainer_means import Batch
+from rcdiag.corrections.trainer_means import Batch, Metrics
 
-Metrics = dict[str, float]
 CORRECTION, DISTANCE = "policy/loss_metrics/", "policy/rollout_train_logprobs_abs_diff_"
 
 
@@ -35,6 +36,7 @@ class Steps(Struct, frozen=True):
 
     @classmethod
     def of(cls, correction: Correction) -> Steps:
+        """Sort the rejections of a correction by SkyRL's steps."""
         by_statistic = {one.statistic: one for one in correction.rejections}
         outlier = [by_statistic.get(name) for name in ("seq_max_ratio", "seq_min_ratio")]
         return cls(
@@ -58,7 +60,11 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
     logged = _distances(batch)
     steps = Steps.of(correction)
     if correction.rejections or _logs_weights(correction):
-        of_correction = _ratios(batch) | _outliers(batch, steps) | _tokens(batch, steps)
+        of_correction = _ratios(batch) | _outliers(batch, steps)
+        if steps.token:
+            before = batch.rows.sum(stays(steps.outlier)).sum()
+            after = batch.rows.sum(stays(steps.before_weights)).sum()
+            of_correction["token_mask_ratio"] = float((before - after) / max(before, 1.0))
         of_correction |= _weights(batch, correction, steps) | _sequences(batch, steps)
         logged |= {CORRECTION + name: value for name, value in of_correction.items()}
     return logged
@@ -94,7 +100,7 @@ def _ratios(batch: Batch) -> Metrics:
     }
 
 
-def _share(batch: Batch, flags: NDArray, of_empty: bool = False) -> float:
+def _share(batch: Batch, flags: NDArray[Any], of_empty: bool = False) -> float:
     """Return a share of all rows; `of_empty` holds for those without a token."""
     return float((flags.sum() + of_empty * batch.rows.empty) / batch.all_rows)
 
@@ -113,14 +119,6 @@ def _outliers(batch: Batch, steps: Steps) -> Metrics:
         "outlier_seq_over_high_ratio": _share(batch, above),
         "outlier_seq_under_low_ratio": _share(batch, below),
     }
-
-
-def _tokens(batch: Batch, steps: Steps) -> Metrics:
-    if not steps.token:
-        return {}
-    before = batch.rows.sum(stays(steps.outlier)).sum()
-    after = batch.rows.sum(stays(steps.before_weights)).sum()
-    return {"token_mask_ratio": float((before - after) / max(before, 1.0))}
 
 
 def _weights(batch: Batch, correction: Correction, steps: Steps) -> Metrics:

@@ -88,7 +88,14 @@ class Functions(Struct, frozen=True):
         )
         self._check(settings, on=on, asked=asked, bypass=bypass)
         function = self.of(settings)
-        correction = mis(settings) if function == "helper" else _built_in(settings, function)
+        if function == "helper":
+            correction = mis(settings)
+        elif function == "none":
+            correction = Correction(guard=UNCLAMPED)
+        else:
+            low, high = settings["tis_clip_low"], settings["tis_clip"]
+            weighting = Weighting("token", high, low, "clip" if function == "tis" else "zero")
+            correction = Correction(weighting=weighting, guard=UNCLAMPED)
         return replace(
             correction,
             mode="bypass" if bypass else "decoupled",
@@ -119,12 +126,24 @@ class Functions(Struct, frozen=True):
         function = self.of(config)
         unread: tuple[str, ...] = HELPER
         why = "only the helper reads it: custom_tis_function_path"
-        if function == "helper":
-            unread, why = ("tis_clip", "tis_clip_low"), "the helper has bounds of its own"
-        elif function == "none":
+        sentences = []
+        if function == "none":
             unread, why = ("tis_clip", "tis_clip_low", *HELPER), "use_tis is off"
-        of_helper = _ignored_by_helper(config) if function == "helper" else []
-        return [*of_helper, *(f"{name} has no effect: {why}" for name in _changed(config, unread))]
+        elif function == "helper":
+            unread, why = ("tis_clip", "tis_clip_low"), "the helper has bounds of its own"
+            if config["use_rs"] and not config["use_tis"]:
+                sentences.append(
+                    "use_rs has no effect without use_tis: slime returns before it rejects anything"
+                )
+            elif config["use_tis"] and not config["use_rs"]:
+                of_rs = ("rs_level", "rs_lower_bound", "rs_upper_bound", "rs_veto_threshold")
+                changed = _changed(config, of_rs)
+                sentences += [f"{name} has no effect without use_rs" for name in changed]
+                if config["tis_mode"] == "truncate" and _changed(config, ("tis_lower_bound",)):
+                    sentences.append(
+                        "tis_lower_bound has no effect in truncate mode without use_rs"
+                    )
+        return sentences + [f"{name} has no effect: {why}" for name in _changed(config, unread)]
 
     def helper_defaults(self, settings: Config) -> list[Finding]:
         """Note that flags name the MIS helper while its settings stand in another file."""
@@ -147,26 +166,6 @@ def _changed(config: Config, names: tuple[str, ...]) -> list[str]:
     """Return the settings that differ from slime's defaults, which miles has too."""
     defaults = read_tables("rcdiag.trainers.slime")["slime"].defaults()
     return [name for name in names if config[name] != defaults[name]]
-
-
-def _ignored_by_helper(config: Config) -> list[str]:
-    if config["use_rs"] and not config["use_tis"]:
-        return ["use_rs has no effect without use_tis: slime returns before it rejects anything"]
-    if config["use_rs"] or not config["use_tis"]:
-        return []
-    of_rs = ("rs_level", "rs_lower_bound", "rs_upper_bound", "rs_veto_threshold")
-    sentences = [f"{name} has no effect without use_rs" for name in _changed(config, of_rs)]
-    if config["tis_mode"] == "truncate" and _changed(config, ("tis_lower_bound",)):
-        sentences.append("tis_lower_bound has no effect in truncate mode without use_rs")
-    return sentences
-
-
-def _built_in(settings: Settings, function: Function) -> Correction:
-    if function == "none":
-        return Correction(guard=UNCLAMPED)
-    low, high = settings["tis_clip_low"], settings["tis_clip"]
-    weighting = Weighting("token", high, low, "clip" if function == "tis" else "zero")
-    return Correction(weighting=weighting, guard=UNCLAMPED)
 
 
 def mis(settings: Settings) -> Correction:

@@ -93,7 +93,7 @@ def _finished(
         compared = batch.current if settings.value(USE_ROLLOUT_LOGPROBS) else batch.old
         logged["train_rollout_logprob_abs_diff"] = (compared - batch.rollout).abs() * kept
     logged |= {"pg_clipfrac": beyond & kept, "ppo_kl": -log_ratio * kept}
-    # A product, as slime has it: rejection does not shield from a loss that is no number.
+    # A product, as slime has it: a NaN loss stays NaN at a rejected token.
     return TokenLosses(losses * kept, logged)
 
 

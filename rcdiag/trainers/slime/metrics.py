@@ -23,30 +23,21 @@ from rcdiag.corrections.apply import (
     vetoed_rows,
 )
 from rcdiag.corrections.arithmetic import SAFETY_BOUND, Array, Tokens
-from rcdiag.corrections.correction import Correction, Rejection
+from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import LOG_RATIO, RATIO, named, quantity, unclamped_k3
 from rcdiag.corrections.sequences import EPSILON
-from rcdiag.corrections.trainer_means import Batch, OfTokens
+from rcdiag.corrections.trainer_means import Batch, Metrics, OfTokens
 from rcdiag.trainers.slime.correction import logged_of
 
-Metrics = dict[str, float]
 DISTANCE = "train_rollout_logprob_abs_diff"
 
 
-def _rejection(correction: Correction) -> Rejection | None:
-    """Return the rejection of `use_rs`; `mask` mode puts one of its own before it."""
-    assert correction.weighting is not None
-    own = correction.weighting.outside == "mask"
-    rejections = correction.rejections[1:] if own else correction.rejections
-    return rejections[0] if rejections else None
-
-
-def mean_of_rows(batch: Batch, values: NDArray) -> float:
+def mean_of_rows(batch: Batch, values: NDArray[Any]) -> float:
     """Return the mean of `values` [rows] over all rows; one without a token adds 0."""
     return float(values.sum() / batch.all_rows)
 
 
-Mean = Callable[[Batch, NDArray], float]
+Mean = Callable[[Batch, NDArray[Any]], float]
 
 
 def helper_metrics(batch: Batch, correction: Correction, mean: Mean = mean_of_rows) -> Metrics:
@@ -122,9 +113,13 @@ def _beyond(
 
 
 def _rejected(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
-    rejection = _rejection(correction)
-    if rejection is None:
+    # Mode `mask` puts a rejection of its own before that of `use_rs`.
+    assert correction.weighting is not None
+    masks = correction.weighting.outside == "mask"
+    rejections = correction.rejections[1:] if masks else correction.rejections
+    if not rejections:
         return {}
+    rejection = rejections[0]
     low, high = _beyond(batch, rejection.statistic, rejection.lower or 0.0, rejection.upper, mean)
     logged = {"rs_mask_fraction_low": low, "rs_mask_fraction_high": high}
     if correction.veto is not None:
@@ -171,7 +166,7 @@ def distance(tokens: Tokens) -> Array:
     return np.abs(tokens.raw_log_ratio)
 
 
-def mean_of_tokens(batch: Batch, values: NDArray) -> float:
+def mean_of_tokens(batch: Batch, values: NDArray[Any]) -> float:
     """Return the mean of means of rows over tokens; a row without a token counts as one."""
     return float((values * batch.rows.lengths).sum() / (batch.rows.tokens + batch.rows.empty))
 

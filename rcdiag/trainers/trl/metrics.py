@@ -12,10 +12,8 @@ from rcdiag.corrections.apply import applied_weights
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.quantities import bounded, quantity
-from rcdiag.corrections.sequences import Rows
-from rcdiag.corrections.trainer_means import Batch
-
-Metrics = dict[str, float]
+from rcdiag.corrections.sequences import Sequences
+from rcdiag.corrections.trainer_means import Batch, Metrics
 
 
 @quantity
@@ -46,7 +44,7 @@ def metrics_of_responses(batch: Batch, correction: Correction) -> Metrics:
     return _logged(batch, correction.weighting, [batch.rows, *masked])
 
 
-def _logged(batch: Batch, weighting: Weighting, parts: list[Rows]) -> Metrics:
+def _logged(batch: Batch, weighting: Weighting, parts: list[Sequences]) -> Metrics:
     """Return distances and weights; the first of the parts are the sampled tokens."""
     known = sum(rows.tokens - rows.sum(unknown).sum() for rows in parts)
     total = sum(rows.sum(distance).sum() for rows in parts)

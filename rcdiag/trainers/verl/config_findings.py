@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from rcdiag.results import Finding
+from rcdiag.trainers.settings_document import MISSING, at_path
 from rcdiag.trainers.settings_table import Config
 
 # In these versions the sampler records no log-probs unless calculate_log_probs is set.
@@ -34,12 +35,8 @@ class WholeConfig(Struct, frozen=True):
 
     def get(self, path: str, default: Any = None) -> Any:
         """Return a value by its dotted path."""
-        place: Any = self.document
-        for name in path.split("."):
-            if not isinstance(place, Mapping) or name not in place:
-                return default
-            place = place[name]
-        return place
+        value = at_path(self.document, path.split("."))
+        return default if value is MISSING else value
 
     @property
     def bypass(self) -> bool:

@@ -143,23 +143,21 @@ def _rejections(settings: Settings, *, ordered: bool) -> tuple[Rejection, ...]:
                 f"rollout_rs: {option!r} is not an option of this generation",
                 f"one or more of {', '.join(OPTIONS)}",
             )
-    bounds = _bounds(settings["rollout_rs_threshold"], options)
+    threshold = settings["rollout_rs_threshold"]
+    if threshold is None or not options:
+        raise Refused("rollout_rs_threshold: not set, and verl stops without it", '"0.5_2.0"')
+    bounds = [part.strip() for part in str(threshold).split(",") if part.strip()]
+    if len(bounds) not in (1, len(options)):
+        raise Refused(
+            f"rollout_rs_threshold: {len(bounds)} thresholds for {len(options)} options",
+            "one for all, or one for each",
+        )
+    if len(bounds) == 1:
+        bounds *= len(options)
     return tuple(
         _rejection(option, text, ordered=ordered)
         for option, text in zip(options, bounds, strict=True)
     )
-
-
-def _bounds(threshold: Any, options: list[str]) -> list[str]:
-    if threshold is None or not options:
-        raise Refused("rollout_rs_threshold: not set, and verl stops without it", '"0.5_2.0"')
-    parts = [part.strip() for part in str(threshold).split(",") if part.strip()]
-    if len(parts) not in (1, len(options)):
-        raise Refused(
-            f"rollout_rs_threshold: {len(parts)} thresholds for {len(options)} options",
-            "one for all, or one for each",
-        )
-    return parts if len(parts) == len(options) else parts * len(options)
 
 
 def _rejection(option: str, text: str, *, ordered: bool) -> Rejection:

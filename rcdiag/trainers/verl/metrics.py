@@ -26,10 +26,9 @@ from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import LOG_RATIO, RATIO, named, unclamped_k3, within
 from rcdiag.corrections.sequences import EPSILON
-from rcdiag.corrections.trainer_means import Batch, OfTokens, once_a_batch, share, std
+from rcdiag.corrections.trainer_means import Batch, Metrics, OfTokens, once_a_batch, share, std
 from rcdiag.statistics.quantiles import Ordered
 
-Metrics = dict[str, float]
 Statistics = Literal["raw", "applied"]
 
 PERCENTILES = (25, 50, 75, 95, 99)
@@ -265,10 +264,6 @@ def metrics(
     return {f"rollout_corr/{name}": value for name, value in logged.items()}
 
 
-def _as_weighting(rejection: Rejection) -> Weighting:
-    return Weighting(rejection.statistic, rejection.upper, rejection.lower)  # type: ignore[arg-type]
-
-
 def ratio_metrics(batch: Batch, correction: Correction, *, normalize_valid: bool) -> Metrics:
     """Return what 0.6.1 to 0.7.0 log, under the keys with prefix."""
     logged: Metrics = {}
@@ -277,23 +272,16 @@ def ratio_metrics(batch: Batch, correction: Correction, *, normalize_valid: bool
         if correction.batch_normalize:
             factor = normaliser(batch, correction, valid_rows=normalize_valid)
             logged["rollout_is_batch_norm_factor"] = factor
-    for rejection in correction.rejections:
-        logged |= _ratio_rejection_metrics(batch, rejection)
+    for one in correction.rejections:
+        bounds = Weighting(one.statistic, one.upper, one.lower)  # type: ignore[arg-type]
+        logged |= weight_metrics(batch, bounds, "rollout_rs", of="raw")
+        # A row without a token has a product of 1, and is rejected where the bounds leave 1 out.
+        one_is_kept = one.of_tokens or (one.lower or 0.0) <= 1.0 <= one.upper
+        kept = outcome(batch.rows, Correction(rejections=(one,))).kept
+        logged |= masked_fractions(batch, kept, padding_rejected=float(not one_is_kept))
     logged |= _veto_metrics(batch, correction)
     logged |= off_policy(batch)
     return {f"rollout_corr/{name}": value for name, value in logged.items()}
-
-
-def _ratio_rejection_metrics(batch: Batch, rejection: Rejection) -> Metrics:
-    lower, upper = rejection.lower or 0.0, rejection.upper
-    kept = outcome(batch.rows, Correction(rejections=(rejection,))).kept
-    # A row without a token has a product of 1, and is rejected where the bounds leave 1 out.
-    by_row = not rejection.of_tokens
-    padding = 1.0 if by_row and not lower <= 1.0 <= upper else 0.0
-    return {
-        **weight_metrics(batch, _as_weighting(rejection), "rollout_rs", of="raw"),
-        **masked_fractions(batch, kept, padding),
-    }
 
 
 def _veto_metrics(batch: Batch, correction: Correction) -> Metrics:

@@ -1,22 +1,30 @@
-"""The state of a comparison: the metrics of every ordered pair, figures and joint moments."""
+"""The pass of a comparison: metrics of every ordered pair, figures and joint moments."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import combinations, permutations
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.results import PairFigure
+from rcdiag.runners import Runner
+from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
 from rcdiag.statistics.histograms import LOG_PROB_EDGES, log_prob_counts
+from rcdiag.statistics.merging import merged
 from rcdiag.statistics.moments import Moments, moments_of
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import Profiles, finished
 from rcdiag.statistics.suite import SuiteState
 from rcdiag.statistics.weighted import WeightedState
+from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
+from rcdiag.usecases.case_of_table import CaseSample
+from rcdiag.usecases.passes import Walk, no_tokens, states
 
 Pair = tuple[str, str]
 
@@ -67,3 +75,54 @@ class Comparison(Struct, frozen=True):
             pair: PairData.of(PolicyPair(batch, *pair)) for pair in combinations(policies, 2)
         }
         return cls(suites, weighted, figures, moments_of(batch))
+
+
+class RowsState(Struct, frozen=True):
+    """What some rows leave for the result."""
+
+    non_finite: NonFinite
+    count: RowCount
+    comparison: Comparison | None  # None where no row is compared
+
+
+class ComparingWalk(Walk[RowsState], frozen=True, kw_only=True):
+    """The pass that compares policies; rows with log-probs that are no numbers are counted."""
+
+    sampler: str
+    every_row: bool = False  # those rows are compared too
+
+    def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
+        """Return the state of the batches of one part."""
+        return merged(self._state(batch) for batch in batches)
+
+    def _state(self, batch: TokenBatch) -> RowsState:
+        keep = rows_of_numbers(batch)
+        clean = batch if self.every_row or keep.all() else batch.take(keep, batch.empty)
+        comparison = None
+        if len(clean.lengths):
+            comparison = Comparison.of(clean, self.policies, self.sampler)
+        return RowsState(NonFinite.of(batch), RowCount.of(batch), comparison)
+
+
+def read_comparison(
+    dump: Table,
+    policies: Sequence[str],
+    sampler: str,
+    runner: Runner | None,
+    sample: CaseSample | None,
+    origin: Table | None,
+) -> tuple[Comparison, NonFinite, RowCount]:
+    """Read the table in one pass; rows with log-probs that are no numbers are counted.
+
+    The comparison is of the other rows. Where they are fewer than half it is of all rows, so that
+    one broken policy does not hide the others.
+    """
+    walk = ComparingWalk(policies=policies, sampler=sampler)
+    with closing(states(dump, walk, runner, sample, origin)) as parts:
+        read = merged(parts)
+    if read is not None and read.count.too_few:
+        with closing(states(dump, replace(walk, every_row=True), runner)) as parts:
+            read = merged(parts)
+    if read is None or read.comparison is None:
+        raise no_tokens(dump, policies)
+    return read.comparison, read.non_finite, read.count

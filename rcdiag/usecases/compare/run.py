@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.behavior_means import BehaviorMeans, behavior_means, judged_pair
@@ -24,22 +22,25 @@ from rcdiag.results import (
     Triangulation,
 )
 from rcdiag.runners import Runner
-from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
-from rcdiag.statistics.merging import merged
 from rcdiag.statistics.moments import Moments, k2, mean
 from rcdiag.statistics.rounding import rounding_of
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.weighted import WeightedSuite
 from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
-from rcdiag.table.token_batch import TokenBatch
-from rcdiag.usecases.case_of_table import CaseSample
-from rcdiag.usecases.compare.ladder import behind_the_best, is_nearest, ladder
-from rcdiag.usecases.compare.pairs import Comparison, Pair
-from rcdiag.usecases.compare.roles import choose, describe, ladder_order, repeat_of, role
+from rcdiag.usecases.chosen_pair import only_policy
+from rcdiag.usecases.compare.ladder import (
+    behind_the_best,
+    choose,
+    describe,
+    is_nearest,
+    ladder,
+    ladder_order,
+    repeat_of,
+    role,
+)
+from rcdiag.usecases.compare.pairs import Comparison, Pair, read_comparison
 from rcdiag.usecases.diagnosed import diagnosis_of_table, recorded_constants, sample_in_pass
-from rcdiag.usecases.one_policy import only_policy
-from rcdiag.usecases.passes import Walk, no_tokens, states
 from rcdiag.usecases.provenance import provenance
 
 NOTHING = MetricValue(value=None)
@@ -68,28 +69,20 @@ def compare(
     where = (origin or dump).name
     choose(dump.policies, [name for name in (behavior, target) if name], where, least=1)
     behavior, target = behavior or "rollout", target or "old"
-    alone = not policies and only_policy(dump) is not None
-    names = choose(dump.policies, policies, where, least=1 if alone else 2)
-    names += [
-        name
-        for name in dump.policies
-        if name not in names and repeat_of(about.get(name, {})) in names
-    ]
-    order = _without_repeats(policies, about) or ladder_order(names, about, behavior, target)
-    order = order or names
-    repeats = [name for name in names if name not in order]
-    sample = sample_in_pass(dump, (*order, *repeats))
-    comparison, non_finite, count = _read(
-        dump, (*order, *repeats), behavior, runner, sample, origin
+    order, repeats = _order_and_repeats(dump, policies, behavior, target, where)
+    compared = (*order, *repeats)
+    sample = sample_in_pass(dump, compared)
+    comparison, non_finite, count = read_comparison(
+        dump, compared, behavior, runner, sample, origin
     )
     moments = comparison.moments
-    lacking = unobserved(dump, (*order, *repeats))
+    lacking = unobserved(dump, compared)
     broken = recorded_constants(count, dump)
     broken |= set(non_finite.tokens) if count.too_few else set()
     means, numbers = _judged_pairs(comparison, behavior, broken, about)
     diagnosis = diagnosis_of_table(dump, origin, sample)
     values = {pair: with_premises(metrics, diagnosis) for pair, metrics in numbers.items()}
-    floor = _floor(moments, about, repeats, values)
+    floor = _noise_floor(moments, about, repeats, values)
     result = CompareResult(
         provenance=provenance(origin or dump, seed),
         policies=_summaries(moments, about, behavior),
@@ -98,17 +91,7 @@ def compare(
         num_clusters=len(moments.tokens),
         empty_sequences=dump.num_rows - lacking.rows - count.sequences,
         rows_left_out=count.left_out,
-        pairs={
-            f"{one}->{other}": PairResult(
-                behavior=one,
-                target=other,
-                token_means=means[one, other].tokens,
-                sequence_means=means[one, other].sequences,
-                mismatch=metrics,
-                at_floor=at_floor(k2(moments, one, other), floor),
-            )
-            for (one, other), metrics in values.items()
-        },
+        pairs=_pair_results(moments, means, values, floor),
         nearest_policies=[],
         ladder=ladder(moments, order, floor),
         triangulation=_triangulation(moments, order, about, behavior, floor),
@@ -130,18 +113,54 @@ def compare(
     return replace(result, findings=findings(given))
 
 
+def _order_and_repeats(
+    dump: Table, policies: Sequence[str], behavior: str, target: str, where: str
+) -> tuple[list[str], list[str]]:
+    """Return the policies from sampler to trainer, and those that are second runs of one of them.
+
+    `policies` is the order that the user chose, if any.
+    """
+    about = dump.metadata.get("policies", {})
+    alone = not policies and only_policy(dump) is not None
+    names = choose(dump.policies, policies, where, least=1 if alone else 2)
+    names += [
+        name
+        for name in dump.policies
+        if name not in names and repeat_of(about.get(name, {})) in names
+    ]
+    order = [name for name in dict.fromkeys(policies) if not repeat_of(about.get(name, {}))]
+    order = order or ladder_order(names, about, behavior, target) or names
+    return order, [name for name in names if name not in order]
+
+
+def _pair_results(
+    moments: Moments,
+    means: Mapping[Pair, BehaviorMeans],
+    values: Mapping[Pair, dict[str, MetricValue]],
+    floor: NoiseFloor | None,
+) -> dict[str, PairResult]:
+    """Return the numbers of every ordered pair under `behavior->target`."""
+    return {
+        f"{one}->{other}": PairResult(
+            behavior=one,
+            target=other,
+            token_means=means[one, other].tokens,
+            sequence_means=means[one, other].sequences,
+            mismatch=metrics,
+            at_floor=at_floor(k2(moments, one, other), floor),
+        )
+        for (one, other), metrics in values.items()
+    }
+
+
 def _touched(pairs: Iterable[Mapping[str, MetricValue]]) -> dict[str, MetricValue]:
-    """Every metric once: of a pair in which it is no number, if there is one."""
+    """Return every metric once: of a pair where it is NaN or infinite, if there is one."""
     merged: dict[str, MetricValue] = {}
     for values in pairs:
         for name, value in values.items():
             if name not in merged or (value.value is not None and not isfinite(value.value)):
                 merged[name] = value
     return merged
-
-
-def _without_repeats(names: Sequence[str], about: Mapping[str, Any]) -> list[str]:
-    return [name for name in dict.fromkeys(names) if not repeat_of(about.get(name, {}))]
 
 
 def _judged_pairs(
@@ -169,82 +188,27 @@ def _judged_pairs(
     return means, {pair: values[pair] for pair in comparison.suites}
 
 
-class RowsState(Struct, frozen=True):
-    """What some rows leave for the result."""
-
-    non_finite: NonFinite
-    count: RowCount
-    comparison: Comparison | None  # None where no row is compared
-
-
-class ComparingWalk(Walk[RowsState], frozen=True, kw_only=True):
-    """The pass that compares policies; rows with log-probs that are no numbers are counted."""
-
-    sampler: str
-    every_row: bool = False  # those rows are compared too
-
-    def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
-        """Return the state of the batches of one part."""
-        return merged(self._of(batch) for batch in batches)
-
-    def _of(self, batch: TokenBatch) -> RowsState:
-        """Return the state of one batch."""
-        keep = rows_of_numbers(batch)
-        clean = batch if self.every_row or keep.all() else batch.take(keep, batch.empty)
-        comparison = None
-        if len(clean.lengths):
-            comparison = Comparison.of(clean, self.policies, self.sampler)
-        return RowsState(NonFinite.of(batch), RowCount.of(batch), comparison)
-
-
-def _read(
-    dump: Table,
-    policies: Sequence[str],
-    sampler: str,
-    runner: Runner | None,
-    sample: CaseSample | None,
-    origin: Table | None,
-) -> tuple[Comparison, NonFinite, RowCount]:
-    """Read the table in one pass; rows with log-probs that are no numbers are counted.
-
-    The comparison is of the other rows. Where they are fewer than half it is of all rows, so that
-    one broken policy does not hide the others.
-    """
-    walk = ComparingWalk(policies=policies, sampler=sampler)
-    with closing(states(dump, walk, runner, sample, origin)) as parts:
-        read = merged(parts)
-    if read is not None and read.count.too_few:
-        with closing(states(dump, replace(walk, every_row=True), runner)) as parts:
-            read = merged(parts)
-    if read is None or read.comparison is None:
-        raise no_tokens(dump, policies)
-    return read.comparison, read.non_finite, read.count
-
-
 def _summaries(
     moments: Moments, about: Mapping[str, Any], behavior: str
 ) -> dict[str, PolicySummary]:
     alone = len(moments.policies) == 1
     behind = dict.fromkeys(moments.policies, NOTHING) if alone else behind_the_best(moments)
-    return {
-        name: PolicySummary(
+    summaries = {}
+    for name in moments.policies:
+        log_prob = mean(moments.log_prob(name), moments.tokens)
+        finite = log_prob.value is not None and isfinite(log_prob.value)
+        summaries[name] = PolicySummary(
             setup=describe(about.get(name, {})),
             role=role(name, about.get(name, {}), behavior),
-            log_prob_mean=_number(mean(moments.log_prob(name), moments.tokens)),
+            log_prob_mean=log_prob if finite else NOTHING,
             behind=behind[name],
             may_be_nearest=not alone and is_nearest(behind[name]),
             scoring=about.get(name, {}),
         )
-        for name in moments.policies
-    }
+    return summaries
 
 
-def _number(value: MetricValue) -> MetricValue:
-    """Return a value, or none where it is no number."""
-    return value if value.value is not None and isfinite(value.value) else NOTHING
-
-
-def _floor(
+def _noise_floor(
     moments: Moments,
     about: Mapping[str, Any],
     repeats: Sequence[str],

@@ -1,8 +1,8 @@
-"""A trainer's own log stands beside our numbers here: which keys, which steps, and why they differ.
+"""Compare a trainer's own log with rcdiag's numbers: which keys, which steps, why they differ.
 
-`names` knows the keys of a log that are ours, `sides` chooses steps and preset, `rows` reads the
-table again where numbers differ, for the `plans` that are tried, `reasons` computes what could be
-the reason, `verdict` chooses, and `compare` makes the result.
+`keys` finds the keys of a log that rcdiag computes, `side_by_side` chooses steps and preset,
+`likely_plans` lists other plans that may give the logged numbers, `read_again` reads the table
+once more for these, `reasons` computes each possible reason, and `run` chooses among them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Keys of a log are told by the words on the trainer's keys, whatever its logger puts before."""
+"""Keys of a log are recognised by the trainer's words on them, whatever prefix its logger adds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -16,7 +16,7 @@ from rcdiag.trainers.trainer import Trainer
 MISMATCH = "mismatch."
 
 
-class Names(Struct, frozen=True):
+class KeyNames(Struct, frozen=True):
     """The keys of one generation of a trainer, by all spellings that a log may have."""
 
     trainer: Trainer
@@ -24,7 +24,7 @@ class Names(Struct, frozen=True):
     spellings: Mapping[str, str]  # spelling, of any generation -> the key as this one logs it
 
     @classmethod
-    def of(cls, trainer: Trainer, computed: Iterable[str] = ()) -> Names:
+    def of(cls, trainer: Trainer, computed: Iterable[str] = ()) -> KeyNames:
         """Read the trainer's words; keys that are `computed` without words are known by name."""
         words, spellings = {}, {key: key for key in computed}
         for one in read_keys(trainer.package).values():
@@ -42,10 +42,14 @@ class Names(Struct, frozen=True):
 
         Loggers put words with a slash before a key, such as `train/`.
         """
-        return next((self.spellings[part] for part in _parts(key) if part in self.spellings), None)
+        while key:  # train/mis_kl, mis_kl
+            if key in self.spellings:
+                return self.spellings[key]
+            _, _, key = key.partition("/")
+        return None
 
     def metric(self, key: str) -> str | None:
-        """Return the metric of `mismatch` that is the number of a key; None where none is."""
+        """Return the metric of `mismatch` that a key logs; None if it logs none of them."""
         words = self.words.get(key)
         if words is None or words.result is None or not words.result.startswith(MISMATCH):
             return None
@@ -63,13 +67,6 @@ class Names(Struct, frozen=True):
             return ""
         detail = words.generations.get(self.trainer.name, "")
         return ". ".join(text.rstrip(".") for text in (detail, words.note or "") if text)
-
-
-def _parts(key: str) -> Iterator[str]:
-    """Yield a key, then what stands after each slash in it: `train/mis_kl`, `mis_kl`."""
-    while key:
-        yield key
-        _, _, key = key.partition("/")
 
 
 def check_keys(log: Log, trainer: Trainer) -> None:
@@ -90,6 +87,6 @@ def check_keys(log: Log, trainer: Trainer) -> None:
 
 def _count(log: Log, trainer: Trainer) -> int:
     """Count the keys of a log that rcdiag may compute for a trainer."""
-    names = Names.of(trainer)
+    names = KeyNames.of(trainer)
     ours = filter(None, map(names.ours, log.keys))
     return sum(names.words[key].result is None or names.metric(key) is not None for key in ours)

@@ -22,19 +22,17 @@ def tried_plans(plan: Plan, preset: str) -> dict[str, Plan]:
     others = {**trainer.presets, **{name: plan.configs[name] for name in plan.corrections}}
     others.pop(preset, None)
     presets = _in_arithmetic(plan_corrections(trainer, others), plan)
+    # The table is read in parts, and M2PO compares all tokens of a batch.
+    of_parts = [name for name, one in presets.corrections.items() if not one.needs_whole_batch]
     return {
         GIVEN: only(plan, [preset]),
         **_generations(plan, preset),
-        OTHER_PRESETS: only(presets, _of_parts(presets)),
+        OTHER_PRESETS: only(presets, of_parts),
     }
 
 
-def _of_parts(plan: Plan) -> list[str]:
-    """Return the presets that parts of a batch add up to: M2PO compares all tokens of it."""
-    return [name for name, one in plan.corrections.items() if not one.needs_whole_batch]
-
-
 def only(plan: Plan, presets: Sequence[str]) -> Plan:
+    """Return the plan with some of its presets alone, without its findings."""
     return replace(
         plan,
         configs={name: plan.configs[name] for name in presets},

@@ -1,8 +1,9 @@
-"""The table is read once more for numbers that differ, as other plans and tokens would have it."""
+"""Read the table once more where numbers differ, under other plans and without rejected tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import token_effects
 from rcdiag.corrections.arithmetic import Tokens
-from rcdiag.corrections.sequences import Rows, rows_of
+from rcdiag.corrections.sequences import Sequences, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.statistics.accumulator import Step
 from rcdiag.statistics.merging import merge, merged
@@ -34,8 +35,8 @@ class States(Struct, frozen=True):
     steps: Mapping[Step, SuiteState]
 
 
-class Reading(Struct, frozen=True):
-    """What one more pass over the table leaves of some of its training steps."""
+class SecondReading(Struct, frozen=True):
+    """The sequences of some training steps after one more pass over the table."""
 
     plans: Mapping[str, Plan]
     rows: Mapping[str, CorrectionRows]  # by the name of the plan
@@ -60,7 +61,7 @@ class Reading(Struct, frozen=True):
         """Return a metric of the mismatch with probabilities in float32."""
         return METRICS[metric].value(Suite(self.states.steps[step])).value
 
-    def places(self, step: Step, rows: Rows) -> NDArray[np.int64]:
+    def places(self, step: Step, rows: Sequences) -> NDArray[np.int64]:
         """Return where the rows of a step stand among all of its rows, those without a token too.
 
         Where other steps stand between them, rows without a token count as the last ones.
@@ -72,7 +73,7 @@ class Reading(Struct, frozen=True):
         return np.arange(len(numbers))
 
 
-def logged_by(plan: Plan, preset: str, rows: Rows) -> Numbers:
+def logged_by(plan: Plan, preset: str, rows: Sequences) -> Numbers:
     """Return what the trainer logs of some rows with one preset."""
     correction = plan.corrections[preset]
     with np.errstate(all="ignore"):
@@ -87,7 +88,7 @@ def read_again(
     plans: Mapping[str, Plan],
     preset: str | None,
     metrics: Collection[str],
-) -> Reading:
+) -> SecondReading:
     """Read the rows of some steps for all plans together.
 
     `preset` is that of the first plan whose rejection is applied; `metrics` are those of the
@@ -118,7 +119,7 @@ def read_again(
             kept.append(CorrectionRows.of(left, plans[first], asked[first]))
         if metrics:
             states.append(_states(wanted))
-    return Reading(
+    return SecondReading(
         plans,
         {name: merge(parts) for name, parts in rows.items() if parts},
         merged(kept),
@@ -157,7 +158,7 @@ def _in_float32(batch: TokenBatch) -> TokenBatch:
 
 
 def after_rejection(pair: PolicyPair, plan: Plan, preset: str) -> PolicyPair:
-    """Return the tokens that stay in the loss mask; rows of which none stays have no token."""
+    """Return the tokens that stay in the loss mask; a row that loses all counts as empty."""
     correction = plan.corrections[preset]
     with np.errstate(all="ignore"):
         rows = rows_of(pair, dtype=plan.dtype)
@@ -172,7 +173,7 @@ def _of_tokens(batch: TokenBatch, kept: NDArray[np.bool_]) -> TokenBatch:
     step = None if batch.step is None or not len(batch.step) else int(batch.step[0])
     count = sum(batch.empty.values()) + int((~filled).sum())
 
-    def of_tokens(values: NDArray | None) -> NDArray | None:
+    def of_tokens(values: NDArray[Any] | None) -> NDArray[Any] | None:
         return None if values is None else values[kept]
 
     shorter = replace(

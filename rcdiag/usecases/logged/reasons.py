@@ -1,4 +1,4 @@
-"""What could make a trainer's number another than ours is computed here, one reason after another.
+"""Compute each possible reason why a trainer's number differs from ours.
 
 To add a reason: a function that yields `Reason`s, and its name in `REASONS`, where the likelier
 ones come first.
@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 import numpy as np
 from msgspec import Struct, field
 
-from rcdiag.corrections.sequences import Rows
+from rcdiag.corrections.sequences import Sequences
 from rcdiag.logs import LoggedNumber
 from rcdiag.statistics.accumulator import Step
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.corrected import answerable
-from rcdiag.usecases.logged.keys import Names
+from rcdiag.usecases.logged.keys import KeyNames
 from rcdiag.usecases.logged.likely_plans import (
     GIVEN,
     OTHER_ARITHMETIC,
@@ -26,15 +26,15 @@ from rcdiag.usecases.logged.likely_plans import (
     only,
     other_arithmetic,
 )
-from rcdiag.usecases.logged.read_again import Numbers, Reading, logged_by, read_again
+from rcdiag.usecases.logged.read_again import Numbers, SecondReading, logged_by, read_again
 from rcdiag.usecases.logged.side_by_side import Sides
 
-# Micro-batches are tried down to the size at which a step has so many of them.
+# Micro-batches of every size are tried of which a step has at most this many.
 MOST_BATCHES = 4096
 
 
 class Place(Struct, frozen=True):
-    """Where a number stands: its key in the log and as the trainer has it, and both steps."""
+    """Where a number was logged: its key in the log and in the trainer, and the step in both."""
 
     log_key: str
     key: str
@@ -58,13 +58,13 @@ class Reason(Struct, frozen=True):
     numbers: Mapping[tuple[Step, str], float]  # step of the table, key of the trainer -> number
 
 
-class Evidence(Struct, frozen=True):
+class LoggedEvidence(Struct, frozen=True):
     """What reasons are computed from."""
 
     plan: Plan
-    names: Names
+    names: KeyNames
     sides: Sides
-    reading: Reading
+    reading: SecondReading
     places: tuple[Place, ...]  # of the numbers that differ
     ours: Mapping[tuple[Step, str], float]
     single: dict[Step, list[Numbers]] = field(default_factory=dict)  # of every row alone
@@ -74,7 +74,7 @@ class Evidence(Struct, frozen=True):
         """Return the steps of the table that have a number which differs."""
         return list(dict.fromkeys(place.step for place in self.places))
 
-    def batch(self, step: Step) -> Rows | None:
+    def batch(self, step: Step) -> Sequences | None:
         """Return the rows of a step, as the chosen preset needs them."""
         rows, chosen = (
             self.reading.rows.get(GIVEN),
@@ -84,7 +84,7 @@ class Evidence(Struct, frozen=True):
             return None
         return rows.steps[step]
 
-    def logged(self, rows: Rows) -> Numbers:
+    def logged(self, rows: Sequences) -> Numbers:
         """Return what the trainer logs of some rows with the chosen preset."""
         assert self.sides.preset is not None
         return logged_by(self.plan, self.sides.preset, rows)
@@ -96,7 +96,7 @@ class Sought(Struct, frozen=True):
     dump: Table
     pair: tuple[str, str]
     plan: Plan
-    names: Names
+    names: KeyNames
     sides: Sides
 
     def evidence(
@@ -105,14 +105,14 @@ class Sought(Struct, frozen=True):
         plans: Mapping[str, Plan],
         preset: str | None = None,
         metrics: Collection[str] = (),
-    ) -> Evidence:
+    ) -> LoggedEvidence:
         """Read the steps with a number that differs once more, for all plans together."""
         places = tuple(one.place for one in differing)
         steps = {place.step for place in places}
         plans = {name: answerable(one, self.dump) for name, one in plans.items()}
         reading = read_again(self.dump, *self.pair, steps, plans, preset, metrics)
         ours = {(one.place.step, one.place.key): one.ours for one in differing}
-        return Evidence(self.plan, self.names, self.sides, reading, places, ours)
+        return LoggedEvidence(self.plan, self.names, self.sides, reading, places, ours)
 
     @property
     def given(self) -> Plan | None:
@@ -146,7 +146,7 @@ def arithmetic(differing: Sequence[Differing], sought: Sought) -> Reason:
     return Reason("float32", _constant(sentence), numbers)
 
 
-def _other_generations(evidence: Evidence) -> Iterator[Reason]:
+def _other_generations(evidence: LoggedEvidence) -> Iterator[Reason]:
     """Compute the numbers as other generations of the trainer define them."""
     for name, plan in evidence.reading.plans.items():
         if name in (GIVEN, OTHER_PRESETS):
@@ -164,7 +164,7 @@ def _other_generations(evidence: Evidence) -> Iterator[Reason]:
 class _Definition(Struct, frozen=True):
     """The sentence on a number that is defined as another generation has it."""
 
-    names: Names
+    names: KeyNames
     generation: str
 
     def __call__(self, key: str) -> str:
@@ -173,7 +173,7 @@ class _Definition(Struct, frozen=True):
         return f"it is {self.generation}'s definition{f': {detail}' if detail else ''}"
 
 
-def _presets(evidence: Evidence) -> Iterator[Reason]:
+def _presets(evidence: LoggedEvidence) -> Iterator[Reason]:
     """Compute the numbers with the other presets of the trainer."""
     if OTHER_PRESETS not in evidence.reading.rows:
         return
@@ -192,7 +192,7 @@ def _constant(sentence: str) -> Callable[[str], str]:
     return lambda key: sentence
 
 
-def _micro_batches(evidence: Evidence) -> Iterator[Reason]:
+def _micro_batches(evidence: LoggedEvidence) -> Iterator[Reason]:
     """Compute means over micro-batches of rows in the order of the table, the smallest first."""
     sizes: dict[int, dict[tuple[Step, str], float]] = {}
     for step in evidence.steps:
@@ -221,7 +221,7 @@ def _micro_batches(evidence: Evidence) -> Iterator[Reason]:
 
 
 def _parts(
-    evidence: Evidence, rows: Rows, places: np.ndarray, count: int, size: int
+    evidence: LoggedEvidence, rows: Sequences, places: np.ndarray, count: int, size: int
 ) -> list[Numbers]:
     """Return what the trainer logs of every micro-batch that has a token."""
     edges = np.searchsorted(places, np.arange(0, count + size, size))
@@ -242,13 +242,13 @@ def _means(parts: Sequence[Numbers], weights: Sequence[float] | None = None) -> 
         }
 
 
-def _sign(evidence: Evidence) -> Iterator[Reason]:
+def _sign(evidence: LoggedEvidence) -> Iterator[Reason]:
     """Turn the sign of our numbers."""
     numbers = {place: -value for place, value in evidence.ours.items()}
     yield Reason("sign", _constant("it has the opposite sign"), numbers)
 
 
-def _tokens(evidence: Evidence) -> Iterator[Reason]:
+def _tokens(evidence: LoggedEvidence) -> Iterator[Reason]:
     """Weigh the numbers of every sequence by its tokens."""
     numbers: dict[tuple[Step, str], float] = {}
     for step, parts in evidence.single.items():
@@ -262,7 +262,7 @@ def _tokens(evidence: Evidence) -> Iterator[Reason]:
     yield Reason("tokens", _constant(sentence), numbers)
 
 
-def _after_rejection(evidence: Evidence) -> Iterator[Reason]:
+def _after_rejection(evidence: LoggedEvidence) -> Iterator[Reason]:
     """Compute the numbers of the tokens that rejection leaves."""
     kept = evidence.reading.kept
     if kept is None:
@@ -280,7 +280,7 @@ def _after_rejection(evidence: Evidence) -> Iterator[Reason]:
 
 
 # What is tried in this order, where rounding is not the reason.
-REASONS: tuple[Callable[[Evidence], Iterable[Reason]], ...] = (
+REASONS: tuple[Callable[[LoggedEvidence], Iterable[Reason]], ...] = (
     _other_generations,
     _presets,
     _micro_batches,

@@ -1,4 +1,4 @@
-"""Steps of the log and batches of the table are set side by side, and the preset is chosen."""
+"""Match steps of the log with batches of the table, and choose the preset."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rcdiag.errors import RcdiagError, mapping_setting
 from rcdiag.logs import Log, LoggedNumber
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
 from rcdiag.statistics.accumulator import Step
-from rcdiag.usecases.logged.keys import Names
+from rcdiag.usecases.logged.keys import KeyNames
 
 # Numbers agree where they are this near, relative to the larger.
 NEAR = 1e-6
 # A trainer may count its steps from 1 where the table counts from 0, or the other way round.
 OFFSETS = (0, 1, -1)
-# Steps of other counts are taken where so many times the digits agree.
+# Steps that are one apart are taken where this many times as many digits agree.
 MUCH_NEARER = 1.5
 # Digits that two numbers may share, where nearness is counted in digits.
 DIGITS = 9.0
@@ -30,7 +30,7 @@ class OurBatch(Struct, frozen=True):
     mismatch: Mapping[str, MetricValue]
     corrections: Mapping[str, CorrectionResult]
 
-    def numbers(self, names: Names, preset: str | None) -> dict[str, float]:
+    def numbers(self, names: KeyNames, preset: str | None) -> dict[str, float]:
         """Return every number that the trainer logs, by the key under which it does."""
         numbers = {}
         for key in names.words:
@@ -50,7 +50,7 @@ class Pair(Struct, frozen=True):
 
 
 class Sides(Struct, frozen=True):
-    """Which steps and which preset stand side by side, and why."""
+    """Which steps and which preset are compared, and why."""
 
     pairs: tuple[Pair, ...]
     step_reason: str | None
@@ -81,7 +81,7 @@ class Nearness(Struct, frozen=True):
     """How near a log and a table are, with the keys and the log of both."""
 
     log: Log
-    names: Names
+    names: KeyNames
 
     def of(self, pair: Pair, preset: str | None) -> float:
         """Return the digits that numbers of both have in common, added up over their keys."""
@@ -108,7 +108,7 @@ class Nearness(Struct, frozen=True):
         return max(sum(self.of(pair, preset) for pair in pairs) for preset in presets) / len(pairs)
 
 
-def side_by_side(log: Log, batches: Sequence[OurBatch], names: Names, *, given: bool) -> Sides:
+def side_by_side(log: Log, batches: Sequence[OurBatch], names: KeyNames, *, given: bool) -> Sides:
     """Choose the steps of the log and the preset; `given` says that the user named the step."""
     nearness = Nearness(log, names)
     if len(batches) == 1:
@@ -219,25 +219,20 @@ def _preset(pairs: Sequence[Pair], nearness: Nearness) -> tuple[str | None, str]
     ranks = {preset: rank(preset) for preset in presets}
     best = max(presets, key=ranks.__getitem__)
     equal = [preset for preset in presets if ranks[preset] == ranks[best] and preset != best]
-    agreeing, compared = _counts(pairs, best, nearness)
+    verdicts = [
+        agree(nearness.log, key, theirs, ours[own])
+        for pair in pairs
+        for ours in [pair.batch.numbers(nearness.names, best)]
+        for key, theirs in nearness.log.rows[pair.log_step].items()
+        if (own := nearness.names.ours(key)) is not None and own in ours
+    ]
     reason = (
-        f"its numbers are the nearest of {len(presets)} presets: {agreeing} of {compared} agree"
+        f"its numbers are the nearest of {len(presets)} presets: "
+        f"{sum(verdicts)} of {len(verdicts)} agree"
     )
     if equal:
         reason += f"; {', '.join(equal)} {'has' if len(equal) == 1 else 'have'} the same numbers"
     return best, reason
-
-
-def _counts(pairs: Sequence[Pair], preset: str, nearness: Nearness) -> tuple[int, int]:
-    """Count the numbers that agree, and all that both have."""
-    verdicts = [
-        agree(nearness.log, key, theirs, ours[own])
-        for pair in pairs
-        for ours in [pair.batch.numbers(nearness.names, preset)]
-        for key, theirs in nearness.log.rows[pair.log_step].items()
-        if (own := nearness.names.ours(key)) is not None and own in ours
-    ]
-    return sum(verdicts), len(verdicts)
 
 
 def _range(steps: Iterable[Step]) -> str:

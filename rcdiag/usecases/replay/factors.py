@@ -6,11 +6,10 @@ import numpy as np
 
 from rcdiag.diagnosis.guides import judged_metric, with_guide, without_numbers
 from rcdiag.diagnosis.update_health import MOVED
-from rcdiag.results import Factor, MetricValue
+from rcdiag.results import Factor
 from rcdiag.statistics.extremes import RowCount, impossible
 from rcdiag.statistics.histograms import LOG_RATIO_EDGES, log_ratio_counts
 from rcdiag.statistics.metrics import METRICS
-from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.usecases.replay.update_batch import ReplayBatch
 
@@ -26,33 +25,26 @@ LIMITS = {("old", "current"): MOVED}
 
 
 def factors(batch: ReplayBatch) -> dict[str, Factor]:
-    """KL and effective sample size of both factors and of their product."""
-    return {name: _factor(batch, *roles) for name, roles in FACTORS.items()}
-
-
-def _factor(batch: ReplayBatch, behavior: str, target: str) -> Factor:
-    pair = batch.pair(behavior, target)
-    suite = Suite(SuiteState.of(pair), batch.rounding)
-    constant = RowCount.of(pair.tokens).constant - batch.scored_roles
-    measured = _measured(pair, suite, broken=bool(constant & {behavior, target}))
-    return Factor(
-        behavior=behavior,
-        target=target,
-        k3_kl=with_guide(measured["k3_kl"], LIMITS.get((behavior, target))),
-        ess_seq=measured["ess_seq"],
-        log_ratio_abs_max=METRICS["log_ratio_abs_max"].value(suite).value,
-        log_ratio_histogram={
-            "edges": np.asarray(LOG_RATIO_EDGES).tolist(),
-            "counts": log_ratio_counts(pair.log_ratio).astype(float).tolist(),
-        },
-    )
-
-
-def _measured(pair: PolicyPair, suite: Suite, *, broken: bool) -> dict[str, MetricValue]:
-    """Measure a pair; nothing where one of the two holds values that no log-prob can have, or is
-    `broken` otherwise: recorded, and one number alone.
-    """
-    values = pair.values.behavior, pair.values.target
-    if broken or any(impossible(one).any() for one in values):
-        return without_numbers()
-    return {name: judged_metric(METRICS[name], suite) for name in ("k3_kl", "ess_seq")}
+    """Return KL and effective sample size of both factors and of their product."""
+    measured = {}
+    for name, (behavior, target) in FACTORS.items():
+        pair = batch.pair(behavior, target)
+        suite = Suite(SuiteState.of(pair), batch.rounding)
+        constant = RowCount.of(pair.tokens).constant - batch.scored_roles
+        log_probs = pair.values.behavior, pair.values.target
+        if constant & {behavior, target} or any(impossible(one).any() for one in log_probs):
+            values = without_numbers()  # what was recorded are no log-probs
+        else:
+            values = {one: judged_metric(METRICS[one], suite) for one in ("k3_kl", "ess_seq")}
+        measured[name] = Factor(
+            behavior=behavior,
+            target=target,
+            k3_kl=with_guide(values["k3_kl"], LIMITS.get((behavior, target))),
+            ess_seq=values["ess_seq"],
+            log_ratio_abs_max=METRICS["log_ratio_abs_max"].value(suite).value,
+            log_ratio_histogram={
+                "edges": np.asarray(LOG_RATIO_EDGES).tolist(),
+                "counts": log_ratio_counts(pair.log_ratio).astype(float).tolist(),
+            },
+        )
+    return measured

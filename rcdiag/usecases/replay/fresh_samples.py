@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.learning.fresh_responses import SamplingSettings
+from rcdiag.learning.fresh_responses import SamplingSettings, as_trajectories
 from rcdiag.learning.learner import Fresh
 from rcdiag.learning.trainee import Trainee
-from rcdiag.table.trajectories import Ragged, Trajectories
+from rcdiag.table.trajectories import Trajectories
 
 # (prompt, response, row of the table) -> reward
 Reward = Callable[[str, str, dict[str, Any]], float]
@@ -37,7 +38,7 @@ class Prompts(Struct, frozen=True, eq=False):
 def prompts_of(
     parts: Sequence[Trajectories], read: Callable[[list[int]], dict[int, dict[str, Any]]]
 ) -> Prompts:
-    """The first row of every group stands for its prompt; `read` gives whole rows by number."""
+    """Return the prompt of the first row of every group; `read` gives whole rows by number."""
     first: dict[int, tuple[NDArray[np.int32], int]] = {}
     temperatures, rows, longest = set(), 0, 1
     for part in parts:
@@ -69,7 +70,7 @@ def prompts_of(
 def sampler(
     trainee: Trainee, prompts: Prompts, reward: Reward, decode: Decode
 ) -> Callable[[int | None, int], Fresh]:
-    """Make a function of how many samples in all (None: as many as recorded) and a seed."""
+    """Return a function that samples: (responses in all, None for as many as recorded; seed)."""
 
     def sample(count: int | None, seed: int) -> Fresh:
         of_prompt = prompts.samples if count is None else max(-(-count // len(prompts.ids)), 1)
@@ -82,7 +83,8 @@ def sampler(
         samples = trainee.generate(prompts.ids, settings)
         rewards = np.array([_rewarded(prompts, one, reward, decode) for one in samples])
         group = prompts.group[[one.prompt for one in samples]]
-        return Fresh(parts=[_trajectories(prompts, samples, group)], reward=rewards, group=group)
+        rows = replace(as_trajectories(prompts.ids, samples, prompts.temperature), group=group)
+        return Fresh(parts=[rows], reward=rewards, group=group)
 
     return sample
 
@@ -101,20 +103,3 @@ def _rewarded(prompts: Prompts, one: Any, reward: Reward, decode: Decode) -> flo
             f"{setting('reward')}: the function gave {value}", hint="it must give a number"
         )
     return value
-
-
-def _trajectories(prompts: Prompts, samples: Sequence[Any], group: NDArray) -> Trajectories:
-    responses = _ragged([one.ids for one in samples])
-    return Trajectories(
-        first_row=0,
-        response_ids=responses,
-        mask=np.ones(len(responses.values), np.bool_),
-        prompt_ids=_ragged([prompts.ids[one.prompt] for one in samples]),
-        temperature=np.full(len(samples), prompts.temperature),
-        group=group,
-    )
-
-
-def _ragged(lists: Sequence[NDArray]) -> Ragged:
-    lengths = np.array([len(ids) for ids in lists])
-    return Ragged(np.concatenate(lists), np.concatenate([[0], np.cumsum(lengths)]))

@@ -8,6 +8,7 @@ are unbiased.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -22,7 +23,10 @@ from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]
 
-REPLICATES = 300
+REPLICATES = 300  # bootstrap draws of prompt groups
+TOP = 0.01  # share of the sequences whose part of the squared norm is reported
+LISTED = 100  # norms of sequences in a result
+REFERENCE, SKEW = "reference", "skew"  # names beside those of presets
 
 
 class Products(Struct, frozen=True):
@@ -41,7 +45,7 @@ class Products(Struct, frozen=True):
         return len(self.gg)
 
 
-def by_group(sketches: Array, group: NDArray) -> Array:
+def by_group(sketches: Array, group: NDArray[Any]) -> Array:
     """Sketches [rows, dims] added up by group, [groups, dims]."""
     keys, index = np.unique(group, return_inverse=True)
     sums = np.zeros((len(keys), sketches.shape[1]))
@@ -55,7 +59,8 @@ def off_diagonal(products: Array, counts: Array) -> Array:
     Times n / (n - 1) it estimates the squared norm (or product) of the expected sum.
     """
     whole = ((counts @ products) * counts).sum(axis=1)
-    return whole - np.square(counts) @ np.diag(products)
+    result: Array = whole - np.square(counts) @ np.diag(products)
+    return result
 
 
 def draws(groups: int, seed: int) -> Array:
@@ -70,7 +75,7 @@ def draws(groups: int, seed: int) -> Array:
 def cosine(products: Products, seed: int) -> MetricValue:
     """E<G, R> / sqrt(E|G|^2 E|R|^2) by products of different groups; None below three of them.
 
-    None too where noise leaves no squared norm above 0: then no direction can be told.
+    None too where noise leaves no squared norm above 0: then no direction can be estimated.
     """
     if len(products) < 3:
         return MetricValue(value=None)
@@ -131,13 +136,8 @@ def _with_interval(values: Array) -> MetricValue:
     return MetricValue(value=value, low=float(min(low, value)), high=float(max(high, value)))
 
 
-TOP = 0.01
-LISTED = 100
-REFERENCE, SKEW = "reference", "skew"
-
-
 class Reference(Struct, frozen=True, eq=False):
-    """The gradient that presets are held against; fresh samples have rows of their own."""
+    """The gradient that those of presets are compared with; fresh samples are other rows."""
 
     sketches: Array  # [rows, dims]
     group: NDArray[np.uint64]  # [rows]
@@ -164,7 +164,8 @@ def seq_is_coefficients(batch: ReplayBatch) -> Array:
     log_ratio = segment_sum(batch.old - batch.rollout, batch.lengths)
     with np.errstate(over="ignore"):
         ratio = np.exp(log_ratio)
-    return -batch.advantages * np.repeat(ratio, batch.lengths) / batch.num_tokens
+    result: Array = -batch.advantages * np.repeat(ratio, batch.lengths) / batch.num_tokens
+    return result
 
 
 def skew_coefficients(batch: ReplayBatch) -> Array:
@@ -184,7 +185,7 @@ def on_policy_coefficients(advantages: Array, tokens: int) -> Array:
 def gradients(
     replay: ModelReplay, presets: Mapping[str, PresetLoss], fresh: tuple[Fresh, Array] | None
 ) -> PresetGradients:
-    """Compute the gradients of all presets, and the reference, at once where its rows are theirs.
+    """Compute the gradients of all presets and of the reference, in one pass if rows are shared.
 
     `fresh` are samples of the policy itself with the advantage of each token.
     """
@@ -201,22 +202,17 @@ def gradients(
     whole = dict(zip(usable, computed.whole, strict=True))
     sketches = dict(zip(usable, computed.sketches, strict=True))
     if fresh is not None:
-        reference = _fresh_reference(replay, *fresh)
+        samples, advantages = fresh
+        vector = on_policy_coefficients(advantages, len(advantages))
+        own = replay.learner.gradients(samples.parts, vector[None], sketch=training.sketch)
+        assert own.sketches is not None
+        reference = Reference(own.sketches[0], samples.group, own.whole[0], own.backwards)
     elif REFERENCE in sketches:
         reference = Reference(sketches[REFERENCE], batch.group, whole[REFERENCE], 0)
     else:
         reference = None
     backwards = computed.backwards + (0 if reference is None else reference.backwards)
     return PresetGradients(whole, sketches, batch.group, reference, backwards)
-
-
-def _fresh_reference(replay: ModelReplay, samples: Fresh, advantages: Array) -> Reference:
-    """The gradient of fresh samples, which need no correction."""
-    vector = on_policy_coefficients(advantages, len(advantages))
-    sketch = replay.training.sketch
-    computed = replay.learner.gradients(samples.parts, vector[None], sketch=sketch)
-    assert computed.sketches is not None
-    return Reference(computed.sketches[0], samples.group, computed.whole[0], computed.backwards)
 
 
 def gradient_report(sketched: PresetGradients, name: str, seed: int) -> GradientReport | None:
@@ -227,8 +223,11 @@ def gradient_report(sketched: PresetGradients, name: str, seed: int) -> Gradient
     reference = None if sketched.reference is None else sketched.reference.whole
     of_reference = None if reference is None else reference.norm()
     sizes = np.sort(np.square(sketch).sum(axis=1))[::-1]
-    g, r = _by_prompt(sketched, name)
-    products = None if r is None else Products.of(g, r)
+    g = by_group(sketch, sketched.group)
+    products = None
+    if sketched.reference is not None:  # of the same prompt groups, in the same order
+        r = by_group(sketched.reference.sketches, sketched.reference.group)
+        products = Products.of(g, r)
     variance = relative_variance(g @ g.T)
     nothing = cosine(Products.of(g[:0], g[:0]), seed)
     count = max(round(TOP * len(sizes)), 1)
@@ -248,11 +247,3 @@ def gradient_report(sketched: PresetGradients, name: str, seed: int) -> Gradient
         top_norm_share=float(sizes[:count].sum() / sizes.sum()) if sizes.sum() > 0 else None,
         skew=sketched.whole[SKEW].norm() / norm if norm and SKEW in sketched.whole else None,
     )
-
-
-def _by_prompt(sketched: PresetGradients, name: str) -> tuple[Array, Array | None]:
-    """Sketches by prompt group, of the preset and of the reference; the same groups in both."""
-    g = by_group(sketched.sketches[name], sketched.group)
-    if sketched.reference is None:
-        return g, None
-    return g, by_group(sketched.reference.sketches, sketched.reference.group)

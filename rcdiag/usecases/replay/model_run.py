@@ -1,4 +1,4 @@
-"""All presets on a real model: gradients, steps from the same start, and what came of them."""
+"""All presets on a real model: gradients, steps from the same weights, the policy after them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from rcdiag.results import (
     ReplayStep,
     SplitReport,
 )
-from rcdiag.usecases.replay.after_step import after_step, k3_kl, mean_reward
 from rcdiag.usecases.replay.factors import factors
 from rcdiag.usecases.replay.gradients import PresetGradients, gradient_report, gradients
 from rcdiag.usecases.replay.paired import (
     FLOAT32,
     PresetNumbers,
-    Replicates,
+    WithoutGroups,
     of_gradient,
     of_k3,
     of_loss,
@@ -32,7 +31,13 @@ from rcdiag.usecases.replay.paired import (
 )
 from rcdiag.usecases.replay.preset import PresetLoss
 from rcdiag.usecases.replay.preset_result import preset_replay
-from rcdiag.usecases.replay.real_updates import ModelReplay, train
+from rcdiag.usecases.replay.real_updates import (
+    ModelReplay,
+    after_step,
+    k3_kl,
+    mean_reward,
+    train,
+)
 from rcdiag.usecases.replay.token_advantages import computed_advantages, formula_of
 from rcdiag.usecases.replay.update_batch import ReplayBatch
 
@@ -46,13 +51,13 @@ def replay_presets(
 ) -> tuple[dict[str, PresetReplay], Paired, int]:
     """Replay every preset from the model as it is.
 
-    The second are their differences, the third is the number of backward passes.
+    Returns the presets, the differences of every two of them, and the number of backward passes.
     """
     losses = {name: replay.loss(name) for name in replay.update.names}
     sketched = gradients(replay, losses, _fresh(replay, sampler))
     reports = {name: gradient_report(sketched, name, replay.training.seed) for name in losses}
     after = _all_after(replay, losses, sketched, sampler)
-    splits = _all_splits(replay, losses)
+    splits = _splits(replay, losses)
     presets = {
         name: preset_replay(
             name,
@@ -86,17 +91,17 @@ def _fresh(replay: ModelReplay, sampler: Sampler | None) -> tuple[Fresh, Array] 
 
 def _all_after(
     replay: ModelReplay, losses: Losses, sketched: PresetGradients, sampler: Sampler | None
-) -> dict[str, tuple[AfterStep | None, Replicates | None]]:
-    """The policy after the step of each preset, with KL(rollout || new) by group; None without.
+) -> dict[str, tuple[AfterStep | None, WithoutGroups | None]]:
+    """Return the policy after the step of each preset, and KL(rollout || new) without each group.
 
-    Presets with the same coefficients take the same first step, which is taken once; they part
-    ways when there are several steps.
+    Both are None where the preset has no step. Presets with equal coefficients share one step, as
+    long as it is the only one: from the second on they may differ.
     """
     learner, training = replay.learner, replay.training
     several = training.epochs * training.minibatches > 1
     start, reward = learner.snapshot(), _reward(replay, sampler)
-    by_pull: dict[bytes, tuple[AfterStep | None, Replicates | None]] = {}
-    after: dict[str, tuple[AfterStep | None, Replicates | None]] = {}
+    by_pull: dict[bytes, tuple[AfterStep | None, WithoutGroups | None]] = {}
+    after: dict[str, tuple[AfterStep | None, WithoutGroups | None]] = {}
     for name, loss in losses.items():
         pull = loss.coefficients.tobytes() + (name.encode() if several else b"")
         if pull not in by_pull:
@@ -143,33 +148,27 @@ def _reward(replay: ModelReplay, sampler: Sampler | None) -> MetricValue | None:
     return mean_reward(samples.reward, samples.group)
 
 
-def _all_splits(replay: ModelReplay, losses: Losses) -> dict[str, SplitReport]:
-    """The batch as one step and as several, under each preset: which mode stays put."""
-    count = replay.training.split
+def _splits(replay: ModelReplay, losses: Losses) -> dict[str, SplitReport]:
+    """Compare one step on the whole batch with `training.split` mini-batches, for each preset."""
+    learner, batch, count = replay.learner, replay.batch, replay.training.split
     if not count:
         return {}
-    return {
-        name: _split(replay, name, count)
-        for name, loss in losses.items()
-        if not loss.result.undefined
-    }
-
-
-def _split(replay: ModelReplay, name: str, count: int) -> SplitReport:
-    learner, batch = replay.learner, replay.batch
     start = learner.snapshot()
-    ends: list[Array] = []
-    for minibatches in (1, count):
-        training = replace(replay.training, minibatches=minibatches, epochs=1)
-        train(replace(replay, training=training), name)
-        ends.append(learner.log_probs(batch.parts).log_probs)
-        learner.load_snapshot(start)
-    return SplitReport(
-        minibatches=count,
-        kl_between=k3_kl(batch, ends[0], ends[1]),
-        kl_whole=k3_kl(batch, batch.old, ends[0]),
-        kl_split=k3_kl(batch, batch.old, ends[1]),
-    )
+    splits = {}
+    for name in [name for name, loss in losses.items() if not loss.result.undefined]:
+        ends: list[Array] = []
+        for minibatches in (1, count):
+            training = replace(replay.training, minibatches=minibatches, epochs=1)
+            train(replace(replay, training=training), name)
+            ends.append(learner.log_probs(batch.parts).log_probs)
+            learner.load_snapshot(start)
+        splits[name] = SplitReport(
+            minibatches=count,
+            kl_between=k3_kl(batch, ends[0], ends[1]),
+            kl_whole=k3_kl(batch, batch.old, ends[0]),
+            kl_split=k3_kl(batch, batch.old, ends[1]),
+        )
+    return splits
 
 
 def over_steps(
@@ -190,7 +189,12 @@ def over_steps(
         presets = {}
         for name in names:
             learner.load_snapshot(copies[name])
-            presets[name] = _next_update(replace(first, batch=batch).scored(), name)
+            # Each copy is its own old policy.
+            replay = replace(first, batch=batch).scored()
+            loss = replay.loss(name)
+            after, _ = _compared(replay, train(replay, name))
+            ratios = factors(replay.batch)
+            presets[name] = preset_replay(name, loss, ratios, replay.update, after_step=after)
             copies[name] = learner.snapshot()
         steps.append(
             ReplayStep(
@@ -202,11 +206,3 @@ def over_steps(
         )
     learner.load_snapshot(copies[names[0]])
     return steps
-
-
-def _next_update(replay: ModelReplay, name: str) -> PresetReplay:
-    """One update of one copy, from its own old policy."""
-    loss = replay.loss(name)
-    after, _ = _compared(replay, train(replay, name))
-    ratios = factors(replay.batch)
-    return preset_replay(name, loss, ratios, replay.update, after_step=after)

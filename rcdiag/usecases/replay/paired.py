@@ -1,4 +1,4 @@
-"""Presets are held against each other on the same prompt groups: what both share drops out."""
+"""Presets compared two by two on the same prompt groups: noise that both share cancels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from rcdiag.losses.evaluate import LossResult
 from rcdiag.results import MetricValue, PairedDifference
 from rcdiag.statistics.clusters import cluster_sums
 from rcdiag.statistics.intervals import jackknife_interval
-from rcdiag.table.segments import segment_sum
 from rcdiag.usecases.replay.gradients import PresetGradients, by_group
 from rcdiag.usecases.replay.preset import PresetLoss
 from rcdiag.usecases.replay.update_batch import ReplayBatch
@@ -24,13 +23,13 @@ Array = NDArray[np.float64]
 FLOAT32 = 1e-6
 
 
-class Replicates(Struct, frozen=True):
+class WithoutGroups(Struct, frozen=True):
     """A number of a preset, and what it is without each prompt group in turn, [groups]."""
 
     value: float
     left_out: Array
 
-    def minus(self, other: Replicates) -> MetricValue:
+    def minus(self, other: WithoutGroups) -> MetricValue:
         """Return the difference with its 95% interval, by leaving out the same groups of both."""
         value, left_out = self.value - other.value, self.left_out - other.left_out
         if not np.isfinite(value):
@@ -44,22 +43,22 @@ class Replicates(Struct, frozen=True):
 class PresetNumbers(Struct, frozen=True):
     """The numbers of a preset that presets are compared by; None where there is none."""
 
-    loss: Replicates | None
-    grad_norm: Replicates | None = None
-    kl_rollout_new: Replicates | None = None
+    loss: WithoutGroups | None
+    grad_norm: WithoutGroups | None = None
+    kl_rollout_new: WithoutGroups | None = None
 
 
-def of_loss(loss: PresetLoss) -> Replicates | None:
+def of_loss(loss: PresetLoss) -> WithoutGroups | None:
     """Return the loss of a preset; weights and advantages stay those of the whole batch."""
     result: LossResult = loss.result
     if result.undefined or not np.isfinite(result.loss):
         return None
     _, index = np.unique(loss.batch.group, return_inverse=True)
-    return Replicates(result.loss, result.rows.without_groups(index))
+    return WithoutGroups(result.loss, result.rows.without_groups(index))
 
 
-def of_gradient(sketched: PresetGradients, name: str) -> Replicates | None:
-    """Return the norm of a preset's gradient, which the sketches of its rows tell."""
+def of_gradient(sketched: PresetGradients, name: str) -> WithoutGroups | None:
+    """Return the norm of a preset's gradient, and without each group by the sketches of rows."""
     if name not in sketched.whole:
         return None
     sums = by_group(sketched.sketches[name], sketched.group)
@@ -70,19 +69,16 @@ def of_gradient(sketched: PresetGradients, name: str) -> Replicates | None:
     left_out = np.linalg.norm(sums.sum(axis=0) - sums, axis=1) * count / (count - 1)
     whole = sketched.whole[name].norm()
     of_sketch = float(np.linalg.norm(sums.sum(axis=0)))
-    return Replicates(whole, left_out * whole / of_sketch) if of_sketch else None
+    return WithoutGroups(whole, left_out * whole / of_sketch) if of_sketch else None
 
 
-def of_k3(batch: ReplayBatch, new: Array) -> Replicates:
+def of_k3(batch: ReplayBatch, new: Array) -> WithoutGroups:
     """Return KL(rollout || new) by k3, nats per token; `new` are log-probs after a step."""
-    log_ratio = new - batch.rollout
-    with np.errstate(over="ignore"):
-        values = np.expm1(log_ratio) - log_ratio
-    rows = np.stack([segment_sum(values, batch.lengths), batch.lengths.astype(float)], axis=1)
+    rows = batch.k3_by_row(batch.rollout, new)
     sums, tokens = cluster_sums(batch.group, rows, most=len(rows)).sums.T
     with np.errstate(divide="ignore", invalid="ignore"):
         left_out = (sums.sum() - sums) / (tokens.sum() - tokens)
-    return Replicates(float(sums.sum() / tokens.sum()), left_out)
+    return WithoutGroups(float(sums.sum() / tokens.sum()), left_out)
 
 
 def paired_differences(
@@ -93,12 +89,16 @@ def paired_differences(
     Numbers that differ by at most the share `equal` count as equal.
     """
     different: list[str] = []
-    for name, one in numbers.items():
-        if not any(_same(one, numbers[other], equal) for other in different):
+    for name, own in numbers.items():
+        if not any(_same(own, numbers[other], equal) for other in different):
             different.append(name)
     pairs: dict[str, dict[str, PairedDifference]] = {}
     for first, second in combinations(different, 2):
-        pairs.setdefault(first, {})[second] = _difference(numbers[first], numbers[second])
+        differences: dict[str, MetricValue | None] = {}
+        for name in PresetNumbers.__struct_fields__:
+            one, other = getattr(numbers[first], name), getattr(numbers[second], name)
+            differences[name] = None if one is None or other is None else one.minus(other)
+        pairs.setdefault(first, {})[second] = PairedDifference(**differences)
     return pairs
 
 
@@ -114,14 +114,3 @@ def _same(one: PresetNumbers, other: PresetNumbers, equal: float) -> bool:
         if not np.allclose(*first, rtol=equal, atol=0.0):
             return False
     return True
-
-
-def _difference(one: PresetNumbers, other: PresetNumbers) -> PairedDifference:
-    def between(first: Replicates | None, second: Replicates | None) -> MetricValue | None:
-        return None if first is None or second is None else first.minus(second)
-
-    return PairedDifference(
-        loss=between(one.loss, other.loss),
-        grad_norm=between(one.grad_norm, other.grad_norm),
-        kl_rollout_new=between(one.kl_rollout_new, other.kl_rollout_new),
-    )

@@ -21,7 +21,7 @@ from rcdiag.losses.evaluate import LossResult, evaluate
 from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.table.segments import segment_sum
 from rcdiag.usecases.replay.token_advantages import formula_of, without_rejected
-from rcdiag.usecases.replay.update import NAIVE, Update
+from rcdiag.usecases.replay.update import NAIVE, TrainerUpdate
 from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]
@@ -58,7 +58,7 @@ class PresetLoss(Struct, frozen=True, eq=False):
         return self.result.coefficients
 
 
-def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
+def apply_preset(name: str, batch: ReplayBatch, update: TrainerUpdate) -> PresetEffect:
     """Apply the correction of a preset, or none for `naive`, to a batch.
 
     In decoupled mode weights are those of old / rollout, in bypass mode those of current / rollout.
@@ -84,7 +84,9 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
         first = [one for one in correction.rejections if one.leaves_denominators]
         in_mask = tokens_kept(tokens.under(correction.guard), first) if first else None
         metrics = trainer.metrics(Batch(rows), correction)
-        kept = effects.kept & _kept_by_current(whole, batch)
+        of_current = [one for one in whole.rejections if one.of_current]
+        current = Tokens.of(batch.pair("rollout", "current")).under(whole.guard)
+        kept = effects.kept & tokens_kept(current, of_current)
     weights = None if correction.weights_in_loss else effects.weights
     if weights is not None and correction.batch_normalize:
         weights = weights / trainer.normaliser(Batch(rows), correction)
@@ -111,15 +113,7 @@ def _check_level(name: str, correction: Correction, loss: PolicyLoss) -> None:
         )
 
 
-def _kept_by_current(correction: Correction, batch: ReplayBatch) -> Flags:
-    """Tell which tokens stay under the rejections that look at the policy being updated."""
-    tokens = Tokens.of(batch.pair("rollout", "current")).under(correction.guard)
-    return tokens_kept(
-        tokens, [rejection for rejection in correction.rejections if rejection.of_current]
-    )
-
-
-def loss_of_preset(name: str, batch: ReplayBatch, update: Update) -> PresetLoss:
+def loss_of_preset(name: str, batch: ReplayBatch, update: TrainerUpdate) -> PresetLoss:
     """The loss of a preset, or of `naive`, on a batch."""
     effect = apply_preset(name, batch, update)
     if update.rebaseline:
@@ -128,7 +122,7 @@ def loss_of_preset(name: str, batch: ReplayBatch, update: Update) -> PresetLoss:
     return loss_of_effect(effect, batch, update)
 
 
-def loss_of_effect(effect: PresetEffect, batch: ReplayBatch, update: Update) -> PresetLoss:
+def loss_of_effect(effect: PresetEffect, batch: ReplayBatch, update: TrainerUpdate) -> PresetLoss:
     """The loss for weights and a mask that are made already.
 
     The PPO ratio is taken against the rollout in bypass mode, else against the old policy.

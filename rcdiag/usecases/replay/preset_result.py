@@ -1,4 +1,4 @@
-"""A replayed preset as the result has it: its loss, who is pulled at, and its health."""
+"""A replayed preset as the result holds it: its loss, which tokens it pulls at, and its health."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.update_health import Evidence, health
-from rcdiag.losses.evaluate import Divided, LossResult
 from rcdiag.results import (
     AfterStep,
+    Coefficients,
     Denominator,
     Factor,
     GradientReport,
     Histogram,
     PresetReplay,
+    Shares,
     SplitReport,
 )
 from rcdiag.table.hashing import mixed
 from rcdiag.table.segments import segment_sum
 from rcdiag.usecases.replay.preset import PresetEffect, PresetLoss, loss_of_effect
-from rcdiag.usecases.replay.shares import coefficient_numbers, shares
-from rcdiag.usecases.replay.update import NAIVE, Update
+from rcdiag.usecases.replay.update import NAIVE, TrainerUpdate
 from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]
-DRAWN = 300  # tokens of a preset that are drawn
+DRAWN = 300  # tokens in the scatter plot of a preset
+TOP = 0.01  # the largest share of tokens or sequences, whose part of the total is reported
+LISTED = 100  # sequences whose share is listed
+EDGES = np.linspace(-12.0, 2.0, 57)  # of log10 |coefficient|
 WEIGHT_EDGES = np.linspace(-4.0, 2.0, 121)  # log10 of a weight
 
 
@@ -33,7 +36,7 @@ def preset_replay(
     name: str,
     loss: PresetLoss,
     factors: dict[str, Factor],
-    update: Update,
+    update: TrainerUpdate,
     *,
     gradient: GradientReport | None = None,
     after_step: AfterStep | None = None,
@@ -44,16 +47,21 @@ def preset_replay(
     policy_loss = update.plan.trainer.update.loss(effect.loss)
     kept_rows = segment_sum(effect.kept.astype(np.int64), batch.lengths) > 0
     metrics = {**effect.metrics, **result.metrics}
+    undefined = result.undefined
+    if undefined is None and not (
+        np.isfinite(result.loss) and np.isfinite(result.coefficients).all()
+    ):
+        undefined = "the loss or its gradient is not a finite number"
     shared = shares(result.coefficients, batch, _uncorrected(batch, update))
     evidence = Evidence(
         mode=effect.mode,
         loss_type=effect.loss,
-        undefined=result.undefined or _no_number(result),
+        undefined=undefined,
         metrics=metrics,
         factors=factors,
         kept_token_share=float(effect.kept.mean()),
         kept_sequence_share=float(kept_rows.mean()),
-        ess_seq=_ess(effect.final, batch),
+        ess_seq=_ess_of_sequences(effect.final, batch),
         shares=shared,
         gradient=gradient,
         after=after_step,
@@ -69,7 +77,13 @@ def preset_replay(
         metrics=metrics,
         coefficients=coefficient_numbers(result.coefficients),
         shares=shared,
-        denominator=_denominator(result.divided),
+        denominator=Denominator(
+            basis=result.divided.which,
+            counted=result.divided.unit,
+            divisor=result.divided.used,
+            kept_count=result.divided.kept,
+            full_count=result.divided.all,
+        ),
         kept_tokens=int(effect.kept.sum()),
         kept_sequences=int(kept_rows.sum()),
         gradient=gradient,
@@ -77,11 +91,11 @@ def preset_replay(
         split=split,
         health=health(evidence),
         scatter=_scatter(loss),
-        weight_histogram=_weights(effect),
+        weight_histogram=_weight_histogram(effect),
     )
 
 
-def _uncorrected(batch: ReplayBatch, update: Update) -> Array:
+def _uncorrected(batch: ReplayBatch, update: TrainerUpdate) -> Array:
     """Coefficients where every ratio and weight is 1 and nothing is rejected, [tokens].
 
     They hold what lengths, advantages and the aggregation make of a batch, whoever sampled it.
@@ -91,14 +105,7 @@ def _uncorrected(batch: ReplayBatch, update: Update) -> Array:
     return loss_of_effect(nothing, replace(batch, tokens=on_policy), update).coefficients
 
 
-def _no_number(result: LossResult) -> str | None:
-    """Why there is no step although something is kept."""
-    if np.isfinite(result.loss) and np.isfinite(result.coefficients).all():
-        return None
-    return "the loss or its gradient is not a finite number"
-
-
-def _ess(final: Array, batch: ReplayBatch) -> float | None:
+def _ess_of_sequences(final: Array, batch: ReplayBatch) -> float | None:
     """(sum m)^2 / (n sum m^2) over sequences, m the mean weight of their tokens."""
     means = segment_sum(final, batch.lengths) / batch.lengths
     squares = float(np.square(means).sum())
@@ -107,7 +114,7 @@ def _ess(final: Array, batch: ReplayBatch) -> float | None:
     return float(means.sum() ** 2 / (len(means) * squares))
 
 
-def _weights(effect: PresetEffect) -> Histogram | None:
+def _weight_histogram(effect: PresetEffect) -> Histogram | None:
     """Counts of kept tokens by the size of their weight; those of 0 are in the lowest bin."""
     if effect.weights is None:
         return None
@@ -128,11 +135,50 @@ def _scatter(loss: PresetLoss) -> list[list[float]]:
     return [[float(f"{value:.4g}") for value in row] for row in rows[np.isfinite(rows).all(axis=1)]]
 
 
-def _denominator(divided: Divided) -> Denominator:
-    return Denominator(
-        basis=divided.which,
-        counted=divided.unit,
-        divisor=divided.used,
-        kept_count=divided.kept,
-        full_count=divided.all,
+def coefficient_numbers(coefficients: Array) -> Coefficients:
+    """Norm, sum, sum of sizes and count of non-zeros over tokens."""
+    sizes = np.abs(coefficients)
+    return Coefficients(
+        norm=float(np.sqrt(np.square(coefficients).sum())),
+        sum=float(coefficients.sum()),
+        abs_sum=float(sizes.sum()),
+        nonzero=int(np.count_nonzero(coefficients)),
+        largest=float(sizes.max(initial=0.0)),
     )
+
+
+def shares(coefficients: Array, batch: ReplayBatch, uncorrected: Array) -> Shares | None:
+    """Shares of the summed sizes; None where all are 0.
+
+    `uncorrected` are the coefficients that the same batch has where every ratio and weight is 1 and
+    nothing is rejected.
+    """
+    sizes = np.abs(coefficients)
+    total = float(sizes.sum())
+    if not total or not np.isfinite(total):
+        return None
+    by_row = segment_sum(sizes, batch.lengths) / total
+    plain = segment_sum(np.abs(uncorrected), batch.lengths)
+    # 0 for the shortest quarter of the sequences, 3 for the longest; equal lengths stay together.
+    cuts = np.quantile(batch.lengths, [0.25, 0.5, 0.75])
+    quarter = np.searchsorted(cuts, batch.lengths, side="left")
+    ordered = np.sort(by_row)[::-1]
+    logs = np.log10(sizes[sizes > 0])
+    counts, _ = np.histogram(np.clip(logs, EDGES[0], EDGES[-1]), EDGES)
+    return Shares(
+        by_length=np.bincount(quarter, by_row, 4).tolist(),
+        tokens_by_length=(np.bincount(quarter, batch.lengths, 4) / batch.num_tokens).tolist(),
+        positive_advantage=float(sizes[batch.advantages > 0].sum() / total),
+        negative_advantage=float(sizes[batch.advantages < 0].sum() / total),
+        top_tokens=_top(sizes / total),
+        top_sequences=_top(by_row),
+        top_sequences_uncorrected=_top(plain / plain.sum()) if plain.any() else None,
+        sequences=ordered[:LISTED].tolist(),
+        histogram={"edges": EDGES.tolist(), "counts": counts.astype(float).tolist()},
+    )
+
+
+def _top(parts: Array) -> float:
+    """The share of the largest 1%, of one at least."""
+    count = max(round(TOP * len(parts)), 1)
+    return float(np.partition(parts, len(parts) - count)[-count:].sum())

@@ -17,12 +17,12 @@ from rcdiag.usecases.replay.factors import factors
 from rcdiag.usecases.replay.paired import PresetNumbers, of_loss, paired_differences
 from rcdiag.usecases.replay.preset import loss_of_preset
 from rcdiag.usecases.replay.preset_result import preset_replay
-from rcdiag.usecases.replay.update import Update
+from rcdiag.usecases.replay.update import TrainerUpdate
 from rcdiag.usecases.replay.update_batch import ReplayBatch, Roles, read_batch
 
 
 def replay(
-    dump: Table, update: Update, *, roles: Roles, step: int | None = None, seed: int = 0
+    dump: Table, update: TrainerUpdate, *, roles: Roles, step: int | None = None, seed: int = 0
 ) -> ReplayResult:
     """Replay every preset of the plan, and the update without any correction, on one batch.
 
@@ -44,7 +44,7 @@ def replay(
 
 def replay_result(
     dump: Table,
-    update: Update,
+    update: TrainerUpdate,
     batch: ReplayBatch,
     presets: dict[str, PresetReplay],
     ratios: dict[str, Factor],

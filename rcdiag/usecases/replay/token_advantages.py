@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +61,7 @@ def token_advantages(tokens: TokenBatch, source: str) -> Array:
 
 
 def computed_advantages(
-    source: str, reward: Array, group: NDArray, lengths: NDArray[np.int64]
+    source: str, reward: Array, group: NDArray[Any], lengths: NDArray[np.int64]
 ) -> Array:
     """Advantage of each row by the formula of that name, [rows]."""
     missing = int((~np.isfinite(reward)).sum())

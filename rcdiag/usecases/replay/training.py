@@ -1,4 +1,4 @@
-"""How a real model takes the step: what a user chooses, checked, in the words of `learning`."""
+"""How a real model takes the step: the user's choices, checked, as settings of `learning`."""
 
 from __future__ import annotations
 
@@ -70,12 +70,19 @@ class Training(Struct, frozen=True, kw_only=True):
         return None if self.lora is None else LoraSettings(rank=self.lora)
 
     def checked(self, presets: int) -> Training | None:
-        """Check the choice for an update of so many presets, and load the reward function.
+        """Check the choice for an update of `presets` presets, and load the reward function.
 
         None without a model, where none of these settings may be given, since they do nothing.
         """
         if self.model is None:
-            self._refuse_without_model()
+            defaults = Training(model=None)
+            for name in self.__struct_fields__:
+                if name in ("seed", "sketch"):  # others use the seed, and sketches have no option
+                    continue
+                if getattr(self, name) != getattr(defaults, name):
+                    raise RcdiagError(
+                        f"{setting(name)} needs a model", hint=setting("model", "CHECKPOINT")
+                    )
             return None
         if self.save is not None and presets != 1:
             raise RcdiagError(
@@ -96,16 +103,6 @@ class Training(Struct, frozen=True, kw_only=True):
         if isinstance(self.reward, str):
             return replace(self, reward=load_reward(self.reward))
         return self
-
-    def _refuse_without_model(self) -> None:
-        defaults = Training(model=None)
-        for name in self.__struct_fields__:
-            if name in ("seed", "sketch"):  # others use the seed, and sketches have no option
-                continue
-            if getattr(self, name) != getattr(defaults, name):
-                raise RcdiagError(
-                    f"{setting(name)} needs a model", hint=setting("model", "CHECKPOINT")
-                )
 
     def to_dict(self) -> dict[str, Any]:
         """The settings of the training as the result document holds them."""

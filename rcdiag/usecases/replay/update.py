@@ -1,4 +1,4 @@
-"""What a trainer makes of a batch: the corrections to replay, and how losses become one number."""
+"""The update that a trainer makes of a batch: corrections to replay, loss and aggregation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAIVE = "naive"  # the update without any correction
 LossSettingValues = Mapping[str, Any] | Sequence[str]
 
 
-class Update(Struct, frozen=True, kw_only=True):
+class TrainerUpdate(Struct, frozen=True, kw_only=True):
     """One update as a trainer makes it, once for each of the plan's corrections."""
 
     plan: Plan
@@ -62,7 +62,7 @@ def chosen_update(
     advantage: str | None,
     rebaseline: bool,
     **settings: float | None,
-) -> Update:
+) -> TrainerUpdate:
     """Make the update that a user chose on a table with these columns.
 
     None is the trainer's own choice. `settings` are those of losses that have options of their own.
@@ -72,7 +72,7 @@ def chosen_update(
     name = loss or file.loss or next(iter(rules.losses))
     policy_loss = rules.loss(name, whose=plan.trainer.name)
     own: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
-    own |= policy_loss.parsed(_texts(loss_settings))
+    own |= policy_loss.parsed(loss_settings)
     if denominator is None and constant is None:
         divisor, count = cast(Denominator | None, file.denominator), file.constant
     else:
@@ -93,7 +93,9 @@ def chosen_update(
             hint=setting("aggregation", "seq-mean-token-sum-norm"),
         )
     source = advantage_source(advantage, columns)
-    return Update(plan=plan, loss=name, settings=chosen, advantage=source, rebaseline=rebaseline)
+    return TrainerUpdate(
+        plan=plan, loss=name, settings=chosen, advantage=source, rebaseline=rebaseline
+    )
 
 
 def _loss_of_file(plan: Plan, loss: str | None) -> LossChoice:
@@ -131,15 +133,8 @@ def _said(file: LossChoice, loss: str, settings: LossSettings) -> Finding:
     )
 
 
-def _texts(settings: LossSettingValues) -> list[str]:
-    """The settings as NAME=VALUE, which the loss reads and checks."""
-    if isinstance(settings, Mapping):
-        return [f"{name}={value}" for name, value in settings.items()]
-    return list(settings)
-
-
 def _denominator(name: str | None, constant: float | None) -> Denominator | None:
-    """Check a denominator: a number goes with `constant`, and with no other."""
+    """Check a denominator: `constant` needs a number, and the others take none."""
     if name is not None:
         one_of("denominator", name, get_args(Denominator))
     if (name == "constant") != (constant is not None):

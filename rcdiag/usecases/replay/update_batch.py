@@ -1,4 +1,4 @@
-"""The batch of one update, flat as trainers hold it padded: from stored rows to one step."""
+"""The batch of one update: the sampled tokens of one training step, flat, without padding."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rcdiag.learning.learner import Parts, Scores
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.rounding import ASSUMED, Rounding, rounding_of
+from rcdiag.table.segments import segment_sum
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.survey import known_steps, unobserved
 from rcdiag.table.table import Table
@@ -100,6 +101,16 @@ class ReplayBatch(Struct, frozen=True, kw_only=True):
         """Two of `rollout`, `old` and `current` on the tokens of the batch."""
         return PolicyPair(self.tokens, behavior, target)
 
+    def k3_by_row(self, behavior: Array, target: Array) -> Array:
+        """Sums of k3 = ratio - 1 - log_ratio over each sequence, nats, and tokens, [sequences, 2].
+
+        `behavior` and `target` are log-probs [tokens]; log_ratio is target minus behavior.
+        """
+        log_ratio = target - behavior
+        with np.errstate(over="ignore"):
+            values = np.expm1(log_ratio) - log_ratio
+        return np.stack([segment_sum(values, self.lengths), self.lengths.astype(float)], axis=1)
+
     def scored(self, scores: Scores) -> ReplayBatch:
         """The batch before the first step of a model that gives these log-probs and entropies."""
         entropy = {} if scores.entropy is None else {"old": scores.entropy}
@@ -129,10 +140,11 @@ class ReplayBatch(Struct, frozen=True, kw_only=True):
         if keep.all():
             return self
         ends = np.cumsum([int((part.sampled_lengths > 0).sum()) for part in self.parts])
-        parts = [
-            _with_sampled_rows(part, flags)
-            for part, flags in zip(self.parts, np.split(keep, ends[:-1]), strict=True)
-        ]
+        parts = []
+        for part, flags in zip(self.parts, np.split(keep, ends[:-1]), strict=True):
+            rows_kept = part.sampled_lengths > 0
+            rows_kept[rows_kept] = flags
+            parts.append(_masked(part, rows_kept))
         return replace(self, tokens=self.tokens.take(keep, {}), parts=parts)
 
 
@@ -205,7 +217,8 @@ def rows_of_step(part: Trajectories, step: int | None) -> Flags:
     """Flag the rows of a training step, [rows]; all of them where there are no steps."""
     if step is None or part.step is None:
         return np.ones(len(part), np.bool_)
-    return part.step == step
+    result: Flags = part.step == step
+    return result
 
 
 def _masked(part: Trajectories, rows: Flags) -> Trajectories:
@@ -213,13 +226,3 @@ def _masked(part: Trajectories, rows: Flags) -> Trajectories:
     if rows.all():
         return part
     return replace(part, mask=part.mask & np.repeat(rows, part.response_ids.lengths))
-
-
-def _with_sampled_rows(part: Trajectories, keep: Flags) -> Trajectories:
-    """Mask the tokens of the rows that `keep` leaves out.
-
-    `keep` counts the rows that have a sampled token.
-    """
-    rows = part.sampled_lengths > 0
-    rows[rows] = keep
-    return _masked(part, rows)

@@ -9,7 +9,6 @@ from rcdiag.engines.checkpoint import check_checkpoint, limits
 from rcdiag.engines.hf.model import device_name
 from rcdiag.engines.tokenizer import decoder
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.learning.learner import Sampler
 from rcdiag.learning.memory_estimate import TrainingPlan, check_memory
 from rcdiag.learning.policy import check_free
 from rcdiag.learning.trainee import Trainee
@@ -17,12 +16,12 @@ from rcdiag.results import ReplayResult, ReplayStep
 from rcdiag.table.survey import check_limits, known_steps, read_rows
 from rcdiag.table.table import Table
 from rcdiag.usecases.replay.factors import factors
-from rcdiag.usecases.replay.fresh_samples import Decode, Prompts, prompts_of, sampler
+from rcdiag.usecases.replay.fresh_samples import Prompts, prompts_of, sampler
 from rcdiag.usecases.replay.model_run import over_steps, replay_presets
 from rcdiag.usecases.replay.real_updates import ModelReplay, train
 from rcdiag.usecases.replay.run import replay_result
 from rcdiag.usecases.replay.training import Training
-from rcdiag.usecases.replay.update import Update
+from rcdiag.usecases.replay.update import TrainerUpdate
 from rcdiag.usecases.replay.update_batch import ReplayBatch, Roles, read_batch
 
 Progress = Callable[[str], None]
@@ -30,7 +29,7 @@ Progress = Callable[[str], None]
 
 def replay_with_model(
     dump: Table,
-    update: Update,
+    update: TrainerUpdate,
     training: Training,
     *,
     roles: Roles,
@@ -51,7 +50,10 @@ def replay_with_model(
         batch_tokens=training.batch_tokens,
     )
     say(f"gradients of {len(update.names)} updates on {batch.num_tokens:,} tokens")
-    samples = _sampler(trainee, prompts, training, decode)
+    samples = None
+    if prompts is not None and decode is not None:
+        assert callable(training.reward)
+        samples = sampler(trainee, prompts, training.reward, decode)
     replay = ModelReplay(learner=trainee, update=update, training=training, batch=batch).scored()
     ratios = factors(replay.batch)
     presets, paired, backwards = replay_presets(replay, ratios, samples)
@@ -76,14 +78,14 @@ def replay_with_model(
     return result
 
 
-def _read(dump: Table, roles: Roles, step: int | None, update: Update) -> ReplayBatch:
+def _read(dump: Table, roles: Roles, step: int | None, update: TrainerUpdate) -> ReplayBatch:
     """Read a step for a model, which gives the old and current log-probs itself."""
     rollout = Roles(rollout=roles.rollout, old=roles.rollout)
     return read_batch(dump, rollout, step, update.advantage, prompts=True)
 
 
 def _first_step(dump: Table, step: int | None, count: int) -> int | None:
-    """The step to begin with; where several are to go, the first of the last so many."""
+    """The step to begin with: `step`, or of a table's steps the first of the last `count`."""
     if count == 1:
         return step
     steps = [number for number in known_steps(dump) if step is None or number >= step]
@@ -95,7 +97,9 @@ def _first_step(dump: Table, step: int | None, count: int) -> int | None:
     return steps[-count] if step is None else step
 
 
-def _checked(dump: Table, batch: ReplayBatch, update: Update, training: Training) -> Prompts | None:
+def _checked(
+    dump: Table, batch: ReplayBatch, update: TrainerUpdate, training: Training
+) -> Prompts | None:
     """Check rows, rewards, output and memory before anything is loaded; give prompts to sample."""
     limit = limits(training.spec.model, check_checkpoint(training.spec.model))
     for part in batch.parts:
@@ -133,15 +137,6 @@ def _prompts(dump: Table, batch: ReplayBatch, training: Training) -> Prompts | N
             hint=f"{setting('reward', 'FILE.py:FUNCTION')}, taking (prompt, response, row)",
         )
     return prompts_of(batch.parts, partial(read_rows, dump))
-
-
-def _sampler(
-    trainee: Trainee, prompts: Prompts | None, training: Training, decode: Decode | None
-) -> Sampler | None:
-    if prompts is None or decode is None:
-        return None
-    assert callable(training.reward)
-    return sampler(trainee, prompts, training.reward, decode)
 
 
 def _save(replay: ModelReplay, trainee: Trainee) -> None:

@@ -1,4 +1,4 @@
-"""What every estimator would have done to a table, over its thresholds, in one pass.
+"""Sweep every estimator over its thresholds on a table, in one pass.
 
 `estimator_families` and `candidates` say what is tried; `plan` lays it out for a table. `bins` and
 `token_bins` sort sequences and tokens between thresholds, `sums` adds up by cluster what each

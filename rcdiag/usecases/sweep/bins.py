@@ -11,14 +11,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import Settings
+from rcdiag.corrections.apply import EstimatorSettings
 from rcdiag.corrections.correction import Rejection
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 
-class Windows(Struct, frozen=True):
+class BinWindows(Struct, frozen=True):
     """Windows [lower, upper], bounds included, as runs of bins.
 
     Bin j holds the values v with edges[j - 1] < v <= edges[j]; the last bin holds what is above all
@@ -30,7 +30,7 @@ class Windows(Struct, frozen=True):
     last: Index  # [windows] last bin of each; before the first where nothing fits
 
     @classmethod
-    def between(cls, lower: Array, upper: Array) -> Windows:
+    def between(cls, lower: Array, upper: Array) -> BinWindows:
         """Lay out the windows [lower, upper], both [windows]."""
         before = np.nextafter(lower, -np.inf)
         edges = np.unique(np.concatenate([before[lower > -np.inf], upper]))
@@ -56,7 +56,8 @@ class Windows(Struct, frozen=True):
         if (last == last[0]).all() and (first <= last).all():
             # Lower bounds alone: one cumulative sum from the top does for all of them.
             upward = np.cumsum(binned[..., last[0] :: -1], axis=-1)
-            return np.take(upward, last[0] - first, axis=-1)
+            result: Array = np.take(upward, last[0] - first, axis=-1)
+            return result
         sums = np.zeros((*binned.shape[:-1], len(first)))
         for start in np.unique(first):
             at = np.flatnonzero((first == start) & (last >= start))
@@ -70,7 +71,8 @@ class Windows(Struct, frozen=True):
         nothing = np.zeros((*binned.shape[:-1], 1))
         below = np.concatenate([nothing, np.cumsum(binned, axis=-1)], axis=-1)
         end = np.maximum(self.last, self.first - 1)  # where nothing fits, all is outside
-        return below[..., self.first] + sums_above(binned)[..., end]
+        result: Array = below[..., self.first] + sums_above(binned)[..., end]
+        return result
 
 
 def sums_above(binned: Array) -> Array:
@@ -103,17 +105,18 @@ class Layout(Struct, frozen=True):
     sums, each of which many settings share.
     """
 
-    settings: Settings
-    columns: Settings  # the different ones that are left; they reject no sequence by a statistic
+    settings: EstimatorSettings
+    # The different ones that are left; they reject no sequence by a statistic.
+    columns: EstimatorSettings
     column: Index  # [settings] the column of each
     # What has the statistic of sequences: "veto" is the smallest log-ratio, "weight" the ratio
     # that the weight is made of; None: there is a single bin.
     statistic: Rejection | str | None = None
-    windows: Windows | None = None  # [windows] different ones
+    windows: BinWindows | None = None  # [windows] different ones
     window: Index | None = None  # [settings] the window of each
 
     @classmethod
-    def of(cls, settings: Settings) -> Layout:
+    def of(cls, settings: EstimatorSettings) -> Layout:
         """Lay out the settings of a family."""
         weighting = settings.weighting
         if settings.veto is not None:
@@ -140,11 +143,11 @@ class Layout(Struct, frozen=True):
         cls,
         statistic: Rejection | str,
         bounds: tuple[Array, Array],
-        settings: Settings,
-        left: Settings,
+        settings: EstimatorSettings,
+        left: EstimatorSettings,
     ) -> Layout:
         different, window = np.unique(np.stack(bounds), axis=1, return_inverse=True)
-        windows = Windows.between(different[0], different[1])
+        windows = BinWindows.between(different[0], different[1])
         return cls(settings, *_different(left), statistic, windows, window.reshape(-1))
 
     @property
@@ -161,24 +164,22 @@ class Layout(Struct, frozen=True):
         """Read the sums of every setting, [..., settings], off `sums` [..., bins, columns].
 
         They are over the sequences in the window of each setting, and with `outside` over the
-        others; a quantity that a window changes nothing of is added up over all sequences.
+        others; a quantity that no window changes is added up over all sequences.
         """
         column = self.column if sums.shape[-1] > 1 else np.zeros_like(self.column)
-        if self.windows is None or not self._in_window(quantity):
+        if self.rejects:
+            in_window = quantity not in (*LOGGED, "excess")
+        else:
+            in_window = quantity in (*OF_WEIGHTS, *LOGGED)
+        if self.windows is None or not in_window:
             of_columns = np.zeros_like(sums[..., 0, :]) if outside else sums.sum(axis=-2)
             return np.take(of_columns, column, axis=-1)
         binned = np.moveaxis(sums, -1, -2)
         read = self.windows.outside if outside else self.windows.inside
         return read(binned)[..., column, self.window]
 
-    def _in_window(self, quantity: str) -> bool:
-        """Tell whether a quantity is added up over the sequences of a window alone."""
-        if self.rejects:
-            return quantity not in (*LOGGED, "excess")
-        return quantity in (*OF_WEIGHTS, *LOGGED)
 
-
-def _different(settings: Settings) -> tuple[Settings, Index]:
+def _different(settings: EstimatorSettings) -> tuple[EstimatorSettings, Index]:
     """Return the settings, which have no veto, without repetitions, and the place of each."""
     weighting = settings.weighting
     bounds = np.concatenate([settings.reject_lower, settings.reject_upper])

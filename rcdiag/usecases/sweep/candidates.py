@@ -17,7 +17,7 @@ from rcdiag.errors import RcdiagError, did_you_mean, setting
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds, bounds_text
 
 
-class Setting(Struct, frozen=True):
+class EstimatorSetting(Struct, frozen=True):
     """One setting of a family, and how simple it is: 0 is the simplest."""
 
     family: str  # "none": no correction
@@ -55,25 +55,33 @@ class Setting(Struct, frozen=True):
 # The order is rcdiag's proposal.
 _GEO = {"rs_lower": 0.99, "rs_upper": 1.01}
 _NARROW = {"rs_lower": 0.999, "rs_upper": 1.001}
-CANDIDATES: dict[str, Setting] = {
-    "none": Setting("none", {}, 0),
-    "token_tis_2": Setting("token_tis", {"upper": 2.0}, 1),
-    "token_tis_5": Setting("token_tis", {"upper": 5.0}, 1),
-    "token_icepop_0.5_5": Setting("token_icepop", {"lower": 0.5, "upper": 5.0}, 2),
-    "token_icepop_0.5_2": Setting("token_icepop", {"lower": 0.5, "upper": 2.0}, 2),
-    "token_mis_0.5_2": Setting("token_mis", {"lower": 0.5, "upper": 2.0}, 2),
-    "geo_rs_0.999_1.001": Setting("geo_rs", {"lower": 0.999, "upper": 1.001}, 3),
-    "geo_rs_0.99_1.01": Setting("geo_rs", {"lower": 0.99, "upper": 1.01}, 3),
-    "k3_rs_0.01": Setting("seq_mean_k3", {"upper": 0.01}, 3),
-    "seq_tis_2": Setting("seq_tis", {"upper": 2.0}, 4),
-    "seq_tis_5": Setting("seq_tis", {"upper": 5.0}, 4),
-    "seq_tis_10": Setting("seq_tis", {"upper": 10.0}, 4),
-    "seq_mis_0.5_2": Setting("seq_mis", {"lower": 0.5, "upper": 2.0}, 5),
-    "geo_rs_0.999_1.001_token_tis_2": Setting("geo_rs_token_tis", {**_NARROW, "is_upper": 2.0}, 6),
-    "geo_rs_0.99_1.01_token_tis_2": Setting("geo_rs_token_tis", {**_GEO, "is_upper": 2.0}, 6),
-    "geo_rs_0.99_1.01_seq_tis_2": Setting("geo_rs_seq_tis", {**_GEO, "is_upper": 2.0}, 6),
-    "k3_rs_0.01_token_tis_2": Setting("k3_rs_token_tis", {"rs_upper": 0.01, "is_upper": 2.0}, 6),
-    "k3_rs_0.01_seq_tis_2": Setting("k3_rs_seq_tis", {"rs_upper": 0.01, "is_upper": 2.0}, 6),
+CANDIDATES: dict[str, EstimatorSetting] = {
+    "none": EstimatorSetting("none", {}, 0),
+    "token_tis_2": EstimatorSetting("token_tis", {"upper": 2.0}, 1),
+    "token_tis_5": EstimatorSetting("token_tis", {"upper": 5.0}, 1),
+    "token_icepop_0.5_5": EstimatorSetting("token_icepop", {"lower": 0.5, "upper": 5.0}, 2),
+    "token_icepop_0.5_2": EstimatorSetting("token_icepop", {"lower": 0.5, "upper": 2.0}, 2),
+    "token_mis_0.5_2": EstimatorSetting("token_mis", {"lower": 0.5, "upper": 2.0}, 2),
+    "geo_rs_0.999_1.001": EstimatorSetting("geo_rs", {"lower": 0.999, "upper": 1.001}, 3),
+    "geo_rs_0.99_1.01": EstimatorSetting("geo_rs", {"lower": 0.99, "upper": 1.01}, 3),
+    "k3_rs_0.01": EstimatorSetting("seq_mean_k3", {"upper": 0.01}, 3),
+    "seq_tis_2": EstimatorSetting("seq_tis", {"upper": 2.0}, 4),
+    "seq_tis_5": EstimatorSetting("seq_tis", {"upper": 5.0}, 4),
+    "seq_tis_10": EstimatorSetting("seq_tis", {"upper": 10.0}, 4),
+    "seq_mis_0.5_2": EstimatorSetting("seq_mis", {"lower": 0.5, "upper": 2.0}, 5),
+    "geo_rs_0.999_1.001_token_tis_2": EstimatorSetting(
+        "geo_rs_token_tis", {**_NARROW, "is_upper": 2.0}, 6
+    ),
+    "geo_rs_0.99_1.01_token_tis_2": EstimatorSetting(
+        "geo_rs_token_tis", {**_GEO, "is_upper": 2.0}, 6
+    ),
+    "geo_rs_0.99_1.01_seq_tis_2": EstimatorSetting("geo_rs_seq_tis", {**_GEO, "is_upper": 2.0}, 6),
+    "k3_rs_0.01_token_tis_2": EstimatorSetting(
+        "k3_rs_token_tis", {"rs_upper": 0.01, "is_upper": 2.0}, 6
+    ),
+    "k3_rs_0.01_seq_tis_2": EstimatorSetting(
+        "k3_rs_seq_tis", {"rs_upper": 0.01, "is_upper": 2.0}, 6
+    ),
 }
 
 # A family's name in candidates where it differs from its own.
@@ -88,7 +96,7 @@ _REJECTION = 3  # complexity of every other family: each is a rejection alone
 _THRESHOLD = re.compile(r"\d[\d.]*(e[+-]?\d+)?")
 
 
-def find_candidate(name: str) -> Setting:
+def find_candidate(name: str) -> EstimatorSetting:
     """Return the setting of a candidate: one of CANDIDATES, or any family with its thresholds.
 
     `seq_tis_3` is the family seq_tis with the upper bound 3; where a family has several bounds they
@@ -117,7 +125,7 @@ def find_candidate(name: str) -> Setting:
             f"{'bound' if len(names) == 1 else 'bounds in ascending order'}, above 0",
             hint=f"{family}_{wanted}, in numbers",
         )
-    return Setting(
+    return EstimatorSetting(
         family, dict(zip(names, values, strict=True)), _COMPLEXITY.get(family, _REJECTION)
     )
 
@@ -131,7 +139,7 @@ def _in_order(bounds: Bounds) -> bool:
     )
 
 
-def candidates_with(own: Iterable[str]) -> dict[str, Setting]:
+def candidates_with(own: Iterable[str]) -> dict[str, EstimatorSetting]:
     """Return all candidates, with those of the user's own at the end.
 
     One that is among CANDIDATES under another spelling stands there once, under its own name.

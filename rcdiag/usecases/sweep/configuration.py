@@ -12,7 +12,7 @@ from rcdiag.results.sweep import Configurations, Recommendation
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.emit import emit, emitted, expresses, on_sweep_page, other_ways
 from rcdiag.trainers.settings_text import Inexpressible
-from rcdiag.usecases.sweep.candidates import Setting, find_candidate
+from rcdiag.usecases.sweep.candidates import EstimatorSetting, find_candidate
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds
 
 
@@ -54,7 +54,7 @@ def _pasted(comments: list[str], name: str, trainer: str) -> str:
 
 
 def _instead(advice: Recommendation, trainer: str) -> list[str]:
-    """Comments that name the candidates that the trainer has, by rank, the close ones apart."""
+    """Return comments that name the candidates that the trainer can express, by rank."""
     chosen = find_trainer(trainer)
     ranked = sorted(
         (candidate for candidate in advice.candidates if candidate.rank is not None),
@@ -75,7 +75,7 @@ def _instead(advice: Recommendation, trainer: str) -> list[str]:
     return [comment, f"# to write it: --emit {trainer} --candidate {first}"]
 
 
-def trainer_default(trainer: str, candidates: Mapping[str, Setting]) -> str | None:
+def trainer_default(trainer: str, candidates: Mapping[str, EstimatorSetting]) -> str | None:
     """Name the candidate that a run without any setting has; None where none is like it."""
     chosen = find_trainer(trainer)
     own = chosen.read({**chosen.settings, **chosen.unset})

@@ -1,4 +1,4 @@
-"""What is read off the sums of a family: a row per setting, with 95% intervals over clusters."""
+"""Estimates of a family from its sums: a row per setting, with 95% intervals over clusters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.corrections.trainer_means import EPSILON
+from rcdiag.corrections.sequences import EPSILON
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.intervals import t_quantile
@@ -62,7 +62,8 @@ class FamilyEstimates:
 
     def total(self, quantity: str) -> Array:
         """Return a sum over all sequences, [settings]."""
-        return self.sums(quantity).sum(axis=0)
+        result: Array = self.sums(quantity).sum(axis=0)
+        return result
 
     def base(self, quantity: str) -> Array:
         """Return sums by cluster of what no setting changes, [clusters, 1]."""
@@ -89,7 +90,8 @@ class FamilyEstimates:
         if clusters < 2:
             return np.full(influence.shape[1], np.nan)
         widened = clusters / (clusters - 1.0)
-        return t_quantile(clusters) * np.sqrt(widened * np.square(influence).sum(axis=0))
+        result: Array = t_quantile(clusters) * np.sqrt(widened * np.square(influence).sum(axis=0))
+        return result
 
     def ess_seq(self) -> Estimates:
         """(sum m)^2 / (n sum m^2), m the mean weight of a sequence; delta method on its log."""
@@ -108,7 +110,8 @@ class FamilyEstimates:
     def ess_token(self) -> Array:
         """(sum w)^2 / (N sum w^2) over all tokens."""
         squares = self.total("kept" if self.settings.weighting is None else "squares")
-        return self.weights().sum(axis=0) ** 2 / (self.base("tokens").sum() * squares)
+        result: Array = self.weights().sum(axis=0) ** 2 / (self.base("tokens").sum() * squares)
+        return result
 
     def ess_trainer(self) -> Array:
         """1 / E[(w / (E[w] + 1e-8))^2] before rejection, as verl 0.9 logs it; NaN without IS."""
@@ -116,7 +119,8 @@ class FamilyEstimates:
             return self.unknown()
         tokens = self.base("tokens").sum() + EPSILON
         mean, squares = self.total("logged") / tokens, self.total("logged_squares") / tokens
-        return (mean + EPSILON) ** 2 / squares
+        result: Array = (mean + EPSILON) ** 2 / squares
+        return result
 
     def lost_mass(self) -> Estimates:
         """E[ratio 1(rejected)] / E[ratio], at the level of the rejection."""
@@ -141,7 +145,8 @@ class FamilyEstimates:
         if weighting is None or weighting.level != "sequence":
             return self.unknown()
         rejected = self.state.of_settings(self.family, "true", outside=True).sum(axis=0)
-        return (self.total("gap") + rejected) / self.base("seq_true").sum()
+        result: Array = (self.total("gap") + rejected) / self.base("seq_true").sum()
+        return result
 
     def weight_distance(self) -> Array:
         """E|ratio - weight| over whole sequences, given E[ratio] = 1; from 0 to 2.
@@ -154,13 +159,17 @@ class FamilyEstimates:
         if np.isnan(self.base("seq_true").sum()):
             return self.unknown()
         count = self.base("sequences").sum()
-        return np.maximum(1.0 - self.total("means") / count, 0.0) + 2.0 * self.total("over") / count
+        result: Array = (
+            np.maximum(1.0 - self.total("means") / count, 0.0) + 2.0 * self.total("over") / count
+        )
+        return result
 
     def variance(self) -> Array:
         """Var over sequences of their mean weight."""
         count = self.base("sequences").sum()
         mean = self.total("means") / count
-        return np.maximum(self.total("squared_means") / count - mean**2, 0.0)
+        result: Array = np.maximum(self.total("squared_means") / count - mean**2, 0.0)
+        return result
 
     def mean_shift(self, signal: str) -> Estimates:
         """Mean over kept sequences less that over all, of those whose value is known."""
@@ -203,7 +212,8 @@ class FamilyEstimates:
             np.stack([of[quartile == each].sum(axis=0) for each in range(4)]) for of in kept
         )
         layout = self.state.plan.layouts[self.family]
-        return layout.read("kept_by_length", sums) / of_all[:, 0]
+        result: Array = layout.read("kept_by_length", sums) / of_all[:, 0]
+        return result
 
     def clamped_share(self) -> float:
         """Share of tokens, or of sequences, as the weights are, at the safety bound or beyond."""
@@ -222,7 +232,8 @@ def cuts(sequences: Array) -> NDArray[np.int64]:
     """
     shares = np.cumsum(sequences) / sequences.sum()
     at = np.searchsorted(shares, (0.25, 0.5, 0.75))
-    return LENGTHS[np.minimum(at, len(LENGTHS) - 1)]
+    result: NDArray[np.int64] = LENGTHS[np.minimum(at, len(LENGTHS) - 1)]
+    return result
 
 
 def length_quartiles(state: SweepState) -> list[float]:

@@ -93,7 +93,7 @@ def k3_pairs(reach: float, thresholds: int) -> list[Bounds]:
 TOKEN_REACH, SEQUENCE_REACH = 100.0, 1000.0
 
 
-class Family(Struct, frozen=True):
+class EstimatorFamily(Struct, frozen=True):
     """An estimator whose bounds are still open. All settings of one differ in bounds alone."""
 
     title: str
@@ -158,8 +158,8 @@ def _pair(statistic: str, level: Level, bounds: Bounds) -> Correction:
     return Correction(Weighting(level, bounds["is_upper"]), (rejection,))
 
 
-def _k_family(statistic: str, low: float, high: float, what: str) -> Family:
-    return Family(
+def _k_family(statistic: str, low: float, high: float, what: str) -> EstimatorFamily:
+    return EstimatorFamily(
         f"rejection by {statistic}",
         f"Keeps {what}; what is kept has weight 1.",
         "token" if statistic.startswith("token") else "sequence",
@@ -171,8 +171,8 @@ def _k_family(statistic: str, low: float, high: float, what: str) -> Family:
 
 _K2, _K3 = "log_ratio^2 / 2", "ratio - 1 - log_ratio"
 
-FAMILIES: dict[str, Family] = {
-    "token_tis": Family(
+FAMILIES: dict[str, EstimatorFamily] = {
+    "token_tis": EstimatorFamily(
         "token TIS",
         "Weight min(ratio, upper) for each token.",
         "token",
@@ -180,7 +180,7 @@ FAMILIES: dict[str, Family] = {
         partial(uppers, TOKEN_REACH, (1.0, 2.0, 5.0, 10.0)),
         partial(_truncated, "token"),
     ),
-    "seq_tis": Family(
+    "seq_tis": EstimatorFamily(
         "sequence TIS",
         "Weight min(product of ratios, upper) for all tokens of a sequence.",
         "sequence",
@@ -188,7 +188,7 @@ FAMILIES: dict[str, Family] = {
         partial(uppers, SEQUENCE_REACH, (1.0, 2.0, 5.0, 10.0)),
         partial(_truncated, "sequence"),
     ),
-    "token_icepop": Family(
+    "token_icepop": EstimatorFamily(
         "token IcePop",
         "The ratio as weight within [lower, upper], 0 outside; the loss mask stays.",
         "token",
@@ -196,7 +196,7 @@ FAMILIES: dict[str, Family] = {
         partial(windows, TOKEN_REACH),
         partial(_zeroed, "token"),
     ),
-    "seq_icepop": Family(
+    "seq_icepop": EstimatorFamily(
         "sequence IcePop",
         "The product of ratios as weight within [lower, upper], 0 outside; the loss mask stays.",
         "sequence",
@@ -204,7 +204,7 @@ FAMILIES: dict[str, Family] = {
         partial(windows, SEQUENCE_REACH),
         partial(_zeroed, "sequence"),
     ),
-    "token_mis": Family(
+    "token_mis": EstimatorFamily(
         "token MIS",
         "The ratio as weight within [lower, upper]; tokens outside leave the loss mask.",
         "token",
@@ -212,7 +212,7 @@ FAMILIES: dict[str, Family] = {
         partial(windows, TOKEN_REACH),
         partial(_masked, "token"),
     ),
-    "seq_mis": Family(
+    "seq_mis": EstimatorFamily(
         "sequence MIS",
         "The product of ratios as weight within [lower, upper]; sequences outside are rejected.",
         "sequence",
@@ -220,7 +220,7 @@ FAMILIES: dict[str, Family] = {
         partial(windows, SEQUENCE_REACH),
         partial(_masked, "sequence"),
     ),
-    "token_rs": Family(
+    "token_rs": EstimatorFamily(
         "rejection of tokens by ratio",
         "Tokens with a ratio outside [lower, upper] leave the loss mask; the others weigh 1.",
         "token",
@@ -228,7 +228,7 @@ FAMILIES: dict[str, Family] = {
         partial(windows, TOKEN_REACH),
         partial(_rejected, "token"),
     ),
-    "seq_rs": Family(
+    "seq_rs": EstimatorFamily(
         "rejection of sequences by ratio",
         "Sequences with a product of ratios outside [lower, upper] go; the others weigh 1.",
         "sequence",
@@ -236,7 +236,7 @@ FAMILIES: dict[str, Family] = {
         partial(windows, SEQUENCE_REACH),
         partial(_rejected, "sequence"),
     ),
-    "geo_rs": Family(
+    "geo_rs": EstimatorFamily(
         "rejection by geometric ratio",
         "Sequences with a geometric mean of ratios outside [lower, upper] go; the others weigh 1.",
         "geometric",
@@ -252,7 +252,7 @@ FAMILIES: dict[str, Family] = {
     "seq_mean_k3": _k_family("seq_mean_k3", 1e-6, 1.0, f"sequences by the mean of {_K3}"),
     "seq_max_k2": _k_family("seq_max_k2", 1e-5, 20.0, f"sequences by the largest {_K2}"),
     "seq_max_k3": _k_family("seq_max_k3", 1e-5, 100.0, f"sequences by the largest {_K3}"),
-    "veto": Family(
+    "veto": EstimatorFamily(
         "veto",
         "Sequences with a token whose ratio is below the bound go; the others weigh 1.",
         "sequence",
@@ -260,7 +260,7 @@ FAMILIES: dict[str, Family] = {
         lambda count: [{"lower": value} for value in spread(1e-8, 0.9, count, (1e-4, 0.5))],
         _vetoed,
     ),
-    "geo_rs_token_tis": Family(
+    "geo_rs_token_tis": EstimatorFamily(
         "geometric rejection and token TIS",
         "Sequences by the geometric ratio; tokens of the others weigh min(ratio, upper).",
         "geometric",
@@ -268,7 +268,7 @@ FAMILIES: dict[str, Family] = {
         partial(geometric_pairs, TOKEN_REACH),
         partial(_pair, "geometric", "token"),
     ),
-    "geo_rs_seq_tis": Family(
+    "geo_rs_seq_tis": EstimatorFamily(
         "geometric rejection and sequence TIS",
         "Sequences by the geometric ratio; the others weigh min(product of ratios, upper).",
         "geometric",
@@ -276,7 +276,7 @@ FAMILIES: dict[str, Family] = {
         partial(geometric_pairs, SEQUENCE_REACH),
         partial(_pair, "geometric", "sequence"),
     ),
-    "k3_rs_token_tis": Family(
+    "k3_rs_token_tis": EstimatorFamily(
         "rejection by mean k3 and token TIS",
         "Sequences by their mean k3; tokens of the others weigh min(ratio, upper).",
         "sequence",
@@ -284,7 +284,7 @@ FAMILIES: dict[str, Family] = {
         partial(k3_pairs, TOKEN_REACH),
         partial(_pair, "seq_mean_k3", "token"),
     ),
-    "k3_rs_seq_tis": Family(
+    "k3_rs_seq_tis": EstimatorFamily(
         "rejection by mean k3 and sequence TIS",
         "Sequences by their mean k3; the others weigh min(product of ratios, upper).",
         "sequence",
@@ -295,7 +295,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def settings(family: Family, thresholds: int, own: Sequence[Bounds] = ()) -> list[Bounds]:
+def settings(family: EstimatorFamily, thresholds: int, own: Sequence[Bounds] = ()) -> list[Bounds]:
     """The settings of a family, with those of the user's own, in the order of its axis."""
     grid = family.grid(thresholds)
     grid += [bounds for bounds in own if bounds not in grid]

@@ -1,4 +1,4 @@
-"""What a sweep tries, declared before the pass so that the sums of all parts of a table add up."""
+"""The settings that a sweep tries, fixed before the pass so that sums of all parts add up."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct, field
 
-from rcdiag.corrections.apply import Settings
+from rcdiag.corrections.apply import EstimatorSettings
 from rcdiag.statistics.clusters import Keys
 from rcdiag.table.survey import frequent_ids, number_groups, read_groups_and_rewards
 from rcdiag.table.table import Table
 from rcdiag.usecases.sweep.bins import Layout
-from rcdiag.usecases.sweep.candidates import CANDIDATES, Setting
+from rcdiag.usecases.sweep.candidates import CANDIDATES, EstimatorSetting
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds, settings
 from rcdiag.usecases.sweep.sketched_gradients import Baseline, Buckets
 
@@ -24,7 +24,9 @@ class SweepPlan(Struct, frozen=True, dict=True):
     """The settings of all families, the candidates among them, and what is known of the table."""
 
     grids: Grids  # family -> its settings; "none" has one, which corrects nothing
-    candidates: Mapping[str, Setting] = field(default_factory=dict)  # judged by their gradients
+    candidates: Mapping[str, EstimatorSetting] = field(
+        default_factory=dict
+    )  # judged by their gradients
     grouped: bool = False  # whether rows have a prompt group
     recorded: bool = False  # whether rows have an advantage
     baseline: Baseline | None = None  # stands in for advantages that are not recorded
@@ -47,7 +49,9 @@ class SweepPlan(Struct, frozen=True, dict=True):
         """The settings of every family as they are read off sums."""
         return {
             family: Layout.of(
-                Settings.of([Setting(family, bounds, 0).correction for bounds in grid])
+                EstimatorSettings.of(
+                    [EstimatorSetting(family, bounds, 0).correction for bounds in grid]
+                )
             )
             for family, grid in self.grids.items()
         }
@@ -64,7 +68,7 @@ class SweepPlan(Struct, frozen=True, dict=True):
 
 
 def plan_of_table(
-    table: Table, thresholds: int, candidates: Mapping[str, Setting] = CANDIDATES
+    table: Table, thresholds: int, candidates: Mapping[str, EstimatorSetting] = CANDIDATES
 ) -> SweepPlan:
     """Plan about `thresholds` settings of each family, the candidates' among them.
 

@@ -1,4 +1,4 @@
-"""What to take: a procedure of rcdiag's own, in five steps that comments name.
+"""Recommend an estimator, in five steps that comments name; the procedure is rcdiag's own.
 
 0 is there anything to correct, and are the ratios those of the distribution that sampled: if not,
 nothing is scored; 1 are the ratios of sequences a reference: if not, no bias is known and
@@ -27,8 +27,8 @@ from rcdiag.formats import number, plural, with_interval
 from rcdiag.results import Diagnosis, MetricValue
 from rcdiag.results.sweep import Candidate, Recommendation, SweepRow
 from rcdiag.statistics.intervals import FEW_CLUSTERS
-from rcdiag.usecases.sweep.candidates import Setting
-from rcdiag.usecases.sweep.scores import Scores, gradient_scores
+from rcdiag.usecases.sweep.candidates import EstimatorSetting
+from rcdiag.usecases.sweep.scores import GradientScores, gradient_scores
 from rcdiag.usecases.sweep.sketched_gradients import DIMENSIONS
 from rcdiag.usecases.sweep.sums import SweepState
 
@@ -40,13 +40,13 @@ NEGLIGIBLE = 0.01
 SHOWN = 5
 
 
-class Evidence(Struct, frozen=True):
+class SweepEvidence(Struct, frozen=True):
     """What the recommendation is made from."""
 
     state: SweepState
     rows: Mapping[str, Sequence[SweepRow]]  # family -> its rows
     values: Values  # of the mismatch suite
-    bad_tokens: int  # unmasked tokens with a log-prob that is no number
+    bad_tokens: int  # unmasked tokens whose log-prob is NaN, infinite or impossible
     diagnosis: Diagnosis | None = None  # of the table; None: nobody judged it
 
     @property
@@ -63,7 +63,7 @@ class Evidence(Struct, frozen=True):
         return self.rows[family][at]
 
 
-def recommend(evidence: Evidence) -> Recommendation:
+def recommend(evidence: SweepEvidence) -> Recommendation:
     """Recommend by the gate, the errors, the constraints and the one-standard-error rule."""
     diagnosis, values, state = evidence.diagnosis, evidence.values, evidence.state
     reasons = []
@@ -100,36 +100,53 @@ def recommend(evidence: Evidence) -> Recommendation:
             "No sequence has a known advantage, or no gradient varies: no error can be estimated."
         )
         return _unranked(evidence, broken, "cannot-distinguish", reasons)
-    ranking = _Ranking(
-        evidence.state.plan.candidates, scores, broken, _method(state, doubt is None)
-    )
+    method = _method(state, doubt is None)
+    ranking = _Ranking(state.plan.candidates, scores, broken, method)
+    return _decided(evidence, ranking, doubt, away, reasons)
+
+
+def _decided(
+    evidence: SweepEvidence, ranking: _Ranking, doubt: str | None, away: float, reasons: list[str]
+) -> Recommendation:
+    """Choose among scored candidates: steps 3 and 4, after the cases that need no correction.
+
+    `doubt` says why there is no reference, `away` is how far sequence weights are from 1 on
+    average, `reasons` are those found so far.
+    """
+    values, state, scores, broken = evidence.values, evidence.state, ranking.scores, ranking.broken
     if state.plan.without_signal:
         reasons.append(
             "The table has no rewards and no advantages: every sequence counts with the advantage "
             "1, so that only a shift in how often tokens are used is seen as bias."
         )
     reasons += [] if doubt is None else [doubt]
-    if verdict == "healthy":
+    if evidence.diagnosis is not None and evidence.diagnosis.verdict == "healthy":
         reasons.append(
             "The mismatch is rounding and costs nothing: weights of whole sequences differ from 1 "
             f"by {away:.2g} on average."
         )
-        return ranking.chosen("no-correction", "none", reasons)
+        return ranking.recommendation("no-correction", reasons, choice="none")
     if away < NEGLIGIBLE:
         reasons.append(
             f"The weights of whole sequences differ from 1 by {away:.2g} on average, below "
             f"{NEGLIGIBLE:g}: there is nothing to correct."
         )
-        return ranking.chosen("no-correction", "none", reasons)
+        return ranking.recommendation("no-correction", reasons, choice="none")
     reasons += _premises(values)
     if not ranking.allowed:  # step 3
         reasons.append(
             f"Every candidate breaks a constraint; without correction: {broken['none'][0]}."
         )
-        return ranking.undecided(reasons, [])
+        return ranking.recommendation("cannot-distinguish", reasons, near=[])
     if doubt is not None:
-        reasons.append(_costs(ranking.allowed, scores))
-        return ranking.undecided(reasons, ranking.allowed)
+        by_noise = sorted(ranking.allowed, key=lambda name: scores.noise(name) or 0.0)
+        with_noise = [f"{name} {number(scores.noise(name))}" for name in by_noise]
+        reasons.append(
+            "Without a reference the bias of no candidate is known, and no correction may be the "
+            "worst of them: candidates cannot be distinguished. What they cost in variance: "
+            f"{_listed(with_noise)}."
+        )
+        return ranking.recommendation("cannot-distinguish", reasons, near=ranking.allowed)
     choice = ranking.simplest()  # step 4
     if not scores.resolved and (choice == "none" or not scores.surely_better(choice, "none")):
         reasons.append(
@@ -137,7 +154,7 @@ def recommend(evidence: Evidence) -> Recommendation:
             f"{number(scores.most_bias('none'))} times the variance of a batch. More sequences "
             f"would decide; until then these cannot be distinguished: {_listed(ranking.near)}."
         )
-        return ranking.undecided(reasons, ranking.near)
+        return ranking.recommendation("cannot-distinguish", reasons)
     mean = values["ratio_mean_seq"]
     if choice != "none" and mean.low is not None and mean.low > 1.0:
         # Such ratios are not those of the sampler: none can be recommended. A mean below 1 does
@@ -148,10 +165,11 @@ def recommend(evidence: Evidence) -> Recommendation:
         )
         return _unranked(evidence, broken, "cannot-distinguish", reasons)
     reasons.append(ranking.why(choice))
-    return ranking.chosen("no-correction" if choice == "none" else "take", choice, reasons)
+    answer = "no-correction" if choice == "none" else "take"
+    return ranking.recommendation(answer, reasons, choice=choice)
 
 
-def _unusable(evidence: Evidence) -> str | None:
+def _unusable(evidence: SweepEvidence) -> str | None:
     """Say why no correction is of use before the fault of the table is removed; None if it is."""
     diagnosis, bad = evidence.diagnosis, evidence.bad_tokens
     if diagnosis is not None and diagnosis.verdict == "broken":
@@ -183,8 +201,8 @@ def _not_the_sampler(values: Values) -> list[str]:
     return reasons
 
 
-def _doubt(evidence: Evidence) -> str | None:
-    """Say why the ratios of sequences are no reference: too few carry them, or their tail."""
+def _doubt(evidence: SweepEvidence) -> str | None:
+    """Say why sequence ratios are no reference: few effective sequences, or a heavy tail."""
     ess, tail = evidence.values["ess_seq"].value, evidence.values["khat_seq"]
     effective = 0.0 if ess is None or not np.isfinite(ess) else ess * evidence.sequences
     if level(EFFECTIVE_SEQUENCES, effective) != "ok":
@@ -241,17 +259,6 @@ def _method(state: SweepState, referred: bool) -> str:
     )
 
 
-def _costs(allowed: Sequence[str], scores: Scores) -> str:
-    """Say what candidates cost where the bias of none is known."""
-    by_noise = sorted(allowed, key=lambda name: scores.noise(name) or 0.0)
-    with_noise = [f"{name} {number(scores.noise(name))}" for name in by_noise]
-    return (
-        "Without a reference the bias of no candidate is known, and no correction may be the worst "
-        "of them: candidates cannot be distinguished. What they cost in variance: "
-        f"{_listed(with_noise)}."
-    )
-
-
 def _listed(names: Sequence[str]) -> str:
     """Name some candidates, the first ones where they are many."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
@@ -261,8 +268,8 @@ def _listed(names: Sequence[str]) -> str:
 class _Ranking(Struct, frozen=True):
     """The candidates by their scores, those that break a constraint last."""
 
-    candidates: Mapping[str, Setting]
-    scores: Scores
+    candidates: Mapping[str, EstimatorSetting]
+    scores: GradientScores
     broken: Mapping[str, list[str]]  # candidate -> the constraints that it breaks
     method: str
 
@@ -310,24 +317,20 @@ class _Ranking(Struct, frozen=True):
             return f"{lowest}; not distinguishable from it: {_listed(others)}."
         return f"{lowest}."
 
-    def undecided(self, reasons: list[str], near: list[str]) -> Recommendation:
-        """Return the candidates without ranks: those of `near` cannot be distinguished."""
-        return self._with("cannot-distinguish", None, reasons, near, ranked=False)
-
-    def chosen(self, answer: str, choice: str, reasons: list[str]) -> Recommendation:
-        """Return the ranking with what was chosen."""
-        return self._with(answer, choice, reasons, self.near, ranked=True)
-
-    def _with(
+    def recommendation(
         self,
         answer: str,
-        choice: str | None,
         reasons: list[str],
-        near: list[str],
         *,
-        ranked: bool,
+        choice: str | None = None,
+        near: list[str] | None = None,
     ) -> Recommendation:
-        candidates, allowed = self.candidates, self.allowed if ranked else []
+        """Return the candidates with their errors, and with their ranks if one is chosen.
+
+        `near` are those that cannot be distinguished, by default those of the property `near`.
+        """
+        candidates, allowed = self.candidates, [] if choice is None else self.allowed
+        near = self.near if near is None else near
         order = sorted(
             candidates, key=lambda name: (bool(self.broken[name]), -self.scores.place(name))
         )
@@ -356,9 +359,9 @@ class _Ranking(Struct, frozen=True):
 
 
 def _unranked(
-    evidence: Evidence, broken: Mapping[str, list[str]], answer: str, reasons: list[str]
+    evidence: SweepEvidence, broken: Mapping[str, list[str]], answer: str, reasons: list[str]
 ) -> Recommendation:
-    """Return candidates without scores and ranks: these ratios tell none from another."""
+    """Return candidates without scores and ranks: these ratios cannot distinguish them."""
     return replace(
         _without_scores(answer, reasons),
         candidates=[

@@ -1,11 +1,11 @@
-"""Use case `sweep`: every estimator over its thresholds on a recorded pair, and what to take.
+"""Use case `sweep`: every estimator over its thresholds on a recorded pair, and which to choose.
 
 One pass over the table; thresholds are declared before it, so shards add up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, with_premises
 from rcdiag.results import SweepResult
-from rcdiag.results.sweep import Forecast, SweepFamily
+from rcdiag.results.sweep import Forecast, SweepFamily, SweepRow
 from rcdiag.runners import Runner
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.forecast import forecast
@@ -40,7 +40,7 @@ from rcdiag.usecases.sweep.configuration import (
 from rcdiag.usecases.sweep.estimates import length_quartiles, sweep_rows
 from rcdiag.usecases.sweep.estimator_families import FAMILIES
 from rcdiag.usecases.sweep.plan import SweepPlan, plan_of_table
-from rcdiag.usecases.sweep.recommend import Evidence, recommend
+from rcdiag.usecases.sweep.recommend import SweepEvidence, recommend
 from rcdiag.usecases.sweep.sums import SweepState
 
 # Tokens of a part for each setting. A state holds 13 kB of a setting, and every part has a state
@@ -72,22 +72,11 @@ def sweep(
     state, non_finite = _read(dump, walk, runner, sample)
     whole = state.suite
     rows = {family: sweep_rows(state, family) for family in plan.grids}
-    families = {
-        family: SweepFamily(
-            title=about.title,
-            about=about.about,
-            scope=about.level,
-            axis=about.axis,
-            rows=rows[family],
-            configurations=family_configurations(family, plan.grids[family]),
-        )
-        for family, about in FAMILIES.items()
-    }
     diagnosis = diagnosis_of_table(dump, sample=sample)
     rounding = rounding_of(dump.metadata.get("policies", {}), behavior, target)
     values = with_premises(judged(Suite(whole, rounding)), diagnosis)
     bad_tokens = sum(non_finite.tokens.values())
-    advice = recommend(Evidence(state, rows, values, bad_tokens, diagnosis))
+    advice = recommend(SweepEvidence(state, rows, values, bad_tokens, diagnosis))
     advice = replace(
         advice,
         trainer_default=trainer_default(name, plan.candidates),
@@ -102,7 +91,7 @@ def sweep(
         num_groups_with_two=int(state.groups_with_two("")[0]),
         num_clusters=len(whole.tokens),
         length_quartiles=length_quartiles(state),
-        families=families,
+        families=_families(plan, rows),
         recommendation=advice,
         forecast=_forecast(whole.table),
         diagnosis=diagnosis,
@@ -118,8 +107,23 @@ def sweep(
     return replace(result, findings=findings(given))
 
 
+def _families(plan: SweepPlan, rows: Mapping[str, list[SweepRow]]) -> dict[str, SweepFamily]:
+    """Put the rows of every family under its title, with its settings for each trainer."""
+    return {
+        family: SweepFamily(
+            title=about.title,
+            about=about.about,
+            scope=about.level,
+            axis=about.axis,
+            rows=rows[family],
+            configurations=family_configurations(family, plan.grids[family]),
+        )
+        for family, about in FAMILIES.items()
+    }
+
+
 class RowsState(Struct, frozen=True):
-    """What the rows of one part leave."""
+    """The state of the rows of one part of a table."""
 
     non_finite: NonFinite
     state: SweepState | None  # None where no row has a sampled token

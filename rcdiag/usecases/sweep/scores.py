@@ -98,7 +98,7 @@ class GradientError(Struct, frozen=True):
         return float(np.hypot(self.error_of_bias, self._error_of_noise(self.own)))
 
     def _error_of_noise(self, own: Array) -> float:
-        """Standard error of a noise whose squared gradients by cluster are `own`."""
+        """Standard error of the noise, `own` being the squared gradients of the clusters."""
         spread = float(np.square(own - own.mean()).sum())
         return float(np.sqrt(spread)) * self.sizes.batches / self.sizes.total**2
 
@@ -119,7 +119,7 @@ DIGITS = 9
 RESOLVED = 1.0
 
 
-class Scores(Struct, frozen=True):
+class GradientScores(Struct, frozen=True):
     """The errors of all candidates that keep anything, relative to the noise without correction."""
 
     errors: dict[str, GradientError]
@@ -151,7 +151,7 @@ class Scores(Struct, frozen=True):
         return self.referred and self.errors["none"].error_of_bias <= RESOLVED * self.scale
 
     def surely_better(self, name: str, other: str) -> bool:
-        """Tell whether the error of a candidate is the lesser one at 95%."""
+        """Tell whether the error of a candidate is smaller than that of `other` at 95%."""
         one, two = self.errors[name], self.errors[other]
         reach = t_quantile(len(one.own)) * two.standard_error(one)
         return two.total - one.total > reach
@@ -184,7 +184,7 @@ class Scores(Struct, frozen=True):
         return self.scale / error if error > 0.0 else 1.0
 
 
-def gradient_scores(state: SweepState, referred: bool) -> Scores | None:
+def gradient_scores(state: SweepState, referred: bool) -> GradientScores | None:
     """Measure the error of every candidate; None where no advantage is known or none differs.
 
     The reference has the untruncated ratios of whole sequences; without it (`referred` is false)
@@ -199,7 +199,10 @@ def gradient_scores(state: SweepState, referred: bool) -> Scores | None:
     def scaled(name: str, weights: Array) -> Array:
         """Return centred gradients with weights scaled to a mean of 1, [clusters, dimensions]."""
         with np.errstate(divide="ignore", invalid="ignore"):  # all rejected: no gradient
-            return centred(state[name, "gradient"][:, 0], of_target) / (weights.sum() / tokens)
+            result: Array = centred(state[name, "gradient"][:, 0], of_target) / (
+                weights.sum() / tokens
+            )
+            return result
 
     reference = None
     if referred:
@@ -213,4 +216,4 @@ def gradient_scores(state: SweepState, referred: bool) -> Scores | None:
         if np.isfinite(gradient).all():
             errors[name] = GradientError.of(sizes, gradient, reference)
     scale = errors["none"].noise if "none" in errors else 0.0
-    return Scores(errors, scale, referred) if scale > 0.0 else None
+    return GradientScores(errors, scale, referred) if scale > 0.0 else None

@@ -29,7 +29,7 @@ from rcdiag.corrections.apply import (
 from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import Quantity
-from rcdiag.corrections.sequences import rows_of
+from rcdiag.corrections.sequences import Sequences, rows_of
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
 from rcdiag.table.segments import segment_sum
@@ -68,7 +68,8 @@ class Baseline(Struct, frozen=True):
             return pair.tokens.reward - self.overall
         at = np.minimum(np.searchsorted(self.keys, pair.tokens.cluster), len(self.keys) - 1)
         rewarded = self.keys[at] == pair.tokens.cluster
-        return pair.tokens.reward - np.where(rewarded, self.means[at], np.nan)
+        result: Array = pair.tokens.reward - np.where(rewarded, self.means[at], np.nan)
+        return result
 
 
 def recorded_advantage(pair: PolicyPair) -> Array:
@@ -192,28 +193,35 @@ def candidate_gradients(
         (REFERENCE, "weights"): by_cluster(of_rows * lengths),
         (REFERENCE, "scores"): gradient(token_ratio, np.ones(len(rows))),
     }
-    by_weight: dict[Quantity, Array] = {}  # weights of single tokens
-
-    def weighted(correction: Correction) -> tuple[Array, Array]:
-        """Return the weights of tokens under a correction, and the factors of sequences."""
-        if any(rejection.of_tokens for rejection in correction.rejections):
-            return token_effects(correction, tokens, rows).final, np.ones(len(rows))
-        left = outcome(rows, _of_sequences(correction))
-        if not weights_by_token(correction):  # a sequence has one weight
-            kept = left.kept if left.kept_weights is None else left.kept_weights.sum
-            return ones, kept / lengths
-        quantity = token_weight(correction)
-        if quantity not in by_weight:
-            by_weight[quantity] = quantity.of(tokens).astype(np.float64, copy=False)
-        return by_weight[quantity], (left.kept > 0).astype(np.float64)
-
+    made: dict[Quantity, Array] = {}
     tails = {}
     for name, correction in candidates.items():
-        weights, factor = weighted(correction)
+        weights, factor = _weights_and_factors(correction, tokens, rows, made)
         sums[name, "gradient"] = gradient(weights, factor * signal)
         absolute = segment_sum(weights, pair.lengths) * factor / lengths * size
         tails[name] = UpperTail.of(np.log(absolute[absolute > 0.0]))
     return CandidateGradients(used, sums, tails)
+
+
+def _weights_and_factors(
+    correction: Correction, tokens: Tokens, rows: Sequences, made: dict[Quantity, Array]
+) -> tuple[Array, Array]:
+    """Return the weights of tokens under a correction, [tokens], and factors of sequences, [rows].
+
+    A token counts with the product of both. `made` keeps token weights that candidates share.
+    """
+    if any(rejection.of_tokens for rejection in correction.rejections):
+        return token_effects(correction, tokens, rows).final, np.ones(len(rows))
+    by_token = weights_by_token(correction)
+    of_sequences = replace(correction, weighting=None) if by_token else correction
+    effect = outcome(rows, of_sequences)
+    if not by_token:  # a sequence has one weight
+        kept = effect.kept if effect.kept_weights is None else effect.kept_weights.sum
+        return np.ones(len(tokens.ratio)), kept / rows.lengths
+    weight = token_weight(correction)
+    if weight not in made:
+        made[weight] = weight.of(tokens).astype(np.float64, copy=False)
+    return made[weight], (effect.kept > 0).astype(np.float64)
 
 
 def centred(gradient: Array, scores: Array) -> Array:
@@ -223,11 +231,5 @@ def centred(gradient: Array, scores: Array) -> Array:
     mean is what the target policy has on average, which is 0 for a true gradient of its log-probs.
     """
     of_all = scores.sum(axis=0)
-    return gradient[:, :-1] - gradient[:, -1:] * (of_all[:-1] / of_all[-1])
-
-
-def _of_sequences(correction: Correction) -> Correction:
-    """Return the part of a correction that acts on whole sequences, without that on tokens."""
-    whole = tuple(one for one in correction.rejections if not one.of_tokens)
-    weighting = None if weights_by_token(correction) else correction.weighting
-    return replace(correction, weighting=weighting, rejections=whole)
+    result: Array = gradient[:, :-1] - gradient[:, -1:] * (of_all[:-1] / of_all[-1])
+    return result

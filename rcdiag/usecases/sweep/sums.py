@@ -1,4 +1,4 @@
-"""What every setting of a sweep does to the sequences of a table, added up in bounded memory.
+"""Sums of what every setting of a sweep does to the sequences of a table, in bounded memory.
 
 There is one array for each family and quantity, [cluster, bin, column], and parts of a table add
 up: any threshold's estimate and its interval over clusters is read off these (`estimates`).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
@@ -56,7 +56,7 @@ OF_SEQUENCES = ("alive", "reward", "reward_count", "advantage", "advantage_count
 Quantities = dict[str, Array]  # name -> [sequences, columns], or one column where they agree
 
 
-class Rows:
+class SumRows:
     """The row of a table of sums to which each of some sequences is added."""
 
     def __init__(self, rows: Index, size: int) -> None:
@@ -78,9 +78,9 @@ class Rows:
             used, matrix = self._used
             sums[used] += matrix @ values
 
-    def with_bins(self, bin_of: Index, bins: int) -> Rows:
+    def with_bins(self, bin_of: Index, bins: int) -> SumRows:
         """Return the rows of a table that has `bins` rows for each of these."""
-        return self if bins == 1 else Rows(self.rows * bins + bin_of, self.size * bins)
+        return self if bins == 1 else SumRows(self.rows * bins + bin_of, self.size * bins)
 
 
 class Groups(Struct, frozen=True):
@@ -91,7 +91,7 @@ class Groups(Struct, frozen=True):
     two: NDArray[np.uint8]  # [groups, settings / 8]
 
     @classmethod
-    def of(cls, keys: Keys, counts: NDArray) -> Groups:
+    def of(cls, keys: Keys, counts: NDArray[Any]) -> Groups:
         """Make groups from numbers of kept sequences, [groups, settings]."""
         return cls(keys, np.packbits(counts >= 1, axis=1), np.packbits(counts >= 2, axis=1))
 
@@ -235,9 +235,9 @@ class SweepState:
         mass = np.exp(log_ratio(chunk.rows, "sequence") - shift)[:, None]
         lengths = np.searchsorted(LENGTHS, chunk.rows.lengths)
         rows = {
-            "cluster": Rows(clusters, MAX_CLUSTERS),
-            "length": Rows(lengths, len(LENGTHS) + 1),
-            "all": Rows(np.zeros_like(clusters), 1),
+            "cluster": SumRows(clusters, MAX_CLUSTERS),
+            "length": SumRows(lengths, len(LENGTHS) + 1),
+            "all": SumRows(np.zeros_like(clusters), 1),
         }
         signals = {"reward": chunk.rows.reward[:, None]}
         if plan.recorded:
@@ -261,7 +261,7 @@ class SweepState:
                 self._add_shares(family, share.min(axis=0), share.max(axis=0))
             if plan.grouped and layout.rejects:
                 counts = np.zeros((len(keys), layout.bins, kept.shape[1]))
-                Rows(group * layout.bins + bin_of, len(keys) * layout.bins).add(counts, alive)
+                SumRows(group * layout.bins + bin_of, len(keys) * layout.bins).add(counts, alive)
                 groups[family] = Groups.of(keys, layout.read("alive", counts))
         if plan.grouped:
             take_in(self.kept_groups, groups)

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import (
-    Settings,
+    EstimatorSettings,
     WeightSums,
     log_ratio,
     ratio,
@@ -20,11 +20,11 @@ from rcdiag.corrections.apply import (
 from rcdiag.corrections.arithmetic import SAFETY_BOUND, Tokens
 from rcdiag.corrections.correction import Rejection
 from rcdiag.corrections.quantities import LOG_RATIO, RATIO, named, true_ratio
-from rcdiag.corrections.sequences import Rows, rows_of
+from rcdiag.corrections.sequences import Sequences, rows_of
 from rcdiag.corrections.statistics import statistic
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.segments import segment_max
-from rcdiag.usecases.sweep.bins import Array, Index, Layout, Windows, excess_above, sums_above
+from rcdiag.usecases.sweep.bins import Array, BinWindows, Index, Layout, excess_above, sums_above
 
 
 class Chunk(Struct):
@@ -33,7 +33,7 @@ class Chunk(Struct):
     It gives `corrections.apply` the sums over tokens of any number of settings.
     """
 
-    rows: Rows
+    rows: Sequences
     tokens: Tokens
     true: Array  # [tokens] ratios without a clamp
     lowest: Array  # [sequences] smallest log-ratio, NaN aside
@@ -71,17 +71,17 @@ class Chunk(Struct):
             values = ratio(self.rows, weighting.level, weighting.over)
         return np.searchsorted(layout.windows.edges, values)
 
-    def kept_tokens(self, settings: Settings) -> Array:
+    def kept_tokens(self, settings: EstimatorSettings) -> Array:
         """Count the tokens that rejection by token keeps, [sequences, settings]."""
         return self._kept(settings, "count") if settings.rejects_tokens else self.lengths
 
-    def kept_true_ratios(self, settings: Settings) -> Array:
+    def kept_true_ratios(self, settings: EstimatorSettings) -> Array:
         """Sum the true ratios of the tokens that rejection by token keeps."""
         if settings.rejects_tokens:
             return self._kept(settings, "true")
         return self.rows.sum(true_ratio)[:, None]
 
-    def truncated_mass(self, settings: Settings) -> Array:
+    def truncated_mass(self, settings: EstimatorSettings) -> Array:
         """Sum (true ratio - C)+ at the level of the weights, where they are truncated at C."""
         # Tokens are sorted by their clamped ratios: the same order up to the clamp.
         assert (settings.weight_upper < np.exp(SAFETY_BOUND)).all()
@@ -92,46 +92,47 @@ class Chunk(Struct):
         true = np.exp(log_ratio(self.rows, "sequence"))[:, None]
         return np.maximum(true - settings.weight_upper, 0.0)
 
-    def weights(self, settings: Settings) -> WeightSums:
+    def weights(self, settings: EstimatorSettings) -> WeightSums:
         """Sum the weights of all tokens by their own ratio."""
         assert settings.weighting is not None
         if settings.weighting.outside == "mask":
             return WeightSums(self.rows.sum(RATIO)[:, None], self.rows.squares(RATIO)[:, None])
         if settings.weighting.outside == "zero":
-            windows = Windows.between(settings.weight_lower, settings.weight_upper)
+            windows = BinWindows.between(settings.weight_lower, settings.weight_upper)
             return WeightSums(*(self._inside("ratio", windows, of) for of in ("ratio", "squares")))
         # min(ratio, C): tokens up to C, and C for each one above.
         edges, at = np.unique(settings.weight_upper, return_inverse=True)
-        windows = Windows.between(np.full(len(edges), -np.inf), edges)
+        windows = BinWindows.between(np.full(len(edges), -np.inf), edges)
         above = sums_above(self._table("ratio", edges, "count"))
         nan = np.where(np.isnan(self.rows.sum(RATIO)), np.nan, 0.0)[:, None]
         sums = self._inside("ratio", windows, "ratio") + edges * above + nan
         squares = self._inside("ratio", windows, "squares") + np.square(edges) * above + nan
         return WeightSums(sums[:, at], squares[:, at])
 
-    def kept_weights(self, settings: Settings) -> WeightSums:
+    def kept_weights(self, settings: EstimatorSettings) -> WeightSums:
         """Sum the ratios of the tokens that rejection by token keeps; no family truncates these."""
         assert settings.weighting is not None
         assert settings.weighting.outside == "mask"
         return WeightSums(self._kept(settings, "ratio"), self._kept(settings, "squares"))
 
-    def vetoed(self, settings: Settings) -> NDArray[np.bool_]:
+    def vetoed(self, settings: EstimatorSettings) -> NDArray[np.bool_]:
         """Tell which sequences have a token below the veto, [sequences, settings]."""
         assert settings.veto is not None
         return self.lowest[:, None] < settings.veto
 
-    def _kept(self, settings: Settings, what: str) -> Array:
+    def _kept(self, settings: EstimatorSettings, what: str) -> Array:
         """Sum over the tokens that the one rejection by token keeps."""
         (rejection,) = settings.rejections
-        windows = Windows.between(settings.reject_lower[0], settings.reject_upper[0])
+        windows = BinWindows.between(settings.reject_lower[0], settings.reject_upper[0])
         return self._inside(token_bounds(rejection)[0], windows, what)
 
-    def _inside(self, name: str, windows: Windows, what: str) -> Array:
+    def _inside(self, name: str, windows: BinWindows, what: str) -> Array:
         """Sum over the tokens whose statistic is in each window, [sequences, windows]."""
-        return self.once(
+        result: Array = self.once(
             (name, windows.key(), what),
             lambda: windows.inside(self._table(name, windows.edges, what)),
         )
+        return result
 
     def _table(self, name: str, edges: Array, what: str) -> Array:
         """Sum something of each token by sequence and bin of its statistic, [sequences, bins].
@@ -158,7 +159,8 @@ class Chunk(Struct):
             sums = np.bincount(owner * bins + bin_of, values, rows * bins)
             return sums.reshape(rows, bins).astype(np.float64, copy=False)
 
-        return self.once((name, mark, what, "table"), make)
+        result: Array = self.once((name, mark, what, "table"), make)
+        return result
 
 
 def chunks(pair: PolicyPair, advantage: Array, size: int) -> Iterator[Chunk]:

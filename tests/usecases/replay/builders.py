@@ -13,7 +13,7 @@ from rcdiag.table.opening import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, preset_configs
 from rcdiag.usecases.replay.run import replay
-from rcdiag.usecases.replay.update import Update
+from rcdiag.usecases.replay.update import TrainerUpdate
 from rcdiag.usecases.replay.update_batch import ReplayBatch, Roles, replay_batch
 from tests.builders import flat, make_trajectories, write_table
 from tests.corrections.builders import plan_corrections
@@ -28,19 +28,19 @@ def plan_of(trainer: str = "verl-0.9", **configs: Mapping[str, Any]) -> Plan:
     return plan_corrections(result, configs or preset_configs(result, [], {}))
 
 
-def update_of(trainer: str = "verl-0.9", plan: Plan | None = None, **given: Any) -> Update:
+def update_of(trainer: str = "verl-0.9", plan: Plan | None = None, **given: Any) -> TrainerUpdate:
     """The trainer's own presets, loss and settings but for what is given."""
     names = ("loss", "advantage", "rebaseline")
     of_update = {"loss": "vanilla", "advantage": "column"}
     of_update |= {name: given.pop(name) for name in names if name in given}
     settings = default_settings(trainer).changed(**given)
-    return Update(plan=plan or plan_of(trainer), settings=settings, **of_update)
+    return TrainerUpdate(plan=plan or plan_of(trainer), settings=settings, **of_update)
 
 
 def replay_of(
     path: Path,
     plan: Plan | None = None,
-    update: Update | None = None,
+    update: TrainerUpdate | None = None,
     *,
     roles: Roles | None = None,
     **options: Any,

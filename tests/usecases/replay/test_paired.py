@@ -10,7 +10,7 @@ from rcdiag.losses.evaluate import evaluate
 from rcdiag.losses.settings import LossSettings
 from rcdiag.statistics.intervals import jackknife_interval
 from rcdiag.trainers import find_trainer
-from rcdiag.usecases.replay.paired import PresetNumbers, Replicates, paired_differences
+from rcdiag.usecases.replay.paired import PresetNumbers, WithoutGroups, paired_differences
 from tests.pages.makers import replayed
 
 RULES = find_trainer("verl").update
@@ -59,8 +59,8 @@ def test_a_sum_takes_the_groups_that_are_left_for_all():
 def test_what_two_presets_share_is_not_in_their_difference():
     random = np.random.default_rng(0)
     noise = random.normal(0.0, 5.0, 40)
-    one = Replicates(2.0, 2.0 + noise)
-    other = Replicates(1.5, 1.5 + noise + random.normal(0.0, 1e-3, 40))
+    one = WithoutGroups(2.0, 2.0 + noise)
+    other = WithoutGroups(1.5, 1.5 + noise + random.normal(0.0, 1e-3, 40))
     value = one.minus(other)
     low, high = jackknife_interval(0.5, one.left_out - other.left_out)
     assert (value.value, value.low, value.high) == (0.5, low, high)
@@ -69,9 +69,9 @@ def test_what_two_presets_share_is_not_in_their_difference():
 
 def test_equal_presets_are_named_once():
     numbers = {
-        "a": PresetNumbers(Replicates(1.0, np.array([1.0, 1.1]))),
-        "b": PresetNumbers(Replicates(1.0, np.array([1.0, 1.1]))),
-        "c": PresetNumbers(Replicates(3.0, np.array([2.0, 4.0]))),
+        "a": PresetNumbers(WithoutGroups(1.0, np.array([1.0, 1.1]))),
+        "b": PresetNumbers(WithoutGroups(1.0, np.array([1.0, 1.1]))),
+        "c": PresetNumbers(WithoutGroups(3.0, np.array([2.0, 4.0]))),
     }
     pairs = paired_differences(numbers)
     assert list(pairs) == ["a"]

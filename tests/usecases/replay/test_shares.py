@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rcdiag.usecases.replay.shares import coefficient_numbers
-from rcdiag.usecases.replay.shares import shares as shares_beside
+from rcdiag.usecases.replay.preset_result import coefficient_numbers
+from rcdiag.usecases.replay.preset_result import shares as shares_beside
 from tests.usecases.replay.builders import batch_of, naive_of, one, table_of
 
 

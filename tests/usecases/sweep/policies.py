@@ -14,7 +14,7 @@ from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.estimates import sweep_rows
 from rcdiag.usecases.sweep.estimator_families import Bounds
 from rcdiag.usecases.sweep.plan import SweepPlan
-from rcdiag.usecases.sweep.recommend import Evidence, recommend
+from rcdiag.usecases.sweep.recommend import SweepEvidence, recommend
 from rcdiag.usecases.sweep.sketched_gradients import Baseline, Buckets
 from rcdiag.usecases.sweep.sums import SweepState
 from tests.builders import mismatch
@@ -103,7 +103,7 @@ def row_of(state: SweepState, candidate: str) -> SweepRow:
 
 def advice_of(state: SweepState, bad_tokens: int = 0) -> Recommendation:
     values = mismatch(state.suite)
-    return recommend(Evidence(state, rows_of_all(state), values, bad_tokens))
+    return recommend(SweepEvidence(state, rows_of_all(state), values, bad_tokens))
 
 
 def advice(*pairs: PolicyPair, bad_tokens: int = 0) -> Recommendation:

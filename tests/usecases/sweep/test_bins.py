@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rcdiag.usecases.sweep.bins import Windows, excess_above
+from rcdiag.usecases.sweep.bins import BinWindows, excess_above
 
 INF = np.inf
 WINDOWS = {
@@ -25,7 +25,7 @@ def test_sums_inside_and_outside_of_windows(bounds):
     draw = np.random.default_rng(0)
     values = np.concatenate([lower, upper, draw.lognormal(0.0, 2.0, 200), [0.0, -1.0, INF, np.nan]])
     weights = draw.random(len(values))
-    windows = Windows.between(lower, upper)
+    windows = BinWindows.between(lower, upper)
     bins = np.searchsorted(windows.edges, values)
     binned = np.bincount(bins, weights, windows.count)
     fits = (values[:, None] >= lower) & (values[:, None] <= upper)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rcdiag.usecases.sweep.scores import GradientError, Scores, Sizes
+from rcdiag.usecases.sweep.scores import GradientError, GradientScores, Sizes
 from rcdiag.usecases.sweep.sketched_gradients import DIMENSIONS, OWN, Buckets, centred
 
 NOTHING = np.zeros((7, 3))
@@ -76,9 +76,9 @@ def test_a_difference_is_surer_than_either_error():
     assert plain.standard_error(exact) < 0.1 * plain.standard_error()
 
 
-def scores(bias: float) -> Scores:
+def scores(bias: float) -> GradientScores:
     plain, exact = errors(0, bias, 0.5)
-    return Scores({"none": plain, "exact": exact}, plain.noise)
+    return GradientScores({"none": plain, "exact": exact}, plain.noise)
 
 
 def test_efficiency_is_noise_over_error():
@@ -134,5 +134,5 @@ def test_a_bias_that_cannot_be_measured_has_a_wide_interval():
     plain, exact = errors(0, 0.3, 20.0)
     assert exact.error_of_bias == 0.0
     assert plain.most_bias > plain.bias + 10.0 * plain.noise
-    assert not Scores({"none": plain, "exact": exact}, plain.noise).resolved
+    assert not GradientScores({"none": plain, "exact": exact}, plain.noise).resolved
     assert scores(0.3).resolved

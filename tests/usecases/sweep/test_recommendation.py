@@ -10,7 +10,7 @@ from rcdiag.results import MetricValue
 from rcdiag.results.sweep import Candidate, Recommendation
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.usecases.sweep.candidates import CANDIDATES
-from rcdiag.usecases.sweep.recommend import Evidence, recommend
+from rcdiag.usecases.sweep.recommend import SweepEvidence, recommend
 from rcdiag.usecases.sweep.sketched_gradients import DIMENSIONS
 from tests.builders import mismatch
 from tests.usecases.sweep.policies import (
@@ -71,10 +71,10 @@ def test_where_the_recorded_policy_did_not_sample_nothing_is_ranked(rewards):
     assert result.method == "no candidate was scored"
 
 
-def evidence_of(pair: PolicyPair, **values: MetricValue) -> Evidence:
+def evidence_of(pair: PolicyPair, **values: MetricValue) -> SweepEvidence:
     """The evidence of a pair with some metrics of its mismatch replaced."""
     state = state_of_candidates([pair], baseline_of([pair]))
-    return Evidence(state, rows_of_all(state), {**mismatch(state.suite), **values}, 0)
+    return SweepEvidence(state, rows_of_all(state), {**mismatch(state.suite), **values}, 0)
 
 
 def test_no_correction_is_recommended_where_the_mean_ratio_of_sequences_is_above_one():
