@@ -7,6 +7,7 @@ are added up as a whole; only where tokens of a run differ in their bin is each 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -59,7 +60,7 @@ class SortedBlock(Struct, frozen=True):
 
     # Partition -> first token and sequence of each run.
     cuts: dict[str, tuple[Places, Places]] = field(default_factory=dict)
-    runs: dict[str, tuple[str, NDArray]] = field(default_factory=dict)  # as in `BlockBins`
+    runs: dict[str, tuple[str, NDArray[Any]]] = field(default_factory=dict)  # as in `BlockBins`
     tokens: dict[str, BinNumbers] = field(default_factory=dict)  # axis -> bin of each token
 
     @classmethod
@@ -68,7 +69,7 @@ class SortedBlock(Struct, frozen=True):
         starts = starts_of(block.lengths)
         return cls({BY_SEQUENCE: (starts, np.arange(len(starts)))})
 
-    def by_run(self, axis: str, cuts: tuple[Places, Places], values: NDArray) -> None:
+    def by_run(self, axis: str, cuts: tuple[Places, Places], values: NDArray[Any]) -> None:
         """Add an axis by the first token and the sequence of its runs, and the value of each."""
         self.cuts[axis] = cuts
         self.runs[axis] = axis, values
@@ -81,7 +82,7 @@ class BlockBins(Struct, frozen=True):
     sequences: int
     parts: Mapping[str, Runs]  # by partition
     # Axis -> partition, and the bin of each run, or what bins will be made of.
-    runs: Mapping[str, tuple[str, NDArray]]
+    runs: Mapping[str, tuple[str, NDArray[Any]]]
     clusters: NDArray[np.int64]  # [clusters in the block] number of each in the batch, ascending
     cells: Mapping[str, Array]  # axis of single tokens -> [clusters in the block, bins, SUMS]
     largest: Mapping[str, tuple[Places, NDArray[np.integer]]]  # axis -> places, and their bins
@@ -92,11 +93,11 @@ class BatchBins(Struct, frozen=True):
 
     clusters: Grouping  # of the sequences of the batch
     parts: Mapping[str, Runs]
-    runs: Mapping[str, tuple[str, NDArray]]
+    runs: Mapping[str, tuple[str, NDArray[Any]]]
     cells: Mapping[str, Array]  # axis of single tokens -> [clusters, bins, SUMS]
     largest: Mapping[str, tuple[Places, NDArray[np.integer]]]
 
-    def of_runs(self, axis: str) -> tuple[Runs, NDArray]:
+    def of_runs(self, axis: str) -> tuple[Runs, NDArray[Any]]:
         """Return the runs of an axis, and the bin or the name of each."""
         partition, values = self.runs[axis]
         return self.parts[partition], values
@@ -179,7 +180,7 @@ def clusters_of(pair: PolicyPair) -> Grouping:
     return grouping(pair.tokens.cluster, clusters.MAX_CLUSTERS)
 
 
-def cut_like_blocks(pair: PolicyPair, values: NDArray) -> list[NDArray]:
+def cut_like_blocks(pair: PolicyPair, values: NDArray[Any]) -> list[NDArray[Any]]:
     """Cut values [sequences] where the blocks of a pair are cut."""
     edges = np.cumsum([len(block.lengths) for block in pair.blocks])
     return np.split(values, edges[:-1])

@@ -6,6 +6,7 @@ To add one: a function in `CATEGORIES`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -28,7 +29,7 @@ class Category(Struct, frozen=True):
 
     title: str
     about: str  # how to read it
-    values: Callable[[PolicyPair], Sequence[str] | NDArray | None]  # [sequences]
+    values: Callable[[PolicyPair], Sequence[str] | NDArray[Any] | None]  # [sequences]
     by_token: bool = False  # tokens of one sequence may differ, so `values` are [tokens]
 
 
@@ -71,7 +72,7 @@ def add_categories(block: PolicyPair, by_bin: SortedBlock) -> None:
         by_bin.by_run(name, (first, sequence), column[first])
 
 
-def labels_of(values: NDArray) -> tuple[list[str], NDArray[np.int64]]:
+def labels_of(values: NDArray[Any]) -> tuple[list[str], NDArray[np.int64]]:
     """Return the names among the values of a category, and the number of each value's name."""
     names, codes = np.unique(values, return_inverse=True)
     return [_label(one) for one in names.tolist()], codes

@@ -81,7 +81,8 @@ def content_order(rows: Array) -> NDArray[np.intp]:
     flat = rows.reshape(len(rows), -1)
     with np.errstate(over="ignore", invalid="ignore"):
         keys = (flat.min(axis=1), flat.max(axis=1), np.square(flat).sum(axis=1), flat.sum(axis=1))
-    return np.lexsort(keys)
+    order: NDArray[np.intp] = np.lexsort(keys)
+    return order
 
 
 def cluster_sums(keys: Keys, rows: NDArray[np.floating], most: int | None = None) -> ClusterSums:

@@ -204,7 +204,8 @@ def expected_ess(fitted: TokenDistribution, lengths: Array) -> Array:
     It is E[ratio]^2 / E[ratio^2] of a ratio whose log is N(-k T, 2 k T).
     """
     exponent = -2.0 * fitted.kl * np.multiply.outer(lengths, fitted.factors())
-    return np.exp(exponent) @ SHARES
+    expected: Array = np.exp(exponent) @ SHARES
+    return expected
 
 
 def expected_inside(fitted: TokenDistribution, lengths: Array, lower: Array, upper: Array) -> Array:
@@ -221,7 +222,8 @@ def expected_inside(fitted: TokenDistribution, lengths: Array, lower: Array, upp
         return ((lower <= centre) & (centre <= upper)).astype(np.float64)
     centre, scale = fitted.drift * of_sequence, np.sqrt(2.0 * of_sequence)
     inside = ndtr((upper[:, None] - centre) / scale) - ndtr((lower[:, None] - centre) / scale)
-    return inside @ SHARES
+    kept: Array = inside @ SHARES
+    return kept
 
 
 def expected_variance(fitted: TokenDistribution, lengths: Array) -> Array:
@@ -230,7 +232,8 @@ def expected_variance(fitted: TokenDistribution, lengths: Array) -> Array:
     c^2 = e^{spread^2} - 1 is the squared coefficient of variation of k (rule of total variance).
     """
     total = fitted.kl * lengths
-    return 2.0 * total + np.square(fitted.drift * total) * np.expm1(fitted.spread**2)
+    variance: Array = 2.0 * total + np.square(fitted.drift * total) * np.expm1(fitted.spread**2)
+    return variance
 
 
 def fit_distribution(lengths: Array, sums: Array, differ: int = 0) -> TokenDistribution:

@@ -49,7 +49,8 @@ def standard_error(left_out: Array) -> np.float64:
     sqrt((n - 1) / n sum (value_i - mean)^2). Source: Efron & Tibshirani 1993, ch. 11.
     """
     count = len(left_out)
-    return np.sqrt((count - 1) / count * np.square(left_out - left_out.mean()).sum())
+    error: np.float64 = np.sqrt((count - 1) / count * np.square(left_out - left_out.mean()).sum())
+    return error
 
 
 def errors_and_reaches(
@@ -98,9 +99,10 @@ def effective_clusters(sizes: Array) -> Array:
     """
     squares = np.square(sizes.astype(np.float64) / max(float(sizes.max(initial=0.0)), 1.0))
     total = squares.sum(axis=0)
-    return np.divide(
+    effective: Array = np.divide(
         total**2, np.square(squares).sum(axis=0), out=np.zeros_like(total), where=total > 0.0
     )
+    return effective
 
 
 def too_few(sizes: Array) -> bool:

@@ -39,7 +39,7 @@ def merge(states: Sequence[S]) -> S:
         return present[0] if present else states[0]
     first: Any = present[0]
     if hasattr(first, "merged"):
-        return type(first).merged(present)
+        return type(first).merged(present)  # type: ignore[no-any-return]
     if isinstance(first, Mapping):
         return merge_by_key(present)  # type: ignore[return-value, arg-type]
     if isinstance(first, str | tuple):

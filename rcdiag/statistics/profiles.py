@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -39,7 +40,7 @@ class Axis(Struct, frozen=True):
     title: str
     unit: str
     edges: tuple[float, ...]  # bins are [edge, next edge), and what lies below and above
-    values: Callable[[PolicyPair], NDArray | None]  # [tokens]; None where there is none
+    values: Callable[[PolicyPair], NDArray[Any] | None]  # [tokens]; None where there is none
     about: str  # how to read it
     needs: str = ""  # the column without which there is no such profile
     logarithmic: bool = False  # values are logs of what the edges say
@@ -56,7 +57,7 @@ class Axis(Struct, frozen=True):
         inner = [f"{a}" if a == b - 1 else f"{a}-{b - 1}" for a, b in pairwise(starts)]
         return [*inner, f"{starts[-1]}+"]
 
-    def bins(self, values: NDArray) -> BinNumbers:
+    def bins(self, values: NDArray[Any]) -> BinNumbers:
         """Return the bin of each value, in the shape of `values`; NaN is in none."""
         edges = self.sorted_edges
         numbers = _places(values, edges)
@@ -76,7 +77,7 @@ def _mean_log_prob(pair: PolicyPair) -> Array:
     return 0.5 * (pair.values.behavior + pair.values.target)
 
 
-def _turn(pair: PolicyPair) -> NDArray:
+def _turn(pair: PolicyPair) -> NDArray[Any]:
     if pair.tokens.turn is None:
         return np.broadcast_to(np.int64(1), len(pair.tokens.token_id))
     return pair.tokens.turn
@@ -226,7 +227,7 @@ def sort(block: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> SortedBlo
     return by_bin
 
 
-def _places(values: NDArray, edges: Array) -> NDArray[np.integer]:
+def _places(values: NDArray[Any], edges: Array) -> NDArray[np.integer]:
     """Return how many edges are not above each value: its bin. That of NaN means nothing."""
     if len(edges) > _FEW_EDGES:
         return np.searchsorted(edges, values, side="right")
@@ -237,7 +238,7 @@ def _places(values: NDArray, edges: Array) -> NDArray[np.integer]:
 
 
 def _first_tokens(
-    values: NDArray, starts: NDArray[np.int64], edges: Array
+    values: NDArray[Any], starts: NDArray[np.int64], edges: Array
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return where in each sequence a bin begins: token, sequence and bin, each [runs].
 

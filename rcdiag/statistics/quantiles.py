@@ -212,4 +212,5 @@ def quantile_interval(ordered: Ordered, below: SharesBelow, share: float) -> Int
 
 def _logit(share: Array | float) -> Array:
     """Return log(share / (1 - share))."""
-    return np.log(share) - np.log1p(-np.asarray(share))
+    logit: Array = np.log(share) - np.log1p(-np.asarray(share))
+    return logit

@@ -146,4 +146,5 @@ class _Ranked(Struct, frozen=True):
         Equal ones count half: it is what a token moves in the mean of ranks times `values`.
         """
         sums = np.bincount(self.places, values)
-        return ((sums.sum() - np.cumsum(sums) + 0.5 * sums) / len(values))[self.places]
+        above: Array = (sums.sum() - np.cumsum(sums) + 0.5 * sums) / len(values)
+        return above[self.places]

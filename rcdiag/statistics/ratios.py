@@ -164,7 +164,7 @@ def prob_diff(v: TokenValues) -> Array:
 
 def outside(bound: float, v: TokenValues) -> Array:
     """Return 1 where the ratio is outside [1 / bound, bound]; NaN stays NaN."""
-    beyond = (v.ratios.size > np.log(bound)).astype(np.float64)
+    beyond: Array = (v.ratios.size > np.log(bound)).astype(np.float64)
     if v.undefined is not None:
         beyond[v.undefined] = np.nan
     return beyond

@@ -301,14 +301,10 @@ def _scaled_ratios(name: str, table: SequenceTable) -> Iterator[tuple[str, Array
 
 def point(rows: Addends) -> Totals:
     """Return the totals of the table itself: one replicate."""
-    return rows.totals(_sum(rows.matrix)[None])
-
-
-def _sum(matrix: Array) -> Array:
-    return matrix.sum(axis=0)
+    return rows.totals(rows.matrix.sum(axis=0)[None])
 
 
 def leave_one_out(rows: Addends) -> Totals:
     """Return totals without each cluster in turn: [clusters] replicates, the jackknife."""
     with np.errstate(invalid="ignore"):
-        return rows.totals(_sum(rows.matrix) - rows.matrix)
+        return rows.totals(rows.matrix.sum(axis=0) - rows.matrix)

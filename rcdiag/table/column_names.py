@@ -70,7 +70,7 @@ def _known(
         programs=tuple(dict.fromkeys(program for program, _ in shown)),
         pages=tuple(page for _, page in shown),
         beside=tuple(facts.pop("beside", ())),  # type: ignore[arg-type]
-        **facts,  # type: ignore[arg-type]
+        **facts,
     )
 
 

@@ -8,6 +8,7 @@ doubt is kept, for the error or finding that names the column.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -99,12 +100,12 @@ class FirstRows:
         """Return the length of every list, -1 for a null; [rows]."""
         return lengths_of(self.table.column(name), of_null=-1)
 
-    def values(self, name: str) -> NDArray:
+    def values(self, name: str) -> NDArray[Any]:
         """Return the values of all lists, one row after the other; null is NaN or refused."""
         chunks = self.table.column(name).combine_chunks()
         return as_numpy(values_of(chunks))
 
-    def rows(self, name: str) -> list[NDArray]:
+    def rows(self, name: str) -> list[NDArray[Any]]:
         """Return the values of every list; a null is empty."""
         ends = np.cumsum(np.maximum(self.lengths(name), 0))
         return np.split(self.values(name), ends[:-1]) if len(ends) else []

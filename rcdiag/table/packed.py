@@ -42,7 +42,7 @@ class PackedFile(type(Path())):  # type: ignore[misc]
     def read_bytes(self) -> bytes:
         """Return the bytes of the file inside."""
         with self.open("rb") as stream:
-            return stream.read()
+            return bytes(stream.read())
 
 
 class _Unpacked(io.RawIOBase):

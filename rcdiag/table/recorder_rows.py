@@ -213,7 +213,7 @@ def _values(name: str, value: Any, rows: int) -> list[Any]:
             name, None, f"{len(value)} values for {rows} rows", "one for each row, or one for all"
         )
     if isinstance(value, np.ndarray):
-        return value.tolist()
+        return list(value.tolist())
     return [
         row.item() if isinstance(row, (np.generic, np.ndarray)) and np.ndim(row) == 0 else row
         for row in value

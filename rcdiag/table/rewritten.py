@@ -179,7 +179,7 @@ def _write_flat(path: AnyFile, target: Path) -> None:
 
 def _lists(kind: pa.DataType) -> bool:
     """Tell whether a type is a list of structs."""
-    return (pt.is_list(kind) or pt.is_large_list(kind)) and pt.is_struct(kind.value_type)
+    return bool((pt.is_list(kind) or pt.is_large_list(kind)) and pt.is_struct(kind.value_type))
 
 
 def _flat(table: pa.Table) -> pa.Table:

@@ -45,7 +45,7 @@ class Column(Struct, frozen=True):
 
 def is_list(kind: pa.DataType) -> bool:
     """Tell whether every row of a type is a list."""
-    return pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
+    return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
 
 
 def _list_of(element: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
@@ -55,7 +55,7 @@ def _list_of(element: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], 
 def _is_text(kind: pa.DataType) -> bool:
     if pt.is_dictionary(kind):
         kind = kind.value_type
-    return pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind)
+    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
 
 
 TOKEN_IDS = Column("list<int32>", _list_of(pt.is_integer))
@@ -143,10 +143,10 @@ def policies_in(names: list[str]) -> list[str]:
     return [match["policy"] for name in names if (match := LOG_PROBS.fullmatch(name))]
 
 
-def metadata_of(schema: pa.Schema) -> dict:
+def metadata_of(schema: pa.Schema) -> dict[str, Any]:
     """Return the JSON object under file metadata key `rcdiag`; ValueError where there is none."""
     try:
-        metadata = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
+        metadata: dict[str, Any] = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     check_metadata(metadata)

@@ -345,7 +345,8 @@ def _advantage(
     lengths = response_ids.lengths
     sums = segment_sum(np.where(mask, values, 0.0), lengths)
     with np.errstate(invalid="ignore"):  # a row without an unmasked token has none
-        return sums / segment_sum(mask.astype(np.int64), lengths)
+        mean: NDArray[np.float64] = sums / segment_sum(mask.astype(np.int64), lengths)
+    return mean
 
 
 def floats(batch: Batch, name: str) -> NDArray[np.float64]:

@@ -87,7 +87,8 @@ def frequent_ids(dump: Table) -> NDArray[np.int32]:
 def by_frequency(ids: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the distinct ids, the most frequent first, then the first to appear."""
     distinct, first, counts = np.unique(ids, return_index=True, return_counts=True)
-    return distinct[np.lexsort((first, -counts))]
+    order: NDArray[np.intp] = np.lexsort((first, -counts))
+    return distinct[order]
 
 
 def read_rows(dump: Table, numbers: Collection[int]) -> dict[int, dict[str, Any]]:

@@ -21,6 +21,7 @@ from rcdiag.errors import RcdiagError, without_secrets
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
+from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS
 from rcdiag.table.naming import Naming
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of, row_groups_of
 from rcdiag.table.remote import TAIL, AnyFile, RemoteFile
@@ -334,7 +335,7 @@ class Table:
         free = column in self.columns and columns.column_spec(column) is None
         if not (free and columns.TOKEN_FLOATS.accepts(self.schema.field(column).type)):
             return None
-        policy = missing.LOOKS_LIKE_LOG_PROBS.sub("", column).strip("_-")
+        policy = LOOKS_LIKE_LOG_PROBS.sub("", column).strip("_-")
         return column if policy in self.policies else policy or "recorded"
 
     def has_text(self, column: str) -> bool:

@@ -59,7 +59,7 @@ class TokenBatch(Struct, frozen=True, kw_only=True):
         """Join the sequences of batches, in order; all have the same columns and policies."""
         first = batches[0]
 
-        def joined(name: str) -> NDArray | None:
+        def joined(name: str) -> NDArray[Any] | None:
             columns = [getattr(batch, name) for batch in batches]
             return None if columns[0] is None else np.concatenate(columns)
 
@@ -116,10 +116,10 @@ class TokenBatch(Struct, frozen=True, kw_only=True):
     ) -> TokenBatch:
         """Take some sequences and their tokens, of slices without copying."""
 
-        def of_sequences(values: NDArray | None) -> NDArray | None:
+        def of_sequences(values: NDArray[Any] | None) -> NDArray[Any] | None:
             return None if values is None else values[rows]
 
-        def of_tokens(values: NDArray | None) -> NDArray | None:
+        def of_tokens(values: NDArray[Any] | None) -> NDArray[Any] | None:
             return None if values is None else values[tokens]
 
         return replace(
@@ -207,7 +207,7 @@ def sampled_tokens(
     keep = slice(None) if everything else mask  # then nothing is copied
     engine = trajectories.engine
 
-    def of_sequences(values: NDArray | None) -> NDArray | None:
+    def of_sequences(values: NDArray[Any] | None) -> NDArray[Any] | None:
         return None if values is None else values[filled]
 
     return TokenBatch(
@@ -275,4 +275,5 @@ def _turns(mask: Flags, position: NDArray[np.int64]) -> NDArray[np.int64]:
     first = np.flatnonzero(position == 0)
     before = (runs - begins)[first]
     lengths = np.diff(np.append(first, len(mask)))
-    return (runs - np.repeat(before, lengths))[mask]
+    turns: NDArray[np.int64] = (runs - np.repeat(before, lengths))[mask]
+    return turns

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -28,14 +29,14 @@ class ModelLimits(Struct, frozen=True):
 class Ragged(Struct, frozen=True):
     """Lists of different lengths in flat form, Arrow's own layout."""
 
-    values: NDArray  # [tokens]
+    values: NDArray[Any]  # [tokens]
     offsets: NDArray[np.int64]  # [sequences + 1], offsets[0] == 0
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         return np.diff(self.offsets)
 
-    def row(self, index: int) -> NDArray:
+    def row(self, index: int) -> NDArray[Any]:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
     def __len__(self) -> int:

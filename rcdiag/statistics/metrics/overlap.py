@@ -31,7 +31,8 @@ def perplexity_ess(t: Totals, level: str) -> Array:
     Source: Robert & Casella 2004, Monte Carlo Statistical Methods, 14.3.
     """
     name = f"{level}_ratio"
-    return np.exp(t.log_sums[name] - t.tilted[name] - np.log(_count(t, level)))
+    share: Array = np.exp(t.log_sums[name] - t.tilted[name] - np.log(_count(t, level)))
+    return share
 
 
 def chi2_self_normalised(t: Totals, level: str) -> Array:

@@ -188,4 +188,5 @@ def sums(tensor: Tensor | Jagged, rows: RowIndex) -> NDArray[np.float64]:
         return np.array(totals, np.float64)
     values = rows_of(tensor, rows)
     width = values.size // max(len(values), 1)
-    return values.reshape(len(values), width).sum(1, dtype=np.float64)
+    sums: NDArray[np.float64] = values.reshape(len(values), width).sum(1, dtype=np.float64)
+    return sums

@@ -30,13 +30,13 @@ class Peek(Struct, frozen=True, dict=True):
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return str(self.path.name)
 
     @cached_property
     def head(self) -> bytes:
         """Return the first bytes of the file, [at most HEAD]."""
         with self.path.open("rb") as stream:
-            return stream.read(HEAD)
+            return bytes(stream.read(HEAD))
 
     @cached_property
     def columns(self) -> frozenset[str]:

@@ -257,7 +257,8 @@ def _places(fields: Fields, rank: int, size: int, prompt: int, response: int) ->
         first = max(number * chunk, prompt - 1)
         last = min((number + 1) * chunk, total - 1)
         places.append(np.arange(first, max(last, first)) + 1 - prompt)
-    return np.concatenate(places).astype(np.int64)
+    order: NDArray[np.int64] = np.concatenate(places).astype(np.int64)
+    return order
 
 
 def _raw_reward(rewards: Any, position: int | None, where: str) -> float | None:

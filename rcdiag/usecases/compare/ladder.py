@@ -9,7 +9,8 @@ import numpy as np
 from rcdiag.diagnosis.guides import judged_share
 from rcdiag.diagnosis.triangulation import at_floor
 from rcdiag.results import Ladder, MetricValue, NoiseFloor, Rung
-from rcdiag.statistics.moments import Array, Moments, k2, mean
+from rcdiag.statistics.moments import Moments, k2, mean
+from rcdiag.statistics.ratios import Array
 
 
 def behind_the_best(moments: Moments) -> dict[str, MetricValue]:

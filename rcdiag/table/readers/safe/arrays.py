@@ -102,7 +102,8 @@ def array(content: Any, element: Any, size: Any, order: Any = "C") -> NDArray[An
     if not isinstance(content, (bytes, bytearray)) or count * kind.itemsize != len(content):
         raise ValueError("an array of another size than its bytes")
     if kind.kind == "b":  # a byte that is neither 0 nor 1 is no bool of numpy's
-        return (np.frombuffer(content, np.uint8) != 0).reshape(shape, order=order)
+        flags: NDArray[np.bool_] = np.frombuffer(content, np.uint8) != 0
+        return flags.reshape(shape, order=order)
     return np.frombuffer(content, kind).reshape(shape, order=order)
 
 

@@ -89,9 +89,11 @@ class Tensor(Struct, frozen=True, eq=False):
         if self.kind.startswith("float8"):
             raise ValueError(f"a tensor of {self.kind}, which rcdiag does not read")
         if self.kind == "bool":
-            return self.stored != 0
+            flags: NDArray[np.bool_] = self.stored != 0
+            return flags
         if self.kind == "bfloat16":
-            return np.left_shift(self.stored, 16, dtype=np.uint32).view(np.float32)
+            bits: NDArray[np.uint32] = np.left_shift(self.stored, 16, dtype=np.uint32)
+            return bits.view(np.float32)
         return self.stored.astype(self.stored.dtype.newbyteorder("="), copy=False)
 
 
