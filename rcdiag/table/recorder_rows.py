@@ -46,7 +46,7 @@ from rcdiag.table.schema import (
     column_spec,
     with_versions_as_numbers,
 )
-from rcdiag.table.stream import MOST_TOKEN_IDS
+from rcdiag.table.token_columns import check_ids, check_lengths, check_mask
 
 # A name that is this like one of rcdiag's is a slip of the pen, and no column of the user's own.
 SLIP = 0.85
@@ -55,7 +55,7 @@ ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
 
 TO_CUT = f"give {LENGTHS}=, {ATTENTION}= or {MASK}=, or a list of rows without padding"
 
-INT64 = np.iinfo(np.int64)
+INT32, INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
 # bfloat16 rounds an entropy of almost 0 to a little below it; a log-prob is further away.
 BELOW_ZERO = -0.05
 # Where one row has a value, all have: rows without one cannot be told apart, or put in order.
@@ -326,7 +326,7 @@ def _token_column(
     else:
         column = _of_lists(name, value)
     if lengths is not None:
-        _check_lengths(name, column, lengths)
+        check_lengths(name, lengths_of(column, of_null=-1), lengths, wrong)
     return column
 
 
@@ -437,21 +437,16 @@ def _check_flat(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> No
             raise wrong(name, None, f"it holds {flat.dtype}", "log-probs and their like are floats")
         return
     if name == MASK:
-        bad = (flat != 0) & (flat != 1)
-        hint = "a mask is 1 for tokens that the policy sampled and 0 for all others"
-    else:
-        if flat.dtype.kind not in "iu" and len(flat):
-            raise wrong(name, None, f"it holds {flat.dtype}", "whole numbers are needed")
-        least, most = 0, MOST_TOKEN_IDS - 1
-        hint = f"token ids are 0 to {most:,}; padding is cut by lengths or a mask"
-        if name == "policy_version":
-            least, most = np.iinfo(np.int32).min, np.iinfo(np.int32).max
-            hint = "versions of weights for each token are 32-bit numbers"
-        bad = (flat < least) | (flat > most)
-    if bad.any():
-        at = int(np.argmax(bad))
-        row = int(np.searchsorted(np.cumsum(lengths), at, side="right"))
-        raise wrong(name, row, f"it holds {flat[at]}", hint)
+        check_mask(name, flat, lengths, wrong)
+        return
+    if flat.dtype.kind not in "iu" and len(flat):
+        raise wrong(name, None, f"it holds {flat.dtype}", "whole numbers are needed")
+    if name in (IDS, PROMPT):
+        check_ids(name, flat, lengths, wrong)
+    elif (bad := (flat < INT32.min) | (flat > INT32.max)).any():
+        row = int(np.searchsorted(np.cumsum(lengths), np.argmax(bad), side="right"))
+        hint = "versions of weights for each token are 32-bit numbers"
+        raise wrong(name, row, f"it holds {flat[np.argmax(bad)]}", hint)
 
 
 def _typed(name: str, values: NDArray[Any]) -> NDArray[Any]:
@@ -480,16 +475,3 @@ def _nested(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> pa.Lis
         raise wrong(name, None, f"from {flat.min()} to {flat.max()}", "experts count from 0")
     by_token = ragged(flat.astype(np.uint16).ravel(), np.full(len(flat), flat.shape[1]))
     return ragged(by_token, lengths)
-
-
-def _check_lengths(name: str, column: pa.ListArray, lengths: NDArray[np.int64]) -> None:
-    known = as_numpy(column.is_valid())
-    differ = known & (lengths_of(column) != lengths)
-    if differ.any():
-        row = int(np.argmax(differ))
-        raise wrong(
-            name,
-            row,
-            f"{lengths_of(column)[row]} values for {lengths[row]} response tokens",
-            "off by one usually means that the end-of-sequence token was dropped on one side",
-        )

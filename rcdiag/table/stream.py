@@ -18,11 +18,10 @@ from rcdiag.table.hashing import hashed_texts, mixed
 from rcdiag.table.schema import is_list
 from rcdiag.table.segments import segment_sum
 from rcdiag.table.table import Batch, RowRange, Table
+from rcdiag.table.token_columns import check_ids, check_lengths, check_mask, in_file
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 ROW_COLUMNS = ("response_mask", "temperature", "group_id", "step")
-# No vocabulary is so large; sums by token id are arrays of the largest id.
-MOST_TOKEN_IDS = 1 << 20
 # A row is walked as a whole, at some 250 bytes of memory a token; no engine has such a context.
 MOST_TOKENS_OF_ROW = 1 << 22
 LARGEST = np.iinfo(np.int64).max
@@ -207,9 +206,7 @@ def _versions(batch: Batch, response_ids: Ragged) -> NDArray[np.int64] | None:
     if is_list(array.type):
         if array.null_count or array.flatten().null_count:
             return None
-        column = ragged(batch, "policy_version")
-        _same_lengths(batch, "policy_version", column, response_ids)
-        return column.values.astype(np.int64)
+        return _by_response(batch, "policy_version", response_ids).values.astype(np.int64)
     versions = _as_int64(batch, "policy_version", array)
     return as_numpy(versions.fill_null(-1) if versions.null_count else versions)
 
@@ -247,8 +244,7 @@ def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ra
     if null is not None and mask is not None and len(mask) == len(null):
         null &= mask
     if null is not None and null.any():
-        at = int(np.argmax(null))
-        row = _row_of(offsets - offsets[0], at)
+        row = int(np.searchsorted(offsets - offsets[0], np.argmax(null), side="right")) - 1
         raise RcdiagError(
             f"{batch.where(row)}: column `{name}` holds a null in its list",
             hint="masked positions may hold any number (NaN too), but not null",
@@ -256,76 +252,37 @@ def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ra
     return Ragged(as_numpy(values), offsets - offsets[0])
 
 
-def _row_of(offsets: NDArray[np.int64], token: int) -> int:
-    return int(np.searchsorted(offsets, token, side="right")) - 1
-
-
 def token_ids(batch: Batch, name: str) -> Ragged:
     """Return token ids as int32; negative ids and ids that no vocabulary has are refused."""
     column = ragged(batch, name)
-    values = column.values
-    if len(values):
-        bad = (values < 0) | (values >= MOST_TOKEN_IDS)
-        if bad.any():
-            at = int(np.argmax(bad))
-            raise RcdiagError(
-                f"{batch.where(_row_of(column.offsets, at))}: column `{name}` holds token id "
-                f"{values[at]}",
-                hint=f"token ids are 0 to {MOST_TOKEN_IDS - 1:,}; padding does not belong into the "
-                "table",
-            )
-    return Ragged(values.astype(np.int32, copy=False), column.offsets)
-
-
-def _same_lengths(batch: Batch, name: str, column: Ragged, response_ids: Ragged) -> None:
-    differ = column.lengths != response_ids.lengths
-    if differ.any():
-        row = int(np.argmax(differ))
-        raise RcdiagError(
-            f"{batch.where(row)}: {response_ids.lengths[row]} response tokens, but "
-            f"{column.lengths[row]} values in column `{name}`",
-            hint=_why_lengths_differ(
-                batch, row, int(response_ids.lengths[row] - column.lengths[row])
-            ),
-        )
-
-
-def _why_lengths_differ(batch: Batch, row: int, more: int) -> str:
-    """Say what it may mean that a response has `more` tokens than values in a column."""
-    if more > 0 and "prompt_ids" in batch.table.column_names:
-        prompt = batch.table.column("prompt_ids")[row].as_py()
-        if prompt is not None and len(prompt) == more:
-            return f"`response_ids` hold the prompt too ({more} tokens): write only what follows it"
-    if abs(more) == 1:
-        return "one token apart: the end-of-sequence token was probably dropped on one side"
-    whole = ", `response_ids` may hold the prompt too" if more > 0 else ""
-    return f"every column needs a value for each response token{whole}"
+    check_ids(name, column.values, column.lengths, in_file(batch.where))
+    return Ragged(column.values.astype(np.int32, copy=False), column.offsets)
 
 
 def _mask(batch: Batch, response_ids: Ragged) -> NDArray[np.bool_]:
     if "response_mask" not in batch.table.column_names:
         return np.ones(len(response_ids.values), dtype=np.bool_)
-    column = ragged(batch, "response_mask")
-    _same_lengths(batch, "response_mask", column, response_ids)
-    values = column.values
-    if values.dtype != np.bool_:
-        bad = (values != 0) & (values != 1)
-        if bad.any():
-            at = int(np.argmax(bad))
-            raise RcdiagError(
-                f"{batch.where(_row_of(column.offsets, at))}: column `response_mask` holds "
-                f"{values[at]}",
-                hint="a mask is 1 for tokens that the policy sampled and 0 for all others",
-            )
-    return values.astype(np.bool_, copy=False)
+    column = _by_response(batch, "response_mask", response_ids)
+    check_mask("response_mask", column.values, column.lengths, in_file(batch.where))
+    return column.values.astype(np.bool_, copy=False)
+
+
+def _by_response(
+    batch: Batch, name: str, response_ids: Ragged, mask: NDArray[np.bool_] | None = None
+) -> Ragged:
+    """Return a list column whose lists are as long as the responses; nulls as in `ragged`."""
+    column = ragged(batch, name, mask)
+    prompts = batch.table["prompt_ids"] if "prompt_ids" in batch.table.column_names else None
+    refuse = in_file(batch.where)
+    check_lengths(name, column.lengths, response_ids.lengths, refuse, prompts=prompts)
+    return column
 
 
 def _by_token(
     batch: Batch, name: str, response_ids: Ragged, mask: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Return a number for every response token; those at masked tokens are not checked."""
-    column = ragged(batch, name, mask)
-    _same_lengths(batch, name, column, response_ids)
+    column = _by_response(batch, name, response_ids, mask)
     with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
         return column.values.astype(np.float64)
 

@@ -267,7 +267,7 @@ def test_nor_with_arrays_of_the_user(cutting):
 WRONG = {
     "a value too few": (
         {"old_log_probs": [[-1.0, -1.0], [-1.0], [], [-1.0]]},
-        r"`old_log_probs`, row 0 of the batch: 2 values for 3 response tokens",
+        r"`old_log_probs`, row 0 of the batch: 2 values for 3 tokens",
     ),
     "a row too few": ({"old_log_probs": LOG_PROBS[:3]}, "`old_log_probs`: it has 3 rows"),
     "a step too few": ({"step": [1, 2]}, "`step`: 2 values for 4 rows"),

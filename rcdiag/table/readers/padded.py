@@ -16,12 +16,15 @@ from rcdiag.table.padding import Cut
 from rcdiag.table.readers.reader import Rows
 from rcdiag.table.readers.safe import Jagged, Tensor
 from rcdiag.table.segments import starts_of
+from rcdiag.table.token_columns import check_lengths, check_mask, in_file
 
 # Elements of a matrix whose rows are cut at a time.
 ELEMENTS_PER_BATCH = 1 << 20
 
 # What is noted of a batch that does not tell sampled tokens from those of tools.
 NO_MASK = "no mask in the file: every response token counts as sampled, those of tools too"
+
+BELONG_TOGETHER = "columns of one batch belong together; write the dump again"
 
 Where = Callable[[int], str]  # the row of a batch, from 0 -> file and row as an error names them
 RowIndex = NDArray[np.int64]
@@ -89,14 +92,16 @@ def cut_rows(
 ) -> NDArray[Any]:
     """Return the values of some rows in their spans, one row after the other, [tokens, ...]."""
     if isinstance(tensor, Jagged):
-        check_lengths(tensor.lengths[rows], span.lengths, name, where)
+        check_lengths(
+            name, tensor.lengths[rows], span.lengths, in_file(where), unexplained=BELONG_TOGETHER
+        )
         return tensor.numpy(rows)
     matrix = rows_of(tensor, rows)
     ends = span.starts + span.lengths
     if matrix.ndim < 2 or (len(ends) and ends.max() > matrix.shape[1]):
         raise RcdiagError(
             f"{where(0)}: {name} has the shape {list(tensor.shape)}, too narrow for its tokens",
-            hint="columns of one batch belong together; write the dump again",
+            hint=BELONG_TOGETHER,
         )
     return span.values(matrix)
 
@@ -112,22 +117,10 @@ def after_prompts(
     tensor: Jagged, rows: RowIndex, prompt: Cut, response: Cut, name: str, where: Where
 ) -> NDArray[Any]:
     """Return the values of responses in a jagged column that has values for prompts too."""
-    check_lengths(tensor.lengths[rows], prompt.lengths + response.lengths, name, where)
+    tokens = prompt.lengths + response.lengths
+    check_lengths(name, tensor.lengths[rows], tokens, in_file(where), unexplained=BELONG_TOGETHER)
     starts = tensor.starts[rows] + prompt.lengths
     return Jagged(tensor.values, starts, response.lengths).numpy(slice(None))
-
-
-def check_lengths(
-    values: NDArray[np.int64], tokens: NDArray[np.int64], name: str, where: Where
-) -> None:
-    """Refuse rows of a column that has not one value for each token."""
-    wrong = np.flatnonzero(values != tokens)
-    if len(wrong):
-        row = int(wrong[0])
-        raise RcdiagError(
-            f"{where(row)}: {name} has {values[row]} values for {tokens[row]} tokens",
-            hint="columns of one batch belong together; write the dump again",
-        )
 
 
 def rows_of(tensor: Tensor, rows: RowIndex) -> NDArray[Any]:
@@ -152,14 +145,7 @@ def mask_column(
     row. What stands in the first `before` columns is not looked at.
     """
     values = cut_rows(tensor, rows, span, name, where)
-    bad = (values != 0) & (values != 1)
-    if bad.any():
-        token = int(np.argmax(bad))
-        row = int(np.searchsorted(np.cumsum(span.lengths), token, "right"))
-        raise RcdiagError(
-            f"{where(row)}: {name} holds {values[token]}, a mask only 0 and 1",
-            hint="is it another column, such as weights of tokens?",
-        )
+    check_mask(name, values, span.lengths, in_file(where))
     column = ragged(values.astype(BITS), span.lengths)
     if isinstance(tensor, Tensor):
         _check_padding(rows_of(tensor, rows)[:, before:], values, span, name, where)

@@ -128,7 +128,7 @@ def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, where: Where) -> 
         row = int(np.argmax(whole.lengths < prompt.lengths))
         raise RcdiagError(
             f"{where(row)}: prompt_mask reaches beyond attention_mask",
-            hint="columns of one batch belong together; write the dump again",
+            hint=padded.BELONG_TOGETHER,
         )
     response = Cut(prompt.lengths, whole.lengths - prompt.lengths)
     columns = {

@@ -172,7 +172,7 @@ def _token_columns(
         raise RcdiagError(
             f"{where(row)}: response_mask has {lengths.lengths[row]} tokens, attention_mask has "
             f"{attention.lengths[row]} for prompt and response together",
-            hint="columns of one batch belong together; write the dump again",
+            hint=padded.BELONG_TOGETHER,
         )
     response = lengths + (width - responses)
     prompt = Cut(attention.starts, attention.lengths - lengths.lengths)

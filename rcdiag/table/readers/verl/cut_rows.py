@@ -144,7 +144,7 @@ def _spans(batch: Batch, rows: RowIndex, where: Where) -> tuple[Cut | None, Cut,
         raise RcdiagError(
             f"{where(0)}: attention_mask has {mask.shape[1]} columns, which are not those of "
             "prompts and responses together",
-            hint="columns of one batch belong together; write the dump again",
+            hint=padded.BELONG_TOGETHER,
         )
     response = padded.block(mask[:, before:], "left", "attention_mask of the response", where)
     if prompts is None and "input_ids" not in tensors:
@@ -173,7 +173,7 @@ def _check_width(
         raise RcdiagError(
             f"{where(0)}: {name} has the shape {list(tensor.shape)}, responses has "
             f"{list(responses.shape)}",
-            hint="columns of one batch belong together; write the dump again",
+            hint=padded.BELONG_TOGETHER,
         )
 
 
@@ -195,7 +195,7 @@ def _check_lengths(batch: Batch, count: int, path: Path) -> None:
         if size != count:
             raise RcdiagError(
                 f"{path}: {name} has {size} rows, responses has {count}",
-                hint="columns of one batch belong together; write the dump again",
+                hint=padded.BELONG_TOGETHER,
             )
 
 
