@@ -54,7 +54,7 @@ class Example(Struct, frozen=True, order=True):
     after: tuple[int, ...]
 
 
-Bins = Mapping[str, Mapping[str, tuple[Example, ...]]]  # figure -> label of the bin -> examples
+Bins = Mapping[str, Mapping[str, list[Example]]]  # figure -> label of the bin -> examples
 
 
 class Examples(Struct, frozen=True):
@@ -74,26 +74,19 @@ class Examples(Struct, frozen=True):
         chosen = list(_axes(rows, bins))
         places = np.unique(np.concatenate([some for _, _, some, _ in chosen]))
         made = dict(zip(places.tolist(), rows.examples(places), strict=True))
-        bins_by_axis: dict[str, dict[str, tuple[Example, ...]]] = {}
+        bins_by_axis: dict[str, dict[str, list[Example]]] = {}
         for name, labels, places, numbers in chosen:
-            of_axis: dict[str, list[Example]] = {}
+            of_axis = bins_by_axis.setdefault(name, {})
             for place, number in zip(places.tolist(), numbers.tolist(), strict=True):
                 of_axis.setdefault(labels[number], []).append(made[place])
-            bins_by_axis[name] = {label: tuple(sorted(some)) for label, some in of_axis.items()}
-        return cls(bins_by_axis)
+        return cls(bins_by_axis).bounded()
 
-    @classmethod
-    def merged(cls, parts: Sequence[Examples]) -> Examples:
-        """Keep the largest of every bin; parts have no row in common."""
-        bins: dict[str, dict[str, list[Example]]] = {}
-        for part in parts:
-            for name, of_axis in part.bins.items():
-                for label, some in of_axis.items():
-                    bins.setdefault(name, {}).setdefault(label, []).extend(some)
-        return cls(
+    def bounded(self) -> Examples:
+        """Keep the largest of every bin, of which no two are of one row."""
+        return Examples(
             {
-                name: {label: tuple(sorted(some)[:PER_BIN]) for label, some in of_axis.items()}
-                for name, of_axis in bins.items()
+                name: {label: sorted(some)[:PER_BIN] for label, some in of_axis.items()}
+                for name, of_axis in self.bins.items()
             }
         )
 

@@ -14,7 +14,6 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.statistics.extremes import shown_log_ratios
-from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array, k3
 from rcdiag.table.hashing import mixed
@@ -110,7 +109,7 @@ class FigureData(Struct, frozen=True):
 
     log_ratio: NDArray[np.int64]  # tokens in the bins of LOG_RATIO_EDGES
     log_probs: NDArray[np.int64]  # tokens in the cells of LOG_PROB_EDGES, [behavior, target]
-    paths: tuple[Path, ...]  # by key, the least first
+    paths: list[Path]  # by key, the least first
 
     @classmethod
     def of(cls, pair: PolicyPair) -> FigureData:
@@ -122,10 +121,8 @@ class FigureData(Struct, frozen=True):
         log_ratios, log_probs = zip(*counts, strict=True)
         return cls(np.sum(log_ratios, axis=0), np.sum(log_probs, axis=0), _paths(pair))
 
-    @classmethod
-    def merged(cls, parts: Sequence[FigureData]) -> FigureData:
-        paths = sorted(path for part in parts for path in part.paths)
-        return merge_fields(parts, paths=tuple(paths[:PATHS]))
+    def bounded(self) -> FigureData:
+        return FigureData(self.log_ratio, self.log_probs, sorted(self.paths)[:PATHS])
 
     def to_dict(self) -> dict[str, Any]:
         counts = self.log_probs
@@ -178,7 +175,7 @@ class Lorenz(Struct, frozen=True):
         return [[share, float(np.interp(share, held_by, held))] for share in shares]
 
 
-def _paths(pair: PolicyPair) -> tuple[Path, ...]:
+def _paths(pair: PolicyPair) -> list[Path]:
     """Choose PATHS sequences by a hash of their row, so that the order of rows changes nothing."""
     keys = mixed(pair.tokens.row.astype(np.uint64))
     ends = np.cumsum(pair.lengths)
@@ -197,4 +194,4 @@ def _paths(pair: PolicyPair) -> tuple[Path, ...]:
             at = np.unique(np.linspace(0, length - 1, POINTS).round().astype(int))
             points = shown_log_ratios(sums[at])
             paths.append((int(keys[index]), (at + 1).tolist(), points))
-    return tuple(paths)
+    return paths

@@ -24,7 +24,6 @@ from rcdiag.statistics.binned import (
 )
 from rcdiag.statistics.clusters import ClusterSums, content_order
 from rcdiag.statistics.intervals import ratio_interval
-from rcdiag.statistics.merging import merge_by_key
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
 
@@ -201,12 +200,6 @@ class Profiles(Struct, frozen=True):
             }
         )
 
-    @classmethod
-    def merged(cls, parts: Sequence[Profiles]) -> Profiles:
-        """Merge along every axis; one that a part lacks has no tokens there."""
-        sums = merge_by_key([part.sums for part in parts])
-        return cls({name: sums[name] for name in PROFILES if name in sums})
-
 
 def sort(block: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> SortedBlock:
     """Sort the tokens of a block along some axes; one that the table has no values for is out."""
@@ -270,16 +263,14 @@ def _first_tokens(
 
 def finished(profiles: Profiles) -> dict[str, Profile]:
     """Return every profile with its filled bins; that of turns only where a row has several."""
-    made = {name: _profile(name, sums) for name, sums in profiles.sums.items()}
+    made: dict[str, Profile] = {}
+    for name, axis in PROFILES.items():
+        if name in profiles.sums:
+            labels = LABELS.get(name) or axis.labels()
+            made[name] = profile_of(profiles.sums[name], labels, axis.title, axis.unit, axis.about)
     return {
         name: profile for name, profile in made.items() if name != "turn" or len(profile.bins) > 1
     }
-
-
-def _profile(name: str, sums: ClusterSums) -> Profile:
-    axis = PROFILES[name]
-    labels = LABELS.get(name) or axis.labels()
-    return profile_of(sums, labels, axis.title, axis.unit, axis.about)
 
 
 def profile_of(

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
-from rcdiag.statistics.merging import merge_fields
+from rcdiag.statistics.merging import merge, merge_fields
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail, k_hat, squares_beyond
 from rcdiag.statistics.quantiles import (
@@ -107,11 +107,11 @@ class SuiteState(Struct, frozen=True):
     @classmethod
     def joined(cls, blocks: Sequence[BlockSums]) -> SuiteState:
         """Make the state of a batch from what its blocks hold, in their order."""
-        table = SequenceTable.merged([block.table for block in blocks])
+        table = merge([block.table for block in blocks])
         sums = np.concatenate([block.sums for block in blocks])
         coarse = np.concatenate([block.coarse for block in blocks])
         largest = np.max([block.maxima.max(axis=0, initial=-np.inf) for block in blocks], axis=0)
-        state = cls(
+        return cls(
             table,
             dict(zip(TOKEN_MAXIMA, largest.tolist(), strict=True)),
             cluster_sums(table.cluster, sums),
@@ -119,16 +119,18 @@ class SuiteState(Struct, frozen=True):
             Magnitudes(
                 Sketch(tuple(block.size for block in blocks)), cluster_sums(table.cluster, coarse)
             ),
-            RankSample.merged([block.ranks for block in blocks]),
-        )
-        return bounded({None: state})[None]
+            merge([block.ranks for block in blocks]),
+        ).bounded()
 
     @classmethod
     def merged(cls, parts: Sequence[SuiteState]) -> SuiteState:
         # NaN where one of them is, whatever their order.
         maxima = np.max([list(part.maxima.values()) for part in parts], axis=0).tolist()
-        both = merge_fields(parts, maxima=dict(zip(TOKEN_MAXIMA, maxima, strict=True)))
-        return bounded({None: both})[None]
+        return merge_fields(parts, maxima=dict(zip(TOKEN_MAXIMA, maxima, strict=True)))
+
+    def bounded(self) -> SuiteState:
+        """Return the state with single values as counts, where there are too many."""
+        return bounded({None: self})[None]
 
 
 def bounded(states: Mapping[K, SuiteState]) -> dict[K, SuiteState]:

@@ -5,7 +5,7 @@ Totals are made of the table as it is, and of those with one cluster left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rcdiag.registry import Registry
 from rcdiag.statistics.clusters import ClusterSums, content_order, grouping
+from rcdiag.statistics.merging import Frame
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import RATIO_SUMS, TOKEN_MAXIMA, TOKEN_SUMS, Array, Ratios
 from rcdiag.table.segments import starts_of
@@ -52,7 +53,7 @@ class RatioSums(Struct, frozen=True):
 RATIO_COLUMNS = ("largest_log_ratio", "ratio_log_sum", "ratio_squared_log_sum", "tilted_log_ratio")
 
 
-class SequenceTable(Struct, frozen=True):
+class SequenceTable(Frame, frozen=True):
     """Sequences with at least one unmasked token, in the order of the rows."""
 
     sequences: int
@@ -104,15 +105,6 @@ class SequenceTable(Struct, frozen=True):
         """Take some of the sequences, where `keep` [sequences] holds."""
         columns = {name: column[keep] for name, column in self.columns.items()}
         return SequenceTable(int(np.count_nonzero(keep)), columns)
-
-    @classmethod
-    def merged(cls, tables: Sequence[SequenceTable]) -> SequenceTable:
-        """Join the sequences of tables, in order."""
-        columns = {
-            name: np.concatenate([table.columns[name] for table in tables])
-            for name in tables[0].columns
-        }
-        return cls(sum(map(len, tables)), columns)
 
 
 def token_sums(pair: PolicyPair) -> Array:

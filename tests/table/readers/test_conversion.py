@@ -83,6 +83,7 @@ def test_rows_have_the_types_of_the_table_and_columns_of_others_are_kept(tmp_pat
         ({"response_mask": [1, 2, 0]}, "column `response_mask`: it holds 2"),
         ({"response_ids": [1, -5, 2]}, "column `response_ids`: it holds -5"),
         ({"prompt_ids": [3, -1]}, "column `prompt_ids`: it holds -1"),
+        ({"prompt_ids": [3, 1 << 20]}, "column `prompt_ids`: it holds 1048576"),
         ({"response_ids": None}, "no response tokens (null)"),
     ],
 )
