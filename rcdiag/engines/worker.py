@@ -28,7 +28,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.extras import saying_what_to_install
 from rcdiag.table.parts import score_table, write_part
 from rcdiag.table.stream import decode
-from rcdiag.table.table import Batch, TableFile
+from rcdiag.table.table import RowBatch, TableFile
 from rcdiag.table.trajectories import Scores, Trajectories
 
 SCORES = ("log_probs", "entropy", "top_ids", "top_log_probs")
@@ -88,11 +88,11 @@ def _tokens(rows: Trajectories) -> int:
     return prompts + len(rows.response_ids.values)
 
 
-def _batch(part: dict[str, Any], content: bytes) -> Batch:
+def _batch(part: dict[str, Any], content: bytes) -> RowBatch:
     """Return the rows of a part, named by the file and row that they come from."""
     table = pa.ipc.open_stream(content).read_all()
     file = TableFile(Path(part["file"]), part["row"] + table.num_rows, 0)
-    return Batch(table.combine_chunks(), file, part["row"])
+    return RowBatch(table.combine_chunks(), file, part["row"])
 
 
 def _incoming(stream: IO[bytes]) -> Iterator[tuple[dict[str, Any], bytes]]:

@@ -17,7 +17,7 @@ import msgspec
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.reader import Notes
-from rcdiag.table.readers.vllm import Line, rows_of
+from rcdiag.table.readers.vllm import VllmLine, rows_of
 
 
 def columns_of(
@@ -46,9 +46,9 @@ def columns_of(
     return {name: c for name, c in columns.items() if any(value is not None for value in c)}
 
 
-def _line(record: dict[str, Any], number: int) -> Line:
+def _line(record: dict[str, Any], number: int) -> VllmLine:
     try:
-        return msgspec.convert(record, Line)
+        return msgspec.convert(record, VllmLine)
     except msgspec.ValidationError as error:
         raise RcdiagError(
             f"response {number}: {error}", hint="give the response as the server sent it"

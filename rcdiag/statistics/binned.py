@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.statistics import clusters
-from rcdiag.statistics.clusters import Grouping, grouping
+from rcdiag.statistics.clusters import ClusterIndex, grouping
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array, k3
 from rcdiag.table.segments import starts_of
@@ -91,7 +91,7 @@ class BlockBins(Struct, frozen=True):
 class BatchBins(Struct, frozen=True):
     """What all blocks of a batch leave of its tokens in bins."""
 
-    clusters: Grouping  # of the sequences of the batch
+    clusters: ClusterIndex  # of the sequences of the batch
     parts: Mapping[str, Runs]
     runs: Mapping[str, tuple[str, NDArray[Any]]]
     cells: Mapping[str, Array]  # axis of single tokens -> [clusters, bins, SUMS]
@@ -175,7 +175,7 @@ def batch_bins(
     return joined_bins(blocks, groups)
 
 
-def clusters_of(pair: PolicyPair) -> Grouping:
+def clusters_of(pair: PolicyPair) -> ClusterIndex:
     """Group the sequences of a batch by cluster, in as many groups as sums may have."""
     return grouping(pair.tokens.cluster, clusters.MAX_CLUSTERS)
 
@@ -279,7 +279,7 @@ def _add_to_bins(cells: Array, sums: Array, numbers: NDArray[np.int64]) -> None:
         cells[:, bins] += np.add.reduceat(sums[:, order], first, axis=1)
 
 
-def joined_bins(blocks: Sequence[BlockBins], groups: Grouping) -> BatchBins:
+def joined_bins(blocks: Sequence[BlockBins], groups: ClusterIndex) -> BatchBins:
     """Join what the blocks of a batch hold, in their order; `groups` are those of its sequences."""
     tokens = np.cumsum([0, *(block.tokens for block in blocks)]).tolist()
     sequences = np.cumsum([0, *(block.sequences for block in blocks)]).tolist()

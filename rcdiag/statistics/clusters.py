@@ -118,7 +118,7 @@ def added_by_index(index: NDArray[np.integer], rows: NDArray[np.floating], size:
     return sums
 
 
-class Grouping(Struct, frozen=True):
+class ClusterIndex(Struct, frozen=True):
     """A way to add up sequences by cluster, made once for many columns."""
 
     keys: Keys  # [clusters] ascending
@@ -135,13 +135,13 @@ class Grouping(Struct, frozen=True):
         return self.of_clusters(added_by_index(self.index, rows, len(self.keys)))
 
 
-def grouping(clusters: Keys, most: int) -> Grouping:
+def grouping(clusters: Keys, most: int) -> ClusterIndex:
     """Group some sequences by cluster, folded where there are more than `most`."""
     keys, index = np.unique(clusters, return_inverse=True)
     folded = len(keys) > most
     if folded:
         keys, index = np.unique(clusters % np.uint64(most), return_inverse=True)
-    return Grouping(keys, index, most, folded)
+    return ClusterIndex(keys, index, most, folded)
 
 
 def summing_matrix(index: NDArray[np.integer], size: int | None = None) -> csc_array:

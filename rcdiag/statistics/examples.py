@@ -70,7 +70,7 @@ class Examples(Struct, frozen=True):
     @classmethod
     def joined(cls, pair: PolicyPair, bins: BatchBins) -> Examples:
         """Take the examples of a batch from the largest tokens that its blocks hold by bin."""
-        rows = _Rows(pair, starts_of(pair.lengths))
+        rows = _RowsOfBatch(pair, starts_of(pair.lengths))
         chosen = list(_axes(rows, bins))
         places = np.unique(np.concatenate([some for _, _, some, _ in chosen]))
         made = dict(zip(places.tolist(), rows.examples(places), strict=True))
@@ -140,7 +140,7 @@ def add_sizes(block: PolicyPair, by_bin: SortedBlock) -> None:
     by_bin.tokens[BY_SIZE] = BinNumbers(numbers, 2 * count)
 
 
-class _Rows(Struct, frozen=True):
+class _RowsOfBatch(Struct, frozen=True):
     """The rows of a batch, of which single tokens are looked up."""
 
     pair: PolicyPair
@@ -192,7 +192,7 @@ class _Rows(Struct, frozen=True):
 Axis = tuple[str, Sequence[str], Places, NDArray[np.integer]]
 
 
-def _axes(rows: _Rows, bins: BatchBins) -> Iterator[Axis]:
+def _axes(rows: _RowsOfBatch, bins: BatchBins) -> Iterator[Axis]:
     """Yield the axes of a batch: name, label of every bin, places of examples and their bins."""
     places, numbers = _of_tokens(rows, *bins.largest[BY_SIZE])
     count = len(SIZES) + 1
@@ -213,7 +213,7 @@ def _axes(rows: _Rows, bins: BatchBins) -> Iterator[Axis]:
 
 
 def _of_tokens(
-    rows: _Rows, places: Places, numbers: NDArray[np.integer]
+    rows: _RowsOfBatch, places: Places, numbers: NDArray[np.integer]
 ) -> tuple[Places, NDArray[np.integer]]:
     """Choose the examples among the largest tokens of all blocks, and return them with bins."""
     sequence = np.searchsorted(rows.starts, places, side="right") - 1
@@ -221,7 +221,7 @@ def _of_tokens(
 
 
 def _of_runs(
-    rows: _Rows, runs: Runs, numbers: NDArray[np.integer], count: int
+    rows: _RowsOfBatch, runs: Runs, numbers: NDArray[np.integer], count: int
 ) -> tuple[Places, NDArray[np.integer]]:
     """Choose the runs with the largest tokens of each of `count` bins, and find these tokens."""
     starts = np.flatnonzero(np.concatenate([[True], runs.sequence[1:] != runs.sequence[:-1]]))

@@ -62,7 +62,7 @@ def forecast(
     Bounds are those of the ratio of a sequence, and of its geometric mean over tokens.
     """
     data, left_out = _usable(lengths, log_ratio_sums, cluster)
-    windows = Windows(np.log(seq_bounds), np.log(geo_bounds))
+    windows = AcceptanceBounds(np.log(seq_bounds), np.log(geo_bounds))
     fitted = None
     if len(data) >= FEWEST:
         fitted = fit_distribution(data.lengths, data.sums, estimates_differ(data))
@@ -108,7 +108,7 @@ def _cluster_numbers(data: Sums) -> NDArray[np.uint64]:
     return number[cluster]
 
 
-def _points(fitted: TokenDistribution, windows: Windows) -> list[ForecastPoint]:
+def _points(fitted: TokenDistribution, windows: AcceptanceBounds) -> list[ForecastPoint]:
     geo, seq = (expected_inside(fitted, LENGTHS, *bounds) for bounds in windows.of(LENGTHS))
     columns = (LENGTHS, expected_ess(fitted, LENGTHS), seq, geo)
     return [
@@ -159,7 +159,7 @@ class Sums(Struct, frozen=True):
         return Sums(self.lengths[keep], self.sums[keep], self.cluster[keep])
 
 
-class Windows(Struct, frozen=True):
+class AcceptanceBounds(Struct, frozen=True):
     """Log bounds of both windows, nats: of the sum, and of the mean per token."""
 
     seq: Array  # [2]
@@ -323,7 +323,7 @@ def estimates_differ(data: Sums) -> int:
     return int(low[0] > 0.0) - int(high[0] < 0.0)
 
 
-def held_out(data: Sums, windows: Windows) -> tuple[list[HeldOutBin], bool | None]:
+def held_out(data: Sums, windows: AcceptanceBounds) -> tuple[list[HeldOutBin], bool | None]:
     """Return the bins of the longer half, and whether all fit; None where none can be judged.
 
     A bin is judged from 20 sequences of 20 clusters on.
@@ -357,14 +357,14 @@ def _refits(data: Sums, differ: int) -> list[TokenDistribution]:
     return [fit_distribution(part.lengths, part.sums, differ) for part in parts]
 
 
-def _expected(fitted: TokenDistribution, lengths: Array, windows: Windows) -> Array:
+def _expected(fitted: TokenDistribution, lengths: Array, windows: AcceptanceBounds) -> Array:
     """Return the QUANTITIES as expected, averaged over the lengths of a bin."""
     typical = typical_lengths(lengths)
     shares = [expected_inside(fitted, typical, *bounds).mean() for bounds in windows.of(typical)]
     return np.array([*shares, expected_variance(fitted, typical).mean()])
 
 
-def _seen(data: Sums, windows: Windows) -> tuple[Array, Array]:
+def _seen(data: Sums, windows: AcceptanceBounds) -> tuple[Array, Array]:
     """Sums of the QUANTITIES by cluster, and numbers of sequences; both [clusters, QUANTITIES]."""
     deviations = data.sums - data.sums.sum() / data.lengths.sum() * data.lengths
     inside = [(low <= data.sums) & (data.sums <= up) for low, up in windows.of(data.lengths)]
@@ -378,7 +378,7 @@ def _as_expected(
     data: Sums,
     fitted: TokenDistribution,
     refits: list[TokenDistribution],
-    windows: Windows,
+    windows: AcceptanceBounds,
     bins: int,
 ) -> bool:
     """Tell whether no quantity is off by more than the chance of the bin and the fit.
@@ -404,7 +404,7 @@ def _least_error(expected: Array, count: int) -> Array:
     return np.append(binomial, variance * np.sqrt(2.0 / count))
 
 
-def _bin(data: Sums, fitted: TokenDistribution, windows: Windows) -> HeldOutBin:
+def _bin(data: Sums, fitted: TokenDistribution, windows: AcceptanceBounds) -> HeldOutBin:
     geo, seq, variance = _expected(fitted, data.lengths, windows)
     numerators, counts = _seen(data, windows)
     low, high = ratio_interval(numerators, counts)

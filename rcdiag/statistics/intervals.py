@@ -245,10 +245,10 @@ def jackknife_interval(
     is less skewed, and whose interval cannot pass the bound. No ends where a value is not finite,
     nor where clusters are `too_few`.
     """
-    return jackknife_intervals([Replicates(value, left_out, bound, sizes)])[0]
+    return jackknife_intervals([JackknifeReplicates(value, left_out, bound, sizes)])[0]
 
 
-class Replicates(Struct, frozen=True):
+class JackknifeReplicates(Struct, frozen=True):
     """A metric's value, and its values without each cluster in turn."""
 
     value: float
@@ -288,10 +288,10 @@ class Replicates(Struct, frozen=True):
         return float(ends.min()), float(ends.max())
 
 
-def jackknife_intervals(metrics: Sequence[Replicates]) -> list[Interval]:
+def jackknife_intervals(metrics: Sequence[JackknifeReplicates]) -> list[Interval]:
     """Return `jackknife_interval` of several metrics with the same clusters, made together."""
     intervals: list[Interval] = [NONE] * len(metrics)
-    varies: list[tuple[int, Replicates, float, Array, bool]] = []
+    varies: list[tuple[int, JackknifeReplicates, float, Array, bool]] = []
     for number, metric in enumerate(metrics):
         if not np.isfinite(metric.left_out).all():
             continue

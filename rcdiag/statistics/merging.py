@@ -22,7 +22,7 @@ S = TypeVar("S")
 TOGETHER = 8
 
 
-class Frame(Struct, frozen=True):
+class RowFrame(Struct, frozen=True):
     """Rows of a table, as arrays with an entry for each: those of consecutive parts are joined."""
 
 
@@ -30,7 +30,7 @@ def merge(states: Sequence[S]) -> S:
     """Merge states of one kind, in the order of their rows; at least one.
 
     Arrays and numbers are tallies: they are added. Lists are joined. Mappings merge key by key and
-    structs field by field, where a `Frame` joins its arrays; None stands for nothing; labels
+    structs field by field, where a `RowFrame` joins its arrays; None stands for nothing; labels
     (strings, tuples of them) are the same in all states. A struct that keeps a few of many says in
     a method `bounded()` which ones, of those that all parts kept. A class whose states merge in
     another way (sums by cluster, extremes, a sample) has a class method `merged(states)`.
@@ -59,7 +59,7 @@ def merge(states: Sequence[S]) -> S:
 def merge_fields(states: Sequence[S], **own: Any) -> S:
     """Merge structs field by field, but for fields whose merged value is given by name."""
     first: Any = states[0]
-    of_field = _joined if isinstance(first, Frame) else merge
+    of_field = _joined if isinstance(first, RowFrame) else merge
     for name in first.__struct_fields__:
         if name not in own:
             own[name] = of_field([getattr(state, name) for state in states])

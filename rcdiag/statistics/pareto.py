@@ -12,7 +12,7 @@ from math import log10, sqrt
 import numpy as np
 
 from rcdiag.statistics.intervals import NORMAL
-from rcdiag.statistics.merging import Frame
+from rcdiag.statistics.merging import RowFrame
 from rcdiag.statistics.ratios import Array
 
 # Enough for the tail of a hundred million ratios; beyond, the tail is cut shorter.
@@ -27,7 +27,7 @@ NO_SECOND_MOMENT = 0.5
 LARGEST_SHAPE = 0.48
 
 
-class UpperTail(Frame, frozen=True):
+class UpperTail(RowFrame, frozen=True):
     """The largest log-ratios of some tokens or sequences, and how many there were in all."""
 
     count: int

@@ -33,7 +33,7 @@ POSITIONS = tuple(2**power for power in range(18))
 TURNS = tuple(range(2, 11))
 
 
-class Axis(Struct, frozen=True):
+class ProfileAxis(Struct, frozen=True):
     """An axis along which tokens are sorted into bins."""
 
     title: str
@@ -91,8 +91,8 @@ def _entropy(pair: PolicyPair) -> Array | None:
     return list(pair.tokens.entropy.values())[-1] if pair.tokens.entropy else None
 
 
-PROFILES: dict[str, Axis] = {
-    "position": Axis(
+PROFILES: dict[str, ProfileAxis] = {
+    "position": ProfileAxis(
         "position in the response",
         "tokens before",
         POSITIONS,
@@ -102,7 +102,7 @@ PROFILES: dict[str, Axis] = {
         whole_from=0,
         ascending=True,
     ),
-    "length": Axis(
+    "length": ProfileAxis(
         "sampled tokens of the sequence",
         "tokens",
         tuple(2**power for power in range(4, 18)),
@@ -111,7 +111,7 @@ PROFILES: dict[str, Axis] = {
         whole_from=1,
         by_sequence=True,
     ),
-    "behavior_probability": Axis(
+    "behavior_probability": ProfileAxis(
         "probability under the behavior policy",
         "",
         PROBABILITIES,
@@ -120,7 +120,7 @@ PROFILES: dict[str, Axis] = {
         "its share of tokens that this policy underrates, which lifts the mean log-ratio there.",
         logarithmic=True,
     ),
-    "target_probability": Axis(
+    "target_probability": ProfileAxis(
         "probability under the target policy",
         "",
         PROBABILITIES,
@@ -129,7 +129,7 @@ PROFILES: dict[str, Axis] = {
         "underrates, which lowers the mean log-ratio there.",
         logarithmic=True,
     ),
-    "mean_probability": Axis(
+    "mean_probability": ProfileAxis(
         "geometric mean of both probabilities",
         "",
         PROBABILITIES,
@@ -138,7 +138,7 @@ PROFILES: dict[str, Axis] = {
         "tokens on which that policy is high, and show a difference that is not there.",
         logarithmic=True,
     ),
-    "entropy": Axis(
+    "entropy": ProfileAxis(
         "entropy of the next-token distribution",
         "nats",
         ENTROPIES,
@@ -146,7 +146,7 @@ PROFILES: dict[str, Axis] = {
         "Where the model hesitates numerical noise shows, where it is sure it does not.",
         needs="a `{policy}_entropy` column",
     ),
-    "turn": Axis(
+    "turn": ProfileAxis(
         "turn",
         "",
         TURNS,
@@ -155,7 +155,7 @@ PROFILES: dict[str, Axis] = {
         whole_from=1,
         ascending=True,
     ),
-    "reward": Axis(
+    "reward": ProfileAxis(
         "sign of the reward",
         "",
         (0.0, 1.0),

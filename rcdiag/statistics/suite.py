@@ -28,7 +28,7 @@ from rcdiag.statistics.quantiles import (
 )
 from rcdiag.statistics.ranks import RankSample, sample_by_sequence
 from rcdiag.statistics.ratios import TOKEN_MAXIMA, Array
-from rcdiag.statistics.rounding import ASSUMED, Rounding
+from rcdiag.statistics.rounding import ASSUMED, RoundingNoise
 from rcdiag.statistics.totals import (
     Addends,
     SequenceTable,
@@ -154,7 +154,7 @@ class Suite(Struct, dict=True):
     """A state, ready for metrics to be read off; the costly parts are made when first asked for."""
 
     state: SuiteState
-    rounding: Rounding = ASSUMED
+    rounding: RoundingNoise = ASSUMED
 
     @cached_property
     def rows(self) -> Addends:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rcdiag.registry import Registry
 from rcdiag.statistics.clusters import ClusterSums, content_order, grouping
-from rcdiag.statistics.merging import Frame
+from rcdiag.statistics.merging import RowFrame
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import RATIO_SUMS, TOKEN_MAXIMA, TOKEN_SUMS, Array, Ratios
 from rcdiag.table.segments import starts_of
@@ -53,7 +53,7 @@ class RatioSums(Struct, frozen=True):
 RATIO_COLUMNS = ("largest_log_ratio", "ratio_log_sum", "ratio_squared_log_sum", "tilted_log_ratio")
 
 
-class SequenceTable(Frame, frozen=True):
+class SequenceTable(RowFrame, frozen=True):
     """Sequences with at least one unmasked token, in the order of the rows."""
 
     sequences: int

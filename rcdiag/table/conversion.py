@@ -19,7 +19,7 @@ from rcdiag.table import given as given_values
 from rcdiag.table import missing, token_columns
 from rcdiag.table import schema as columns
 from rcdiag.table.arrow import as_numpy, lengths_of, ragged
-from rcdiag.table.grouping import Grouping
+from rcdiag.table.grouping import PromptGroups
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.sources import SourceFile
 from rcdiag.table.table import Conversion, Origin, with_urls
@@ -110,7 +110,7 @@ class _Pass(Struct):
     notes: Notes
     given: Mapping[str, Any]
     renames: Mapping[str, str]
-    grouping: Grouping
+    grouping: PromptGroups
     origin: Origin
     tokens: int = 0
     watches: dict[str, LogProbWatch] = field(default_factory=dict)
@@ -284,7 +284,7 @@ def convert_files(
             f"files of the folder that hold something else are left out ({len(left)}): {named}"
         )
     origin = Origin(files)
-    grouping = Grouping(given.get("group_size"), reader.grouped_by_order)
+    grouping = PromptGroups(given.get("group_size"), reader.grouped_by_order)
     work = _Pass(dump.notes, given, renames, grouping, origin)
     try:
         return _converted(reader, dump, files, target, work, on_progress, metadata or {})

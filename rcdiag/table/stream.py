@@ -17,7 +17,7 @@ from rcdiag.table.arrow import as_numpy
 from rcdiag.table.hashing import hashed_texts, mixed
 from rcdiag.table.schema import is_list
 from rcdiag.table.segments import segment_sum
-from rcdiag.table.table import Batch, RowRange, Table
+from rcdiag.table.table import RowBatch, RowRange, Table
 from rcdiag.table.token_columns import check_ids, check_lengths, check_mask, in_file
 from rcdiag.table.trajectories import Ragged, Trajectories
 
@@ -56,7 +56,7 @@ def read_trajectories(
             yield decode(known, policies, prompts=prompts, details=True, origin=origin)
 
 
-def with_log_probs(batch: Batch, policies: Sequence[str]) -> Batch:
+def with_log_probs(batch: RowBatch, policies: Sequence[str]) -> RowBatch:
     """Return the rows of a batch that have log-probs of all policies."""
     columns = [batch.table[f"{policy}_log_probs"] for policy in policies]
     if not any(column.null_count for column in columns):
@@ -67,16 +67,16 @@ def with_log_probs(batch: Batch, policies: Sequence[str]) -> Batch:
 
 def read_chunks(
     dump: Table, ranges: Sequence[RowRange], names: Sequence[str] | None = None
-) -> Iterator[list[Batch]]:
+) -> Iterator[list[RowBatch]]:
     """Yield for each of the ascending, disjoint `ranges` of rows the batches that make it up."""
     return _cut(dump.batches(names), ranges)
 
 
-def _cut(batches: Iterable[Batch], ranges: Sequence[RowRange]) -> Iterator[list[Batch]]:
+def _cut(batches: Iterable[RowBatch], ranges: Sequence[RowRange]) -> Iterator[list[RowBatch]]:
     """Cut and gather batches so that those of each range are together."""
     waiting = iter(ranges)
     current = next(waiting, None)
-    parts: list[Batch] = []
+    parts: list[RowBatch] = []
     for batch in batches:
         end = batch.first_row + batch.table.num_rows
         while current is not None and current[0] < end:
@@ -91,17 +91,17 @@ def _cut(batches: Iterable[Batch], ranges: Sequence[RowRange]) -> Iterator[list[
             return
 
 
-def joined(parts: Sequence[Batch]) -> pa.Table:
+def joined(parts: Sequence[RowBatch]) -> pa.Table:
     """Join the batches of one range into one Arrow table."""
     return pa.concat_tables([part.table for part in parts])
 
 
-def whole(parts: Sequence[Batch]) -> Batch:
+def whole(parts: Sequence[RowBatch]) -> RowBatch:
     """Join the batches of one range into one batch; rows count in the file of the first.
 
     A range that spans files would misname rows in errors, so check rows before joining them.
     """
-    return Batch(joined(parts).combine_chunks(), parts[0].file, parts[0].row_in_file)
+    return RowBatch(joined(parts).combine_chunks(), parts[0].file, parts[0].row_in_file)
 
 
 # Columns of a batch as arrays
@@ -127,7 +127,7 @@ def columns_needed(
 
 
 def decode(
-    batch: Batch,
+    batch: RowBatch,
     policies: Sequence[str] = (),
     *,
     prompts: bool = False,
@@ -182,7 +182,7 @@ def decode(
     )
 
 
-def _not_too_long(batch: Batch, response_ids: Ragged) -> None:
+def _not_too_long(batch: RowBatch, response_ids: Ragged) -> None:
     """Refuse rows that would take gigabytes each, and name the limit."""
     long = np.flatnonzero(response_ids.lengths > MOST_TOKENS_OF_ROW)
     if len(long):
@@ -195,12 +195,12 @@ def _not_too_long(batch: Batch, response_ids: Ragged) -> None:
         )
 
 
-def _texts(batch: Batch, name: str) -> list[str]:
+def _texts(batch: RowBatch, name: str) -> list[str]:
     """Return a column of keys as text; null becomes empty."""
     return [str(value) if value is not None else "" for value in _column(batch, name).to_pylist()]
 
 
-def _versions(batch: Batch, response_ids: Ragged) -> NDArray[np.int64] | None:
+def _versions(batch: RowBatch, response_ids: Ragged) -> NDArray[np.int64] | None:
     """Return the version of weights of each row, or of each token; -1 where it is unknown."""
     array = _column(batch, "policy_version")
     if is_list(array.type):
@@ -211,12 +211,12 @@ def _versions(batch: Batch, response_ids: Ragged) -> NDArray[np.int64] | None:
     return as_numpy(versions.fill_null(-1) if versions.null_count else versions)
 
 
-def _column(batch: Batch, name: str) -> pa.Array:
+def _column(batch: RowBatch, name: str) -> pa.Array:
     column = batch.table.column(name)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _without_nulls(batch: Batch, name: str) -> pa.Array:
+def _without_nulls(batch: RowBatch, name: str) -> pa.Array:
     """Return a column that has a value in every row; null is refused."""
     array = _column(batch, name)
     if array.null_count:
@@ -230,7 +230,7 @@ def _without_nulls(batch: Batch, name: str) -> pa.Array:
     return array
 
 
-def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ragged:
+def ragged(batch: RowBatch, name: str, mask: NDArray[np.bool_] | None = None) -> Ragged:
     """Return a list column as flat values and offsets, without copying where Arrow allows it.
 
     Where `mask` is False a null is taken for NaN; everywhere else it is refused.
@@ -252,14 +252,14 @@ def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ra
     return Ragged(as_numpy(values), offsets - offsets[0])
 
 
-def token_ids(batch: Batch, name: str) -> Ragged:
+def token_ids(batch: RowBatch, name: str) -> Ragged:
     """Return token ids as int32; negative ids and ids that no vocabulary has are refused."""
     column = ragged(batch, name)
     check_ids(name, column.values, column.lengths, in_file(batch.where))
     return Ragged(column.values.astype(np.int32, copy=False), column.offsets)
 
 
-def _mask(batch: Batch, response_ids: Ragged) -> NDArray[np.bool_]:
+def _mask(batch: RowBatch, response_ids: Ragged) -> NDArray[np.bool_]:
     if "response_mask" not in batch.table.column_names:
         return np.ones(len(response_ids.values), dtype=np.bool_)
     column = _by_response(batch, "response_mask", response_ids)
@@ -268,7 +268,7 @@ def _mask(batch: Batch, response_ids: Ragged) -> NDArray[np.bool_]:
 
 
 def _by_response(
-    batch: Batch, name: str, response_ids: Ragged, mask: NDArray[np.bool_] | None = None
+    batch: RowBatch, name: str, response_ids: Ragged, mask: NDArray[np.bool_] | None = None
 ) -> Ragged:
     """Return a list column whose lists are as long as the responses; nulls as in `ragged`."""
     column = ragged(batch, name, mask)
@@ -279,7 +279,7 @@ def _by_response(
 
 
 def _by_token(
-    batch: Batch, name: str, response_ids: Ragged, mask: NDArray[np.bool_]
+    batch: RowBatch, name: str, response_ids: Ragged, mask: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Return a number for every response token; those at masked tokens are not checked."""
     column = _by_response(batch, name, response_ids, mask)
@@ -288,7 +288,7 @@ def _by_token(
 
 
 def _advantage(
-    batch: Batch, response_ids: Ragged, mask: NDArray[np.bool_], given: set[str]
+    batch: RowBatch, response_ids: Ragged, mask: NDArray[np.bool_], given: set[str]
 ) -> NDArray[np.float64] | None:
     """Return each row's advantage: `advantage`, else the mean of `advantages` over its tokens.
 
@@ -306,7 +306,7 @@ def _advantage(
     return mean
 
 
-def floats(batch: Batch, name: str) -> NDArray[np.float64]:
+def floats(batch: RowBatch, name: str) -> NDArray[np.float64]:
     """Return a column of numbers, one for each row; null, which means unknown, becomes NaN."""
     array = _column(batch, name)
     if not (pt.is_floating(array.type) or pt.is_integer(array.type)):
@@ -315,7 +315,7 @@ def floats(batch: Batch, name: str) -> NDArray[np.float64]:
     return numbers.astype(np.float64, copy=False)
 
 
-def _as_int64(batch: Batch, name: str, array: pa.Array) -> pa.Array:
+def _as_int64(batch: RowBatch, name: str, array: pa.Array) -> pa.Array:
     """Return whole numbers as int64; larger ones, which uint64 holds, are refused."""
     if pt.is_int64(array.type):
         return array
@@ -330,7 +330,7 @@ def _as_int64(batch: Batch, name: str, array: pa.Array) -> pa.Array:
     return array.cast(pa.int64())
 
 
-def hashed(batch: Batch, name: str) -> NDArray[np.uint64]:
+def hashed(batch: RowBatch, name: str) -> NDArray[np.uint64]:
     """Return a column of keys (strings or integers) as 64-bit hashes, which take little memory."""
     array = _without_nulls(batch, name)
     if pt.is_integer(array.type):

@@ -18,7 +18,7 @@ from rcdiag.table.arrow import as_numpy
 from rcdiag.table.readers.footer import RowGroup
 from rcdiag.table.readers.parquet import open_parquet, read_whole, row_groups_of
 from rcdiag.table.stream import columns_needed, decode, floats, hashed, token_ids
-from rcdiag.table.table import Batch, RowRange, Table, TableFile
+from rcdiag.table.table import RowBatch, RowRange, Table, TableFile
 from rcdiag.table.trajectories import ModelLimits, Ragged, Trajectories
 
 # Tokens that are counted to find frequent ids.
@@ -114,7 +114,7 @@ class UniqueSampleIds:
     def __init__(self) -> None:
         self._hashes: list[NDArray[np.uint64]] = []
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: RowBatch) -> None:
         """Take in the ids of some rows."""
         if "sample_id" in batch.table.column_names:
             self._hashes.append(hashed(batch, "sample_id"))
@@ -293,7 +293,7 @@ def check_limits(rows: Trajectories, limit: ModelLimits, where: Callable[[int], 
         )
 
 
-def _check_rows(batch: Batch, rows: Trajectories) -> None:
+def _check_rows(batch: RowBatch, rows: Trajectories) -> None:
     """Refuse rows that no engine can score: at such a temperature, or without any prompt."""
     if rows.temperature is not None:
         bad = (rows.temperature <= 0) | np.isinf(rows.temperature)

@@ -131,7 +131,7 @@ class TableFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RowBatch:
     """Rows of one file in their order, with canonical column names."""
 
     table: pa.Table
@@ -150,13 +150,13 @@ class Batch:
         """Return the numbers of the rows in the whole table; None where they follow each other."""
         return None if self.taken is None else self.first_row + self.taken
 
-    def take(self, keep: NDArray[np.bool_]) -> Batch:
+    def take(self, keep: NDArray[np.bool_]) -> RowBatch:
         """Return the rows where `keep` [rows] holds."""
         kept = np.flatnonzero(keep)
         taken = kept if self.taken is None else self.taken[kept]
-        return Batch(self.table.take(kept), self.file, self.row_in_file, taken)
+        return RowBatch(self.table.take(kept), self.file, self.row_in_file, taken)
 
-    def take_runs(self, keep: NDArray[np.bool_]) -> Batch:
+    def take_runs(self, keep: NDArray[np.bool_]) -> RowBatch:
         """Return the rows where `keep` [rows] holds, as `take` does, neighbours as a whole.
 
         It is for a few rows: `take` imports all of Arrow's compute functions, 0.1 s.
@@ -165,10 +165,10 @@ class Batch:
         runs = [self.table.slice(at, end - at) for at, end in edges.reshape(-1, 2).tolist()]
         kept = np.flatnonzero(keep)
         taken = kept if self.taken is None else self.taken[kept]
-        return Batch(pa.concat_tables(runs).combine_chunks(), self.file, self.row_in_file, taken)
+        return RowBatch(pa.concat_tables(runs).combine_chunks(), self.file, self.row_in_file, taken)
 
-    def slice(self, start: int, stop: int) -> Batch:
-        return Batch(self.table.slice(start, stop - start), self.file, self.row_in_file + start)
+    def slice(self, start: int, stop: int) -> RowBatch:
+        return RowBatch(self.table.slice(start, stop - start), self.file, self.row_in_file + start)
 
     def where(self, row: int) -> str:
         """Return file and row, as an error names them."""
@@ -357,7 +357,7 @@ class Table:
         names: Sequence[str] | None = None,
         between: RowRange | None = None,
         rows: NDArray[np.int64] | None = None,
-    ) -> Iterator[Batch]:
+    ) -> Iterator[RowBatch]:
         """Yield the rows of the table in order, all of them or some.
 
         `names` are canonical, None means every column. `between` takes the rows from one number to
@@ -390,9 +390,9 @@ class Table:
                     record = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
                 table = self._canonical(record, wanted, file.first_row + numbers)
                 if len(numbers) == numbers[-1] - numbers[0] + 1:
-                    yield Batch(table, file, int(numbers[0]))
+                    yield RowBatch(table, file, int(numbers[0]))
                 else:
-                    yield Batch(table, file, 0, numbers)
+                    yield RowBatch(table, file, 0, numbers)
 
     def _records(
         self, file: TableFile, names: Sequence[str], rows: NDArray[np.int64] | None

@@ -10,7 +10,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
 from rcdiag.table.stream import columns_needed, decode
 from rcdiag.table.survey import read_groups_and_rewards
-from rcdiag.table.table import Batch, TableFile
+from rcdiag.table.table import RowBatch, TableFile
 from rcdiag.table.token_batch import sampled_tokens
 from tests.builders import arrow_table, first_batch, write_table
 
@@ -18,10 +18,10 @@ IDS = [[1, 2], [], [3, 4, 5]]
 LOG_PROBS = [[-1.0, -2.0], [], [-3.0, -0.5, 0.0]]
 
 
-def batch_of(tmp_path, **columns) -> Batch:
+def batch_of(tmp_path, **columns) -> RowBatch:
     """In memory, so that Arrow's own layouts arrive as they are."""
     table = arrow_table(**columns)
-    return Batch(table, TableFile(tmp_path / "a.parquet", table.num_rows, 0), 0)
+    return RowBatch(table, TableFile(tmp_path / "a.parquet", table.num_rows, 0), 0)
 
 
 def test_columns_become_flat_arrays(tmp_path):
@@ -208,5 +208,5 @@ def test_a_signalling_nan_is_read_without_a_warning(tmp_path):
             "old_log_probs": values,
         }
     )
-    batch = Batch(table, TableFile(tmp_path / "a.parquet", 1, 0), 0)
+    batch = RowBatch(table, TableFile(tmp_path / "a.parquet", 1, 0), 0)
     assert np.isnan(decode(batch, ("rollout", "old")).log_probs["old"]).all()

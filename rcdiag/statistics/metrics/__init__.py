@@ -18,8 +18,8 @@ from rcdiag.statistics.metrics.metric import (
     NO_INTERVAL,
     SEQUENCES_SAMPLED,
     SYMMETRIC,
-    Family,
     Metric,
+    MetricFamily,
     measured,
 )
 from rcdiag.statistics.metrics.overlap import OVERLAPS
@@ -40,8 +40,8 @@ __all__ = [
     "SYMMETRIC",
     "TAIL",
     "VALIDITY",
-    "Family",
     "Metric",
+    "MetricFamily",
     "measured",
     "metric_descriptions",
 ]

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from rcdiag.statistics.metrics.metric import FAMILIES, Family
+from rcdiag.statistics.metrics.metric import FAMILIES, MetricFamily
 
-MAGNITUDE = Family(
+MAGNITUDE = MetricFamily(
     name="magnitude",
     question="How far apart are the two policies?",
     slug="mismatch-above-guide",
     fix="see which tokens and steps carry it; score other precisions of the same model to tell "
     "engine from precision",
 )
-OVERLAP = Family(
+OVERLAP = MetricFamily(
     name="overlap",
     question="How many samples are left after importance weighting?",
     slug="little-overlap",
     fix="weights of whole sequences are of little use at this mismatch and length; lessen the "
     "mismatch, or correct by token",
 )
-TAIL = Family(
+TAIL = MetricFamily(
     name="tail",
     question="How much hangs on few tokens or sequences?",
     slug="heavy-tail",
     fix="look at the worst tokens and sequences in the report: one cause often explains them all",
 )
-VALIDITY = Family(
+VALIDITY = MetricFamily(
     name="validity",
     question="Were the tokens drawn from the recorded behavior policy?",
     slug="behavior-is-not-the-sampler",

@@ -17,7 +17,7 @@ from rcdiag.results.guide import Guide
 from rcdiag.statistics.intervals import (
     NONE,
     Interval,
-    Replicates,
+    JackknifeReplicates,
     jackknife_intervals,
     share_interval,
 )
@@ -44,7 +44,7 @@ PAIR_OF_EXAMPLE = (
 )
 
 
-class Family(Struct, frozen=True, kw_only=True):
+class MetricFamily(Struct, frozen=True, kw_only=True):
     """Metrics that answer one question; the worst family decides, never an average."""
 
     name: str
@@ -63,7 +63,7 @@ class Metric(Struct, frozen=True, kw_only=True):
     """A number about two policies: how it is made, and what a reader wants to know of it."""
 
     name: str
-    family: Family
+    family: MetricFamily
     label: str  # a short title
     says: str  # what it is, in plain sentences
     formula: str  # E[...] is the mean over the sampled tokens, unless it says sequences
@@ -151,14 +151,14 @@ class Metric(Struct, frozen=True, kw_only=True):
             return np.nan, NONE
         return self.from_suite(suite)
 
-    def replicates(self, suite: Suite, value: float) -> Replicates | None:
+    def replicates(self, suite: Suite, value: float) -> JackknifeReplicates | None:
         """Return the metric without each cluster in turn; None where that makes no interval."""
         if self.from_totals is None or self.counts is not None:
             return None
         if not np.isfinite(value) or suite.clusters < 2:
             return None
         left_out = self.from_totals(suite.left_out)
-        return Replicates(value, left_out, self.bound, suite.sizes(self.level))
+        return JackknifeReplicates(value, left_out, self.bound, suite.sizes(self.level))
 
     def as_result(self, suite: Suite, value: float, interval: Interval) -> MetricValue:
         """Return the metric as results have it; no value where it is not defined on the data."""
@@ -232,5 +232,5 @@ class MetricRegistry(Registry[Metric]):
             SEQUENCE_SUMS.remove(sequence_sum.name)
 
 
-FAMILIES: Registry[Family] = Registry("family of metrics")
+FAMILIES: Registry[MetricFamily] = Registry("family of metrics")
 METRICS = MetricRegistry("metric")

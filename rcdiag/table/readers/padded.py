@@ -14,7 +14,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import BITS, from_numpy, ragged
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers.reader import Rows
-from rcdiag.table.readers.safe import Jagged, Tensor
+from rcdiag.table.readers.safe import Jagged, StoredTensor
 from rcdiag.table.segments import starts_of
 from rcdiag.table.token_columns import check_lengths, check_mask, in_file
 
@@ -59,7 +59,7 @@ def rows_in_parts(
         yield Rows(pa.RecordBatch.from_pydict(columns), path, part)
 
 
-def width_of_experts(experts: Tensor | Jagged | None) -> int:
+def width_of_experts(experts: StoredTensor | Jagged | None) -> int:
     """Return how many tokens' ids take the memory of the experts of one token."""
     if experts is None:
         return 0
@@ -88,7 +88,7 @@ def block(mask: NDArray[Any], aligned: str, name: str, where: Where) -> Cut:
 
 
 def cut_rows(
-    tensor: Tensor | Jagged, rows: RowIndex, span: Cut, name: str, where: Where
+    tensor: StoredTensor | Jagged, rows: RowIndex, span: Cut, name: str, where: Where
 ) -> NDArray[Any]:
     """Return the values of some rows in their spans, one row after the other, [tokens, ...]."""
     if isinstance(tensor, Jagged):
@@ -107,7 +107,7 @@ def cut_rows(
 
 
 def token_column(
-    tensor: Tensor | Jagged, rows: RowIndex, span: Cut, name: str, where: Where
+    tensor: StoredTensor | Jagged, rows: RowIndex, span: Cut, name: str, where: Where
 ) -> pa.ListArray:
     """Return a list column of one value for each token of some rows in their spans."""
     return ragged(cut_rows(tensor, rows, span, name, where), span.lengths)
@@ -123,7 +123,7 @@ def after_prompts(
     return Jagged(tensor.values, starts, response.lengths).numpy(slice(None))
 
 
-def rows_of(tensor: Tensor, rows: RowIndex) -> NDArray[Any]:
+def rows_of(tensor: StoredTensor, rows: RowIndex) -> NDArray[Any]:
     """Return some rows of a tensor, which is a view where they follow each other."""
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
         return tensor[int(rows[0]) : int(rows[-1]) + 1].numpy()
@@ -131,7 +131,7 @@ def rows_of(tensor: Tensor, rows: RowIndex) -> NDArray[Any]:
 
 
 def mask_column(
-    tensor: Tensor | Jagged,
+    tensor: StoredTensor | Jagged,
     rows: RowIndex,
     span: Cut,
     name: str,
@@ -147,7 +147,7 @@ def mask_column(
     values = cut_rows(tensor, rows, span, name, where)
     check_mask(name, values, span.lengths, in_file(where))
     column = ragged(values.astype(BITS), span.lengths)
-    if isinstance(tensor, Tensor):
+    if isinstance(tensor, StoredTensor):
         _check_padding(rows_of(tensor, rows)[:, before:], values, span, name, where)
     return column
 
@@ -167,7 +167,7 @@ def _check_padding(
     )
 
 
-def sums(tensor: Tensor | Jagged, rows: RowIndex) -> NDArray[np.float64]:
+def sums(tensor: StoredTensor | Jagged, rows: RowIndex) -> NDArray[np.float64]:
     """Return the sum of each of some rows; a tensor of one dimension holds the sums themselves."""
     if isinstance(tensor, Jagged):
         totals = [tensor.row(int(row)).numpy().sum(dtype=np.float64) for row in rows]

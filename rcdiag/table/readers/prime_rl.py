@@ -23,7 +23,7 @@ from rcdiag.table.readers.jsonl import Bit, Id, Int, bits, check_length, floats,
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.prime_rl_batches import batch_rows, is_batches
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
-from rcdiag.table.readers.verifiers_traces import Episode, Rounding, samples
+from rcdiag.table.readers.verifiers_traces import Episode, RoundedLogProbs, samples
 
 STEP = re.compile(r"step_(\d+)")
 RANK = re.compile(r"rank_(\d+)")
@@ -84,7 +84,7 @@ def _read(dump: Dump) -> Iterator[Rows]:
     batches = [file for file in dump.files if is_batches(Peek(file))]
     others = set(dump.files) - {*exports, *batches}
     traces = _trained([file for file in dump.files if file in others], dump.notes)
-    rounding = Rounding()
+    rounding = RoundedLogProbs()
     if exports and batches:
         dump.notes.change(f"{SAME_SEQUENCES} ({len(batches)} files)")
     if not exports and not batches:
@@ -208,7 +208,7 @@ def _export_row(sequence: ExportedSequence, where: str, notes: Notes) -> dict[st
 
 
 def _trace_rows(
-    file: Path, notes: Notes, rounding: Rounding
+    file: Path, notes: Notes, rounding: RoundedLogProbs
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a file of traces; the step in its path is the one that trained on them."""
     step = _step_of(file)
@@ -253,7 +253,7 @@ class _Traces:
         self._samples, self._groups = {}, {}
         files = dict.fromkeys([*self._files.get(step, []), *self._files.get(None, [])])
         for file in files:
-            for _, row in _trace_rows(file, Notes(), Rounding()):
+            for _, row in _trace_rows(file, Notes(), RoundedLogProbs()):
                 columns = {name: row.get(name) for name in JOINED}
                 if columns["group_id"] is not None:
                     self._groups[_digest_of(row["prompt_ids"])] = columns["group_id"]

@@ -26,7 +26,7 @@ from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.safe import (
     Content,
     Foreign,
-    Tensor,
+    StoredTensor,
     foreign,
     laid_out,
     load_pickle,
@@ -76,7 +76,7 @@ def _trained(dump: Dump) -> list[Path]:
     return chosen
 
 
-def _open(content: Content) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:
+def _open(content: Content) -> tuple[dict[str, StoredTensor], dict[str, Any], dict[str, Any]]:
     """Return tensors, other values by row, and facts of the batch."""
     loaded = load_pickle(content, NAMES)
     if not isinstance(loaded, Foreign) or not isinstance(loaded.state, tuple):
@@ -91,12 +91,12 @@ def _open(content: Content) -> tuple[dict[str, Tensor], dict[str, Any], dict[str
     tensors = load_torch(content.inner(buffer, "its tensors"))
     if not isinstance(tensors, dict):
         raise TypeError("no TensorDict")
-    kept = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    kept = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, StoredTensor)}
     return kept, values, meta or {}
 
 
 def _rows_of(
-    tensors: dict[str, Tensor],
+    tensors: dict[str, StoredTensor],
     values: dict[str, Any],
     meta: dict[str, Any],
     path: Path,
@@ -116,7 +116,9 @@ def _rows_of(
     yield from padded.rows_in_parts(path, np.arange(len(ids)), ids.shape[1], facts, cut)
 
 
-def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, where: Where) -> dict[str, Any]:
+def _token_columns(
+    tensors: dict[str, StoredTensor], rows: RowIndex, where: Where
+) -> dict[str, Any]:
     def column(name: str, span: Cut) -> pa.ListArray:
         return padded.token_column(tensors[name], rows, span, name, where)
 
@@ -158,7 +160,7 @@ def _of_next_token(response: Cut, prompt: Cut) -> Cut:
 
 
 def _columns_of_rows(
-    tensors: dict[str, Tensor],
+    tensors: dict[str, StoredTensor],
     values: dict[str, Any],
     meta: dict[str, Any],
     path: Path,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import BITS, FLOATS, IDS
-from rcdiag.table.readers.safe import Tensor
+from rcdiag.table.readers.safe import StoredTensor
 
 LARGEST_ID = 2**31 - 1
 
@@ -102,7 +102,7 @@ class Fields(Struct, frozen=True):
         if value is None:
             return None
         try:
-            array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
+            array = value.numpy() if isinstance(value, StoredTensor) else np.asarray(value)
         except (ValueError, OverflowError) as error:
             raise self.wrong(name, "is no array of experts") from error
         tokens = prompt + length
@@ -123,7 +123,7 @@ class Fields(Struct, frozen=True):
         if value is None:
             return None
         try:
-            array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
+            array = value.numpy() if isinstance(value, StoredTensor) else np.asarray(value)
         except (ValueError, OverflowError) as error:
             raise self.wrong(name, "is no list of numbers") from error
         if array.ndim != 1 or (len(array) and array.dtype.kind not in kinds):
@@ -139,7 +139,7 @@ class Fields(Struct, frozen=True):
 
 def _plain(value: Any) -> Any:
     """Return a number out of an array or tensor of one element."""
-    if isinstance(value, Tensor):
+    if isinstance(value, StoredTensor):
         value = value.numpy()
     if isinstance(value, np.ndarray | np.generic) and value.size == 1:
         return value.item()

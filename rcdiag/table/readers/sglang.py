@@ -37,22 +37,22 @@ class Meta(msgspec.Struct):
     input_token_logprobs: list[LogProb] | None = None
 
 
-class Response(msgspec.Struct):
+class SglangResponse(msgspec.Struct):
     output_ids: list[Id] | None = None
     prompt_token_ids: list[Id] | None = None  # where the request asks for them
     meta_info: Meta | None = None
 
 
-class Line(Response):
+class SglangLine(SglangResponse):
     """A response, or an object that keeps it, or several of one request, beside the request."""
 
-    response: Response | list[Response] | None = None
+    response: SglangResponse | list[SglangResponse] | None = None
     request: Request | None = None
     body: Request | None = None
 
 
 def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
-    for where, number, line in records(file, Line):
+    for where, number, line in records(file, SglangLine):
         request = request_of(line.request, line.body)
         responses = line.response or line
         for response in responses if isinstance(responses, list) else [responses]:
@@ -61,7 +61,7 @@ def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _row(
-    response: Response, request: Request | None, where: str, notes: Notes
+    response: SglangResponse, request: Request | None, where: str, notes: Notes
 ) -> dict[str, Any] | None:
     meta = response.meta_info
     if meta is None:
@@ -115,7 +115,7 @@ def _log_probs(recorded: list[LogProb], where: str) -> Any:
     return floats(values)
 
 
-def _prompt(response: Response, meta: Meta, where: str) -> list[int] | None:
+def _prompt(response: SglangResponse, meta: Meta, where: str) -> list[int] | None:
     """Return the prompt's ids where the engine was asked for them, or for all their log-probs."""
     asked, recorded = response.prompt_token_ids, meta.input_token_logprobs
     if not recorded or len(recorded) != meta.prompt_tokens:

@@ -28,7 +28,7 @@ from rcdiag.table.readers.safe import (
     Content,
     Foreign,
     Jagged,
-    Tensor,
+    StoredTensor,
     foreign,
     laid_out,
     load_pickle,
@@ -69,7 +69,7 @@ def _read(dump: Dump) -> Iterator[Rows]:
                 content.release()
 
 
-def _open(content: Content) -> tuple[dict[str, Tensor | Jagged], dict[str, Any]]:
+def _open(content: Content) -> tuple[dict[str, StoredTensor | Jagged], dict[str, Any]]:
     """Return the tensors and the metadata of a TrainingInputBatch."""
     loaded = load_pickle(content, NAMES)
     if not isinstance(loaded, Foreign):
@@ -96,21 +96,21 @@ def _packed(stored: dict[str, Any], content: Content) -> Jagged:
     return Jagged(_tensor(stored["values"], content), ends[:-1], np.diff(ends))
 
 
-def _tensor(stored: dict[str, Any], content: Content) -> Tensor:
+def _tensor(stored: dict[str, Any], content: Content) -> StoredTensor:
     """Return a tensor that is stored as bytes, as an array, or as a torch file."""
     kind = _format(stored)
     if kind == "numpy":
         return tensor_of_bytes(stored["data"], stored["dtype"], stored["shape"])
     if kind == "numpy_view":
-        return Tensor(stored["data"], stored["data"].dtype.name)
+        return StoredTensor(stored["data"], stored["data"].dtype.name)
     tensor = load_torch(content.inner(stored["data"], "a tensor"))
-    if not isinstance(tensor, Tensor):
+    if not isinstance(tensor, StoredTensor):
         raise TypeError("a torch file without a tensor")
     return tensor
 
 
 def _rows_of(
-    tensors: dict[str, Tensor | Jagged],
+    tensors: dict[str, StoredTensor | Jagged],
     metadata: dict[str, Any],
     path: Path,
     number: int,
@@ -136,7 +136,7 @@ def _rows_of(
     yield from padded.rows_in_parts(path, np.arange(count - fills), width, facts, cut)
 
 
-def _check_fills(tensors: dict[str, Tensor | Jagged], first: int, path: Path) -> None:
+def _check_fills(tensors: dict[str, StoredTensor | Jagged], first: int, path: Path) -> None:
     """Refuse rows that only fill the batch up, from `first` on, and are trained on all the same."""
     if "loss_mask" not in tensors:
         return
@@ -149,16 +149,16 @@ def _check_fills(tensors: dict[str, Tensor | Jagged], first: int, path: Path) ->
         )
 
 
-def _matrix(tensors: dict[str, Tensor | Jagged], name: str) -> Tensor:
+def _matrix(tensors: dict[str, StoredTensor | Jagged], name: str) -> StoredTensor:
     """Return a tensor that has one width for all rows."""
     tensor = tensors[name]
-    if not isinstance(tensor, Tensor):
+    if not isinstance(tensor, StoredTensor):
         raise TypeError(f"{name} is packed")
     return tensor
 
 
 def _token_columns(
-    tensors: dict[str, Tensor | Jagged], rows: RowIndex, where: Where
+    tensors: dict[str, StoredTensor | Jagged], rows: RowIndex, where: Where
 ) -> dict[str, Any]:
     attention, lengths = (
         padded.block(padded.rows_of(_matrix(tensors, name), rows), "right", name, where)
@@ -206,7 +206,7 @@ def _token_columns(
 
 
 def _columns_of_rows(
-    tensors: dict[str, Tensor | Jagged],
+    tensors: dict[str, StoredTensor | Jagged],
     metadata: dict[str, Any],
     path: Path,
     number: int,

@@ -45,7 +45,7 @@ FINISH_REASONS = {"completed": "stop", "truncated": "length", "aborted": "abort"
 Row = dict[str, Any]
 
 
-class Sample(Struct, frozen=True):
+class SlimeSample(Struct, frozen=True):
     """A sample as a row of the table, with what other files of the run know it by."""
 
     row: Row
@@ -53,7 +53,7 @@ class Sample(Struct, frozen=True):
     index: int | None
 
 
-def rollout_samples(path: Path, notes: Notes, reward_key: str | None = None) -> list[Sample]:
+def rollout_samples(path: Path, notes: Notes, reward_key: str | None = None) -> list[SlimeSample]:
     """Return the samples of a rollout file that have a response, in its order.
 
     `reward_key` names the number that is the reward where a sample has a dictionary of them.
@@ -75,7 +75,7 @@ def rollout_samples(path: Path, notes: Notes, reward_key: str | None = None) -> 
         fields = Fields(values, where)
         row = _row(fields, notes, reward_key)
         if row is not None:
-            samples.append(Sample({**row, "step": step}, position, fields.integer("index")))
+            samples.append(SlimeSample({**row, "step": step}, position, fields.integer("index")))
     return samples
 
 
@@ -150,7 +150,7 @@ def _version(versions: Any, notes: Notes) -> int | None:
 
 def dashboard_samples(
     path: Path, step: int | None, notes: Notes, reward_key: str | None = None
-) -> list[Sample]:
+) -> list[SlimeSample]:
     """Return the samples of the dashboard's parquet that have a response."""
     table = read_whole(path)
     records = [
@@ -163,7 +163,9 @@ def dashboard_samples(
         fields = Fields(values, f"{path}, row {position}")
         row = _row(fields, notes, reward_key)
         if row is not None:
-            samples.append(Sample({**row, "step": step}, position, fields.integer("sample_index")))
+            samples.append(
+                SlimeSample({**row, "step": step}, position, fields.integer("sample_index"))
+            )
     return samples
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.reader import Notes
-from rcdiag.table.readers.safe import Tensor, load_torch
+from rcdiag.table.readers.safe import StoredTensor, load_torch
 from rcdiag.table.readers.samples import Fields, prompt_and_response
 from rcdiag.table.readers.slime_rollouts import Row
 
@@ -270,6 +270,6 @@ def _raw_reward(rewards: Any, position: int | None, where: str) -> float | None:
 
 def _length(values: Any) -> int | None:
     """Return how many values a list or tensor has; None where it is none."""
-    if isinstance(values, Tensor | np.ndarray):
+    if isinstance(values, StoredTensor | np.ndarray):
         return values.shape[0] if values.shape else None
     return len(values) if isinstance(values, list | tuple) else None

@@ -13,7 +13,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.learning.learner import Parts, Scores
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.rounding import ASSUMED, Rounding, rounding_of
+from rcdiag.statistics.rounding import ASSUMED, RoundingNoise, rounding_of
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.survey import known_steps, unobserved
 from rcdiag.table.table import Table
@@ -53,7 +53,7 @@ class ReplayBatch(Struct, frozen=True, kw_only=True):
     parts: Parts  # the rows as a model reads them; tokens of other rows are masked
     non_finite: NonFinite  # under the names that the policies have in the table
     scored_roles: frozenset[str] = frozenset()  # those whose log-probs an engine computed
-    rounding: Rounding = ASSUMED  # of `rollout` against `old`
+    rounding: RoundingNoise = ASSUMED  # of `rollout` against `old`
 
     @property
     def rollout(self) -> Array:

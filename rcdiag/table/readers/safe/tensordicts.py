@@ -11,7 +11,7 @@ from typing import Any
 
 from rcdiag.table.readers.safe.arrays import shape_of
 from rcdiag.table.readers.safe.stand_ins import Foreign, Name, Pair, names_of
-from rcdiag.table.readers.safe.views import Jagged, Tensor, jagged, view_bytes
+from rcdiag.table.readers.safe.views import Jagged, StoredTensor, jagged, view_bytes
 
 VALUES, LENGTHS, OFFSETS = "<NJT_VALUES>", "<NJT_LENGTHS>", "<NJT_OFFSETS>"
 
@@ -60,7 +60,7 @@ def _tensors(state: Any) -> dict[str, Any]:
 
 def consolidated(metadata: Any, storage: Any) -> Any:
     """Cut a TensorDict out of one tensor of bytes that holds all of its tensors."""
-    if not isinstance(storage, Tensor) or storage.kind != "uint8" or len(storage.shape) != 1:
+    if not isinstance(storage, StoredTensor) or storage.kind != "uint8" or len(storage.shape) != 1:
         raise TypeError("a consolidated TensorDict without bytes")
     return _from_metadata(metadata, storage.stored.data, 0)
 
@@ -80,7 +80,9 @@ def _from_metadata(metadata: Any, storage: memoryview, depth: int) -> Any:
     return built
 
 
-def _leaf(storage: memoryview, kind: Any, size: Any, start: Any, stop: Any, pad: Any) -> Tensor:
+def _leaf(
+    storage: memoryview, kind: Any, size: Any, start: Any, stop: Any, pad: Any
+) -> StoredTensor:
     """Return the tensor in the bytes from start to stop; `pad` bytes at their end do not count."""
     shape = shape_of(size)
     (start, stop) = shape_of((start, stop))
@@ -90,12 +92,12 @@ def _leaf(storage: memoryview, kind: Any, size: Any, start: Any, stop: Any, pad:
     count = math.prod(shape)
     if count > len(flat):
         raise ValueError("a tensor that is larger than its storage")
-    return Tensor(flat[:count].reshape(shape), str(kind).removeprefix("torch."))
+    return StoredTensor(flat[:count].reshape(shape), str(kind).removeprefix("torch."))
 
 
-def _with_jagged(leaves: dict[str, Tensor]) -> dict[str, Tensor | Jagged]:
+def _with_jagged(leaves: dict[str, StoredTensor]) -> dict[str, StoredTensor | Jagged]:
     """Put jagged tensors together, whose values and offsets are leaves of their own."""
-    whole: dict[str, Tensor | Jagged] = {}
+    whole: dict[str, StoredTensor | Jagged] = {}
     for key, leaf in leaves.items():
         if key.startswith(OFFSETS):
             name = key.removeprefix(OFFSETS)

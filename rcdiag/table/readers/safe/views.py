@@ -66,7 +66,7 @@ class Storage(Struct, frozen=True, eq=False):
     __setstate__ = refuse_state
 
 
-class Tensor(Struct, frozen=True, eq=False):
+class StoredTensor(Struct, frozen=True, eq=False):
     """A tensor as it stands in the file; `numpy` turns it, or some of its rows, into an array."""
 
     stored: NDArray[Any]
@@ -81,8 +81,8 @@ class Tensor(Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.stored)
 
-    def __getitem__(self, index: Any) -> Tensor:
-        return Tensor(self.stored[index], self.kind)
+    def __getitem__(self, index: Any) -> StoredTensor:
+        return StoredTensor(self.stored[index], self.kind)
 
     def numpy(self) -> NDArray[Any]:
         """Return an array in this machine's byte order; bfloat16 is widened to float32 exactly."""
@@ -103,7 +103,7 @@ class Jagged(Struct, frozen=True, eq=False):
     They begin at `values[starts[i]]`; what is further inside a value is the same for all rows.
     """
 
-    values: Tensor
+    values: StoredTensor
     starts: NDArray[np.int64]  # [rows]
     lengths: NDArray[np.int64]  # [rows]
 
@@ -123,7 +123,7 @@ class Jagged(Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def row(self, index: int) -> Tensor:
+    def row(self, index: int) -> StoredTensor:
         start = int(self.starts[index])
         return self.values[start : start + int(self.lengths[index])]
 
@@ -145,17 +145,17 @@ def view_bytes(view: memoryview, kind: str, order: str = "<") -> NDArray[Any]:
     return np.frombuffer(view, layout)
 
 
-def tensor_of_bytes(content: Any, kind: str, size: Any) -> Tensor:
+def tensor_of_bytes(content: Any, kind: str, size: Any) -> StoredTensor:
     """Return a tensor whose elements, row by row, are these bytes and no others."""
     flat, shape = view_bytes(memoryview(content).cast("B"), kind), shape_of(size)
     if math.prod(shape) != len(flat):
         raise ValueError("a tensor of another size than its bytes")
-    return Tensor(flat.reshape(shape), kind)
+    return StoredTensor(flat.reshape(shape), kind)
 
 
 def storage_tensor(
     storage: Any, offset: Any, size: Any, stride: Any, *rest: Any, kind: str | None = None
-) -> Tensor | Foreign:
+) -> StoredTensor | Foreign:
     """Return a view of a storage; `offset`, `size` and `stride` count elements.
 
     A tensor in a plain pickle, whose storage is a file of its own, stays inert.
@@ -170,22 +170,22 @@ def storage_tensor(
     if len(shape) != len(steps) or type(offset) is not int or offset < 0:
         raise ValueError("a tensor whose shape, strides or offset make no sense")
     if steps == (1,) and offset + shape[0] <= len(flat):  # one dimension without gaps
-        return Tensor(flat[offset : offset + shape[0]], kind)
+        return StoredTensor(flat[offset : offset + shape[0]], kind)
     count = math.prod(shape)
     if count == 0:
-        return Tensor(np.empty(shape, flat.dtype), kind)
+        return StoredTensor(np.empty(shape, flat.dtype), kind)
     last = offset + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
     if last >= len(flat):
         raise ValueError("a tensor that is larger than its storage")
     if count > max(len(flat), MOST_REPEATED_ELEMENTS):
         raise ValueError("a tensor that repeats a few elements beyond all use")
     strides = tuple(step * flat.itemsize for step in steps)
-    return Tensor(as_strided(flat[offset:], shape, strides, writeable=False), kind)
+    return StoredTensor(as_strided(flat[offset:], shape, strides, writeable=False), kind)
 
 
 def typed_storage_tensor(
     storage: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, kind: Any, *rest: Any
-) -> Tensor | Foreign:
+) -> StoredTensor | Foreign:
     """Return a view of a storage of bytes, whose elements are of this kind."""
     return storage_tensor(storage, offset, size, stride, kind=_kind_name(kind))
 
@@ -216,7 +216,7 @@ def jagged_tensor(parts: Any) -> Jagged | Foreign:
 
 def jagged(values: Any, offsets: Any, lengths: Any = None) -> Jagged:
     """Return rows that begin at the offsets and end at the next, or after their lengths."""
-    if not isinstance(values, Tensor) or not values.shape:
+    if not isinstance(values, StoredTensor) or not values.shape:
         raise TypeError("a jagged tensor without values")
     bounds = _whole_numbers(offsets)
     counts = np.diff(bounds) if lengths is None else _whole_numbers(lengths)
@@ -225,7 +225,7 @@ def jagged(values: Any, offsets: Any, lengths: Any = None) -> Jagged:
 
 def nested_tensor(buffer: Any, sizes: Any, strides: Any, offsets: Any) -> Jagged | Foreign:
     """Return a nested tensor of torch's strided layout whose rows differ in their length alone."""
-    if not isinstance(buffer, Tensor) or len(buffer.shape) != 1:
+    if not isinstance(buffer, StoredTensor) or len(buffer.shape) != 1:
         raise TypeError("a nested tensor without values")
     shapes, starts = _whole_numbers(sizes, 2), _whole_numbers(offsets)
     inner = tuple(int(count) for count in shapes[0, 1:]) if len(shapes) else ()
@@ -240,12 +240,12 @@ def nested_tensor(buffer: Any, sizes: Any, strides: Any, offsets: Any) -> Jagged
         or len(buffer) % width
     ):
         return Foreign("torch.nested (rows that differ in more than their length)")
-    values = Tensor(buffer.stored.reshape(-1, *inner), buffer.kind)
+    values = StoredTensor(buffer.stored.reshape(-1, *inner), buffer.kind)
     return Jagged(values, starts // width, shapes[:, 0])
 
 
 def _whole_numbers(tensor: Any, dimensions: int = 1) -> NDArray[np.int64]:
-    if not isinstance(tensor, Tensor) or not tensor.kind.startswith("int"):
+    if not isinstance(tensor, StoredTensor) or not tensor.kind.startswith("int"):
         raise TypeError("offsets, lengths or sizes that are no whole numbers")
     if len(tensor.shape) != dimensions or 0 in tensor.shape:
         raise ValueError("offsets, lengths or sizes of another shape")
@@ -259,7 +259,7 @@ def _size(items: Any = ()) -> tuple[int, ...]:
 TENSOR_NAMES: dict[Pair, Name] = names_of(
     [
         (("torch", "Size"), _size),
-        (("torch", "Tensor"), None),
+        (("torch", "StoredTensor"), None),
         (("torch.storage", UNTYPED), None),
         (("torch._utils", "_rebuild_tensor"), storage_tensor),
         (("torch._utils", "_rebuild_tensor_v2"), storage_tensor),

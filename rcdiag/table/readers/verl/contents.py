@@ -1,4 +1,4 @@
-"""A file of verl holds a batch in one of many ways; all become one `Batch`.
+"""A file of verl holds a batch in one of many ways; all become one `VerlBatch`.
 
 * `DataProto`, pickled (`save_to_disk`), by torch.save, or with its tensors as numpy arrays:
   https://github.com/verl-project/verl/blob/v0.9.1/verl/protocol.py (`__getstate__`,
@@ -24,7 +24,7 @@ from rcdiag.table.readers.safe import (
     Foreign,
     Jagged,
     Same,
-    Tensor,
+    StoredTensor,
     foreign,
     is_torch_file,
     laid_out,
@@ -38,10 +38,10 @@ NAMES = foreign([("verl.protocol", "DataProto")])
 
 
 @dataclass
-class Batch:
+class VerlBatch:
     """One file: tensors of equal rows, other values by row, and facts of the whole batch."""
 
-    tensors: dict[str, Tensor | Jagged] = field(default_factory=dict)
+    tensors: dict[str, StoredTensor | Jagged] = field(default_factory=dict)
     values: dict[str, list[Any] | NDArray[Any]] = field(default_factory=dict)  # name -> by row
     meta: dict[str, Any] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)  # of TransferQueue, by row
@@ -52,11 +52,15 @@ class Batch:
     def add(self, columns: Any) -> None:
         """Sort the columns of a dict into tensors, values by row, and facts."""
         for name, column in columns.items():
-            if isinstance(column, list) and column and all(isinstance(v, Tensor) for v in column):
+            if (
+                isinstance(column, list)
+                and column
+                and all(isinstance(v, StoredTensor) for v in column)
+            ):
                 column = jagged_of(column)
             if isinstance(column, np.ndarray) and column.ndim > 1 and column.dtype.name in KINDS:
-                column = Tensor(column, column.dtype.name)
-            if isinstance(column, Jagged) or (isinstance(column, Tensor) and column.shape):
+                column = StoredTensor(column, column.dtype.name)
+            if isinstance(column, Jagged) or (isinstance(column, StoredTensor) and column.shape):
                 self.tensors[name] = column
             elif isinstance(column, Same):
                 self.shared[name] = column.value
@@ -82,12 +86,12 @@ class Batch:
                 self.meta[name] = value
 
 
-def open_batch(content: Content) -> Batch:
+def open_batch(content: Content) -> VerlBatch:
     """Read what a file of verl holds; tensors are views of the file."""
     with laid_out(content.name, "verl"):
         load = load_torch if is_torch_file(content.view) else load_pickle
         loaded = load(content, NAMES)
-        batch = Batch()
+        batch = VerlBatch()
         if isinstance(loaded, Foreign) and loaded.name == DATA_PROTO:
             tensors, values, meta = loaded.state
             batch.add(_tensors(tensors, content))
@@ -127,7 +131,7 @@ def _tensors(stored: Any, content: Content) -> Any:
     return {} if tensors is None else tensors
 
 
-def _from_numpy(stored: Any) -> Tensor | Jagged:
+def _from_numpy(stored: Any) -> StoredTensor | Jagged:
     """Return a tensor stored as kind, shape and bytes, or as a layout and a list of those."""
     if len(stored) == 2:
         return jagged_of([_from_numpy(item) for item in stored[1]])
@@ -142,11 +146,11 @@ def _unpadded(column: Any) -> Any:
     """
     if isinstance(column, list) and column and all(_are_numbers(row) for row in column):
         kind = "float32" if any(isinstance(x, float) for row in column for x in row) else "int64"
-        return jagged_of([Tensor(np.array(row, kind), kind) for row in column])
-    if not isinstance(column, Tensor) or len(column.shape) < 2:
+        return jagged_of([StoredTensor(np.array(row, kind), kind) for row in column])
+    if not isinstance(column, StoredTensor) or len(column.shape) < 2:
         return column
     rows, width, *inner = column.shape
-    values = Tensor(column.stored.reshape(rows * width, *inner), column.kind)
+    values = StoredTensor(column.stored.reshape(rows * width, *inner), column.kind)
     return Jagged(values, np.arange(rows) * width, np.full(rows, width))
 
 
@@ -155,14 +159,16 @@ def _are_numbers(row: Any) -> bool:
     return isinstance(row, list) and all(isinstance(value, plain) for value in row)
 
 
-def jagged_of(rows: list[Any]) -> Tensor | Jagged:
+def jagged_of(rows: list[Any]) -> StoredTensor | Jagged:
     """Put tensors of one row each together; scalars make a tensor of one dimension."""
-    if not rows or not all(isinstance(row, Tensor) and row.kind == rows[0].kind for row in rows):
+    if not rows or not all(
+        isinstance(row, StoredTensor) and row.kind == rows[0].kind for row in rows
+    ):
         raise TypeError("rows of different kinds")
     if not rows[0].shape:
-        return Tensor(np.array([row.stored for row in rows]), rows[0].kind)
+        return StoredTensor(np.array([row.stored for row in rows]), rows[0].kind)
     lengths = np.array([len(row) for row in rows], np.int64)
-    values = Tensor(np.concatenate([row.stored for row in rows]), rows[0].kind)
+    values = StoredTensor(np.concatenate([row.stored for row in rows]), rows[0].kind)
     return Jagged(values, np.cumsum(lengths) - lengths, lengths)
 
 
