@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rcdiag.lazy import lazy
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import segment_sum
 
 Array = NDArray[np.floating]
 T = TypeVar("T", bound=np.floating)

@@ -24,7 +24,7 @@ from rcdiag.lazy import lazy
 from rcdiag.statistics.merging import merge
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch
-from rcdiag.table.segments import starts_of
+from rcdiag.table.trajectories import starts_of
 
 Array = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.learning.basis import TOLERANCE
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import segment_sum
 
 Array = NDArray[np.float64]
 

@@ -17,7 +17,7 @@ from rcdiag.statistics import clusters
 from rcdiag.statistics.clusters import ClusterIndex, grouping
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array, k3
-from rcdiag.table.segments import starts_of
+from rcdiag.table.trajectories import starts_of
 
 Places = NDArray[np.int64]
 

@@ -29,7 +29,7 @@ from rcdiag.statistics.binned import (
 from rcdiag.statistics.categories import CATEGORIES, add_categories, labels_of
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import LABELS, PROFILES
-from rcdiag.table.segments import starts_of
+from rcdiag.table.trajectories import starts_of
 
 BEFORE, AFTER = 6, 3  # neighbours among the sampled tokens of the row
 # Bins by size of the log-ratio, nats, of tokens that are likelier under the one and the other.

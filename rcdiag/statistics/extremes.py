@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from rcdiag.results import SequenceTokens, WorstToken
 from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.table.segments import segment_sum
 from rcdiag.table.token_batch import Array, Flags, TokenBatch
+from rcdiag.table.trajectories import segment_sum
 
 WORST = 20
 WORST_SEQUENCES = 30

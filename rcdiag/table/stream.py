@@ -16,10 +16,9 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import as_numpy
 from rcdiag.table.hashing import hashed_texts, mixed
 from rcdiag.table.schema import is_list
-from rcdiag.table.segments import segment_sum
 from rcdiag.table.table import RowBatch, RowRange, Table
 from rcdiag.table.token_columns import check_ids, check_lengths, check_mask, in_file
-from rcdiag.table.trajectories import Ragged, Trajectories
+from rcdiag.table.trajectories import Ragged, Trajectories, segment_sum
 
 ROW_COLUMNS = ("response_mask", "temperature", "group_id", "step")
 # A row is walked as a whole, at some 250 bytes of memory a token; no engine has such a context.

@@ -23,11 +23,10 @@ from rcdiag.results import (
 from rcdiag.statistics.extremes import WorstSequence, shown_log_probs, shown_log_ratios
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.parts import score_columns
-from rcdiag.table.segments import starts_of
 from rcdiag.table.stream import columns_needed, decode, with_log_probs
 from rcdiag.table.table import RowBatch, Table
 from rcdiag.table.token_batch import sampled_tokens
-from rcdiag.table.trajectories import Trajectories
+from rcdiag.table.trajectories import Trajectories, starts_of
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.shown_tokens import gaps, masked_beside, shown_tokens
 

@@ -7,17 +7,20 @@ a `Metric` in the tuple of its family, or `METRICS.add(Metric(...))` from outsid
 from __future__ import annotations
 
 from rcdiag.statistics.metrics.divergences import DIVERGENCES
-from rcdiag.statistics.metrics.families import MAGNITUDE, OVERLAP, TAIL, VALIDITY
 from rcdiag.statistics.metrics.log_ratios import LOG_RATIOS
 from rcdiag.statistics.metrics.metric import (
     BEHAVIOR_SAMPLED,
     BY_CLUSTERS,
     BY_FIT,
     FAMILIES,
+    MAGNITUDE,
     METRICS,
     NO_INTERVAL,
+    OVERLAP,
     SEQUENCES_SAMPLED,
     SYMMETRIC,
+    TAIL,
+    VALIDITY,
     Metric,
     MetricFamily,
     measured,

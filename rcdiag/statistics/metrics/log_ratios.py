@@ -6,9 +6,9 @@ import numpy as np
 
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.intervals import NONE, Interval
-from rcdiag.statistics.metrics.families import MAGNITUDE
 from rcdiag.statistics.metrics.metric import (
     BEHAVIOR_SAMPLED,
+    MAGNITUDE,
     NO_INTERVAL,
     RATIOS_OF_EXAMPLE,
     SYMMETRIC,

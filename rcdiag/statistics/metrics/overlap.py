@@ -8,9 +8,9 @@ import numpy as np
 
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.statistics.metrics.expected import ess_guide, expected_ess_seq
-from rcdiag.statistics.metrics.families import OVERLAP
 from rcdiag.statistics.metrics.metric import (
     BEHAVIOR_SAMPLED,
+    OVERLAP,
     RATIOS_OF_EXAMPLE,
     SEQUENCES_SAMPLED,
     Metric,

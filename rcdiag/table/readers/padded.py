@@ -15,8 +15,8 @@ from rcdiag.table.arrow import BITS, from_numpy, ragged
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers.reader import Rows
 from rcdiag.table.readers.safe import Jagged, StoredTensor
-from rcdiag.table.segments import starts_of
 from rcdiag.table.token_columns import check_lengths, check_mask, in_file
+from rcdiag.table.trajectories import starts_of
 
 # Elements of a matrix whose rows are cut at a time.
 ELEMENTS_PER_BATCH = 1 << 20

@@ -18,9 +18,9 @@ from rcdiag.statistics.merging import merge, merged
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.suite import Suite, SuiteState
-from rcdiag.table.segments import segment_sum
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
+from rcdiag.table.trajectories import segment_sum
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.corrected import CorrectionRows, asked_by
 from rcdiag.usecases.passes import token_batches

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from rcdiag.results import AfterStep, MetricValue
 from rcdiag.statistics.clusters import cluster_sums
 from rcdiag.statistics.moments import mean
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import segment_sum
 from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]

@@ -13,7 +13,7 @@ from rcdiag.losses.evaluate import LossResult
 from rcdiag.results import MetricValue, PairedDifference
 from rcdiag.statistics.clusters import cluster_sums
 from rcdiag.statistics.intervals import jackknife_interval
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import segment_sum
 from rcdiag.usecases.replay.gradients import PresetGradients, by_group
 from rcdiag.usecases.replay.preset import PresetLoss
 from rcdiag.usecases.replay.update_batch import ReplayBatch

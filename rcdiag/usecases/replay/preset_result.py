@@ -18,7 +18,7 @@ from rcdiag.results import (
     SplitReport,
 )
 from rcdiag.table.hashing import mixed
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import segment_sum
 from rcdiag.usecases.replay.preset import PresetEffect, PresetLoss, loss_of_effect
 from rcdiag.usecases.replay.shares import coefficient_numbers, shares
 from rcdiag.usecases.replay.update import NAIVE, Update

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.results import Coefficients, Shares
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import segment_sum
 from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]

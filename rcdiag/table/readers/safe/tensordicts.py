@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rcdiag.table.readers.safe.arrays import shape_of
 from rcdiag.table.readers.safe.stand_ins import Foreign, Name, Pair, names_of
-from rcdiag.table.readers.safe.views import Jagged, StoredTensor, jagged, view_bytes
+from rcdiag.table.readers.safe.views import Jagged, StoredTensor, jagged, shape_of, view_bytes
 
 VALUES, LENGTHS, OFFSETS = "<NJT_VALUES>", "<NJT_LENGTHS>", "<NJT_OFFSETS>"
 

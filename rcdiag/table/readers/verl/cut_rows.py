@@ -20,8 +20,14 @@ from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where, cut_rows
 from rcdiag.table.readers.reader import Notes, Rows
 from rcdiag.table.readers.safe import Jagged, StoredTensor, laid_out
-from rcdiag.table.readers.verl import file_places as layout
-from rcdiag.table.readers.verl.contents import VerlBatch, missing_responses
+from rcdiag.table.readers.verl.contents import (
+    OUTPUT_BATCH,
+    VerlBatch,
+    missing_responses,
+    named_sizes,
+    named_step,
+    recorded_step,
+)
 from rcdiag.table.schema import TOKEN_FLOATS, column_spec
 
 # Names of verl's columns of numbers by token, and the table's; the first that a file has counts.
@@ -317,7 +323,7 @@ def _groups(
     if batch.keys:
         notes.change("groups are those of TransferQueue's keys: uid_session_index")
         return [str(key).rsplit("_", 2)[0] for key in batch.keys]
-    sizes = layout.named_sizes(path)
+    sizes = named_sizes(path)
     prompts = batch.tensors.get("prompts")
     if sizes is None or sizes[1] < 1 or count % sizes[1] or not isinstance(prompts, StoredTensor):
         return None
@@ -331,7 +337,7 @@ def _groups(
 
 def _step(batch: VerlBatch, path: Path, count: int, notes: Notes) -> int | None:
     """Return the training step of a file, if the file or its name tells."""
-    recorded, named = layout.recorded_step(path, batch.meta), layout.named_step(path)
+    recorded, named = recorded_step(path, batch.meta), named_step(path)
     if _is_fed_by_prompt(batch, path, count):
         notes.change("folders are numbered by prompt, not by training step: step is left out")
         return None
@@ -343,12 +349,12 @@ def _step(batch: VerlBatch, path: Path, count: int, notes: Notes) -> int | None:
 
 def _is_fed_by_prompt(batch: VerlBatch, path: Path, count: int) -> bool:
     """Tell whether a fully asynchronous run wrote the file: one prompt for each folder."""
-    if path.name != layout.OUTPUT_BATCH or not path.parent.name.isdecimal():
+    if path.name != OUTPUT_BATCH or not path.parent.name.isdecimal():
         return False
     uids = batch.values.get("uid")
     if uids is not None and len(uids):
         return ASYNC_PROMPT.fullmatch(str(uids[0])) is not None
-    sizes = layout.named_sizes(path)
+    sizes = named_sizes(path)
     return sizes is not None and count == sizes[1] and sizes[0] > 1
 
 
