@@ -1,7 +1,7 @@
 """Pickles are loaded by Python's own unpickler, which gets rcdiag's code for every name.
 
 A pickle may call any function of any module; here `find_class` knows a closed table of pairs,
-module and name, and returns what stands for them in this package. Any other pair is refused. A look-up
+module and name, and returns what stands for them in this package. Others are refused. A look-up
 imports nothing, and a call runs only the function that stands here. The instructions are checked
 before.
 """
