@@ -211,9 +211,22 @@ def _cells(
         here = slice(start, start + AT_ONCE)
         own, parts = owner[here], [column[here] for column in columns]
         for crossing in _crossings(bins, here, len(own) // clusters):
-            sums = _by_cell(parts, own, clusters, crossing)
+            # By cluster and combination of bins: [clusters, combinations, SUMS].
+            of_cell = own * len(crossing)
+            of_cell += crossing.of_tokens
+            size = clusters * len(crossing)
+            sums = np.empty((size, SUMS))
+            sums[:, 0] = np.bincount(of_cell, minlength=size)
+            for place, column in enumerate(parts, start=1):
+                sums[:, place] = np.bincount(of_cell, column, size)
+            by_combination = sums.reshape(clusters, len(crossing), SUMS)
             for name, numbers in crossing.bins.items():
-                _add_to_bins(cells[name], sums, numbers)
+                order = np.argsort(numbers, kind="stable")
+                found, first = np.unique(numbers[order], return_index=True)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    cells[name][:, found] += np.add.reduceat(
+                        by_combination[:, order], first, axis=1
+                    )
     return {name: some[:, :-1] for name, some in cells.items()}
 
 
@@ -257,28 +270,6 @@ def _crossed(one: _Crossing, name: str, numbers: NDArray[np.integer], width: int
     return _Crossing(places[keys], {**before, name: own})
 
 
-def _by_cell(
-    columns: Sequence[Array], owner: NDArray[np.int64], clusters: int, crossing: _Crossing
-) -> Array:
-    """Add up tokens by cluster and combination of bins: [clusters, combinations, SUMS]."""
-    size = clusters * len(crossing)
-    cells = owner * len(crossing)
-    cells += crossing.of_tokens
-    sums = np.empty((size, SUMS))
-    sums[:, 0] = np.bincount(cells, minlength=size)
-    for place, column in enumerate(columns, start=1):
-        sums[:, place] = np.bincount(cells, column, size)
-    return sums.reshape(clusters, len(crossing), SUMS)
-
-
-def _add_to_bins(cells: Array, sums: Array, numbers: NDArray[np.int64]) -> None:
-    """Add sums by combination to `cells` [clusters, bins, SUMS]; `numbers` are their bins."""
-    order = np.argsort(numbers, kind="stable")
-    bins, first = np.unique(numbers[order], return_index=True)
-    with np.errstate(invalid="ignore"), np.errstate(over="ignore", invalid="ignore"):
-        cells[:, bins] += np.add.reduceat(sums[:, order], first, axis=1)
-
-
 def joined_bins(blocks: Sequence[BlockBins], groups: ClusterIndex) -> BatchBins:
     """Join what the blocks of a batch hold, in their order; `groups` are those of its sequences."""
     tokens = np.cumsum([0, *(block.tokens for block in blocks)]).tolist()
@@ -293,7 +284,12 @@ def joined_bins(blocks: Sequence[BlockBins], groups: ClusterIndex) -> BatchBins:
     return BatchBins(
         clusters=groups,
         parts={
-            name: _joined_runs([block.parts[name] for block in blocks], tokens, sequences)
+            name: Runs(
+                _from(tokens, [block.parts[name].first for block in blocks]),
+                _from(sequences, [block.parts[name].sequence for block in blocks]),
+                np.concatenate([block.parts[name].sums for block in blocks]),
+                np.concatenate([block.parts[name].largest for block in blocks]),
+            )
             for name in first.parts
         },
         runs={
@@ -308,16 +304,6 @@ def joined_bins(blocks: Sequence[BlockBins], groups: ClusterIndex) -> BatchBins:
             )
             for name in first.largest
         },
-    )
-
-
-def _joined_runs(parts: Sequence[Runs], tokens: list[int], sequences: list[int]) -> Runs:
-    """Join the runs of blocks; `tokens` and `sequences` are those before each block."""
-    return Runs(
-        _from(tokens, [part.first for part in parts]),
-        _from(sequences, [part.sequence for part in parts]),
-        np.concatenate([part.sums for part in parts]),
-        np.concatenate([part.largest for part in parts]),
     )
 
 

@@ -333,7 +333,10 @@ def held_out(data: Sums, windows: AcceptanceBounds) -> tuple[list[HeldOutBin], b
         return [], None
     differ = estimates_differ(short)
     fitted = fit_distribution(short.lengths, short.sums, differ)
-    refits = _refits(short, differ)
+    # The distribution without each twentieth of the clusters.
+    group = np.unique(short.cluster, return_inverse=True)[1] % REFITS
+    parts = [short.take(group != left_out) for left_out in range(REFITS)]
+    refits = [fit_distribution(part.lengths, part.sums, differ) for part in parts]
     judged = [bin_ for bin_ in bins if len(np.unique(bin_.cluster)) >= FEW_CLUSTERS]
     holds = [_as_expected(bin_, fitted, refits, windows, len(judged)) for bin_ in judged]
     return [_bin(bin_, fitted, windows) for bin_ in bins], all(holds) if holds else None
@@ -348,13 +351,6 @@ def _split(data: Sums) -> tuple[Sums, list[Sums]]:
     index = np.searchsorted(edges, longer.lengths)
     bins = [longer.take(index == number) for number in np.unique(index)]
     return data.take(data.lengths <= cut), bins
-
-
-def _refits(data: Sums, differ: int) -> list[TokenDistribution]:
-    """Fit the distribution without each twentieth of the clusters."""
-    group = np.unique(data.cluster, return_inverse=True)[1] % REFITS
-    parts = [data.take(group != left_out) for left_out in range(REFITS)]
-    return [fit_distribution(part.lengths, part.sums, differ) for part in parts]
 
 
 def _expected(fitted: TokenDistribution, lengths: Array, windows: AcceptanceBounds) -> Array:
@@ -391,17 +387,14 @@ def _as_expected(
     error, clusters = ratio_errors(numerators, counts)
     refitted = np.stack([_expected(refit, data.lengths, windows) for refit in refits])
     of_fit = np.array([standard_error(column) for column in refitted.T])
-    error = np.hypot(np.maximum(error, _least_error(expected, len(data))), of_fit)
-    tail = (1.0 - COVERAGE) / (2.0 * QUANTITIES * bins)
-    off = np.abs(numerators.sum(axis=0) / len(data) - expected)
-    return bool((off <= student_quantile(clusters - 1, tail) * error).all())
-
-
-def _least_error(expected: Array, count: int) -> Array:
-    """Return the least error of a share (binomial) or of a variance v, v sqrt(2 / n)."""
-    shares, variance = expected[:-1], expected[-1]
+    # The least error of a share is binomial, that of a variance v is v sqrt(2 / n).
+    shares, variance, count = expected[:-1], expected[-1], len(data)
     binomial = np.sqrt(np.maximum(count * shares * (1.0 - shares), 1.0)) / count
-    return np.append(binomial, variance * np.sqrt(2.0 / count))
+    least = np.append(binomial, variance * np.sqrt(2.0 / count))
+    error = np.hypot(np.maximum(error, least), of_fit)
+    tail = (1.0 - COVERAGE) / (2.0 * QUANTITIES * bins)
+    off = np.abs(numerators.sum(axis=0) / count - expected)
+    return bool((off <= student_quantile(clusters - 1, tail) * error).all())
 
 
 def _bin(data: Sums, fitted: TokenDistribution, windows: AcceptanceBounds) -> HeldOutBin:

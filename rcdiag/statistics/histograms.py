@@ -39,6 +39,8 @@ Path = tuple[int, list[int], list[float]]  # key, tokens so far, cumulative log_
 # Numbers whose first 17 bits agree (sign, exponent, 5 bits of the fraction) are within a 32nd of
 # each other, so that at most one edge of LOG_RATIO_EDGES is between them.
 _SHIFT = 47
+# The number from which on a value is in the next bin; the last bin has none.
+_UPPER_EDGES = np.append(LOG_RATIO_EDGES[1:-1], np.nan)
 
 
 def log_ratio_counts(log_ratio: Array) -> NDArray[np.int64]:
@@ -47,7 +49,7 @@ def log_ratio_counts(log_ratio: Array) -> NDArray[np.int64]:
     if undefined.any():
         log_ratio = log_ratio[~undefined]
     bins = _first_bins()[log_ratio.view(np.int64) >> _SHIFT]
-    bins += log_ratio >= _upper_edges()[bins]
+    bins += log_ratio >= _UPPER_EDGES[bins]
     return np.bincount(bins, minlength=len(LOG_RATIO_EDGES) - 1)
 
 
@@ -66,12 +68,6 @@ def _first_bins() -> NDArray[np.int64]:
     least[np.isnan(least) & negative] = -np.inf
     bins = np.searchsorted(LOG_RATIO_EDGES, least, side="right") - 1
     return np.clip(bins, 0, len(LOG_RATIO_EDGES) - 2)
-
-
-@cache
-def _upper_edges() -> Array:
-    """Return the number from which on a value is in the next bin; the last bin has none."""
-    return np.append(LOG_RATIO_EDGES[1:-1], np.nan)
 
 
 def log_prob_counts(behavior: Array, target: Array) -> NDArray[np.int64]:

@@ -31,6 +31,8 @@ PROBABILITIES = (1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99)
 ENTROPIES = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 POSITIONS = tuple(2**power for power in range(18))
 TURNS = tuple(range(2, 11))
+# With this few edges it is faster to compare each value with all of them than to search.
+_FEW_EDGES = 16
 
 
 class ProfileAxis(Struct, frozen=True):
@@ -59,7 +61,12 @@ class ProfileAxis(Struct, frozen=True):
     def bins(self, values: NDArray[Any]) -> BinNumbers:
         """Return the bin of each value, in the shape of `values`; NaN is in none."""
         edges = self.sorted_edges
-        numbers = _places(values, edges)
+        numbers: NDArray[np.integer] = np.zeros(len(values), np.uint8)
+        if len(edges) > _FEW_EDGES:
+            numbers = np.searchsorted(edges, values, side="right")
+        else:
+            for edge in edges:
+                numbers += (values >= edge).view(np.uint8)
         count = len(edges) + 1
         undefined = np.isnan(values)
         if undefined.any():
@@ -168,10 +175,6 @@ PROFILES: dict[str, ProfileAxis] = {
 LABELS = {"reward": ["negative", "zero", "positive"]}
 
 
-# With this few edges it is faster to compare each value with all of them than to search.
-_FEW_EDGES = 16
-
-
 class Profiles(Struct, frozen=True):
     """Sums by cluster and bin, along every axis that the table has values for."""
 
@@ -218,16 +221,6 @@ def sort(block: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> SortedBlo
         else:
             by_bin.tokens[name] = axis.bins(values)
     return by_bin
-
-
-def _places(values: NDArray[Any], edges: Array) -> NDArray[np.integer]:
-    """Return how many edges are not above each value: its bin. That of NaN means nothing."""
-    if len(edges) > _FEW_EDGES:
-        return np.searchsorted(edges, values, side="right")
-    bins = np.zeros(len(values), np.uint8)
-    for edge in edges:
-        bins += (values >= edge).view(np.uint8)
-    return bins
 
 
 def _first_tokens(

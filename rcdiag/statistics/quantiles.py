@@ -51,7 +51,8 @@ class Sketch(Struct, frozen=True):
         counts = np.zeros(BINS, np.int64)
         for values in self.raw:
             for start in range(0, len(values), COUNTED_AT_ONCE):
-                bins = _bin(values[start : start + COUNTED_AT_ONCE])
+                # Values beyond the bins, and NaN, are in the outermost one.
+                bins = _float32_bits(values[start : start + COUNTED_AT_ONCE], _SHIFT, _FIRST, BINS)
                 counts += np.bincount(bins, minlength=BINS)
         return Sketch(None, counts)
 
@@ -97,11 +98,6 @@ def coarse_counts(size: Array, lengths: NDArray[np.int64]) -> NDArray[np.float32
     counts = np.bincount(cells, minlength=len(lengths) * COARSE_BINS)
     # Exact: a sequence has fewer than 2^24 tokens.
     return counts.astype(np.float32).reshape(len(lengths), COARSE_BINS)
-
-
-def _bin(size: Array) -> NDArray[np.int32]:
-    """Return the index of each |log_ratio|; larger values and NaN are in the outermost bin."""
-    return _float32_bits(size, _SHIFT, _FIRST, BINS)
 
 
 def _float32_bits(size: Array, shift: int, first: int, bins: int) -> NDArray[np.int32]:

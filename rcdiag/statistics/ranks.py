@@ -82,15 +82,9 @@ def sample_by_sequence(pair: PolicyPair) -> tuple[RankSample, NDArray[np.int64]]
     ends = np.searchsorted(at, np.cumsum(pair.lengths))
     counts = np.diff(ends, prepend=0)
     b, t = b.take(at), t.take(at)
-    return RankSample(
-        np.exp(b), np.exp(t), _hash(b, t), np.repeat(pair.tokens.cluster, counts)
-    ), counts
-
-
-def _hash(behavior: Array, target: Array) -> NDArray[np.uint32]:
-    """Return 32 well-mixed bits of each pair of values."""
-    words = behavior.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ target.view(np.uint64)
-    return (mixed(words) >> np.uint64(32)).astype(np.uint32)
+    words = b.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ t.view(np.uint64)
+    key = (mixed(words) >> np.uint64(32)).astype(np.uint32)  # 32 well-mixed bits of each pair
+    return RankSample(np.exp(b), np.exp(t), key, np.repeat(pair.tokens.cluster, counts)), counts
 
 
 def spearman(sample: RankSample) -> tuple[float, Interval]:

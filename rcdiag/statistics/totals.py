@@ -255,8 +255,10 @@ def addends(table: SequenceTable, tokens: ClusterSums) -> Addends:
     columns = {}
     with np.errstate(over="ignore", invalid="ignore"):
         # One column of all sequences is in memory at a time.
-        for name, of_sequences in _plain_columns(table):
-            columns[name] = clusters.added(of_sequences[:, None])
+        for name, quantity in SEQUENCE_SUMS.items():
+            columns[name] = clusters.added(quantity.of(table)[:, None])
+        columns["sequences"] = clusters.added(np.ones((len(table), 1)))
+        columns["tokens"] = clusters.added(table.lengths.astype(np.float64)[:, None])
         for name in RATIOS:
             for part, of_sequences in _scaled_ratios(name, table):
                 columns[part] = clusters.added(of_sequences[:, None])
@@ -264,14 +266,6 @@ def addends(table: SequenceTable, tokens: ClusterSums) -> Addends:
     assert len(set(names)) == len(names), "a token sum and a sequence sum have the same name"
     matrix = np.concatenate([tokens.sums, *(one.sums for one in columns.values())], axis=1)
     return Addends(names, matrix)
-
-
-def _plain_columns(table: SequenceTable) -> Iterator[tuple[str, Array]]:
-    """Yield the quantities of sequences that add up as they are, [sequences] each, by name."""
-    for name, quantity in SEQUENCE_SUMS.items():
-        yield name, quantity.of(table)
-    yield "sequences", np.ones(len(table))
-    yield "tokens", table.lengths.astype(np.float64)
 
 
 def _scaled_ratios(name: str, table: SequenceTable) -> Iterator[tuple[str, Array]]:

@@ -196,23 +196,18 @@ class _Pass(Struct):
                 where, before = self.lacking.get(name, (rows.where(first), 0))
                 self.lacking[name] = where, before + without
 
-    def _check_lacking(self) -> None:
-        """Refuse a dump in which some rows lack a step, prompt, group or id that others have."""
-        total = self.origin.num_rows
-        for name in NEVER_NULL:
-            where, without = self.lacking.get(name, ("", 0))
-            if 0 < without < total:
-                raise RcdiagError(
-                    f"{where}: no `{name}`, which other rows have ({without:,} of {total:,} rows "
-                    "have none)",
-                    hint=NEVER_NULL[name],
-                )
-
     def finished(self, reader: Reader, files: Sequence[SourceFile]) -> dict[str, str]:
         """Check and note what only the whole dump shows; returns columns to drop, each with why."""
         rows = self.origin.num_rows
         self.grouping.check(files[0].name)
-        self._check_lacking()
+        for name in NEVER_NULL:  # a step, prompt, group or id that only some rows have
+            where, lacking = self.lacking.get(name, ("", 0))
+            if 0 < lacking < rows:
+                raise RcdiagError(
+                    f"{where}: no `{name}`, which other rows have ({lacking:,} of {rows:,} rows "
+                    "have none)",
+                    hint=NEVER_NULL[name],
+                )
         if self.grouping.rule:
             self.notes.change(self.grouping.rule)
         for name, having in self.rows_with.items():

@@ -100,7 +100,15 @@ def rows_of(arguments: Mapping[str, Any]) -> pa.Table:
     _check_names(given)
     if _is_one_response(given[IDS]):
         given = {name: [value] if _is_rows(value) else value for name, value in given.items()}
-    rows = _number_of_rows(given[IDS])
+    ids_of_rows = given[IDS]
+    if not _is_rows(ids_of_rows) or (
+        len(ids_of_rows) and ids_of_rows[0] is not None and not hasattr(ids_of_rows[0], "__len__")
+    ):
+        raise RcdiagError(
+            f"Recorder.add: `{IDS}` is {kind_of(ids_of_rows)}, where rows of tokens are needed",
+            hint="a batch is a list of rows or a matrix [rows, width]; of one response: [ids]",
+        )
+    rows = len(ids_of_rows)
     response, prompt = find_cuts(given, rows)
     ids = _token_column(IDS, given[IDS], rows, response)
     lengths = lengths_of(ids)
@@ -128,8 +136,15 @@ def _check_entropies(columns: Mapping[str, pa.Array], lengths: NDArray[np.int64]
     tokens = int(lengths.sum())
     counted = np.ones(tokens, np.bool_) if mask is None else as_numpy(mask.flatten()) != 0
     for name, column in columns.items():
-        if ENTROPY.fullmatch(name) and not column.null_count:
-            _check_entropy(name, as_numpy(column.flatten()), counted, lengths)
+        if not ENTROPY.fullmatch(name) or column.null_count:
+            continue
+        flat = as_numpy(column.flatten())
+        bad = (flat < BELOW_ZERO) & counted
+        if bad.any():
+            at = int(np.argmax(bad))
+            row = int(np.searchsorted(np.cumsum(lengths), at, side="right"))
+            hint = "an entropy is 0 or more; is it a log-prob?"
+            raise wrong(name, row, f"it holds {flat[at]}", hint)
 
 
 def _check_names(given: Mapping[str, Any]) -> None:
@@ -159,16 +174,6 @@ def _is_one_response(ids: Any) -> bool:
         return ids.ndim == 1 and ids.dtype != object and len(ids) > 0
     numbers = (int, np.integer)
     return isinstance(ids, list) and bool(ids) and all(isinstance(one, numbers) for one in ids)
-
-
-def _number_of_rows(ids: Any) -> int:
-    one_row = _is_rows(ids) and len(ids) and not hasattr(ids[0], "__len__") and ids[0] is not None
-    if not _is_rows(ids) or one_row:
-        raise RcdiagError(
-            f"Recorder.add: `{IDS}` is {kind_of(ids)}, where rows of tokens are needed",
-            hint="a batch is a list of rows or a matrix [rows, width]; of one response: [ids]",
-        )
-    return len(ids)
 
 
 def _is_per_token(name: str, value: Any) -> bool:
@@ -288,17 +293,6 @@ def _check_range(name: str, row: int, value: Any, known: Range) -> None:
         is_number = name == "reward"  # right or wrong is a reward of 1 or 0
     if not is_number or (known.whole and not float(value).is_integer()) or not known.accepts(value):
         raise wrong(name, row, f"it is {value!r}", f"it is {known.expected}")
-
-
-def _check_entropy(
-    name: str, flat: NDArray[Any], counted: NDArray[np.bool_], lengths: NDArray[np.int64]
-) -> None:
-    """Refuse an entropy below 0 at a token that the policy sampled, which no distribution has."""
-    bad = (flat < BELOW_ZERO) & counted
-    if bad.any():
-        at = int(np.argmax(bad))
-        row = int(np.searchsorted(np.cumsum(lengths), at, side="right"))
-        raise wrong(name, row, f"it holds {flat[at]}", "an entropy is 0 or more; is it a log-prob?")
 
 
 # Columns with a value for each token: of padded matrices that are cut, or of lists of rows

@@ -403,11 +403,10 @@ def _listed(system: Any, path: str, wanted: Callable[[str], bool]) -> tuple[list
         return [name for name in sorted(system.glob(path)) if system.isfile(name)], False
     if not system.isdir(path):
         return ([path] if system.exists(path) else []), False
-    below = sorted(system.find(path))
-    return [name for name in below if _visible(name, path) and wanted(name)], True
 
+    def visible(name: str) -> bool:
+        """Tell whether no folder of a file, nor itself, is hidden or of a scoring run."""
+        parts = PurePosixPath(name).relative_to(path).parts
+        return not any(part.startswith(".") or part.endswith(".parts") for part in parts)
 
-def _visible(name: str, root: str) -> bool:
-    """Tell whether no folder of a file, and not the file itself, is hidden or of a scoring run."""
-    parts = PurePosixPath(name).relative_to(root).parts
-    return not any(part.startswith(".") or part.endswith(".parts") for part in parts)
+    return [name for name in sorted(system.find(path)) if visible(name) and wanted(name)], True

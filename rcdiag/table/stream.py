@@ -142,7 +142,15 @@ def decode(
     given = set(names) if details else set()
     known = set(names) if origin else set()
     response_ids = token_ids(batch, "response_ids")
-    _not_too_long(batch, response_ids)
+    long = response_ids.lengths > MOST_TOKENS_OF_ROW  # such rows would take gigabytes each
+    if long.any():
+        row = int(np.argmax(long))
+        raise RcdiagError(
+            f"{batch.where(row)}: a response of {int(response_ids.lengths[row]):,} tokens; the "
+            f"limit is {MOST_TOKENS_OF_ROW:,}",
+            hint="is each list the tokens of one response, or are several joined in one row? "
+            "Write a row for each response",
+        )
     mask = _mask(batch, response_ids)
     return Trajectories(
         first_row=batch.first_row,
@@ -179,19 +187,6 @@ def decode(
         finish_reason=_texts(batch, "finish_reason") if "finish_reason" in known else None,
         policy_version=_versions(batch, response_ids) if "policy_version" in known else None,
     )
-
-
-def _not_too_long(batch: RowBatch, response_ids: Ragged) -> None:
-    """Refuse rows that would take gigabytes each, and name the limit."""
-    long = np.flatnonzero(response_ids.lengths > MOST_TOKENS_OF_ROW)
-    if len(long):
-        row = int(long[0])
-        raise RcdiagError(
-            f"{batch.where(row)}: a response of {int(response_ids.lengths[row]):,} tokens; the "
-            f"limit is {MOST_TOKENS_OF_ROW:,}",
-            hint="is each list the tokens of one response, or are several joined in one row? "
-            "Write a row for each response",
-        )
 
 
 def _texts(batch: RowBatch, name: str) -> list[str]:

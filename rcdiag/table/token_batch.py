@@ -207,6 +207,11 @@ def sampled_tokens(
     keep = slice(None) if everything else mask  # then nothing is copied
     engine = trajectories.engine
 
+    empty: dict[int | None, int] = {None: int((~filled).sum())}  # rows without a sampled token
+    if trajectories.step is not None:
+        steps, times = np.unique(trajectories.step[~filled], return_counts=True)
+        empty = dict(zip(steps.tolist(), times.tolist(), strict=True))
+
     def of_sequences(values: NDArray[Any] | None) -> NDArray[Any] | None:
         return None if values is None else values[filled]
 
@@ -226,7 +231,7 @@ def sampled_tokens(
         advantages=None if trajectories.advantages is None else trajectories.advantages[keep],
         engine=None if engine is None else np.array(engine, dtype=np.str_)[filled],
         version=_versions(trajectories, keep),
-        empty=_count_empty(filled, trajectories.step),
+        empty=empty,
         width=int(ids.lengths.max(initial=0)),
         prompt_width=0 if prompts is None else int(prompts.lengths.max(initial=0)),
     )
@@ -251,14 +256,6 @@ def _joined_turns(batches: Sequence[TokenBatch]) -> NDArray[np.int64] | None:
         for batch in batches
     )
     return np.concatenate(list(turns))
-
-
-def _count_empty(filled: Flags, step: NDArray[np.int64] | None) -> dict[int | None, int]:
-    """Count rows without a sampled token, by training step."""
-    if step is None:
-        return {None: int((~filled).sum())}
-    steps, counts = np.unique(step[~filled], return_counts=True)
-    return dict(zip(steps.tolist(), counts.tolist(), strict=True))
 
 
 def _chosen(ids: Sequence[str | int] | None, keep: slice | Flags) -> list[str | int] | None:

@@ -55,7 +55,13 @@ class TrainedSample(msgspec.Struct):
 def _read(dump: Dump) -> Iterator[Rows]:
     _check_once(dump.files)
     for file in dump.files:
-        yield from gather(_rows(file, dump.notes), file)
+        name = FILE_NAME.search(file.name)
+        step = int(name["step"]) if name else None
+        made = (
+            (number, _row(sample, where, dump.notes))
+            for where, number, sample in records(file, TrainedSample)
+        )
+        yield from gather(((number, {**row, "step": step}) for number, row in made if row), file)
 
 
 def _check_once(files: Sequence[Path]) -> None:
@@ -69,14 +75,6 @@ def _check_once(files: Sequence[Path]) -> None:
                 hint="each start of a run has a folder exp_NNN of its own: give one of them, or "
                 "the files whose steps were trained on",
             )
-
-
-def _rows(file: Path, notes: Notes) -> Iterator[tuple[int, dict[str, Any]]]:
-    name = FILE_NAME.search(file.name)
-    step = int(name["step"]) if name else None
-    for where, number, sample in records(file, TrainedSample):
-        if row := _row(sample, where, notes):
-            yield number, {**row, "step": step}
 
 
 def _row(sample: TrainedSample, where: str, notes: Notes) -> dict[str, Any] | None:

@@ -92,7 +92,11 @@ def _read(dump: Dump) -> Iterator[Rows]:
             yield from gather(_trace_rows(file, dump.notes, rounding), file)
         rounding.note(dump.notes)
         return
-    _check_complete(exports, dump.notes)
+    for folder in dict.fromkeys(file.parent for file in exports):
+        # The trainer puts a marker beside a complete export.
+        step = STEP.fullmatch(folder.name)
+        if step and not (folder / "STABLE").exists():
+            dump.notes.change(INCOMPLETE.format(step=step[1]))
     _check_ranks(exports or batches, dump.notes)
     joined = _Traces(traces) if traces else None
     for file in exports:
@@ -116,14 +120,6 @@ def _trained(files: Sequence[Path], notes: Notes) -> list[Path]:
     if len(chosen) < len(files):
         notes.change(f"{OTHER_TRACES} ({len(files) - len(chosen)} files)")
     return chosen
-
-
-def _check_complete(files: Sequence[Path], notes: Notes) -> None:
-    """Note steps without the marker that the trainer puts beside a complete export."""
-    for folder in dict.fromkeys(file.parent for file in files):
-        step = STEP.fullmatch(folder.name)
-        if step and not (folder / "STABLE").exists():
-            notes.change(INCOMPLETE.format(step=step[1]))
 
 
 def _check_ranks(files: Sequence[Path], notes: Notes) -> None:

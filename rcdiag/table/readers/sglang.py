@@ -74,13 +74,20 @@ def _row(
     prompt = _prompt(response, meta, where) or (tokens_in(request.input_ids) if request else None)
     if prompt is None:
         notes.change(NO_PROMPT, 1)
-    finish = meta.finish_reason
+    log_probs = None if recorded is None else [value for value, _, _ in recorded]
+    if log_probs is not None and None in log_probs:
+        raise RcdiagError(
+            f"{where}: `output_token_logprobs[{log_probs.index(None)}]` has no log-prob", hint=ASK
+        )
+    finish, version = meta.finish_reason, str(meta.weight_version).strip()
+    # "default" says that no version was set.
+    is_number = version.isascii() and version.isdigit() and len(version) < 19
     return {
         "prompt_ids": None if prompt is None else ids(prompt),
         "response_ids": ids(tokens),
-        "rollout_log_probs": None if recorded is None else _log_probs(recorded, where),
+        "rollout_log_probs": None if log_probs is None else floats(log_probs),
         "finish_reason": finish.type if isinstance(finish, Finish) else finish,
-        "policy_version": _version(meta.weight_version),
+        "policy_version": int(version) if is_number else None,
     }
 
 
@@ -106,15 +113,6 @@ def _tokens(output: list[int] | None, recorded: list[LogProb] | None, where: str
     return output
 
 
-def _log_probs(recorded: list[LogProb], where: str) -> Any:
-    values = [value for value, _, _ in recorded]
-    if None in values:
-        raise RcdiagError(
-            f"{where}: `output_token_logprobs[{values.index(None)}]` has no log-prob", hint=ASK
-        )
-    return floats(values)
-
-
 def _prompt(response: SglangResponse, meta: Meta, where: str) -> list[int] | None:
     """Return the prompt's ids where the engine was asked for them, or for all their log-probs."""
     asked, recorded = response.prompt_token_ids, meta.input_token_logprobs
@@ -127,12 +125,6 @@ def _prompt(response: SglangResponse, meta: Meta, where: str) -> list[int] | Non
             hint="ids and log-probs of this response do not belong together",
         )
     return beside
-
-
-def _version(text: str | int | None) -> int | None:
-    """Return a version of weights that is a number; "default" says that none was set."""
-    text = str(text).strip()
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def _detect(peek: Peek) -> bool:

@@ -132,7 +132,12 @@ def _of_ranks(payloads: Sequence[tuple[Path, dict[str, Any]]], notes: Notes) -> 
             slices.sizes.add(size)
             if rank in slices.parts:
                 slices.copies += 1
-            slices.parts[rank] = _merged(slices.parts.get(rank), fields)
+            # Of two copies: ranks of early pipeline stages lack the log-probs.
+            before = slices.parts.get(rank)
+            if before is not None:
+                present = {name: v for name, v in before.values.items() if v is not None}
+                fields = Fields({**fields.values, **present}, before.where)
+            slices.parts[rank] = fields
     return [sample for slices in held.values() if (sample := _joined(slices, step, notes))]
 
 
@@ -164,14 +169,6 @@ def _identity(fields: Fields) -> Any:
             return name, number
     tokens = fields.ids("tokens")
     return b"" if tokens is None else tokens.tobytes()
-
-
-def _merged(one: Fields | None, other: Fields) -> Fields:
-    """Return the fields of two copies: ranks of early pipeline stages lack the log-probs."""
-    if one is None:
-        return other
-    present = {name: value for name, value in one.values.items() if value is not None}
-    return Fields({**other.values, **present}, one.where)
 
 
 def _joined(slices: _Slices, step: int | None, notes: Notes) -> TrainSample | None:

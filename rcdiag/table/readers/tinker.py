@@ -107,7 +107,9 @@ MIXED = "calls of one row differ in {name}: it is unknown"
 
 def _read(dump: Dump) -> Iterator[Rows]:
     for file in dump.files:
-        yield from gather(_rows(file, dump.notes), file, "row" if _is_sqlite(file) else "line")
+        yield from gather(
+            _rows(file, dump.notes), file, "row" if Peek(file).head.startswith(MAGIC) else "line"
+        )
 
 
 def _rows(file: Path, notes: Notes) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -206,10 +208,6 @@ def _of_scope(scope: Scope, trajectory: Trajectory) -> dict[str, Any]:
         "split": scope.split,
         "purpose": scope.purpose,
     }
-
-
-def _is_sqlite(file: Path) -> bool:
-    return Peek(file).head.startswith(MAGIC)
 
 
 def _detect(peek: Peek) -> bool:

@@ -108,7 +108,8 @@ def rows_of(
     A row maps names of columns to values. `where` names the record in errors, `notes` takes what
     was left out; `grouped` makes choices of one response a group.
     """
-    response = _response_of(line)
+    # The response itself, out of what it may be wrapped in.
+    response = line if line.response is None else line.response.body or line.response
     request = request_of(line.request, line.body)
     if response.choices is None:
         _check_failed(line, response, where)
@@ -120,13 +121,6 @@ def rows_of(
         for place, choice in enumerate(response.choices)
         if (row := _row(choice, response, request, f"{where}, choice {place}", notes))
     ]
-
-
-def _response_of(line: VllmLine) -> VllmResponse:
-    """Return the response itself, out of what it may be wrapped in."""
-    if line.response is None:
-        return line
-    return line.response.body or line.response
 
 
 def _check_failed(line: VllmLine, response: VllmResponse, where: str) -> None:

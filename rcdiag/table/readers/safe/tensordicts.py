@@ -31,7 +31,10 @@ class TensorDict(dict[str, Any]):
     """The tensors of a TensorDict by name."""
 
     def __setstate__(self, state: Any) -> None:
-        self.update(_tensors(state))
+        tensors = state["_tensordict"]
+        if not isinstance(tensors, dict):
+            raise TypeError("a TensorDict without tensors")
+        self.update(tensors)
 
 
 class Stack(list[Any]):
@@ -48,13 +51,6 @@ def _make(kind: Any, state: Any) -> Any:
         raise TypeError("no class of tensordict")
     built.__setstate__(state)
     return built
-
-
-def _tensors(state: Any) -> dict[str, Any]:
-    tensors = state["_tensordict"]
-    if not isinstance(tensors, dict):
-        raise TypeError("a TensorDict without tensors")
-    return tensors
 
 
 def consolidated(metadata: Any, storage: Any) -> Any:

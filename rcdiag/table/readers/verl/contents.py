@@ -59,7 +59,8 @@ def named_sizes(path: Path) -> tuple[int, int] | None:
 
 def recorded_step(path: Path, meta: dict[str, Any]) -> int | None:
     """Return the step that the batch records, or the file beside it that verl writes."""
-    for facts in (meta, _beside(path)):
+    beside = _facts(path.parent / MARK) if path.name in DUMPED else {}
+    for facts in (meta, beside):
         step = facts.get("global_steps")
         if isinstance(step, int) and not isinstance(step, bool):
             return step
@@ -75,10 +76,6 @@ def named_step(path: Path) -> int | None:
         if match := STEP.search(name):
             return int(match["step"])
     return None
-
-
-def _beside(path: Path) -> dict[str, Any]:
-    return _facts(path.parent / MARK) if path.name in DUMPED else {}
 
 
 def lost_batch(files: Sequence[Path]) -> Path | None:
