@@ -45,7 +45,7 @@ def run(job: dict[str, Any], parts: Iterator[tuple[dict[str, Any], bytes]], say:
     _check_weights(spec, job["weights"], about)
     say({"event": "ready"})
     for part, content in parts:
-        trajectories = decode(_batch(part, content), prompts=True)
+        trajectories = decode(_batch(part, content))
         start = time.monotonic()
         scores = engine.score(trajectories, lambda n: say({"event": "tokens", "tokens": n}))
         took = {TOKENS: _tokens(trajectories), SECONDS: round(time.monotonic() - start, 6)}

@@ -52,7 +52,7 @@ def read_trajectories(
     for batch in dump.batches(names, between):
         known = with_log_probs(batch, policies)
         if known.table.num_rows:
-            yield decode(known, policies, prompts=prompts, details=True, origin=origin)
+            yield decode(known, policies)
 
 
 def with_log_probs(batch: RowBatch, policies: Sequence[str]) -> RowBatch:
@@ -114,7 +114,11 @@ def columns_needed(
     details: bool = False,
     origin: bool = False,
 ) -> list[str]:
-    """Return the columns of `names` that `decode` reads, given the same options."""
+    """Return the columns of `names` that are read.
+
+    `prompts` adds the prompts, `details` rewards, advantages, ids and the entropies of `policies`,
+    `origin` how each row was sampled.
+    """
     columns = ["response_ids", *ROW_COLUMNS, *(f"{policy}_log_probs" for policy in policies)]
     if prompts:
         columns.append("prompt_ids")
@@ -125,22 +129,12 @@ def columns_needed(
     return [name for name in columns if name in names]
 
 
-def decode(
-    batch: RowBatch,
-    policies: Sequence[str] = (),
-    *,
-    prompts: bool = False,
-    details: bool = False,
-    origin: bool = False,
-) -> Trajectories:
+def decode(batch: RowBatch, policies: Sequence[str] = ()) -> Trajectories:
     """Return the rows of a batch as arrays, with the log-probs of `policies` in float64.
 
-    `details` adds rewards, advantages, ids and the policies' entropies, `origin` how each row was
-    sampled, where the batch has them.
+    All else that a row may have is in the result where the batch has its column.
     """
     names = batch.table.column_names
-    given = set(names) if details else set()
-    known = set(names) if origin else set()
     response_ids = token_ids(batch, "response_ids")
     long = response_ids.lengths > MOST_TOKENS_OF_ROW  # such rows would take gigabytes each
     if long.any():
@@ -157,7 +151,7 @@ def decode(
         rows=batch.rows,
         response_ids=response_ids,
         mask=mask,
-        prompt_ids=token_ids(batch, "prompt_ids") if prompts else None,
+        prompt_ids=token_ids(batch, "prompt_ids") if "prompt_ids" in names else None,
         log_probs={
             policy: _by_token(batch, f"{policy}_log_probs", response_ids, mask)
             for policy in policies
@@ -169,23 +163,23 @@ def decode(
             if "step" in names
             else None
         ),
-        reward=floats(batch, "reward") if "reward" in given else None,
-        advantage=_advantage(batch, response_ids, mask, given),
+        reward=floats(batch, "reward") if "reward" in names else None,
+        advantage=_advantage(batch, response_ids, mask),
         advantages=(
-            _by_token(batch, "advantages", response_ids, mask) if "advantages" in given else None
+            _by_token(batch, "advantages", response_ids, mask) if "advantages" in names else None
         ),
         entropy={
             policy: _by_token(batch, f"{policy}_entropy", response_ids, mask)
             for policy in policies
-            if f"{policy}_entropy" in given
+            if f"{policy}_entropy" in names
         },
         sample_id=(
-            _without_nulls(batch, "sample_id").to_pylist() if "sample_id" in given else None
+            _without_nulls(batch, "sample_id").to_pylist() if "sample_id" in names else None
         ),
-        sampling={name: floats(batch, name) for name in SAMPLING if name in known},
-        engine=_texts(batch, "engine") if "engine" in known else None,
-        finish_reason=_texts(batch, "finish_reason") if "finish_reason" in known else None,
-        policy_version=_versions(batch, response_ids) if "policy_version" in known else None,
+        sampling={name: floats(batch, name) for name in SAMPLING if name in names},
+        engine=_texts(batch, "engine") if "engine" in names else None,
+        finish_reason=_texts(batch, "finish_reason") if "finish_reason" in names else None,
+        policy_version=_versions(batch, response_ids) if "policy_version" in names else None,
     )
 
 
@@ -282,15 +276,15 @@ def _by_token(
 
 
 def _advantage(
-    batch: RowBatch, response_ids: Ragged, mask: NDArray[np.bool_], given: set[str]
+    batch: RowBatch, response_ids: Ragged, mask: NDArray[np.bool_]
 ) -> NDArray[np.float64] | None:
     """Return each row's advantage: `advantage`, else the mean of `advantages` over its tokens.
 
     Only unmasked tokens count; a row that has none gets NaN.
     """
-    if "advantage" in given:
+    if "advantage" in batch.table.column_names:
         return floats(batch, "advantage")
-    if "advantages" not in given:
+    if "advantages" not in batch.table.column_names:
         return None
     values = _by_token(batch, "advantages", response_ids, mask)
     lengths = response_ids.lengths

@@ -255,7 +255,7 @@ def survey(dump: Table, limits: Sequence[ModelLimits]) -> Survey:
     prompts, responses, sampled, unknown = [], [], 0, 0
     for batch in dump.batches(names):
         unique.add(batch)
-        rows = decode(batch, prompts=True)
+        rows = decode(batch)
         _check_rows(batch, rows)
         for limit in limits:
             check_limits(rows, limit, batch.where)

@@ -118,9 +118,7 @@ def _read(
 
     `most` says how many tokens of each row may be shown.
     """
-    names = batch.table.column_names
-    prompts = "prompt_ids" in names
-    rows = decode(batch, (behavior, target), prompts=prompts, details=True)
+    rows = decode(batch, (behavior, target))
     pair = PolicyPair(sampled_tokens(rows, (behavior, target)), behavior, target)
     place = {int(row): index for index, row in enumerate(pair.tokens.row)}
     starts = starts_of(pair.lengths)

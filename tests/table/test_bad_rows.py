@@ -27,7 +27,7 @@ GOOD = {
 
 def decode_all(source: Path) -> None:
     for batch in open_table(source).batches():
-        decode(batch, ["old"], prompts=True)
+        decode(batch, ["old"])
     survey(open_table(source), [])
 
 

@@ -35,7 +35,7 @@ def test_columns_become_flat_arrays(tmp_path):
         group_id=["x", "y", "x"],
         step=[3, 3, 4],
     )
-    rows = decode(first_batch(path), ["old"], prompts=True)
+    rows = decode(first_batch(path), ["old"])
     assert len(rows) == 3
     assert rows.response_ids.values.tolist() == [1, 2, 3, 4, 5]
     assert rows.response_ids.values.dtype == np.int32
@@ -154,8 +154,7 @@ def test_keys_are_the_same_in_every_batch_and_width(tmp_path):
 
 def test_an_advantage_is_that_of_the_row(tmp_path):
     batch = batch_of(tmp_path, response_ids=IDS, advantage=[1.5, None, -2.0])
-    assert decode(batch).advantage is None
-    result = decode(batch, details=True).advantage
+    result = decode(batch).advantage
     assert result[[0, 2]].tolist() == [1.5, -2.0]
     assert np.isnan(result[1])
 
@@ -164,7 +163,7 @@ def test_advantages_of_tokens_are_averaged_where_the_policy_sampled(tmp_path):
     values = pa.array([[1.0, np.nan], [], [9.0, 2.0, 4.0]], pa.list_(pa.float32()))
     batch = batch_of(tmp_path, response_ids=IDS, advantages=values,
                      response_mask=[[1, 0], [], [0, 1, 1]])  # fmt: skip
-    result = decode(batch, details=True).advantage
+    result = decode(batch).advantage
     assert result[[0, 2]].tolist() == [1.0, 3.0]
     assert np.isnan(result[1])
 
@@ -172,13 +171,13 @@ def test_advantages_of_tokens_are_averaged_where_the_policy_sampled(tmp_path):
 def test_the_advantage_of_the_row_comes_first(tmp_path):
     values = pa.array([[1.0, 2.0], [], [9.0, 2.0, 4.0]], pa.list_(pa.float32()))
     batch = batch_of(tmp_path, response_ids=IDS, advantages=values, advantage=[7.0, 8.0, 9.0])
-    assert decode(batch, details=True).advantage.tolist() == [7.0, 8.0, 9.0]
+    assert decode(batch).advantage.tolist() == [7.0, 8.0, 9.0]
 
 
 def test_advantages_are_as_many_as_tokens(tmp_path):
     values = pa.array([[1.0], [], [9.0, 2.0, 4.0]], pa.list_(pa.float32()))
     with pytest.raises(RcdiagError, match="column `advantages`"):
-        decode(batch_of(tmp_path, response_ids=IDS, advantages=values), details=True)
+        decode(batch_of(tmp_path, response_ids=IDS, advantages=values))
 
 
 @pytest.mark.parametrize("details", [True, False])
