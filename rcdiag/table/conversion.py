@@ -20,7 +20,7 @@ from rcdiag.table import missing, token_columns
 from rcdiag.table import schema as columns
 from rcdiag.table.arrow import as_numpy, lengths_of, ragged
 from rcdiag.table.grouping import PromptGroups
-from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
+from rcdiag.table.readers.reader import DAMAGED, Dump, Notes, Reader, Rows
 from rcdiag.table.sources import SourceFile
 from rcdiag.table.table import Conversion, Origin, with_urls
 from rcdiag.table.writer import TableWriter
@@ -37,8 +37,6 @@ NEVER_NULL = {
     "sample_id": _APART,
 }
 
-
-DAMAGED = "the file is damaged, or of a version of its writer that rcdiag does not know"
 
 # Constants that trainers fill a log-prob column with where they have none; a column that holds one
 # of them at every sampled token was never measured.

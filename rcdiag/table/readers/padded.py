@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import BITS, from_numpy, ragged
 from rcdiag.table.padding import Cut
-from rcdiag.table.readers.reader import Rows
+from rcdiag.table.readers.reader import Notes, Rows
 from rcdiag.table.readers.safe import Jagged, StoredTensor
 from rcdiag.table.token_columns import check_lengths, check_mask, in_file
 from rcdiag.table.trajectories import starts_of
@@ -57,6 +58,22 @@ def rows_in_parts(
         columns = token_columns(part, place)
         columns |= {name: values.take(from_numpy(part)) for name, values in facts.items()}
         yield Rows(pa.RecordBatch.from_pydict(columns), path, part)
+
+
+def check_rows(tensors: Mapping[str, StoredTensor | Jagged], of: str) -> None:
+    """Refuse a batch whose tensors have other numbers of rows than the tensor `of` has."""
+    for name, tensor in tensors.items():
+        if len(tensor) != len(tensors[of]):
+            raise ValueError(f"{name} has {len(tensor)} rows, {of} has {len(tensors[of])}")
+
+
+def named_step(name: str, pattern: re.Pattern[str], rows: int, notes: Notes) -> dict[str, pa.Array]:
+    """Return the step in the name of a file as a column; none where the pattern finds none."""
+    match = pattern.search(name)
+    if match is None:
+        return {}
+    notes.change("steps are those in the names of files", rows)
+    return {"step": from_numpy(np.full(rows, int(match[1]), np.int64))}
 
 
 def width_of_experts(experts: StoredTensor | Jagged | None) -> int:

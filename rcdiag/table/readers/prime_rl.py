@@ -21,17 +21,13 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.jsonl import Bit, Id, Int, bits, check_length, floats, ids, records
 from rcdiag.table.readers.peek import Peek
-from rcdiag.table.readers.prime_rl_batches import batch_rows, is_batches
+from rcdiag.table.readers.prime_rl_batches import NOT_SAMPLED, batch_rows, is_batches
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.verifiers_traces import Episode, RoundedLogProbs, samples
 
 STEP = re.compile(r"step_(\d+)")
 RANK = re.compile(r"rank_(\d+)")
 
-NOT_SAMPLED = (
-    "tokens trained by cross-entropy (ce_weights) were not sampled by the policy: their "
-    "response_mask is 0"
-)
 NO_RATIO = (
     "a sequence without any importance ratio (distillation) has no log-probs of the sampler: "
     "rollout_log_probs are left out"

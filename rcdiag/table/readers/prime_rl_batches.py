@@ -25,7 +25,7 @@ FIELDS = 9  # that every micro-batch has; those behind them may be left out
 PACKED = "sequences were packed into micro-batches, and are taken apart by their lengths"
 UNTRAINED = "a sequence without any trained token, which padding is too, has no response: left out"
 TEMPERATURES = "a sequence was sampled at several temperatures: its temperature is left out"
-COPIED = (
+NOT_SAMPLED = (
     "tokens trained by cross-entropy (ce_weights) were not sampled by the policy: their "
     "response_mask is 0"
 )
@@ -158,7 +158,7 @@ def _row(
     if batch.ce_weights is not None:
         copied = (np.array(batch.ce_weights[response]) != 0) & (sampled == 1)
         if copied.any():
-            notes.change(COPIED, 1)
+            notes.change(NOT_SAMPLED, 1)
         sampled = np.where(copied, 0, sampled).astype(np.uint8)
     temperatures = {
         value for value, one in zip(batch.temperatures[response], sampled, strict=True) if one

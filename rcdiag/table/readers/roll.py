@@ -104,9 +104,7 @@ def _rows_of(
     notes: Notes,
 ) -> Iterator[Rows]:
     ids = tensors["input_ids"]
-    for name, tensor in tensors.items():
-        if len(tensor) != len(ids):
-            raise ValueError(f"{name} has {len(tensor)} rows, input_ids has {len(ids)}")
+    padded.check_rows(tensors, "input_ids")
     facts = _columns_of_rows(tensors, values, meta, path, number, notes)
     if any(name in tensors for name in LOG_PROBS):
         notes.change("log-probs are shifted by one: ROLL's value j belongs to token j + 1")
@@ -177,9 +175,7 @@ def _columns_of_rows(
                 raise ValueError(f"{name} has {len(ids)} rows, input_ids has {count}")
             notes.change(f"groups are those of ROLL's {name}")
             made["group_id"] = from_python([f"{number}-{group}" for group in ids])
-    if match := STEP.search(path.stem):
-        notes.change("steps are those in the names of files", count)
-        made["step"] = from_numpy(np.full(count, int(match[1]), np.int64))
+    made |= padded.named_step(path.stem, STEP, count, notes)
     if "scores" in tensors:
         made["reward"] = from_numpy(padded.sums(tensors["scores"], np.arange(count)))
     settings = meta.get("generation_config")

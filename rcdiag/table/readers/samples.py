@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import BITS, FLOATS, IDS
+from rcdiag.table.readers.reader import DAMAGED
 from rcdiag.table.readers.safe import StoredTensor
 
 LARGEST_ID = 2**31 - 1
@@ -25,7 +26,7 @@ class Fields(Struct, frozen=True):
     def wrong(self, name: str, what: str) -> RcdiagError:
         return RcdiagError(
             f"{self.where}: `{name}` {what}",
-            hint="the file is damaged, or of a version of its writer that rcdiag does not know",
+            hint=DAMAGED,
         )
 
     def integer(self, name: str) -> int | None:

@@ -118,9 +118,7 @@ def _rows_of(
 ) -> Iterator[Rows]:
     sequences = _matrix(tensors, "sequences")
     count = len(sequences)
-    for name, tensor in tensors.items():
-        if len(tensor) != count:
-            raise ValueError(f"{name} has {len(tensor)} rows, sequences has {count}")
+    padded.check_rows(tensors, "sequences")
     fills = metadata.get("pad_size") or 0
     if not 0 <= fills <= count:
         raise ValueError(f"{fills} rows of padding in a batch of {count}")
@@ -219,9 +217,7 @@ def _columns_of_rows(
     if groups is not None:
         notes.change("groups are those of SkyRL's policy_prompt_boundaries")
         made["group_id"] = from_python(groups, pa.string())
-    if match := STEP.search(path.name):
-        notes.change("steps are those in the names of files", count)
-        made["step"] = from_numpy(np.full(count, int(match[1]), np.int64))
+    made |= padded.named_step(path.name, STEP, count, notes)
     if "rewards" in tensors:
         made["reward"] = from_numpy(padded.sums(tensors["rewards"], np.arange(count)))
     return made

@@ -380,7 +380,7 @@ def _size(items: Any = ()) -> tuple[int, ...]:
 TENSOR_NAMES: dict[Pair, Name] = names_of(
     [
         (("torch", "Size"), _size),
-        (("torch", "StoredTensor"), None),
+        (("torch", "Tensor"), None),
         (("torch.storage", UNTYPED), None),
         (("torch._utils", "_rebuild_tensor"), storage_tensor),
         (("torch._utils", "_rebuild_tensor_v2"), storage_tensor),
