@@ -100,21 +100,16 @@ def _result(reference: Any) -> Any:
     try:
         what, value = ray.get(reference)
     except ray.exceptions.RayError as error:
-        raise _failed(error) from error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise RcdiagError(
+            f"a part of the table was not done on the cluster: {type(error).__name__}: "
+            f"{(lines or [''])[-1][:300]}",
+            hint=f"it was tried {1 + RETRIES} times where its process or node was lost; `ray "
+            "status` and the logs of Ray say more, and without --on ray this machine does it alone",
+        ) from error
     if what == "error":
         raise RcdiagError(*value)
     return ray.cloudpickle.loads(value)
-
-
-def _failed(error: Exception) -> RcdiagError:
-    """Return the error for a task that a cluster did not bring to its end."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return RcdiagError(
-        f"a part of the table was not done on the cluster: {type(error).__name__}: "
-        f"{(lines or [''])[-1][:300]}",
-        hint=f"it was tried {1 + RETRIES} times where its process or node was lost; `ray status` "
-        "and the logs of Ray say more, and without --on ray this machine does it alone",
-    )
 
 
 def ray_module() -> Any:
@@ -144,7 +139,9 @@ class RayRunner:
     def __enter__(self) -> RayRunner:
         ray = ray_module()
         try:
-            _answers(self._address)
+            host, _, port = self._address.removeprefix("ray://").rpartition(":")
+            if host and port.isdecimal():  # where nothing listens Ray itself tries minutes
+                socket.create_connection((host, int(port)), timeout=10).close()
             ray.init(
                 address=self._address or None,
                 log_to_driver=False,
@@ -248,13 +245,6 @@ class RayRunner:
         if self._has_gpus:
             return BACKENDS[spec.backend].gpus(spec.options)
         return max(1.0, min(cpus for node in self._nodes if (cpus := node.get("CPU", 0.0)) >= 1))
-
-
-def _answers(address: str) -> None:
-    """Raise OSError where nothing listens at HOST:PORT, for which Ray itself tries minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 RAY = RunnerKind(

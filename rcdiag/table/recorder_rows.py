@@ -277,22 +277,19 @@ def _check_row_values(name: str, values: Sequence[Any]) -> None:
                 raise wrong(name, row, "it is None", "give it for every row, or for none")
             continue
         if name in RANGES:
-            _check_range(name, row, value, RANGES[name])
+            known = RANGES[name]
+            is_number = isinstance(value, (int, float, np.integer, np.floating))
+            if isinstance(value, (bool, np.bool_)):
+                is_number = name == "reward"  # right or wrong is a reward of 1 or 0
+            fits = is_number and not (known.whole and not float(value).is_integer())
+            if not (fits and known.accepts(value)):
+                raise wrong(name, row, f"it is {value!r}", f"it is {known.expected}")
         elif isinstance(value, int) and not INT64.min <= value <= INT64.max:
             raise wrong(name, row, f"it is {value}, beyond int64", f"it is {expected}")
         elif name in ("group_id", "sample_id", "engine") and not isinstance(
             value, (str, int, np.integer)
         ):
             raise wrong(name, row, f"it is {value!r}", f"it is {expected}")
-
-
-def _check_range(name: str, row: int, value: Any, known: Range) -> None:
-    """Refuse what is no number, and a number that has no meaning here."""
-    is_number = isinstance(value, (int, float, np.integer, np.floating))
-    if isinstance(value, (bool, np.bool_)):
-        is_number = name == "reward"  # right or wrong is a reward of 1 or 0
-    if not is_number or (known.whole and not float(value).is_integer()) or not known.accepts(value):
-        raise wrong(name, row, f"it is {value!r}", f"it is {known.expected}")
 
 
 # Columns with a value for each token: of padded matrices that are cut, or of lists of rows

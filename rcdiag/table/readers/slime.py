@@ -124,23 +124,19 @@ def _join(trained: Sequence[TrainSample], known: Sequence[SlimeSample], notes: N
             sample.row["group_id"] = groups.get(_key(sample.row["prompt_ids"]))
             continue
         used.add(id(other))
-        _check_tokens(sample, other)
+        both = [(sample.row[name], other.row[name]) for name in ("prompt_ids", "response_ids")]
+        if not all(np.array_equal(one, two) for one, two in both):
+            raise RcdiagError(
+                f"{sample.path}, sample {sample.position}: has other tokens than sample "
+                f"{other.position} of the rollout file of the same step",
+                hint="are the two files of one run? Give one of them alone",
+            )
         for name, value in other.row.items():
             if sample.row.get(name) is None:
                 sample.row[name] = value
         notes.change(MATCHED, 1)
     if left := len(known) - len(used):
         notes.change(UNTRAINED, left)
-
-
-def _check_tokens(sample: TrainSample, other: SlimeSample) -> None:
-    pairs = ((sample.row[name], other.row[name]) for name in ("prompt_ids", "response_ids"))
-    if not all(np.array_equal(one, two) for one, two in pairs):
-        raise RcdiagError(
-            f"{sample.path}, sample {sample.position}: has other tokens than sample "
-            f"{other.position} of the rollout file of the same step",
-            hint="are the two files of one run? Give one of them alone",
-        )
 
 
 def _key(tokens: NDArray[np.int32]) -> bytes:

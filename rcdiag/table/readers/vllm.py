@@ -112,7 +112,12 @@ def rows_of(
     response = line if line.response is None else line.response.body or line.response
     request = request_of(line.request, line.body)
     if response.choices is None:
-        _check_failed(line, response, where)
+        if line.error is None and response.error is None and response.object != "error":
+            raise RcdiagError(
+                f"{where}: no `choices`, so that this is no response of a completion",
+                hint="keep the response itself, or an object with the fields `request` and "
+                "`response`",
+            )
         notes.change(FAILED, 1)
         return []
     groups = _groups(response) if grouped else {}
@@ -121,15 +126,6 @@ def rows_of(
         for place, choice in enumerate(response.choices)
         if (row := _row(choice, response, request, f"{where}, choice {place}", notes))
     ]
-
-
-def _check_failed(line: VllmLine, response: VllmResponse, where: str) -> None:
-    """Refuse a record without choices that is not the record of a request that failed."""
-    if line.error is None and response.error is None and response.object != "error":
-        raise RcdiagError(
-            f"{where}: no `choices`, so that this is no response of a completion",
-            hint="keep the response itself, or an object with the fields `request` and `response`",
-        )
 
 
 def _groups(response: VllmResponse) -> dict[int, str]:

@@ -308,13 +308,10 @@ def typed_storage_tensor(
     storage: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, kind: Any, *rest: Any
 ) -> StoredTensor | Foreign:
     """Return a view of a storage of bytes, whose elements are of this kind."""
-    return storage_tensor(storage, offset, size, stride, kind=_kind_name(kind))
-
-
-def _kind_name(kind: Any) -> str:
-    if not isinstance(kind, Name) or kind.name.removeprefix("torch.") not in KINDS:
+    name = kind.name.removeprefix("torch.") if isinstance(kind, Name) else None
+    if name not in KINDS:
         raise TypeError("a tensor of no known kind")
-    return kind.name.removeprefix("torch.")
+    return storage_tensor(storage, offset, size, stride, kind=name)
 
 
 def _parameter(data: Any, *rest: Any) -> Any:

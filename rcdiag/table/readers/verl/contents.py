@@ -212,7 +212,14 @@ def _unpadded(column: Any) -> Any:
 
     A column that no nested tensor could hold is a list of tensors or of plain lists.
     """
-    if isinstance(column, list) and column and all(_are_numbers(row) for row in column):
+    if (
+        isinstance(column, list)
+        and column
+        and all(
+            isinstance(row, list) and all(isinstance(value, (bool, int, float)) for value in row)
+            for row in column
+        )
+    ):
         kind = "float32" if any(isinstance(x, float) for row in column for x in row) else "int64"
         return jagged_of([StoredTensor(np.array(row, kind), kind) for row in column])
     if not isinstance(column, StoredTensor) or len(column.shape) < 2:
@@ -220,11 +227,6 @@ def _unpadded(column: Any) -> Any:
     rows, width, *inner = column.shape
     values = StoredTensor(column.stored.reshape(rows * width, *inner), column.kind)
     return Jagged(values, np.arange(rows) * width, np.full(rows, width))
-
-
-def _are_numbers(row: Any) -> bool:
-    plain = (bool, int, float)
-    return isinstance(row, list) and all(isinstance(value, plain) for value in row)
 
 
 def jagged_of(rows: list[Any]) -> StoredTensor | Jagged:
