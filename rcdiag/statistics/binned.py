@@ -162,14 +162,12 @@ def block_bins(
 def batch_bins(
     pair: PolicyPair,
     sort: Callable[[PolicyPair], SortedBlock],
-    *,
-    shown: Sequence[str] = (),
     added: Sequence[str] = (),
 ) -> BatchBins:
-    """Walk a batch block by block; `sort` says the bins, the rest is that of `block_bins`."""
+    """Walk a batch block by block; `sort` says the bins, `added` is that of `block_bins`."""
     groups = clusters_of(pair)
     blocks = [
-        block_bins(block, cluster, sort(block), shown=shown, added=added)
+        block_bins(block, cluster, sort(block), added=added)
         for block, cluster in zip(pair.blocks, cut_like_blocks(pair, groups.index), strict=True)
     ]
     return joined_bins(blocks, groups)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.results import Profile
-from rcdiag.statistics.binned import BY_SEQUENCE, SUMS, BatchBins, SortedBlock, batch_bins
+from rcdiag.statistics.binned import BY_SEQUENCE, SUMS, BatchBins, SortedBlock
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.merging import merge_by_key
 from rcdiag.statistics.pair import PolicyPair
@@ -83,17 +83,6 @@ class Categories(Struct, frozen=True):
     """Sums by cluster for every name of every category; None for one with too many names."""
 
     sums: Mapping[str, Mapping[str, ClusterSums] | None] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, pair: PolicyPair) -> Categories:
-        """Make the sums of one batch."""
-
-        def sort(block: PolicyPair) -> SortedBlock:
-            by_bin = SortedBlock.of(block)
-            add_categories(block, by_bin)
-            return by_bin
-
-        return cls.joined(pair, batch_bins(pair, sort))
 
     @classmethod
     def joined(cls, pair: PolicyPair, bins: BatchBins) -> Categories:

@@ -22,7 +22,6 @@ from rcdiag.statistics.binned import (
     Places,
     Runs,
     SortedBlock,
-    batch_bins,
     largest_of_bins,
     one_of_each,
 )
@@ -61,11 +60,6 @@ class Examples(Struct, frozen=True):
     """Examples of every bin of every axis."""
 
     bins: Bins = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, pair: PolicyPair) -> Examples:
-        """Take the examples of one batch."""
-        return cls.joined(pair, batch_bins(pair, sort, shown=(BY_SIZE, *SHOWN)))
 
     @classmethod
     def joined(cls, pair: PolicyPair, bins: BatchBins) -> Examples:

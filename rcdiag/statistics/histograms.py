@@ -108,10 +108,6 @@ class FigureData(Struct, frozen=True):
     paths: list[Path]  # by key, the least first
 
     @classmethod
-    def of(cls, pair: PolicyPair) -> FigureData:
-        return cls.joined(pair, [token_counts(block) for block in pair.blocks])
-
-    @classmethod
     def joined(cls, pair: PolicyPair, counts: Sequence[Counts]) -> FigureData:
         """Make the data of a batch; `counts` are the `token_counts` of its blocks."""
         log_ratios, log_probs = zip(*counts, strict=True)

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.statistics.clusters import ClusterSums, cluster_sums, content_order
+from rcdiag.statistics.clusters import ClusterSums, content_order
 from rcdiag.statistics.intervals import (
     NONE,
     Interval,
@@ -83,10 +83,6 @@ class Magnitudes(Struct, frozen=True):
 
     sketch: Sketch
     clusters: ClusterSums
-
-    @classmethod
-    def of(cls, size: Array, cluster: NDArray[np.uint64], lengths: NDArray[np.int64]) -> Magnitudes:
-        return cls(Sketch((size,)), cluster_sums(cluster, coarse_counts(size, lengths)))
 
 
 def coarse_counts(size: Array, lengths: NDArray[np.int64]) -> NDArray[np.float32]:

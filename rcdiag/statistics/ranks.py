@@ -69,11 +69,6 @@ class RankSample(Struct, frozen=True):
         return replace(self.take(self.key < limit), limit=limit)
 
 
-def rank_sample(pair: PolicyPair) -> RankSample:
-    """Return the tokens of a pair that qualify."""
-    return sample_by_sequence(pair)[0]
-
-
 def sample_by_sequence(pair: PolicyPair) -> tuple[RankSample, NDArray[np.int64]]:
     """Return the tokens of a pair that qualify, and how many each sequence has of them."""
     low, high = np.log(LOWEST), np.log(HIGHEST)

@@ -21,11 +21,10 @@ from rcdiag.results import (
     TokenWeights,
 )
 from rcdiag.statistics.extremes import WorstSequence, shown_log_probs, shown_log_ratios
-from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.table.parts import score_columns
 from rcdiag.table.stream import columns_needed, decode, with_log_probs
 from rcdiag.table.table import RowBatch, Table
-from rcdiag.table.token_batch import sampled_tokens
 from rcdiag.table.trajectories import Trajectories, starts_of
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.shown_tokens import gaps, masked_beside, shown_tokens
@@ -119,7 +118,7 @@ def _read(
     `most` says how many tokens of each row may be shown.
     """
     rows = decode(batch, (behavior, target))
-    pair = PolicyPair(sampled_tokens(rows, (behavior, target)), behavior, target)
+    pair = pair_of(rows, behavior, target)
     place = {int(row): index for index, row in enumerate(pair.tokens.row)}
     starts = starts_of(pair.lengths)
     whole: dict[int, slice] = {}  # by the row's number: its tokens, and those of them to show
