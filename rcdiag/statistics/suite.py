@@ -34,8 +34,6 @@ from rcdiag.statistics.totals import (
     SequenceTable,
     Totals,
     addends,
-    leave_one_out,
-    point,
     sequence_table,
     token_maxima,
     token_sums,
@@ -166,7 +164,7 @@ class Suite(Struct, dict=True):
 
     @cached_property
     def point(self) -> Totals:
-        return point(self.rows)
+        return self.rows.totals(self.rows.matrix.sum(axis=0)[None])
 
     def sizes(self, level: str) -> Array:
         """Return the tokens or sequences of each cluster, [clusters]."""
@@ -174,7 +172,9 @@ class Suite(Struct, dict=True):
 
     @cached_property
     def left_out(self) -> Totals:
-        return leave_one_out(self.rows)
+        """Return the totals without each cluster in turn, [clusters]: the jackknife."""
+        with np.errstate(invalid="ignore"):
+            return self.rows.totals(self.rows.matrix.sum(axis=0) - self.rows.matrix)
 
     @cached_property
     def ordered(self) -> Ordered:

@@ -283,14 +283,3 @@ def _scaled_ratios(name: str, table: SequenceTable) -> Iterator[tuple[str, Array
     yield name, ratios
     yield f"{name}_squared", np.exp(2.0 * away + sums.log_squares)
     yield f"{name}_log", np.where(ratios == 0.0, 0.0, ratios * (away + sums.tilted))
-
-
-def point(rows: Addends) -> Totals:
-    """Return the totals of the table itself: one replicate."""
-    return rows.totals(rows.matrix.sum(axis=0)[None])
-
-
-def leave_one_out(rows: Addends) -> Totals:
-    """Return totals without each cluster in turn: [clusters] replicates, the jackknife."""
-    with np.errstate(invalid="ignore"):
-        return rows.totals(rows.matrix.sum(axis=0) - rows.matrix)
