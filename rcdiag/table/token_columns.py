@@ -70,36 +70,34 @@ def check_lengths(
 
 def check_ids(name: str, ids: NDArray[Any], lengths: NDArray[np.int64], refuse: Refuse) -> None:
     """Refuse numbers, [tokens], that no vocabulary has; NaN stands for a null."""
-    if not len(ids) or (ids.min() >= 0 and ids.max() < MOST_TOKEN_IDS):
-        return
-    _refuse_first(
-        name,
-        ids,
-        ~((ids >= 0) & (ids < MOST_TOKEN_IDS)),
-        lengths,
-        refuse,
-        f"token ids are 0 to {MOST_TOKEN_IDS - 1:,}; padding does not belong into the table",
-    )
+    if len(ids) and not (ids.min() >= 0 and ids.max() < MOST_TOKEN_IDS):
+        wrong = ~((ids >= 0) & (ids < MOST_TOKEN_IDS))
+        hint = f"token ids are 0 to {MOST_TOKEN_IDS - 1:,}; padding does not belong into the table"
+        _refuse_first(name, "token id ", ids, wrong, lengths, refuse, hint)
 
 
 def check_mask(name: str, mask: NDArray[Any], lengths: NDArray[np.int64], refuse: Refuse) -> None:
     """Refuse a mask, [tokens], of other values than 0 and 1; NaN stands for a null."""
     if mask.dtype != np.bool_:
         hint = "a mask is 1 for tokens that the policy sampled and 0 for all others"
-        _refuse_first(name, mask, (mask != 0) & (mask != 1), lengths, refuse, hint)
+        _refuse_first(name, "", mask, (mask != 0) & (mask != 1), lengths, refuse, hint)
 
 
 def _refuse_first(
     name: str,
+    called: str,
     values: NDArray[Any],
     wrong: NDArray[np.bool_],
     lengths: NDArray[np.int64],
     refuse: Refuse,
     hint: str,
 ) -> None:
-    """Refuse the first value, [tokens], that is `wrong`; rows have these `lengths`."""
+    """Refuse the first value, [tokens], that is `wrong`; rows have these `lengths`.
+
+    An error says what such a value is `called`.
+    """
     if wrong.any():
         at = int(np.argmax(wrong))
-        value = "a null" if values[at] != values[at] else f"{values[at]}"
+        value = "a null" if values[at] != values[at] else f"{called}{values[at]}"
         row = int(np.searchsorted(np.cumsum(lengths), at, side="right"))
         raise refuse(name, row, f"it holds {value}", hint)

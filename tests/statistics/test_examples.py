@@ -60,17 +60,14 @@ def test_the_examples_of_two_shards_are_those_of_both(cut):
     assert named(summed(shards)) == named(examples_of(pair_of_rows(0, 60)))
 
 
-def test_groups_that_bound_the_search_change_no_example(monkeypatch):
+@pytest.mark.parametrize(
+    ("module", "limit", "sizes"),
+    [(binned, "GROUPS", (1, 7, 30)), (pair_module, "BLOCK", (1, 40, 300))],
+)
+def test_how_the_search_is_cut_changes_no_example(monkeypatch, module, limit, sizes):
     whole = named(examples_of(pair_of_rows(0, 60)))
-    for groups in (1, 7, 30):
-        monkeypatch.setattr(binned, "GROUPS", groups)
-        assert named(examples_of(pair_of_rows(0, 60))) == whole
-
-
-def test_blocks_change_no_example(monkeypatch):
-    whole = named(examples_of(pair_of_rows(0, 60)))
-    for tokens in (1, 40, 300):
-        monkeypatch.setattr(pair_module, "BLOCK", tokens)
+    for size in sizes:
+        monkeypatch.setattr(module, limit, size)
         assert named(examples_of(pair_of_rows(0, 60))) == whole
 
 

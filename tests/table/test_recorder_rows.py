@@ -340,8 +340,8 @@ def test_hints_name_the_column_that_is_meant():
         (torch.tensor([1.0, 2.0]), "it holds float32"),
         ([[1.0, 2.0]], "it holds float64"),
         ([["a"]], "it holds"),
-        ([[1], [-1]], "row 1 of the batch: it holds -1"),
-        ([[1], [2**31]], "row 1 of the batch: it holds 2147483648"),
+        ([[1], [-1]], "row 1 of the batch: it holds token id -1"),
+        ([[1], [2**31]], "row 1 of the batch: it holds token id 2147483648"),
         ([[1], None], "row 1 of the batch: None"),
     ],
 )

@@ -437,7 +437,7 @@ def test_padding_without_attention_mask_is_refused_with_the_way_out(tmp_path):
         (lambda t: t.update(old_log_probs=t["old_log_probs"][:, :11]), r"has the shape \[8, 11\]"),
         (lambda t: t.update(response_mask=torch.ones(8, 13)), r"has the shape \[8, 13\]"),
         (lambda t: t.update(old_log_probs=t["old_log_probs"][:3]), "has 3 rows, responses has 8"),
-        (lambda t: t["responses"][1].__setitem__(4, -1), "row 1: .*it holds -1"),
+        (lambda t: t["responses"][1].__setitem__(4, -1), "row 1: .*it holds token id -1"),
         (lambda t: t["responses"][1].__setitem__(4, 2**40), "row 1"),
         (lambda t: t["response_mask"][1].__setitem__(4, 2), "row 1: .*response_mask"),
         (lambda t: t["response_mask"][6].__setitem__(-1, 1), "row 6: response_mask is not 0 at pa"),
