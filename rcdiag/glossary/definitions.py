@@ -9,7 +9,7 @@ from rcdiag.engines import BACKENDS
 from rcdiag.entry import Entry, first_clause
 from rcdiag.glossary.kinds import Kind, registered
 from rcdiag.logs import LOG_READERS
-from rcdiag.logs.reader import LogReader
+from rcdiag.logs.log import LogReader
 from rcdiag.pages.figures import FIGURES
 from rcdiag.table.readers import READERS
 from rcdiag.trainers import TRAINERS, families

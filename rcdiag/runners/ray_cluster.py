@@ -22,8 +22,11 @@ from rcdiag.engines import BACKENDS
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.extras import saying_what_to_install
-from rcdiag.runners.devices import Devices
-from rcdiag.runners.runner import Made, Part, RunnerKind
+from rcdiag.runners.runner import Devices, Made, Part, RunnerKind
+
+if TYPE_CHECKING:
+    from rcdiag.engines.process import Job
+    from rcdiag.engines.schedule import RunningEngine
 
 # So many times a task is done again whose process died or whose node was lost.
 RETRIES = 3
@@ -116,11 +119,6 @@ def ray_module() -> Any:
     """Import Ray; where it is not installed, the error says how to."""
     with saying_what_to_install(f"{setting('on', 'ray')}: "):
         return importlib.import_module("ray")
-
-
-if TYPE_CHECKING:
-    from rcdiag.engines.process import Job
-    from rcdiag.engines.schedule import RunningEngine
 
 
 class RayRunner:
