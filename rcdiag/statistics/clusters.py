@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from rcdiag.statistics.merging import added_by_key
 from rcdiag.statistics.ratios import Array
 
 Keys = NDArray[np.uint64]
@@ -45,12 +45,7 @@ class ClusterSums(Struct, frozen=True):
         """Return the sums of all parts' tokens together; folded if one is, or too many are."""
         if any(part.folded for part in parts):
             parts = [part.fold() for part in parts]
-        keys = reduce(np.union1d, [part.keys for part in parts])
-        sums = np.zeros((len(keys), *parts[0].sums.shape[1:]))
-        # Two infinities of different sign add up to NaN, as they do within one table.
-        with np.errstate(over="ignore", invalid="ignore"):
-            for part in parts:
-                sums[np.searchsorted(keys, part.keys)] += part.sums
+        keys, sums = added_by_key([part.keys for part in parts], [part.sums for part in parts])
         return replace(parts[0], keys=keys, sums=sums).bounded()
 
     def scaled(self, factor: float) -> ClusterSums:

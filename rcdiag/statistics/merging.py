@@ -14,8 +14,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
+
+from rcdiag.statistics.ratios import Array
 
 S = TypeVar("S")
+K = TypeVar("K", bound=np.generic)
 
 # States wait until there are this many, so that what concatenates is copied once for all of them;
 # more of them would take more memory at a time.
@@ -81,6 +85,17 @@ def merge_by_key(states: Sequence[Mapping[Any, S]]) -> dict[Any, S]:
     """Merge the values that mappings have for each key; a key may be in some of them only."""
     keys = dict.fromkeys(key for state in states for key in state)
     return {key: merge([state[key] for state in states if key in state]) for key in keys}
+
+
+def added_by_key(keys: Sequence[NDArray[K]], sums: Sequence[Array]) -> tuple[NDArray[K], Array]:
+    """Add up rows of sums, [keys, ...] of each part, that have the same key, each ascending."""
+    every = reduce(np.union1d, keys)
+    total = np.zeros((len(every), *sums[0].shape[1:]))
+    # Two infinities of different sign add up to NaN, as they do within one table.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for own, part in zip(keys, sums, strict=True):
+            total[np.searchsorted(every, own)] += part
+    return every, total
 
 
 def merged(states: Iterable[S]) -> S | None:
