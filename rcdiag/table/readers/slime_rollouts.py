@@ -19,8 +19,9 @@ from rcdiag.table.given import REWARD_KEY
 from rcdiag.table.readers.parquet import read_whole
 from rcdiag.table.readers.reader import Notes
 from rcdiag.table.readers.safe import foreign, load_torch
-from rcdiag.table.readers.samples import Fields, prompt_and_response
+from rcdiag.table.readers.samples import Fields, prompt_and_response, samples_of
 
+OPTION = "--save-debug-rollout-data"
 ABORTED = "a sample without any response token (aborted before its first) is left out"
 REMOVED = "a sample with remove_sample keeps its row; its response_mask is 0, as in training"
 VERSIONS = (
@@ -60,19 +61,10 @@ def rollout_samples(path: Path, notes: Notes, reward_key: str | None = None) -> 
     """
     payload = load_torch(path, BYSTANDERS)
     if not isinstance(payload, dict) or not isinstance(payload.get("samples"), list):
-        raise RcdiagError(
-            f"{path}: no list `samples`", hint="is this a file of --save-debug-rollout-data?"
-        )
+        raise RcdiagError(f"{path}: no list `samples`", hint=f"is this a file of {OPTION}?")
     step = Fields(payload, str(path)).integer("rollout_id")
     samples = []
-    for position, values in enumerate(payload["samples"]):
-        where = f"{path}, sample {position}"
-        if not isinstance(values, dict):
-            raise RcdiagError(
-                f"{where}: no dictionary but {type(values).__name__}",
-                hint="is this a file of --save-debug-rollout-data?",
-            )
-        fields = Fields(values, where)
+    for position, fields in enumerate(samples_of(payload["samples"], path, OPTION)):
         row = _row(fields, notes, reward_key)
         if row is not None:
             samples.append(SlimeSample({**row, "step": step}, position, fields.integer("index")))

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.reader import Notes
 from rcdiag.table.readers.safe import StoredTensor, load_torch
-from rcdiag.table.readers.samples import Fields, prompt_and_response
+from rcdiag.table.readers.samples import Fields, prompt_and_response, samples_of
 from rcdiag.table.readers.slime_rollouts import Row
 
+OPTION = "--save-debug-train-data"
 COPIES = "a sample that several ranks hold is read once"
 ABORTED = "a sample without any response token is left out"
 RESTORED = "slices of {size} context-parallel ranks were put together again"
@@ -81,7 +82,7 @@ def _payload(path: Path) -> dict[str, Any]:
             return payload
     raise RcdiagError(
         f"{path}: neither `samples` nor `rollout_data`",
-        hint="is this a file of --save-debug-train-data?",
+        hint=f"is this a file of {OPTION}?",
     )
 
 
@@ -89,14 +90,7 @@ def _gathered(path: Path, payload: dict[str, Any], notes: Notes) -> list[TrainSa
     step = Fields(payload, str(path)).integer("rollout_id")
     rewards = payload.get("raw_reward")
     out = []
-    for position, values in enumerate(payload["samples"]):
-        where = f"{path}, sample {position}"
-        if not isinstance(values, dict):
-            raise RcdiagError(
-                f"{where}: no dictionary but {type(values).__name__}",
-                hint="is this a file of --save-debug-train-data?",
-            )
-        fields = Fields(values, where)
+    for position, fields in enumerate(samples_of(payload["samples"], path, OPTION)):
         row = _row(fields, {None: fields}, 1, notes)
         if row is None:
             continue
@@ -110,7 +104,7 @@ def _gathered(path: Path, payload: dict[str, Any], notes: Notes) -> list[TrainSa
             raise fields.wrong(
                 "rollout_position", f"is {place}, but the file has {known} rewards (raw_reward)"
             )
-        row |= {"step": step, "reward": _raw_reward(rewards, place, where)}
+        row |= {"step": step, "reward": _raw_reward(rewards, place, fields.where)}
         index = fields.integer("sample_index")
         out.append(TrainSample(row, path, position, index, place))
     return out
@@ -148,7 +142,7 @@ def _columns(path: Path, payload: dict[str, Any]) -> list[Fields]:
     if count is None:
         raise RcdiagError(
             f"{path}: no list `response_lengths` in `rollout_data`",
-            hint="is this a file of --save-debug-train-data?",
+            hint=f"is this a file of {OPTION}?",
         )
     rewards = data.get("raw_reward")
     columns = {name: values for name, values in data.items() if _length(values) == count}
