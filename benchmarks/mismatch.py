@@ -82,11 +82,11 @@ from rcdiag.statistics.merging import merge, take_in
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.table.opening import open_table
-from rcdiag.usecases.passes import token_batches
+from rcdiag.usecases.passes import Walk, token_batches
 keep_freed_memory()
 states = []
 policies = ("rollout", "old")
-for batch in token_batches(open_table(sys.argv[1]), policies):
+for batch in token_batches(open_table(sys.argv[1]), Walk(policies=policies)):
     take_in(states, SuiteState.of(PolicyPair(batch, *policies)))
 metrics = judged(Suite(merge(states)))
 numbers = {"k3": metrics["k3_kl"].value, "ess": metrics["ess_token"].value}

@@ -51,7 +51,7 @@ def rows(model: str, vocabulary: int):
     from rcdiag.table.trajectories import Ragged, Trajectories
 
     dump = open_table(ROOT / "sample_data" / "rollouts.parquet")
-    found = decode(whole(next(read_chunks(dump, [(0, dump.num_rows)]))), prompts=True)
+    found = decode(whole(next(read_chunks(dump, [(0, dump.num_rows)]))))
     assert found.prompt_ids is not None
     random = np.random.default_rng(0)
     chosen = random.permutation(dump.num_rows)[: MODELS[model]]

@@ -1,4 +1,4 @@
-"""Values that are computed, and names that are imported, when they are first asked for."""
+"""Names of a package that are imported when they are first asked for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Collection, Mapping
 from inspect import ismodule
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 
 def attributes(
@@ -31,30 +31,3 @@ def attributes(
         return sorted({*shown, *home})
 
     return of_module, names
-
-
-if TYPE_CHECKING:
-    from functools import cached_property as lazy
-else:
-
-    class lazy:
-        """`functools.cached_property` without its lock: for objects that threads work on.
-
-        Until Python 3.12 `cached_property` holds one lock for all objects of a class while it
-        computes, so that threads which compute the same property of different blocks of tokens
-        would wait for each other. Without it two threads that ask the same object at the same time
-        may both compute the value, and the values are equal.
-        """
-
-        def __init__(self, compute):
-            self._compute = compute
-            self.__doc__ = compute.__doc__
-
-        def __set_name__(self, owner, name):
-            self._name = name
-
-        def __get__(self, instance, owner=None):
-            if instance is None:
-                return self
-            value = instance.__dict__[self._name] = self._compute(instance)
-            return value

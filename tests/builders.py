@@ -18,7 +18,7 @@ from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.table.opening import open_table
-from rcdiag.table.table import Batch
+from rcdiag.table.table import RowBatch
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 Lists = Sequence[Sequence[float]]
@@ -48,7 +48,7 @@ def write_table(path: Path, *, rows_per_group: int | None = None, **columns: obj
     return path
 
 
-def first_batch(path: Path) -> Batch:
+def first_batch(path: Path) -> RowBatch:
     return next(open_table(path).batches())
 
 

@@ -11,7 +11,7 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.files import check_apart
 from rcdiag.results import ScoreResult
 from rcdiag.runners import runner_on
-from rcdiag.table.destination import Destination
+from rcdiag.table.remote import Destination
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.chosen_pair import ChosenPair, choose_pair, only_policy, score_of_one
 from rcdiag.usecases.dry_run import check_rate, description

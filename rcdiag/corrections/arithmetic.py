@@ -10,15 +10,15 @@ that of float64, rounded, at 0.7%. The last digit decides where a trainer subtra
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.lazy import lazy
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import segment_sum
 
 Array = NDArray[np.floating]
 T = TypeVar("T", bound=np.floating)
@@ -130,7 +130,7 @@ class Tokens:
             self._guarded[guard] = self._again(self.raw_log_ratio, *log_probs, guard)
         return self._guarded[guard]
 
-    @lazy
+    @cached_property
     def in_float32(self) -> Tokens:
         """The same tokens in float32, the log-probs rounded before their difference is taken."""
         behavior, target = (
@@ -159,7 +159,7 @@ class Tokens:
         result: NDArray[Any] = self._computed[key]
         return result
 
-    @lazy
+    @cached_property
     def unclamped(self) -> Array:
         """Log-ratios before any clamp, [tokens]; the guard says what NaN and infinity are."""
         values = self.raw_log_ratio
@@ -171,14 +171,14 @@ class Tokens:
             values = np.where(np.isnan(values), values.dtype.type(0.0), values)
         return values
 
-    @lazy
+    @cached_property
     def log_ratio(self) -> Array:
         """Log-ratios as sums and means take them, [tokens]."""
         if self.guard.before_sums:
             return self._within_bound(self.unclamped)
         return self.unclamped
 
-    @lazy
+    @cached_property
     def clamped(self) -> Array:
         """Log-ratios as exp takes them, [tokens]."""
         if self.guard.before_sums or np.isinf(self.guard.bound):
@@ -192,7 +192,7 @@ class Tokens:
             return values
         return np.clip(values, -bound, bound)
 
-    @lazy
+    @cached_property
     def true_ratio(self) -> Array:
         """Ratios without any clamp in float64, which `actual_numbers` reads, [tokens]."""
         if self.clamped is self.raw_log_ratio and self.ratio.dtype == np.float64:
@@ -200,11 +200,11 @@ class Tokens:
         with np.errstate(over="ignore"):
             return np.exp(self.raw_log_ratio.astype(np.float64, copy=False))
 
-    @lazy
+    @cached_property
     def ratio(self) -> Array:
         return self.guard.finite(exp(self.clamped))
 
-    @lazy
+    @cached_property
     def k3(self) -> Array:
         """Clamped log-ratios as ratio - 1 - log_ratio, nats, [tokens]."""
         if self.clamped.dtype == np.float64:
@@ -244,7 +244,7 @@ class Tokens:
             return np.full(len(self.raw_log_ratio), np.nan)
         return self._advantage
 
-    @lazy
+    @cached_property
     def segment_lengths(self) -> NDArray[np.int64]:
         """Sampled tokens of each run of neighbours, [segments]."""
         starts = np.zeros(len(self.raw_log_ratio), np.bool_)

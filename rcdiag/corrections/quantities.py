@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rcdiag.corrections.arithmetic import SAFETY_BOUND, Array, T, Tokens, exp
 from rcdiag.corrections.correction import Rejection
 from rcdiag.corrections.statistics import row_statistic, statistic, token_statistic
-from rcdiag.table.segments import segment_max
+from rcdiag.table.trajectories import segment_max
 
 Outside = Literal["truncate", "clip", "zero", "mask", "floor"]
 

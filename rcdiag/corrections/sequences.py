@@ -10,6 +10,7 @@ what they are asked for on the spot.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -20,11 +21,10 @@ from numpy.typing import NDArray
 from rcdiag.corrections.arithmetic import DEFAULT_GUARD, Guard, Tokens
 from rcdiag.corrections.quantities import Quantity, log_prob
 from rcdiag.errors import RcdiagError
-from rcdiag.lazy import lazy
 from rcdiag.statistics.merging import merge
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch
-from rcdiag.table.segments import starts_of
+from rcdiag.table.trajectories import starts_of
 
 Array = NDArray[np.float64]
 
@@ -109,13 +109,13 @@ class Sequences(Struct, frozen=True, dict=True):
         summed: Array = self.columns[Asked(log_prob(side), "sum", DEFAULT_GUARD, self.dtype)]
         return summed
 
-    @lazy
+    @cached_property
     def groups(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the group of each sequence, counted from 0, and the sequences of each group."""
         _, group, sizes = np.unique(self.cluster, return_inverse=True, return_counts=True)
         return group, sizes
 
-    @lazy
+    @cached_property
     def logged(self) -> dict[Hashable, Any]:
         """Return numbers of these rows that were computed before, by what computed them."""
         return {}

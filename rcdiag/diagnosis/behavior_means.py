@@ -15,7 +15,8 @@ from rcdiag.diagnosis.guides import judged_metric
 from rcdiag.results import MetricValue
 from rcdiag.results.compare import NOT_GIVEN, SAMPLED, WEIGHTED
 from rcdiag.statistics.metrics import METRICS, SEQUENCES_SAMPLED, Metric
-from rcdiag.statistics.metrics.tail import HARMLESS_ESS, K_HAT_GUIDE
+from rcdiag.statistics.metrics.tail import K_HAT_GUIDE
+from rcdiag.statistics.second_moment import HARMLESS_ESS
 from rcdiag.statistics.suite import Suite
 
 # Weights are used from this effective sample size (fraction) on; rcdiag's proposal.

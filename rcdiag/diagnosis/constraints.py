@@ -11,8 +11,8 @@ from rcdiag.diagnosis.correction_health import LOST_MASS
 from rcdiag.diagnosis.rules import Rule, judged
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.results.sweep import SweepRow
-from rcdiag.statistics.metrics.tail import HARMLESS_ESS
 from rcdiag.statistics.pareto import UpperTail, k_hat, reliable_below
+from rcdiag.statistics.second_moment import HARMLESS_ESS
 
 ACCEPTANCE = Guide(
     warning=0.7, error=0.0, source="Trust Region Masking, arXiv 2512.23075, keeps above 70%"

@@ -28,7 +28,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.extras import saying_what_to_install
 from rcdiag.table.parts import score_table, write_part
 from rcdiag.table.stream import decode
-from rcdiag.table.table import Batch, TableFile
+from rcdiag.table.table import RowBatch, TableFile
 from rcdiag.table.trajectories import Scores, Trajectories
 
 SCORES = ("log_probs", "entropy", "top_ids", "top_log_probs")
@@ -48,8 +48,8 @@ def run(job: dict[str, Any], parts: Iterator[tuple[dict[str, Any], bytes]], say:
         rows = pa.ipc.open_stream(content).read_all()
         # Errors name the file and row that a part comes from.
         file = TableFile(Path(part["file"]), part["row"] + rows.num_rows, 0)
-        batch = Batch(rows.combine_chunks(), file, part["row"])
-        trajectories = decode(batch, prompts=True)
+        batch = RowBatch(rows.combine_chunks(), file, part["row"])
+        trajectories = decode(batch)
         prompts, responses = trajectories.prompt_ids, trajectories.response_ids
         tokens = (0 if prompts is None else len(prompts.values)) + len(responses.values)
         start = time.monotonic()

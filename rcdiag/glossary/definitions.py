@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rcdiag.engines import BACKENDS
 from rcdiag.glossary.kinds import NameKind
 from rcdiag.logs import LOG_READERS
-from rcdiag.logs.reader import LogReader
+from rcdiag.logs.log import LogReader
 from rcdiag.pages.figures import FIGURES
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.reader import Reader

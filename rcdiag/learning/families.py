@@ -15,7 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import segment_sum
 
 Array = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rcdiag.errors import RcdiagError
-from rcdiag.logs.reader import LogFile, LogReader
+from rcdiag.logs.log import LogFile, LogReader
 
 SEPARATORS = (",", "\t", ";")
 # W&B puts the run's name before the key, and adds columns of the smallest and largest value.

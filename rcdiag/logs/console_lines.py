@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rcdiag.logs.log import STEP_KEYS, LoggedNumber
-from rcdiag.logs.reader import LogFile, LogReader
+from rcdiag.logs.log import STEP_KEYS, LogFile, LoggedNumber, LogReader
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # verl, verl/utils/logger/aggregate_logger.py, `concat_dict_to_str`. Ray puts the process before it.

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rcdiag.errors import RcdiagError
-from rcdiag.logs.log import LoggedNumber
-from rcdiag.logs.reader import LogFile, LogReader
+from rcdiag.logs.log import LogFile, LoggedNumber, LogReader
 from rcdiag.table.readers.footer import MAGIC
 from rcdiag.table.readers.parquet import open_parquet
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rcdiag.extras import saying_what_to_install
-from rcdiag.logs.reader import LogFile, LogReader
+from rcdiag.logs.log import LogFile, LogReader
 
 NAMES = "events.out.tfevents.*"
 # The first record of an event file says the version of the format.

@@ -17,7 +17,7 @@ import msgspec
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.reader import Notes
-from rcdiag.table.readers.vllm import Line, rows_of
+from rcdiag.table.readers.vllm import VllmLine, rows_of
 
 
 def columns_of(
@@ -40,16 +40,13 @@ def columns_of(
         record = {"response": plain}
         if requests is not None:
             record["request"] = dict(requests[number])
-        rows += rows_of(_line(record, number), f"response {number}", Notes())
+        try:
+            line = msgspec.convert(record, VllmLine)
+        except msgspec.ValidationError as error:
+            raise RcdiagError(
+                f"response {number}: {error}", hint="give the response as the server sent it"
+            ) from error
+        rows += rows_of(line, f"response {number}", Notes())
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}
     return {name: c for name, c in columns.items() if any(value is not None for value in c)}
-
-
-def _line(record: dict[str, Any], number: int) -> Line:
-    try:
-        return msgspec.convert(record, Line)
-    except msgspec.ValidationError as error:
-        raise RcdiagError(
-            f"response {number}: {error}", hint="give the response as the server sent it"
-        ) from error

@@ -6,10 +6,11 @@ package of your own (entry-point group `rcdiag.plugins`).
 
 from __future__ import annotations
 
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.registry import Registry
 from rcdiag.runners.local import LOCAL
 from rcdiag.runners.ray_cluster import RAY
-from rcdiag.runners.runner import Runner, RunnerKind, run_on
+from rcdiag.runners.runner import Devices, Runner, RunnerKind
 
 __all__ = ["RUNNERS", "Runner", "RunnerKind", "runner_on"]
 
@@ -22,4 +23,17 @@ def runner_on(where: str, devices: str | int | None, workers: int | None = None)
     `devices` are those that engines may use; `workers` is how many processes share a pass over a
     table, all cores where it is None.
     """
-    return run_on(RUNNERS, where, None if devices is None else str(devices), workers)
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise RcdiagError(
+            f"{setting('workers', workers)}: no number of processes",
+            hint="1 reads the table in this process; without it all cores are used",
+        )
+    name, colon, address = where.partition(":")
+    kind = RUNNERS.find(name, "--on")
+    if colon and not (kind.has_address and address):
+        raise RcdiagError(
+            f"{setting('on', where)}: `{name}` takes "
+            f"{'an address after the colon' if kind.has_address else 'no address'}",
+            hint=kind.says,
+        )
+    return kind.choose(address, None if devices is None else Devices.parse(str(devices)), workers)

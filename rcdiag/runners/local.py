@@ -14,9 +14,8 @@ from rcdiag.engines.gpus import VISIBLE, gpus_here
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.registry import has_definitions_of_script
-from rcdiag.runners.devices import Devices, cores_here, cores_to_use
 from rcdiag.runners.processes import map_in_processes
-from rcdiag.runners.runner import Made, Part, RunnerKind
+from rcdiag.runners.runner import Devices, Made, Part, RunnerKind, cores_here, cores_to_use
 
 if TYPE_CHECKING:
     from rcdiag.engines.process import Job

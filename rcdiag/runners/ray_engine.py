@@ -21,7 +21,7 @@ from rcdiag.engines.schedule import EngineLostError, OnTokens
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.files import write_bytes
-from rcdiag.runners.ray_tasks import ray_module
+from rcdiag.runners.ray_cluster import ray_module
 
 # So long an engine waits for a node with free GPUs or cores.
 ROOM_S = 300

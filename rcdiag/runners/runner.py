@@ -1,17 +1,21 @@
-"""A runner starts engines somewhere, for as long as a `with` block lasts."""
+"""A runner starts engines somewhere, for as long as a `with` block lasts.
+
+`--devices 4` and `--devices 0,1,2,3` are the GPUs, or shares of a processor, that engines use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+import math
+import os
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.registry import Registry
-from rcdiag.runners.devices import Devices
 
 if TYPE_CHECKING:
     from rcdiag.engines.process import Job
@@ -19,6 +23,65 @@ if TYPE_CHECKING:
 
 Part = TypeVar("Part")
 Made = TypeVar("Made")
+
+
+class Devices(Struct, frozen=True):
+    """The devices that a user allows: so many, or those of these names."""
+
+    count: int
+    names: tuple[str, ...] = ()  # GPUs as CUDA_VISIBLE_DEVICES has them; empty: any of them
+
+    @classmethod
+    def parse(cls, text: str) -> Devices:
+        """Read a number of devices, or the numbers of GPUs with commas between (`3,` is one)."""
+        names = tuple(name.strip() for name in text.split(",") if name.strip())
+        if "," not in text and text.strip().isdecimal() and int(text) > 0:
+            return cls(int(text))
+        bad = [name for name in names if not name.isdecimal()]
+        if "," not in text or not names or bad or len(set(names)) < len(names):
+            raise RcdiagError(
+                f"{setting('devices', text)}: neither a number of devices nor different GPUs",
+                hint="4 takes four of them; 0,1,2,3 takes these; 3, takes the one of number 3",
+            )
+        return cls(len(names), names)
+
+    def of(self, gpus: Sequence[str]) -> tuple[str, ...]:
+        """Return those of the GPUs here that are meant, as CUDA_VISIBLE_DEVICES names them.
+
+        A number is a name in that list. Where the list holds UUIDs (a scheduler's), it is a place
+        in it, as in CUDA.
+        """
+        numbered = all(name.isdecimal() for name in gpus)
+        by_number = {name if numbered else str(place): name for place, name in enumerate(gpus)}
+        chosen = tuple(by_number.get(name, name) for name in self.names) or tuple(gpus)
+        if lacking := [name for name in chosen if name not in gpus]:
+            there = f"there are {', '.join(gpus)}" if gpus else "there is none here"
+            raise RcdiagError(f"{setting('devices')}: no GPU {lacking[0]}", hint=there)
+        if gpus and self.count > len(gpus):
+            raise RcdiagError(f"{setting('devices', self.count)}: there are {len(gpus)} GPUs here")
+        return chosen[: self.count]
+
+
+# Microseconds of processor time that a container may use in a period of so many, or `max`.
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def cores_to_use() -> int:
+    """Return how many cores this process keeps busy: those it may use, within a container's quota.
+
+    A quota of 1.5 cores makes two.
+    """
+    cores = len(cores_here())
+    try:
+        quota, period = CPU_QUOTA.read_text().split()
+        return max(1, min(cores, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no container, or one without a quota: `max`
+        return cores
+
+
+def cores_here() -> list[int]:
+    """Return the cores of the processor that this process may use."""
+    return sorted(os.sched_getaffinity(0))
 
 
 class Runner(AbstractContextManager["Runner"], Protocol):
@@ -66,23 +129,3 @@ class RunnerKind(Struct, frozen=True, kw_only=True):
     # engines and the number of workers for passes that a user allows.
     choose: Callable[[str, Devices | None, int | None], Runner]
     has_address: bool = False
-
-
-def run_on(
-    kinds: Registry[RunnerKind], where: str, devices: str | None, workers: int | None
-) -> Runner:
-    """Return the runner of `NAME[:ADDRESS]`."""
-    if workers is not None and (not isinstance(workers, int) or workers < 1):
-        raise RcdiagError(
-            f"{setting('workers', workers)}: no number of processes",
-            hint="1 reads the table in this process; without it all cores are used",
-        )
-    name, colon, address = where.partition(":")
-    kind = kinds.find(name, "--on")
-    if colon and not (kind.has_address and address):
-        raise RcdiagError(
-            f"{setting('on', where)}: `{name}` takes "
-            f"{'an address after the colon' if kind.has_address else 'no address'}",
-            hint=kind.says,
-        )
-    return kind.choose(address, None if devices is None else Devices.parse(devices), workers)

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
+from msgspec.structs import replace
 
 from rcdiag.statistics import binned
 from rcdiag.statistics.categories import Categories
 from rcdiag.statistics.examples import BY_SIZE, SHOWN, Examples, sort
 from rcdiag.statistics.extremes import WorstSequences, WorstTokens
 from rcdiag.statistics.histograms import Counts, FigureData, Lorenz, token_counts
-from rcdiag.statistics.merging import merge, merge_by_key, merge_fields
+from rcdiag.statistics.merging import merge
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import PROFILES, Profiles
 from rcdiag.statistics.suite import BlockSums, SuiteState, bounded
@@ -40,7 +40,18 @@ class PairState(Struct, frozen=True):
         """Make the state of one batch, which is not empty."""
         groups = binned.clusters_of(pair)
         clusters = binned.cut_like_blocks(pair, groups.index)
-        walked = [_walk(*block) for block in zip(pair.blocks, clusters, strict=True)]
+        walked = [
+            _Walked(
+                BlockSums.of(block),
+                binned.block_bins(
+                    block, cluster, sort(block), added=tuple(PROFILES), shown=(BY_SIZE, *SHOWN)
+                ),
+                token_counts(block),
+                WorstTokens.of(block),
+                Lorenz.of(block),
+            )
+            for block, cluster in zip(pair.blocks, clusters, strict=True)
+        ]
         bins = binned.joined_bins([block.bins for block in walked], groups)
         log_ratio_sums = [block.suite.table.sums["log_ratio"] for block in walked]
         return cls(
@@ -55,10 +66,9 @@ class PairState(Struct, frozen=True):
             merge([block.lorenz for block in walked]),
         )
 
-    @classmethod
-    def merged(cls, parts: Sequence[PairState]) -> PairState:
-        suites = bounded(merge_by_key([part.suites for part in parts]))
-        return merge_fields(parts, suites=suites)
+    def bounded(self) -> PairState:
+        """Return the state with the suites of all steps bounded together."""
+        return replace(self, suites=bounded(self.suites))
 
     def by_step(self) -> dict[Step, SuiteState]:
         """Return one state per training step, ascending."""
@@ -74,19 +84,6 @@ class _Walked(Struct, frozen=True):
     counts: Counts
     worst_tokens: WorstTokens
     lorenz: Lorenz
-
-
-def _walk(block: PolicyPair, cluster: NDArray[np.int64]) -> _Walked:
-    """Walk a block; `cluster` [sequences] are the numbers of its clusters in the batch."""
-    return _Walked(
-        BlockSums.of(block),
-        binned.block_bins(
-            block, cluster, sort(block), added=tuple(PROFILES), shown=(BY_SIZE, *SHOWN)
-        ),
-        token_counts(block),
-        WorstTokens.of(block),
-        Lorenz.of(block),
-    )
 
 
 def _by_step(pair: PolicyPair, blocks: Sequence[BlockSums]) -> dict[Step, SuiteState]:

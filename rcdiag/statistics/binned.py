@@ -7,16 +7,17 @@ are added up as a whole; only where tokens of a run differ in their bin is each 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.statistics import clusters
-from rcdiag.statistics.clusters import Grouping, grouping
+from rcdiag.statistics.clusters import ClusterIndex, grouping
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array, k3
-from rcdiag.table.segments import starts_of
+from rcdiag.table.trajectories import starts_of
 
 Places = NDArray[np.int64]
 
@@ -59,7 +60,7 @@ class SortedBlock(Struct, frozen=True):
 
     # Partition -> first token and sequence of each run.
     cuts: dict[str, tuple[Places, Places]] = field(default_factory=dict)
-    runs: dict[str, tuple[str, NDArray]] = field(default_factory=dict)  # as in `BlockBins`
+    runs: dict[str, tuple[str, NDArray[Any]]] = field(default_factory=dict)  # as in `BlockBins`
     tokens: dict[str, BinNumbers] = field(default_factory=dict)  # axis -> bin of each token
 
     @classmethod
@@ -68,7 +69,7 @@ class SortedBlock(Struct, frozen=True):
         starts = starts_of(block.lengths)
         return cls({BY_SEQUENCE: (starts, np.arange(len(starts)))})
 
-    def by_run(self, axis: str, cuts: tuple[Places, Places], values: NDArray) -> None:
+    def by_run(self, axis: str, cuts: tuple[Places, Places], values: NDArray[Any]) -> None:
         """Add an axis by the first token and the sequence of its runs, and the value of each."""
         self.cuts[axis] = cuts
         self.runs[axis] = axis, values
@@ -81,7 +82,7 @@ class BlockBins(Struct, frozen=True):
     sequences: int
     parts: Mapping[str, Runs]  # by partition
     # Axis -> partition, and the bin of each run, or what bins will be made of.
-    runs: Mapping[str, tuple[str, NDArray]]
+    runs: Mapping[str, tuple[str, NDArray[Any]]]
     clusters: NDArray[np.int64]  # [clusters in the block] number of each in the batch, ascending
     cells: Mapping[str, Array]  # axis of single tokens -> [clusters in the block, bins, SUMS]
     largest: Mapping[str, tuple[Places, NDArray[np.integer]]]  # axis -> places, and their bins
@@ -90,13 +91,13 @@ class BlockBins(Struct, frozen=True):
 class BatchBins(Struct, frozen=True):
     """What all blocks of a batch leave of its tokens in bins."""
 
-    clusters: Grouping  # of the sequences of the batch
+    clusters: ClusterIndex  # of the sequences of the batch
     parts: Mapping[str, Runs]
-    runs: Mapping[str, tuple[str, NDArray]]
+    runs: Mapping[str, tuple[str, NDArray[Any]]]
     cells: Mapping[str, Array]  # axis of single tokens -> [clusters, bins, SUMS]
     largest: Mapping[str, tuple[Places, NDArray[np.integer]]]
 
-    def of_runs(self, axis: str) -> tuple[Runs, NDArray]:
+    def of_runs(self, axis: str) -> tuple[Runs, NDArray[Any]]:
         """Return the runs of an axis, and the bin or the name of each."""
         partition, values = self.runs[axis]
         return self.parts[partition], values
@@ -161,25 +162,23 @@ def block_bins(
 def batch_bins(
     pair: PolicyPair,
     sort: Callable[[PolicyPair], SortedBlock],
-    *,
-    shown: Sequence[str] = (),
     added: Sequence[str] = (),
 ) -> BatchBins:
-    """Walk a batch block by block; `sort` says the bins, the rest is that of `block_bins`."""
+    """Walk a batch block by block; `sort` says the bins, `added` is that of `block_bins`."""
     groups = clusters_of(pair)
     blocks = [
-        block_bins(block, cluster, sort(block), shown=shown, added=added)
+        block_bins(block, cluster, sort(block), added=added)
         for block, cluster in zip(pair.blocks, cut_like_blocks(pair, groups.index), strict=True)
     ]
     return joined_bins(blocks, groups)
 
 
-def clusters_of(pair: PolicyPair) -> Grouping:
+def clusters_of(pair: PolicyPair) -> ClusterIndex:
     """Group the sequences of a batch by cluster, in as many groups as sums may have."""
     return grouping(pair.tokens.cluster, clusters.MAX_CLUSTERS)
 
 
-def cut_like_blocks(pair: PolicyPair, values: NDArray) -> list[NDArray]:
+def cut_like_blocks(pair: PolicyPair, values: NDArray[Any]) -> list[NDArray[Any]]:
     """Cut values [sequences] where the blocks of a pair are cut."""
     edges = np.cumsum([len(block.lengths) for block in pair.blocks])
     return np.split(values, edges[:-1])
@@ -210,9 +209,22 @@ def _cells(
         here = slice(start, start + AT_ONCE)
         own, parts = owner[here], [column[here] for column in columns]
         for crossing in _crossings(bins, here, len(own) // clusters):
-            sums = _by_cell(parts, own, clusters, crossing)
+            # By cluster and combination of bins: [clusters, combinations, SUMS].
+            of_cell = own * len(crossing)
+            of_cell += crossing.of_tokens
+            size = clusters * len(crossing)
+            sums = np.empty((size, SUMS))
+            sums[:, 0] = np.bincount(of_cell, minlength=size)
+            for place, column in enumerate(parts, start=1):
+                sums[:, place] = np.bincount(of_cell, column, size)
+            by_combination = sums.reshape(clusters, len(crossing), SUMS)
             for name, numbers in crossing.bins.items():
-                _add_to_bins(cells[name], sums, numbers)
+                order = np.argsort(numbers, kind="stable")
+                found, first = np.unique(numbers[order], return_index=True)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    cells[name][:, found] += np.add.reduceat(
+                        by_combination[:, order], first, axis=1
+                    )
     return {name: some[:, :-1] for name, some in cells.items()}
 
 
@@ -256,29 +268,7 @@ def _crossed(one: _Crossing, name: str, numbers: NDArray[np.integer], width: int
     return _Crossing(places[keys], {**before, name: own})
 
 
-def _by_cell(
-    columns: Sequence[Array], owner: NDArray[np.int64], clusters: int, crossing: _Crossing
-) -> Array:
-    """Add up tokens by cluster and combination of bins: [clusters, combinations, SUMS]."""
-    size = clusters * len(crossing)
-    cells = owner * len(crossing)
-    cells += crossing.of_tokens
-    sums = np.empty((size, SUMS))
-    sums[:, 0] = np.bincount(cells, minlength=size)
-    for place, column in enumerate(columns, start=1):
-        sums[:, place] = np.bincount(cells, column, size)
-    return sums.reshape(clusters, len(crossing), SUMS)
-
-
-def _add_to_bins(cells: Array, sums: Array, numbers: NDArray[np.int64]) -> None:
-    """Add sums by combination to `cells` [clusters, bins, SUMS]; `numbers` are their bins."""
-    order = np.argsort(numbers, kind="stable")
-    bins, first = np.unique(numbers[order], return_index=True)
-    with np.errstate(invalid="ignore"), np.errstate(over="ignore", invalid="ignore"):
-        cells[:, bins] += np.add.reduceat(sums[:, order], first, axis=1)
-
-
-def joined_bins(blocks: Sequence[BlockBins], groups: Grouping) -> BatchBins:
+def joined_bins(blocks: Sequence[BlockBins], groups: ClusterIndex) -> BatchBins:
     """Join what the blocks of a batch hold, in their order; `groups` are those of its sequences."""
     tokens = np.cumsum([0, *(block.tokens for block in blocks)]).tolist()
     sequences = np.cumsum([0, *(block.sequences for block in blocks)]).tolist()
@@ -292,7 +282,12 @@ def joined_bins(blocks: Sequence[BlockBins], groups: Grouping) -> BatchBins:
     return BatchBins(
         clusters=groups,
         parts={
-            name: _joined_runs([block.parts[name] for block in blocks], tokens, sequences)
+            name: Runs(
+                _from(tokens, [block.parts[name].first for block in blocks]),
+                _from(sequences, [block.parts[name].sequence for block in blocks]),
+                np.concatenate([block.parts[name].sums for block in blocks]),
+                np.concatenate([block.parts[name].largest for block in blocks]),
+            )
             for name in first.parts
         },
         runs={
@@ -307,16 +302,6 @@ def joined_bins(blocks: Sequence[BlockBins], groups: Grouping) -> BatchBins:
             )
             for name in first.largest
         },
-    )
-
-
-def _joined_runs(parts: Sequence[Runs], tokens: list[int], sequences: list[int]) -> Runs:
-    """Join the runs of blocks; `tokens` and `sequences` are those before each block."""
-    return Runs(
-        _from(tokens, [part.first for part in parts]),
-        _from(sequences, [part.sequence for part in parts]),
-        np.concatenate([part.sums for part in parts]),
-        np.concatenate([part.largest for part in parts]),
     )
 
 

@@ -6,6 +6,7 @@ To add one: a function in `CATEGORIES`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.results import Profile
-from rcdiag.statistics.binned import BY_SEQUENCE, SUMS, BatchBins, SortedBlock, batch_bins
+from rcdiag.statistics.binned import BY_SEQUENCE, SUMS, BatchBins, SortedBlock
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.merging import merge_by_key
 from rcdiag.statistics.pair import PolicyPair
@@ -28,7 +29,7 @@ class Category(Struct, frozen=True):
 
     title: str
     about: str  # how to read it
-    values: Callable[[PolicyPair], Sequence[str] | NDArray | None]  # [sequences]
+    values: Callable[[PolicyPair], Sequence[str] | NDArray[Any] | None]  # [sequences]
     by_token: bool = False  # tokens of one sequence may differ, so `values` are [tokens]
 
 
@@ -71,31 +72,17 @@ def add_categories(block: PolicyPair, by_bin: SortedBlock) -> None:
         by_bin.by_run(name, (first, sequence), column[first])
 
 
-def labels_of(values: NDArray) -> tuple[list[str], NDArray[np.int64]]:
+def labels_of(values: NDArray[Any]) -> tuple[list[str], NDArray[np.int64]]:
     """Return the names among the values of a category, and the number of each value's name."""
     names, codes = np.unique(values, return_inverse=True)
-    return [_label(one) for one in names.tolist()], codes
-
-
-def _label(value: object) -> str:
-    return OF_UNKNOWN if value in ("", -1, None) else str(value)
+    unknown = ("", -1, None)
+    return [OF_UNKNOWN if one in unknown else str(one) for one in names.tolist()], codes
 
 
 class Categories(Struct, frozen=True):
     """Sums by cluster for every name of every category; None for one with too many names."""
 
     sums: Mapping[str, Mapping[str, ClusterSums] | None] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, pair: PolicyPair) -> Categories:
-        """Make the sums of one batch."""
-
-        def sort(block: PolicyPair) -> SortedBlock:
-            by_bin = SortedBlock.of(block)
-            add_categories(block, by_bin)
-            return by_bin
-
-        return cls.joined(pair, batch_bins(pair, sort))
 
     @classmethod
     def joined(cls, pair: PolicyPair, bins: BatchBins) -> Categories:
@@ -116,8 +103,12 @@ class Categories(Struct, frozen=True):
 
     @classmethod
     def merged(cls, parts: Sequence[Categories]) -> Categories:
-        names = dict.fromkeys(name for part in parts for name in part.sums)
-        return cls({name: _joined([part.sums.get(name, {}) for part in parts]) for name in names})
+        sums: dict[str, Mapping[str, ClusterSums] | None] = {}
+        for name in dict.fromkeys(name for part in parts for name in part.sums):
+            known = [of for part in parts if (of := part.sums.get(name, {})) is not None]
+            both = merge_by_key(known)
+            sums[name] = both if len(known) == len(parts) and len(both) <= MOST else None
+        return cls(sums)
 
     def finished(self) -> dict[str, Profile]:
         """Return the profile of every category with several names."""
@@ -128,27 +119,17 @@ class Categories(Struct, frozen=True):
         }
 
 
-def _joined(
-    parts: Sequence[Mapping[str, ClusterSums] | None],
-) -> Mapping[str, ClusterSums] | None:
-    known = [part for part in parts if part is not None]
-    both = merge_by_key(known)
-    return both if len(known) == len(parts) and len(both) <= MOST else None
-
-
 def _profile(name: str, sums: Mapping[str, ClusterSums]) -> Profile:
     """Set the sums of all names beside each other, and read the profile off them."""
     labels = sorted(sums, key=_order)
-    wide = [_widened(sums[label], number, len(labels)) for number, label in enumerate(labels)]
+    wide = []
+    for number, label in enumerate(labels):  # into the columns of all names
+        own = sums[label]
+        columns = np.zeros((len(own), SUMS, len(labels)))
+        columns[:, :, number] = own.sums
+        wide.append(replace(own, sums=columns.reshape(len(own), SUMS * len(labels))))
     about = CATEGORIES[name]
     return profile_of(ClusterSums.merged(wide), labels, about.title, "", about.about)
-
-
-def _widened(sums: ClusterSums, number: int, names: int) -> ClusterSums:
-    """Put the sums of one name into the columns of all names, [clusters, SUMS x names]."""
-    wide = np.zeros((len(sums), SUMS, names))
-    wide[:, :, number] = sums.sums
-    return replace(sums, sums=wide.reshape(len(sums), SUMS * names))
 
 
 def _order(label: str) -> tuple[bool, float, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from rcdiag.statistics.merging import added_by_key
 from rcdiag.statistics.ratios import Array
 
 Keys = NDArray[np.uint64]
@@ -45,12 +45,7 @@ class ClusterSums(Struct, frozen=True):
         """Return the sums of all parts' tokens together; folded if one is, or too many are."""
         if any(part.folded for part in parts):
             parts = [part.fold() for part in parts]
-        keys = reduce(np.union1d, [part.keys for part in parts])
-        sums = np.zeros((len(keys), *parts[0].sums.shape[1:]))
-        # Two infinities of different sign add up to NaN, as they do within one table.
-        with np.errstate(over="ignore", invalid="ignore"):
-            for part in parts:
-                sums[np.searchsorted(keys, part.keys)] += part.sums
+        keys, sums = added_by_key([part.keys for part in parts], [part.sums for part in parts])
         return replace(parts[0], keys=keys, sums=sums).bounded()
 
     def scaled(self, factor: float) -> ClusterSums:
@@ -81,7 +76,8 @@ def content_order(rows: Array) -> NDArray[np.intp]:
     flat = rows.reshape(len(rows), -1)
     with np.errstate(over="ignore", invalid="ignore"):
         keys = (flat.min(axis=1), flat.max(axis=1), np.square(flat).sum(axis=1), flat.sum(axis=1))
-    return np.lexsort(keys)
+    order: NDArray[np.intp] = np.lexsort(keys)
+    return order
 
 
 def cluster_sums(keys: Keys, rows: NDArray[np.floating], most: int | None = None) -> ClusterSums:
@@ -117,7 +113,7 @@ def added_by_index(index: NDArray[np.integer], rows: NDArray[np.floating], size:
     return sums
 
 
-class Grouping(Struct, frozen=True):
+class ClusterIndex(Struct, frozen=True):
     """A way to add up sequences by cluster, made once for many columns."""
 
     keys: Keys  # [clusters] ascending
@@ -134,13 +130,13 @@ class Grouping(Struct, frozen=True):
         return self.of_clusters(added_by_index(self.index, rows, len(self.keys)))
 
 
-def grouping(clusters: Keys, most: int) -> Grouping:
+def grouping(clusters: Keys, most: int) -> ClusterIndex:
     """Group some sequences by cluster, folded where there are more than `most`."""
     keys, index = np.unique(clusters, return_inverse=True)
     folded = len(keys) > most
     if folded:
         keys, index = np.unique(clusters % np.uint64(most), return_inverse=True)
-    return Grouping(keys, index, most, folded)
+    return ClusterIndex(keys, index, most, folded)
 
 
 def summing_matrix(index: NDArray[np.integer], size: int | None = None) -> csc_array:

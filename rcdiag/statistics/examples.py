@@ -22,14 +22,13 @@ from rcdiag.statistics.binned import (
     Places,
     Runs,
     SortedBlock,
-    batch_bins,
     largest_of_bins,
     one_of_each,
 )
 from rcdiag.statistics.categories import CATEGORIES, add_categories, labels_of
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import LABELS, PROFILES
-from rcdiag.table.segments import starts_of
+from rcdiag.table.trajectories import starts_of
 
 BEFORE, AFTER = 6, 3  # neighbours among the sampled tokens of the row
 # Bins by size of the log-ratio, nats, of tokens that are likelier under the one and the other.
@@ -54,7 +53,7 @@ class Example(Struct, frozen=True, order=True):
     after: tuple[int, ...]
 
 
-Bins = Mapping[str, Mapping[str, tuple[Example, ...]]]  # figure -> label of the bin -> examples
+Bins = Mapping[str, Mapping[str, list[Example]]]  # figure -> label of the bin -> examples
 
 
 class Examples(Struct, frozen=True):
@@ -63,37 +62,25 @@ class Examples(Struct, frozen=True):
     bins: Bins = field(default_factory=dict)
 
     @classmethod
-    def of(cls, pair: PolicyPair) -> Examples:
-        """Take the examples of one batch."""
-        return cls.joined(pair, batch_bins(pair, sort, shown=(BY_SIZE, *SHOWN)))
-
-    @classmethod
     def joined(cls, pair: PolicyPair, bins: BatchBins) -> Examples:
         """Take the examples of a batch from the largest tokens that its blocks hold by bin."""
-        rows = _Rows(pair, starts_of(pair.lengths))
+        rows = _RowsOfBatch(pair, starts_of(pair.lengths))
         chosen = list(_axes(rows, bins))
         places = np.unique(np.concatenate([some for _, _, some, _ in chosen]))
         made = dict(zip(places.tolist(), rows.examples(places), strict=True))
-        bins_by_axis: dict[str, dict[str, tuple[Example, ...]]] = {}
+        bins_by_axis: dict[str, dict[str, list[Example]]] = {}
         for name, labels, places, numbers in chosen:
-            of_axis: dict[str, list[Example]] = {}
+            of_axis = bins_by_axis.setdefault(name, {})
             for place, number in zip(places.tolist(), numbers.tolist(), strict=True):
                 of_axis.setdefault(labels[number], []).append(made[place])
-            bins_by_axis[name] = {label: tuple(sorted(some)) for label, some in of_axis.items()}
-        return cls(bins_by_axis)
+        return cls(bins_by_axis).bounded()
 
-    @classmethod
-    def merged(cls, parts: Sequence[Examples]) -> Examples:
-        """Keep the largest of every bin; parts have no row in common."""
-        bins: dict[str, dict[str, list[Example]]] = {}
-        for part in parts:
-            for name, of_axis in part.bins.items():
-                for label, some in of_axis.items():
-                    bins.setdefault(name, {}).setdefault(label, []).extend(some)
-        return cls(
+    def bounded(self) -> Examples:
+        """Keep the largest of every bin, of which no two are of one row."""
+        return Examples(
             {
-                name: {label: tuple(sorted(some)[:PER_BIN]) for label, some in of_axis.items()}
-                for name, of_axis in bins.items()
+                name: {label: sorted(some)[:PER_BIN] for label, some in of_axis.items()}
+                for name, of_axis in self.bins.items()
             }
         )
 
@@ -147,7 +134,7 @@ def add_sizes(block: PolicyPair, by_bin: SortedBlock) -> None:
     by_bin.tokens[BY_SIZE] = BinNumbers(numbers, 2 * count)
 
 
-class _Rows(Struct, frozen=True):
+class _RowsOfBatch(Struct, frozen=True):
     """The rows of a batch, of which single tokens are looked up."""
 
     pair: PolicyPair
@@ -199,7 +186,7 @@ class _Rows(Struct, frozen=True):
 Axis = tuple[str, Sequence[str], Places, NDArray[np.integer]]
 
 
-def _axes(rows: _Rows, bins: BatchBins) -> Iterator[Axis]:
+def _axes(rows: _RowsOfBatch, bins: BatchBins) -> Iterator[Axis]:
     """Yield the axes of a batch: name, label of every bin, places of examples and their bins."""
     places, numbers = _of_tokens(rows, *bins.largest[BY_SIZE])
     count = len(SIZES) + 1
@@ -220,7 +207,7 @@ def _axes(rows: _Rows, bins: BatchBins) -> Iterator[Axis]:
 
 
 def _of_tokens(
-    rows: _Rows, places: Places, numbers: NDArray[np.integer]
+    rows: _RowsOfBatch, places: Places, numbers: NDArray[np.integer]
 ) -> tuple[Places, NDArray[np.integer]]:
     """Choose the examples among the largest tokens of all blocks, and return them with bins."""
     sequence = np.searchsorted(rows.starts, places, side="right") - 1
@@ -228,7 +215,7 @@ def _of_tokens(
 
 
 def _of_runs(
-    rows: _Rows, runs: Runs, numbers: NDArray[np.integer], count: int
+    rows: _RowsOfBatch, runs: Runs, numbers: NDArray[np.integer], count: int
 ) -> tuple[Places, NDArray[np.integer]]:
     """Choose the runs with the largest tokens of each of `count` bins, and find these tokens."""
     starts = np.flatnonzero(np.concatenate([[True], runs.sequence[1:] != runs.sequence[:-1]]))

@@ -9,10 +9,10 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.results import SequenceTokens, WorstToken
-from rcdiag.statistics.merging import merge_by_key, merge_fields
+from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.table.segments import segment_sum
 from rcdiag.table.token_batch import Array, Flags, TokenBatch
+from rcdiag.table.trajectories import segment_sum
 
 WORST = 20
 WORST_SEQUENCES = 30
@@ -40,7 +40,7 @@ class WorstTokens(Struct, frozen=True):
     """The WORST tokens by |log_ratio|, the largest first; ties by row and position."""
 
     # -|log_ratio|, row, position, token id, behavior log-prob, target log-prob
-    entries: tuple[TokenEntry, ...] = ()
+    entries: list[TokenEntry] = field(default_factory=list)
 
     @classmethod
     def of(cls, pair: PolicyPair) -> WorstTokens:
@@ -61,11 +61,10 @@ class WorstTokens(Struct, frozen=True):
             )
             for token, row in zip(best, rows, strict=True)
         ]
-        return cls(tuple(sorted(entries)))
+        return cls(sorted(entries))
 
-    @classmethod
-    def merged(cls, parts: Sequence[WorstTokens]) -> WorstTokens:
-        return cls(tuple(sorted(entry for part in parts for entry in part.entries)[:WORST]))
+    def bounded(self) -> WorstTokens:
+        return WorstTokens(sorted(self.entries)[:WORST])
 
     def to_list(self) -> list[WorstToken]:
         """Return the tokens as result documents hold them."""
@@ -137,7 +136,7 @@ class WorstSequence(Struct, frozen=True):
 class WorstSequences(Struct, frozen=True):
     """The sequences with the largest |sum log_ratio|, the largest first; ties by row."""
 
-    kept: tuple[WorstSequence, ...] = ()
+    kept: list[WorstSequence] = field(default_factory=list)
 
     @classmethod
     def of(cls, pair: PolicyPair, log_ratio_sums: Array | None = None) -> WorstSequences:
@@ -149,21 +148,16 @@ class WorstSequences(Struct, frozen=True):
         among = np.flatnonzero(~np.isnan(sums))
         best = among[np.argsort(-sums[among], kind="stable")[:WORST_SEQUENCES]]
         ends = np.cumsum(pair.lengths)
-        return cls(_worst([WorstSequence.of(pair, int(one), int(ends[one])) for one in best]))
+        return cls([WorstSequence.of(pair, int(one), int(ends[one])) for one in best]).bounded()
 
-    @classmethod
-    def merged(cls, parts: Sequence[WorstSequences]) -> WorstSequences:
-        return cls(_worst([one for part in parts for one in part.kept]))
+    def bounded(self) -> WorstSequences:
+        worst = sorted(self.kept, key=lambda one: (-abs(one.log_ratio_sum), one.row))
+        return WorstSequences(worst[:WORST_SEQUENCES])
 
     @property
     def sequences(self) -> list[SequenceTokens]:
         """Return the sequences as result documents hold them."""
         return [one.shown() for one in self.kept]
-
-
-def _worst(sequences: list[WorstSequence]) -> tuple[WorstSequence, ...]:
-    sequences.sort(key=lambda sequence: (-abs(sequence.log_ratio_sum), sequence.row))
-    return tuple(sequences[:WORST_SEQUENCES])
 
 
 def _at_most_the_last_of(size: Array, count: int) -> float:
@@ -281,12 +275,9 @@ class Places(Struct, frozen=True):
             first_rows[policy] = [int(row) for row in bad[:ROWS_NAMED]]
         return cls(tokens, rows, first_rows)
 
-    @classmethod
-    def merged(cls, parts: Sequence[Places]) -> Places:
-        first_rows = merge_by_key([part.first_rows for part in parts])
-        return merge_fields(
-            parts, first_rows={policy: rows[:ROWS_NAMED] for policy, rows in first_rows.items()}
-        )
+    def bounded(self) -> Places:
+        named = {policy: rows[:ROWS_NAMED] for policy, rows in self.first_rows.items()}
+        return Places(self.tokens, self.rows, named)
 
 
 class NonFinite(Struct, frozen=True):

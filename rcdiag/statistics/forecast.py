@@ -62,7 +62,7 @@ def forecast(
     Bounds are those of the ratio of a sequence, and of its geometric mean over tokens.
     """
     data, left_out = _usable(lengths, log_ratio_sums, cluster)
-    windows = Windows(np.log(seq_bounds), np.log(geo_bounds))
+    windows = AcceptanceBounds(np.log(seq_bounds), np.log(geo_bounds))
     fitted = None
     if len(data) >= FEWEST:
         fitted = fit_distribution(data.lengths, data.sums, estimates_differ(data))
@@ -108,7 +108,7 @@ def _cluster_numbers(data: Sums) -> NDArray[np.uint64]:
     return number[cluster]
 
 
-def _points(fitted: TokenDistribution, windows: Windows) -> list[ForecastPoint]:
+def _points(fitted: TokenDistribution, windows: AcceptanceBounds) -> list[ForecastPoint]:
     geo, seq = (expected_inside(fitted, LENGTHS, *bounds) for bounds in windows.of(LENGTHS))
     columns = (LENGTHS, expected_ess(fitted, LENGTHS), seq, geo)
     return [
@@ -159,7 +159,7 @@ class Sums(Struct, frozen=True):
         return Sums(self.lengths[keep], self.sums[keep], self.cluster[keep])
 
 
-class Windows(Struct, frozen=True):
+class AcceptanceBounds(Struct, frozen=True):
     """Log bounds of both windows, nats: of the sum, and of the mean per token."""
 
     seq: Array  # [2]
@@ -204,7 +204,8 @@ def expected_ess(fitted: TokenDistribution, lengths: Array) -> Array:
     It is E[ratio]^2 / E[ratio^2] of a ratio whose log is N(-k T, 2 k T).
     """
     exponent = -2.0 * fitted.kl * np.multiply.outer(lengths, fitted.factors())
-    return np.exp(exponent) @ SHARES
+    expected: Array = np.exp(exponent) @ SHARES
+    return expected
 
 
 def expected_inside(fitted: TokenDistribution, lengths: Array, lower: Array, upper: Array) -> Array:
@@ -221,7 +222,8 @@ def expected_inside(fitted: TokenDistribution, lengths: Array, lower: Array, upp
         return ((lower <= centre) & (centre <= upper)).astype(np.float64)
     centre, scale = fitted.drift * of_sequence, np.sqrt(2.0 * of_sequence)
     inside = ndtr((upper[:, None] - centre) / scale) - ndtr((lower[:, None] - centre) / scale)
-    return inside @ SHARES
+    kept: Array = inside @ SHARES
+    return kept
 
 
 def expected_variance(fitted: TokenDistribution, lengths: Array) -> Array:
@@ -230,7 +232,8 @@ def expected_variance(fitted: TokenDistribution, lengths: Array) -> Array:
     c^2 = e^{spread^2} - 1 is the squared coefficient of variation of k (rule of total variance).
     """
     total = fitted.kl * lengths
-    return 2.0 * total + np.square(fitted.drift * total) * np.expm1(fitted.spread**2)
+    variance: Array = 2.0 * total + np.square(fitted.drift * total) * np.expm1(fitted.spread**2)
+    return variance
 
 
 def fit_distribution(lengths: Array, sums: Array, differ: int = 0) -> TokenDistribution:
@@ -320,7 +323,7 @@ def estimates_differ(data: Sums) -> int:
     return int(low[0] > 0.0) - int(high[0] < 0.0)
 
 
-def held_out(data: Sums, windows: Windows) -> tuple[list[HeldOutBin], bool | None]:
+def held_out(data: Sums, windows: AcceptanceBounds) -> tuple[list[HeldOutBin], bool | None]:
     """Return the bins of the longer half, and whether all fit; None where none can be judged.
 
     A bin is judged from 20 sequences of 20 clusters on.
@@ -330,7 +333,10 @@ def held_out(data: Sums, windows: Windows) -> tuple[list[HeldOutBin], bool | Non
         return [], None
     differ = estimates_differ(short)
     fitted = fit_distribution(short.lengths, short.sums, differ)
-    refits = _refits(short, differ)
+    # The distribution without each twentieth of the clusters.
+    group = np.unique(short.cluster, return_inverse=True)[1] % REFITS
+    parts = [short.take(group != left_out) for left_out in range(REFITS)]
+    refits = [fit_distribution(part.lengths, part.sums, differ) for part in parts]
     judged = [bin_ for bin_ in bins if len(np.unique(bin_.cluster)) >= FEW_CLUSTERS]
     holds = [_as_expected(bin_, fitted, refits, windows, len(judged)) for bin_ in judged]
     return [_bin(bin_, fitted, windows) for bin_ in bins], all(holds) if holds else None
@@ -347,21 +353,14 @@ def _split(data: Sums) -> tuple[Sums, list[Sums]]:
     return data.take(data.lengths <= cut), bins
 
 
-def _refits(data: Sums, differ: int) -> list[TokenDistribution]:
-    """Fit the distribution without each twentieth of the clusters."""
-    group = np.unique(data.cluster, return_inverse=True)[1] % REFITS
-    parts = [data.take(group != left_out) for left_out in range(REFITS)]
-    return [fit_distribution(part.lengths, part.sums, differ) for part in parts]
-
-
-def _expected(fitted: TokenDistribution, lengths: Array, windows: Windows) -> Array:
+def _expected(fitted: TokenDistribution, lengths: Array, windows: AcceptanceBounds) -> Array:
     """Return the QUANTITIES as expected, averaged over the lengths of a bin."""
     typical = typical_lengths(lengths)
     shares = [expected_inside(fitted, typical, *bounds).mean() for bounds in windows.of(typical)]
     return np.array([*shares, expected_variance(fitted, typical).mean()])
 
 
-def _seen(data: Sums, windows: Windows) -> tuple[Array, Array]:
+def _seen(data: Sums, windows: AcceptanceBounds) -> tuple[Array, Array]:
     """Sums of the QUANTITIES by cluster, and numbers of sequences; both [clusters, QUANTITIES]."""
     deviations = data.sums - data.sums.sum() / data.lengths.sum() * data.lengths
     inside = [(low <= data.sums) & (data.sums <= up) for low, up in windows.of(data.lengths)]
@@ -375,7 +374,7 @@ def _as_expected(
     data: Sums,
     fitted: TokenDistribution,
     refits: list[TokenDistribution],
-    windows: Windows,
+    windows: AcceptanceBounds,
     bins: int,
 ) -> bool:
     """Tell whether no quantity is off by more than the chance of the bin and the fit.
@@ -388,20 +387,17 @@ def _as_expected(
     error, clusters = ratio_errors(numerators, counts)
     refitted = np.stack([_expected(refit, data.lengths, windows) for refit in refits])
     of_fit = np.array([standard_error(column) for column in refitted.T])
-    error = np.hypot(np.maximum(error, _least_error(expected, len(data))), of_fit)
+    # The least error of a share is binomial, that of a variance v is v sqrt(2 / n).
+    shares, variance, count = expected[:-1], expected[-1], len(data)
+    binomial = np.sqrt(np.maximum(count * shares * (1.0 - shares), 1.0)) / count
+    least = np.append(binomial, variance * np.sqrt(2.0 / count))
+    error = np.hypot(np.maximum(error, least), of_fit)
     tail = (1.0 - COVERAGE) / (2.0 * QUANTITIES * bins)
-    off = np.abs(numerators.sum(axis=0) / len(data) - expected)
+    off = np.abs(numerators.sum(axis=0) / count - expected)
     return bool((off <= student_quantile(clusters - 1, tail) * error).all())
 
 
-def _least_error(expected: Array, count: int) -> Array:
-    """Return the least error of a share (binomial) or of a variance v, v sqrt(2 / n)."""
-    shares, variance = expected[:-1], expected[-1]
-    binomial = np.sqrt(np.maximum(count * shares * (1.0 - shares), 1.0)) / count
-    return np.append(binomial, variance * np.sqrt(2.0 / count))
-
-
-def _bin(data: Sums, fitted: TokenDistribution, windows: Windows) -> HeldOutBin:
+def _bin(data: Sums, fitted: TokenDistribution, windows: AcceptanceBounds) -> HeldOutBin:
     geo, seq, variance = _expected(fitted, data.lengths, windows)
     numerators, counts = _seen(data, windows)
     low, high = ratio_interval(numerators, counts)

@@ -14,7 +14,6 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.statistics.extremes import shown_log_ratios
-from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array, k3
 from rcdiag.table.hashing import mixed
@@ -40,6 +39,8 @@ Path = tuple[int, list[int], list[float]]  # key, tokens so far, cumulative log_
 # Numbers whose first 17 bits agree (sign, exponent, 5 bits of the fraction) are within a 32nd of
 # each other, so that at most one edge of LOG_RATIO_EDGES is between them.
 _SHIFT = 47
+# The number from which on a value is in the next bin; the last bin has none.
+_UPPER_EDGES = np.append(LOG_RATIO_EDGES[1:-1], np.nan)
 
 
 def log_ratio_counts(log_ratio: Array) -> NDArray[np.int64]:
@@ -48,7 +49,7 @@ def log_ratio_counts(log_ratio: Array) -> NDArray[np.int64]:
     if undefined.any():
         log_ratio = log_ratio[~undefined]
     bins = _first_bins()[log_ratio.view(np.int64) >> _SHIFT]
-    bins += log_ratio >= _upper_edges()[bins]
+    bins += log_ratio >= _UPPER_EDGES[bins]
     return np.bincount(bins, minlength=len(LOG_RATIO_EDGES) - 1)
 
 
@@ -67,12 +68,6 @@ def _first_bins() -> NDArray[np.int64]:
     least[np.isnan(least) & negative] = -np.inf
     bins = np.searchsorted(LOG_RATIO_EDGES, least, side="right") - 1
     return np.clip(bins, 0, len(LOG_RATIO_EDGES) - 2)
-
-
-@cache
-def _upper_edges() -> Array:
-    """Return the number from which on a value is in the next bin; the last bin has none."""
-    return np.append(LOG_RATIO_EDGES[1:-1], np.nan)
 
 
 def log_prob_counts(behavior: Array, target: Array) -> NDArray[np.int64]:
@@ -110,11 +105,7 @@ class FigureData(Struct, frozen=True):
 
     log_ratio: NDArray[np.int64]  # tokens in the bins of LOG_RATIO_EDGES
     log_probs: NDArray[np.int64]  # tokens in the cells of LOG_PROB_EDGES, [behavior, target]
-    paths: tuple[Path, ...]  # by key, the least first
-
-    @classmethod
-    def of(cls, pair: PolicyPair) -> FigureData:
-        return cls.joined(pair, [token_counts(block) for block in pair.blocks])
+    paths: list[Path]  # by key, the least first
 
     @classmethod
     def joined(cls, pair: PolicyPair, counts: Sequence[Counts]) -> FigureData:
@@ -122,10 +113,8 @@ class FigureData(Struct, frozen=True):
         log_ratios, log_probs = zip(*counts, strict=True)
         return cls(np.sum(log_ratios, axis=0), np.sum(log_probs, axis=0), _paths(pair))
 
-    @classmethod
-    def merged(cls, parts: Sequence[FigureData]) -> FigureData:
-        paths = sorted(path for part in parts for path in part.paths)
-        return merge_fields(parts, paths=tuple(paths[:PATHS]))
+    def bounded(self) -> FigureData:
+        return FigureData(self.log_ratio, self.log_probs, sorted(self.paths)[:PATHS])
 
     def to_dict(self) -> dict[str, Any]:
         counts = self.log_probs
@@ -178,7 +167,7 @@ class Lorenz(Struct, frozen=True):
         return [[share, float(np.interp(share, held_by, held))] for share in shares]
 
 
-def _paths(pair: PolicyPair) -> tuple[Path, ...]:
+def _paths(pair: PolicyPair) -> list[Path]:
     """Choose PATHS sequences by a hash of their row, so that the order of rows changes nothing."""
     keys = mixed(pair.tokens.row.astype(np.uint64))
     ends = np.cumsum(pair.lengths)
@@ -197,4 +186,4 @@ def _paths(pair: PolicyPair) -> tuple[Path, ...]:
             at = np.unique(np.linspace(0, length - 1, POINTS).round().astype(int))
             points = shown_log_ratios(sums[at])
             paths.append((int(keys[index]), (at + 1).tolist(), points))
-    return tuple(paths)
+    return paths

@@ -49,7 +49,8 @@ def standard_error(left_out: Array) -> np.float64:
     sqrt((n - 1) / n sum (value_i - mean)^2). Source: Efron & Tibshirani 1993, ch. 11.
     """
     count = len(left_out)
-    return np.sqrt((count - 1) / count * np.square(left_out - left_out.mean()).sum())
+    error: np.float64 = np.sqrt((count - 1) / count * np.square(left_out - left_out.mean()).sum())
+    return error
 
 
 def errors_and_reaches(
@@ -98,9 +99,10 @@ def effective_clusters(sizes: Array) -> Array:
     """
     squares = np.square(sizes.astype(np.float64) / max(float(sizes.max(initial=0.0)), 1.0))
     total = squares.sum(axis=0)
-    return np.divide(
+    effective: Array = np.divide(
         total**2, np.square(squares).sum(axis=0), out=np.zeros_like(total), where=total > 0.0
     )
+    return effective
 
 
 def too_few(sizes: Array) -> bool:
@@ -243,10 +245,10 @@ def jackknife_interval(
     is less skewed, and whose interval cannot pass the bound. No ends where a value is not finite,
     nor where clusters are `too_few`.
     """
-    return jackknife_intervals([Replicates(value, left_out, bound, sizes)])[0]
+    return jackknife_intervals([JackknifeReplicates(value, left_out, bound, sizes)])[0]
 
 
-class Replicates(Struct, frozen=True):
+class JackknifeReplicates(Struct, frozen=True):
     """A metric's value, and its values without each cluster in turn."""
 
     value: float
@@ -286,10 +288,10 @@ class Replicates(Struct, frozen=True):
         return float(ends.min()), float(ends.max())
 
 
-def jackknife_intervals(metrics: Sequence[Replicates]) -> list[Interval]:
+def jackknife_intervals(metrics: Sequence[JackknifeReplicates]) -> list[Interval]:
     """Return `jackknife_interval` of several metrics with the same clusters, made together."""
     intervals: list[Interval] = [NONE] * len(metrics)
-    varies: list[tuple[int, Replicates, float, Array, bool]] = []
+    varies: list[tuple[int, JackknifeReplicates, float, Array, bool]] = []
     for number, metric in enumerate(metrics):
         if not np.isfinite(metric.left_out).all():
             continue

@@ -14,22 +14,30 @@ from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
+
+from rcdiag.statistics.ratios import Array
 
 S = TypeVar("S")
+K = TypeVar("K", bound=np.generic)
 
 # States wait until there are this many, so that what concatenates is copied once for all of them;
 # more of them would take more memory at a time.
 TOGETHER = 8
 
 
+class RowFrame(Struct, frozen=True):
+    """Rows of a table, as arrays with an entry for each: those of consecutive parts are joined."""
+
+
 def merge(states: Sequence[S]) -> S:
     """Merge states of one kind, in the order of their rows; at least one.
 
-    Arrays and numbers are tallies: they are added. Mappings merge key by key and structs field by
-    field; None stands for nothing; labels (strings, tuples of them) are the same in all states.
-    A class whose states need more than this says how in a class method `merged(states)`: frames
-    concatenate, and what is bounded in memory (the largest k, a sample, sums by cluster) is bounded
-    again.
+    Arrays and numbers are tallies: they are added. Lists are joined. Mappings merge key by key and
+    structs field by field, where a `RowFrame` joins its arrays; None stands for nothing; labels
+    (strings, tuples of them) are the same in all states. A struct that keeps a few of many says in
+    a method `bounded()` which ones, of those that all parts kept. A class whose states merge in
+    another way (sums by cluster, extremes, a sample) has a class method `merged(states)`.
 
     >>> merge([{"tokens": 2}, {"tokens": 3, "rows": 1}])
     {'tokens': 5, 'rows': 1}
@@ -39,7 +47,7 @@ def merge(states: Sequence[S]) -> S:
         return present[0] if present else states[0]
     first: Any = present[0]
     if hasattr(first, "merged"):
-        return type(first).merged(present)
+        return type(first).merged(present)  # type: ignore[no-any-return]
     if isinstance(first, Mapping):
         return merge_by_key(present)  # type: ignore[return-value, arg-type]
     if isinstance(first, str | tuple):
@@ -55,15 +63,39 @@ def merge(states: Sequence[S]) -> S:
 def merge_fields(states: Sequence[S], **own: Any) -> S:
     """Merge structs field by field, but for fields whose merged value is given by name."""
     first: Any = states[0]
-    others = [name for name in first.__struct_fields__ if name not in own]
-    own |= {name: merge([getattr(state, name) for state in states]) for name in others}
-    return type(first)(**own)  # type: ignore[no-any-return]
+    of_field = _joined if isinstance(first, RowFrame) else merge
+    for name in first.__struct_fields__:
+        if name not in own:
+            own[name] = of_field([getattr(state, name) for state in states])
+    made = type(first)(**own)
+    return made.bounded() if hasattr(made, "bounded") else made  # type: ignore[no-any-return]
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Merge a field of frames: arrays, and mappings of arrays, are joined."""
+    first = parts[0]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(parts)
+    if isinstance(first, Mapping):
+        return {key: np.concatenate([part[key] for part in parts]) for key in first}
+    return merge(parts)
 
 
 def merge_by_key(states: Sequence[Mapping[Any, S]]) -> dict[Any, S]:
     """Merge the values that mappings have for each key; a key may be in some of them only."""
     keys = dict.fromkeys(key for state in states for key in state)
     return {key: merge([state[key] for state in states if key in state]) for key in keys}
+
+
+def added_by_key(keys: Sequence[NDArray[K]], sums: Sequence[Array]) -> tuple[NDArray[K], Array]:
+    """Add up rows of sums, [keys, ...] of each part, that have the same key, each ascending."""
+    every = reduce(np.union1d, keys)
+    total = np.zeros((len(every), *sums[0].shape[1:]))
+    # Two infinities of different sign add up to NaN, as they do within one table.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for own, part in zip(keys, sums, strict=True):
+            total[np.searchsorted(every, own)] += part
+    return every, total
 
 
 def merged(states: Iterable[S]) -> S | None:

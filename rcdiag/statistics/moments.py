@@ -12,8 +12,8 @@ from rcdiag.results import MetricValue
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.intervals import ratio_interval
 from rcdiag.statistics.ratios import Array
-from rcdiag.table.segments import segment_sum
 from rcdiag.table.token_batch import TokenBatch
+from rcdiag.table.trajectories import segment_sum
 
 
 class Moments(Struct, frozen=True):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.lazy import lazy
 from rcdiag.statistics.ratios import TokenValues
 from rcdiag.table.token_batch import Array, Flags, TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
@@ -28,13 +29,13 @@ class PolicyPair(Struct, frozen=True, dict=True):
         """Return the sampled tokens of each sequence, [sequences]."""
         return self.tokens.lengths
 
-    @lazy
+    @cached_property
     def values(self) -> TokenValues:
         """Compute log-probs, log-ratios (target - behavior, nats) and more, [tokens]."""
         log_probs = self.tokens.log_probs
         return TokenValues.of(log_probs[self.behavior], log_probs[self.target], self.log_ratio)
 
-    @lazy
+    @cached_property
     def log_ratio(self) -> Array:
         """Compute target - behavior log-prob of each token, nats, [tokens]."""
         return self.log_ratio_at(slice(None))

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from math import log10, sqrt
 
 import numpy as np
-from msgspec import Struct
 
 from rcdiag.statistics.intervals import NORMAL
-from rcdiag.statistics.merging import merge_fields
+from rcdiag.statistics.merging import RowFrame
 from rcdiag.statistics.ratios import Array
 
 # Enough for the tail of a hundred million ratios; beyond, the tail is cut shorter.
@@ -28,7 +27,7 @@ NO_SECOND_MOMENT = 0.5
 LARGEST_SHAPE = 0.48
 
 
-class UpperTail(Struct, frozen=True):
+class UpperTail(RowFrame, frozen=True):
     """The largest log-ratios of some tokens or sequences, and how many there were in all."""
 
     count: int
@@ -55,10 +54,8 @@ class UpperTail(Struct, frozen=True):
             finite.append(log_ratio)
         return cls(sum(map(len, blocks)), _largest_of(finite), not_numbers)
 
-    @classmethod
-    def merged(cls, parts: Sequence[UpperTail]) -> UpperTail:
-        kept = _largest(np.concatenate([part.kept for part in parts]))
-        return merge_fields(parts, kept=kept)
+    def bounded(self) -> UpperTail:
+        return UpperTail(self.count, _largest(self.kept), self.not_numbers)
 
 
 def _largest_of(blocks: Sequence[Array]) -> Array:

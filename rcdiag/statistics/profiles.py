@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -24,7 +25,6 @@ from rcdiag.statistics.binned import (
 )
 from rcdiag.statistics.clusters import ClusterSums, content_order
 from rcdiag.statistics.intervals import ratio_interval
-from rcdiag.statistics.merging import merge_by_key
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
 
@@ -32,15 +32,17 @@ PROBABILITIES = (1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99)
 ENTROPIES = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 POSITIONS = tuple(2**power for power in range(18))
 TURNS = tuple(range(2, 11))
+# With this few edges it is faster to compare each value with all of them than to search.
+_FEW_EDGES = 16
 
 
-class Axis(Struct, frozen=True):
+class ProfileAxis(Struct, frozen=True):
     """An axis along which tokens are sorted into bins."""
 
     title: str
     unit: str
     edges: tuple[float, ...]  # bins are [edge, next edge), and what lies below and above
-    values: Callable[[PolicyPair], NDArray | None]  # [tokens]; None where there is none
+    values: Callable[[PolicyPair], NDArray[Any] | None]  # [tokens]; None where there is none
     about: str  # how to read it
     needs: str = ""  # the column without which there is no such profile
     logarithmic: bool = False  # values are logs of what the edges say
@@ -71,10 +73,15 @@ class Axis(Struct, frozen=True):
             example="rcdiag score rollouts.parquet --html mismatch.html",
         )
 
-    def bins(self, values: NDArray) -> BinNumbers:
+    def bins(self, values: NDArray[Any]) -> BinNumbers:
         """Return the bin of each value, in the shape of `values`; NaN is in none."""
         edges = self.sorted_edges
-        numbers = _places(values, edges)
+        numbers: NDArray[np.integer] = np.zeros(len(values), np.uint8)
+        if len(edges) > _FEW_EDGES:
+            numbers = np.searchsorted(edges, values, side="right")
+        else:
+            for edge in edges:
+                numbers += (values >= edge).view(np.uint8)
         count = len(edges) + 1
         undefined = np.isnan(values)
         if undefined.any():
@@ -91,7 +98,7 @@ def _mean_log_prob(pair: PolicyPair) -> Array:
     return 0.5 * (pair.values.behavior + pair.values.target)
 
 
-def _turn(pair: PolicyPair) -> NDArray:
+def _turn(pair: PolicyPair) -> NDArray[Any]:
     if pair.tokens.turn is None:
         return np.broadcast_to(np.int64(1), len(pair.tokens.token_id))
     return pair.tokens.turn
@@ -106,8 +113,8 @@ def _entropy(pair: PolicyPair) -> Array | None:
     return list(pair.tokens.entropy.values())[-1] if pair.tokens.entropy else None
 
 
-PROFILES: dict[str, Axis] = {
-    "position": Axis(
+PROFILES: dict[str, ProfileAxis] = {
+    "position": ProfileAxis(
         "position in the response",
         "tokens before",
         POSITIONS,
@@ -117,7 +124,7 @@ PROFILES: dict[str, Axis] = {
         whole_from=0,
         ascending=True,
     ),
-    "length": Axis(
+    "length": ProfileAxis(
         "sampled tokens of the sequence",
         "tokens",
         tuple(2**power for power in range(4, 18)),
@@ -126,7 +133,7 @@ PROFILES: dict[str, Axis] = {
         whole_from=1,
         by_sequence=True,
     ),
-    "behavior_probability": Axis(
+    "behavior_probability": ProfileAxis(
         "probability under the behavior policy",
         "",
         PROBABILITIES,
@@ -135,7 +142,7 @@ PROFILES: dict[str, Axis] = {
         "its share of tokens that this policy underrates, which lifts the mean log-ratio there.",
         logarithmic=True,
     ),
-    "target_probability": Axis(
+    "target_probability": ProfileAxis(
         "probability under the target policy",
         "",
         PROBABILITIES,
@@ -144,7 +151,7 @@ PROFILES: dict[str, Axis] = {
         "underrates, which lowers the mean log-ratio there.",
         logarithmic=True,
     ),
-    "mean_probability": Axis(
+    "mean_probability": ProfileAxis(
         "geometric mean of both probabilities",
         "",
         PROBABILITIES,
@@ -153,7 +160,7 @@ PROFILES: dict[str, Axis] = {
         "tokens on which that policy is high, and show a difference that is not there.",
         logarithmic=True,
     ),
-    "entropy": Axis(
+    "entropy": ProfileAxis(
         "entropy of the next-token distribution",
         "nats",
         ENTROPIES,
@@ -161,7 +168,7 @@ PROFILES: dict[str, Axis] = {
         "Where the model hesitates numerical noise shows, where it is sure it does not.",
         needs="a `{policy}_entropy` column",
     ),
-    "turn": Axis(
+    "turn": ProfileAxis(
         "turn",
         "",
         TURNS,
@@ -170,7 +177,7 @@ PROFILES: dict[str, Axis] = {
         whole_from=1,
         ascending=True,
     ),
-    "reward": Axis(
+    "reward": ProfileAxis(
         "sign of the reward",
         "",
         (0.0, 1.0),
@@ -181,10 +188,6 @@ PROFILES: dict[str, Axis] = {
     ),
 }
 LABELS = {"reward": ["negative", "zero", "positive"]}
-
-
-# With this few edges it is faster to compare each value with all of them than to search.
-_FEW_EDGES = 16
 
 
 class Profiles(Struct, frozen=True):
@@ -215,12 +218,6 @@ class Profiles(Struct, frozen=True):
             }
         )
 
-    @classmethod
-    def merged(cls, parts: Sequence[Profiles]) -> Profiles:
-        """Merge along every axis; one that a part lacks has no tokens there."""
-        sums = merge_by_key([part.sums for part in parts])
-        return cls({name: sums[name] for name in PROFILES if name in sums})
-
 
 def sort(block: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> SortedBlock:
     """Sort the tokens of a block along some axes; one that the table has no values for is out."""
@@ -241,18 +238,8 @@ def sort(block: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> SortedBlo
     return by_bin
 
 
-def _places(values: NDArray, edges: Array) -> NDArray[np.integer]:
-    """Return how many edges are not above each value: its bin. That of NaN means nothing."""
-    if len(edges) > _FEW_EDGES:
-        return np.searchsorted(edges, values, side="right")
-    bins = np.zeros(len(values), np.uint8)
-    for edge in edges:
-        bins += (values >= edge).view(np.uint8)
-    return bins
-
-
 def _first_tokens(
-    values: NDArray, starts: NDArray[np.int64], edges: Array
+    values: NDArray[Any], starts: NDArray[np.int64], edges: Array
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return where in each sequence a bin begins: token, sequence and bin, each [runs].
 
@@ -284,16 +271,14 @@ def _first_tokens(
 
 def finished(profiles: Profiles) -> dict[str, Profile]:
     """Return every profile with its filled bins; that of turns only where a row has several."""
-    made = {name: _profile(name, sums) for name, sums in profiles.sums.items()}
+    made: dict[str, Profile] = {}
+    for name, axis in PROFILES.items():
+        if name in profiles.sums:
+            labels = LABELS.get(name) or axis.labels()
+            made[name] = profile_of(profiles.sums[name], labels, axis.title, axis.unit, axis.about)
     return {
         name: profile for name, profile in made.items() if name != "turn" or len(profile.bins) > 1
     }
-
-
-def _profile(name: str, sums: ClusterSums) -> Profile:
-    axis = PROFILES[name]
-    labels = LABELS.get(name) or axis.labels()
-    return profile_of(sums, labels, axis.title, axis.unit, axis.about)
 
 
 def profile_of(

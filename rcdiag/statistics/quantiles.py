@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.statistics.clusters import ClusterSums, cluster_sums, content_order
+from rcdiag.statistics.clusters import ClusterSums, content_order
 from rcdiag.statistics.intervals import (
     NONE,
     Interval,
@@ -51,7 +51,8 @@ class Sketch(Struct, frozen=True):
         counts = np.zeros(BINS, np.int64)
         for values in self.raw:
             for start in range(0, len(values), COUNTED_AT_ONCE):
-                bins = _bin(values[start : start + COUNTED_AT_ONCE])
+                # Values beyond the bins, and NaN, are in the outermost one.
+                bins = _float32_bits(values[start : start + COUNTED_AT_ONCE], _SHIFT, _FIRST, BINS)
                 counts += np.bincount(bins, minlength=BINS)
         return Sketch(None, counts)
 
@@ -83,10 +84,6 @@ class Magnitudes(Struct, frozen=True):
     sketch: Sketch
     clusters: ClusterSums
 
-    @classmethod
-    def of(cls, size: Array, cluster: NDArray[np.uint64], lengths: NDArray[np.int64]) -> Magnitudes:
-        return cls(Sketch((size,)), cluster_sums(cluster, coarse_counts(size, lengths)))
-
 
 def coarse_counts(size: Array, lengths: NDArray[np.int64]) -> NDArray[np.float32]:
     """Count the |log_ratio| of each sequence in coarse bins, [sequences, COARSE_BINS]."""
@@ -97,11 +94,6 @@ def coarse_counts(size: Array, lengths: NDArray[np.int64]) -> NDArray[np.float32
     counts = np.bincount(cells, minlength=len(lengths) * COARSE_BINS)
     # Exact: a sequence has fewer than 2^24 tokens.
     return counts.astype(np.float32).reshape(len(lengths), COARSE_BINS)
-
-
-def _bin(size: Array) -> NDArray[np.int32]:
-    """Return the index of each |log_ratio|; larger values and NaN are in the outermost bin."""
-    return _float32_bits(size, _SHIFT, _FIRST, BINS)
 
 
 def _float32_bits(size: Array, shift: int, first: int, bins: int) -> NDArray[np.int32]:
@@ -212,4 +204,5 @@ def quantile_interval(ordered: Ordered, below: SharesBelow, share: float) -> Int
 
 def _logit(share: Array | float) -> Array:
     """Return log(share / (1 - share))."""
-    return np.log(share) - np.log1p(-np.asarray(share))
+    logit: Array = np.log(share) - np.log1p(-np.asarray(share))
+    return logit

@@ -69,11 +69,6 @@ class RankSample(Struct, frozen=True):
         return replace(self.take(self.key < limit), limit=limit)
 
 
-def rank_sample(pair: PolicyPair) -> RankSample:
-    """Return the tokens of a pair that qualify."""
-    return sample_by_sequence(pair)[0]
-
-
 def sample_by_sequence(pair: PolicyPair) -> tuple[RankSample, NDArray[np.int64]]:
     """Return the tokens of a pair that qualify, and how many each sequence has of them."""
     low, high = np.log(LOWEST), np.log(HIGHEST)
@@ -82,15 +77,9 @@ def sample_by_sequence(pair: PolicyPair) -> tuple[RankSample, NDArray[np.int64]]
     ends = np.searchsorted(at, np.cumsum(pair.lengths))
     counts = np.diff(ends, prepend=0)
     b, t = b.take(at), t.take(at)
-    return RankSample(
-        np.exp(b), np.exp(t), _hash(b, t), np.repeat(pair.tokens.cluster, counts)
-    ), counts
-
-
-def _hash(behavior: Array, target: Array) -> NDArray[np.uint32]:
-    """Return 32 well-mixed bits of each pair of values."""
-    words = behavior.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ target.view(np.uint64)
-    return (mixed(words) >> np.uint64(32)).astype(np.uint32)
+    words = b.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ t.view(np.uint64)
+    key = (mixed(words) >> np.uint64(32)).astype(np.uint32)  # 32 well-mixed bits of each pair
+    return RankSample(np.exp(b), np.exp(t), key, np.repeat(pair.tokens.cluster, counts)), counts
 
 
 def spearman(sample: RankSample) -> tuple[float, Interval]:
@@ -146,4 +135,5 @@ class _Ranked(Struct, frozen=True):
         Equal ones count half: it is what a token moves in the mean of ranks times `values`.
         """
         sums = np.bincount(self.places, values)
-        return ((sums.sum() - np.cumsum(sums) + 0.5 * sums) / len(values))[self.places]
+        above: Array = (sums.sum() - np.cumsum(sums) + 0.5 * sums) / len(values)
+        return above[self.places]

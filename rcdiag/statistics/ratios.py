@@ -9,13 +9,12 @@ What is summed over tokens stands in `TOKEN_SUMS`; a metric can bring sums of it
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.lazy import lazy
 from rcdiag.registry import Registry
 
 Array = NDArray[np.float64]
@@ -30,17 +29,17 @@ class Ratios(Struct, frozen=True, dict=True):
     log_ratio: Array
     excess: Array
 
-    @lazy
+    @cached_property
     def floored(self) -> Array:
         """Log-ratios that are finite where the ratio is 0, nats."""
         return np.maximum(self.log_ratio, _FLOOR)
 
-    @lazy
+    @cached_property
     def weighted(self) -> Array:
         """The ratio times the log-ratio, nats."""
         return (1.0 + self.excess) * self.floored
 
-    @lazy
+    @cached_property
     def size(self) -> Array:
         """|log_ratio|, nats."""
         return np.abs(self.log_ratio)
@@ -145,12 +144,12 @@ class TokenValues(Struct, frozen=True, dict=True):
             ratios = Ratios.of(log_ratio)
         return cls(behavior, target, ratios, -np.expm1(behavior), -np.expm1(target))
 
-    @lazy
+    @cached_property
     def prob_diff(self) -> Array:
         """|p_target - p_behavior|."""
         return np.abs(self.target_miss - self.behavior_miss)
 
-    @lazy
+    @cached_property
     def undefined(self) -> NDArray[np.bool_] | None:
         """Flags of log-ratios that are NaN; None where there are none."""
         flags = np.isnan(self.ratios.log_ratio)
@@ -164,7 +163,7 @@ def prob_diff(v: TokenValues) -> Array:
 
 def outside(bound: float, v: TokenValues) -> Array:
     """Return 1 where the ratio is outside [1 / bound, bound]; NaN stays NaN."""
-    beyond = (v.ratios.size > np.log(bound)).astype(np.float64)
+    beyond: Array = (v.ratios.size > np.log(bound)).astype(np.float64)
     if v.undefined is not None:
         beyond[v.undefined] = np.nan
     return beyond

@@ -23,21 +23,21 @@ NOISE = {
 SAMPLER, TRAINER = "bfloat16", "float32"  # assumed where nothing is declared
 
 
-class Rounding(Struct, frozen=True):
+class RoundingNoise(Struct, frozen=True):
     """The noise of the logits' difference between two policies, and of which precisions it is."""
 
     noise: float | None  # nats; None where a declared precision is none of NOISE
     precisions: str
 
 
-def rounding_of(policies: Mapping[str, Any], behavior: str, target: str) -> Rounding:
+def rounding_of(policies: Mapping[str, Any], behavior: str, target: str) -> RoundingNoise:
     """Return the rounding of a pair, by what a table's metadata declares of its `policies`."""
     declared = [_dtype(policies.get(name)) for name in (behavior, target)]
     one, two = declared[0] or SAMPLER, declared[1] or TRAINER
     assumed = "" if all(declared) else " (assumed)" if not any(declared) else " (one assumed)"
     known = one in NOISE and two in NOISE
     noise = float(np.hypot(NOISE[one], NOISE[two])) if known else None
-    return Rounding(noise, f"{one} against {two}{assumed}")
+    return RoundingNoise(noise, f"{one} against {two}{assumed}")
 
 
 def _dtype(about: Any) -> str | None:

@@ -33,7 +33,8 @@ def ess(t: Totals, level: str) -> Array:
     """
     name = f"{level}_ratio"
     count = t.sequences if level == "seq" else t.tokens
-    return np.exp(2.0 * t.log_sums[name] - t.log_squares[name] - np.log(count))
+    share: Array = np.exp(2.0 * t.log_sums[name] - t.log_squares[name] - np.log(count))
+    return share
 
 
 def squares_of_sums(t: Totals) -> Array:
@@ -53,7 +54,8 @@ def variance(t: Totals, level: str) -> Array:
     """Return the variance of log-ratios, nats^2: of tokens, or of sequences' sums per token."""
     if level == "seq":
         return squares_of_sums(t) / t.tokens
-    return 2.0 * t.per_token("k2") - np.square(t.per_token("log_ratio"))
+    variance: Array = 2.0 * t.per_token("k2") - np.square(t.per_token("log_ratio"))
+    return variance
 
 
 def is_observable(suite: Suite, level: str) -> bool:

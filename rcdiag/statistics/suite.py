@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
-from rcdiag.statistics.merging import merge_fields
+from rcdiag.statistics.merging import merge, merge_fields
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail, k_hat, squares_beyond
 from rcdiag.statistics.quantiles import (
@@ -28,14 +28,12 @@ from rcdiag.statistics.quantiles import (
 )
 from rcdiag.statistics.ranks import RankSample, sample_by_sequence
 from rcdiag.statistics.ratios import TOKEN_MAXIMA, Array
-from rcdiag.statistics.rounding import ASSUMED, Rounding
+from rcdiag.statistics.rounding import ASSUMED, RoundingNoise
 from rcdiag.statistics.totals import (
     Addends,
     SequenceTable,
     Totals,
     addends,
-    leave_one_out,
-    point,
     sequence_table,
     token_maxima,
     token_sums,
@@ -107,11 +105,11 @@ class SuiteState(Struct, frozen=True):
     @classmethod
     def joined(cls, blocks: Sequence[BlockSums]) -> SuiteState:
         """Make the state of a batch from what its blocks hold, in their order."""
-        table = SequenceTable.merged([block.table for block in blocks])
+        table = merge([block.table for block in blocks])
         sums = np.concatenate([block.sums for block in blocks])
         coarse = np.concatenate([block.coarse for block in blocks])
         largest = np.max([block.maxima.max(axis=0, initial=-np.inf) for block in blocks], axis=0)
-        state = cls(
+        return cls(
             table,
             dict(zip(TOKEN_MAXIMA, largest.tolist(), strict=True)),
             cluster_sums(table.cluster, sums),
@@ -119,16 +117,18 @@ class SuiteState(Struct, frozen=True):
             Magnitudes(
                 Sketch(tuple(block.size for block in blocks)), cluster_sums(table.cluster, coarse)
             ),
-            RankSample.merged([block.ranks for block in blocks]),
-        )
-        return bounded({None: state})[None]
+            merge([block.ranks for block in blocks]),
+        ).bounded()
 
     @classmethod
     def merged(cls, parts: Sequence[SuiteState]) -> SuiteState:
         # NaN where one of them is, whatever their order.
         maxima = np.max([list(part.maxima.values()) for part in parts], axis=0).tolist()
-        both = merge_fields(parts, maxima=dict(zip(TOKEN_MAXIMA, maxima, strict=True)))
-        return bounded({None: both})[None]
+        return merge_fields(parts, maxima=dict(zip(TOKEN_MAXIMA, maxima, strict=True)))
+
+    def bounded(self) -> SuiteState:
+        """Return the state with single values as counts, where there are too many."""
+        return bounded({None: self})[None]
 
 
 def bounded(states: Mapping[K, SuiteState]) -> dict[K, SuiteState]:
@@ -152,7 +152,7 @@ class Suite(Struct, dict=True):
     """A state, ready for metrics to be read off; the costly parts are made when first asked for."""
 
     state: SuiteState
-    rounding: Rounding = ASSUMED
+    rounding: RoundingNoise = ASSUMED
 
     @cached_property
     def rows(self) -> Addends:
@@ -164,7 +164,7 @@ class Suite(Struct, dict=True):
 
     @cached_property
     def point(self) -> Totals:
-        return point(self.rows)
+        return self.rows.totals(self.rows.matrix.sum(axis=0)[None])
 
     def sizes(self, level: str) -> Array:
         """Return the tokens or sequences of each cluster, [clusters]."""
@@ -172,7 +172,9 @@ class Suite(Struct, dict=True):
 
     @cached_property
     def left_out(self) -> Totals:
-        return leave_one_out(self.rows)
+        """Return the totals without each cluster in turn, [clusters]: the jackknife."""
+        with np.errstate(invalid="ignore"):
+            return self.rows.totals(self.rows.matrix.sum(axis=0) - self.rows.matrix)
 
     @cached_property
     def ordered(self) -> Ordered:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.results import MetricValue, TokenProfile
+from rcdiag.statistics.merging import added_by_key
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
 
@@ -52,12 +52,8 @@ class Vocabulary(Struct, frozen=True):
 
     @classmethod
     def merged(cls, parts: Sequence[Vocabulary]) -> Vocabulary:
-        ids = reduce(np.union1d, [part.ids for part in parts])
-        sums = np.zeros((3, len(ids)))
-        with np.errstate(over="ignore", invalid="ignore"):
-            for part in parts:
-                sums[:, np.searchsorted(ids, part.ids)] += part.sums
-        return cls(ids, sums)
+        ids, sums = added_by_key([part.ids for part in parts], [part.sums.T for part in parts])
+        return cls(ids, np.ascontiguousarray(sums.T))
 
 
 def _ids_to_keep(token_id: NDArray[np.integer]) -> NDArray[np.int64]:

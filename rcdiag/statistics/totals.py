@@ -5,7 +5,7 @@ Totals are made of the table as it is, and of those with one cluster left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from rcdiag.registry import Registry
 from rcdiag.statistics.clusters import ClusterSums, content_order, grouping
+from rcdiag.statistics.merging import RowFrame
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import RATIO_SUMS, TOKEN_MAXIMA, TOKEN_SUMS, Array, Ratios
-from rcdiag.table.segments import starts_of
+from rcdiag.table.trajectories import starts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class RatioSums(Struct, frozen=True):
 RATIO_COLUMNS = ("largest_log_ratio", "ratio_log_sum", "ratio_squared_log_sum", "tilted_log_ratio")
 
 
-class SequenceTable(Struct, frozen=True):
+class SequenceTable(RowFrame, frozen=True):
     """Sequences with at least one unmasked token, in the order of the rows."""
 
     sequences: int
@@ -104,15 +105,6 @@ class SequenceTable(Struct, frozen=True):
         """Take some of the sequences, where `keep` [sequences] holds."""
         columns = {name: column[keep] for name, column in self.columns.items()}
         return SequenceTable(int(np.count_nonzero(keep)), columns)
-
-    @classmethod
-    def merged(cls, tables: Sequence[SequenceTable]) -> SequenceTable:
-        """Join the sequences of tables, in order."""
-        columns = {
-            name: np.concatenate([table.columns[name] for table in tables])
-            for name in tables[0].columns
-        }
-        return cls(sum(map(len, tables)), columns)
 
 
 def token_sums(pair: PolicyPair) -> Array:
@@ -263,8 +255,10 @@ def addends(table: SequenceTable, tokens: ClusterSums) -> Addends:
     columns = {}
     with np.errstate(over="ignore", invalid="ignore"):
         # One column of all sequences is in memory at a time.
-        for name, of_sequences in _plain_columns(table):
-            columns[name] = clusters.added(of_sequences[:, None])
+        for name, quantity in SEQUENCE_SUMS.items():
+            columns[name] = clusters.added(quantity.of(table)[:, None])
+        columns["sequences"] = clusters.added(np.ones((len(table), 1)))
+        columns["tokens"] = clusters.added(table.lengths.astype(np.float64)[:, None])
         for name in RATIOS:
             for part, of_sequences in _scaled_ratios(name, table):
                 columns[part] = clusters.added(of_sequences[:, None])
@@ -272,14 +266,6 @@ def addends(table: SequenceTable, tokens: ClusterSums) -> Addends:
     assert len(set(names)) == len(names), "a token sum and a sequence sum have the same name"
     matrix = np.concatenate([tokens.sums, *(one.sums for one in columns.values())], axis=1)
     return Addends(names, matrix)
-
-
-def _plain_columns(table: SequenceTable) -> Iterator[tuple[str, Array]]:
-    """Yield the quantities of sequences that add up as they are, [sequences] each, by name."""
-    for name, quantity in SEQUENCE_SUMS.items():
-        yield name, quantity.of(table)
-    yield "sequences", np.ones(len(table))
-    yield "tokens", table.lengths.astype(np.float64)
 
 
 def _scaled_ratios(name: str, table: SequenceTable) -> Iterator[tuple[str, Array]]:
@@ -297,18 +283,3 @@ def _scaled_ratios(name: str, table: SequenceTable) -> Iterator[tuple[str, Array
     yield name, ratios
     yield f"{name}_squared", np.exp(2.0 * away + sums.log_squares)
     yield f"{name}_log", np.where(ratios == 0.0, 0.0, ratios * (away + sums.tilted))
-
-
-def point(rows: Addends) -> Totals:
-    """Return the totals of the table itself: one replicate."""
-    return rows.totals(_sum(rows.matrix)[None])
-
-
-def _sum(matrix: Array) -> Array:
-    return matrix.sum(axis=0)
-
-
-def leave_one_out(rows: Addends) -> Totals:
-    """Return totals without each cluster in turn: [clusters] replicates, the jackknife."""
-    with np.errstate(invalid="ignore"):
-        return rows.totals(_sum(rows.matrix) - rows.matrix)

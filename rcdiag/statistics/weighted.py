@@ -20,7 +20,7 @@ from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import TOKEN_SUMS, Array
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.totals import SEQUENCE_SUMS, Addends, SequenceTable
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import segment_sum
 
 # A ratio of 0 has a log-ratio of -inf, which counts for nothing: 0 * -800 is 0 and not NaN.
 _FLOOR = -800.0

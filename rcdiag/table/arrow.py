@@ -28,7 +28,7 @@ HALF = ("float16", "bfloat16")
 # Arrow -> numpy
 
 
-def as_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray:
+def as_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
     """Return the values of a column as a numpy array, without a copy where nothing is null.
 
     A null among numbers is NaN; whole numbers with one are float64. Numbers without a null share
@@ -39,7 +39,8 @@ def as_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray:
     if pt.is_boolean(column.type) and not column.null_count:
         return _bits(column, column.buffers()[1])
     if not (pt.is_integer(column.type) or pt.is_floating(column.type)):
-        return column.to_numpy(zero_copy_only=False)
+        objects: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        return objects
     if not column.null_count:
         return np.from_dlpack(column)
     known, values = column.buffers()

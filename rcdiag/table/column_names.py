@@ -48,30 +48,25 @@ def known_names() -> dict[str, tuple[KnownName, ...]]:
     """Return for each column that has other names all that are known of them."""
     tables = tomllib.loads(NAMES.read_text("utf-8"))
     sources = tables.pop("source")
-    return {
-        column: tuple(_known(column, name, entry, sources) for name, entry in names.items())
-        for column, names in tables.items()
-    }
-
-
-def _known(
-    column: str,
-    name: str,
-    entry: list[str] | dict[str, object],
-    sources: dict[str, tuple[str, str]],
-) -> KnownName:
-    facts = dict(entry) if isinstance(entry, dict) else {"by": entry}
-    by = facts.pop("by")
-    assert isinstance(by, list)
-    shown = [sources[source] for source in by if sources[source][1]]
-    return KnownName(
-        column=column,
-        name=name,
-        programs=tuple(dict.fromkeys(program for program, _ in shown)),
-        pages=tuple(page for _, page in shown),
-        beside=tuple(facts.pop("beside", ())),  # type: ignore[arg-type]
-        **facts,  # type: ignore[arg-type]
-    )
+    known: dict[str, tuple[KnownName, ...]] = {}
+    for column, names in tables.items():
+        made = []
+        for name, entry in names.items():
+            facts = dict(entry) if isinstance(entry, dict) else {"by": entry}
+            by = facts.pop("by")
+            shown = [sources[source] for source in by if sources[source][1]]
+            made.append(
+                KnownName(
+                    column=column,
+                    name=name,
+                    programs=tuple(dict.fromkeys(program for program, _ in shown)),
+                    pages=tuple(page for _, page in shown),
+                    beside=tuple(facts.pop("beside", ())),
+                    **facts,
+                )
+            )
+        known[column] = tuple(made)
+    return known
 
 
 def names_for(column: str) -> dict[str, KnownName]:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.table import given as given_values
-from rcdiag.table import missing
+from rcdiag.table import missing, token_columns
 from rcdiag.table import schema as columns
 from rcdiag.table.arrow import as_numpy, lengths_of, ragged
-from rcdiag.table.grouping import Grouping
-from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
+from rcdiag.table.grouping import PromptGroups
+from rcdiag.table.readers.reader import DAMAGED, Dump, Notes, Reader, Rows
 from rcdiag.table.sources import SourceFile
 from rcdiag.table.table import Conversion, Origin, with_urls
 from rcdiag.table.writer import TableWriter
@@ -37,18 +37,6 @@ NEVER_NULL = {
     "sample_id": _APART,
 }
 
-
-# Column -> what its values are called, the largest of them (None: any), and what they mean.
-_IDS = ("token id", None, "token ids are 0 or more; padding does not belong into the table")
-VALUES: dict[str, tuple[str, int | None, str]] = {
-    "response_ids": _IDS,
-    "prompt_ids": _IDS,
-    "response_mask": (
-        "the value",
-        1,
-        "a mask is 1 for tokens that the policy sampled and 0 for all others",
-    ),
-}
 
 # Constants that trainers fill a log-prob column with where they have none; a column that holds one
 # of them at every sampled token was never measured.
@@ -120,7 +108,7 @@ class _Pass(Struct):
     notes: Notes
     given: Mapping[str, Any]
     renames: Mapping[str, str]
-    grouping: Grouping
+    grouping: PromptGroups
     origin: Origin
     tokens: int = 0
     watches: dict[str, LogProbWatch] = field(default_factory=dict)
@@ -140,7 +128,6 @@ class _Pass(Struct):
         for name in table.column_names:
             self.rows_with[name] = self.rows_with.get(name, 0) + table.num_rows
         lengths = checked_lengths(table, rows)
-        check_values(table, rows)
         given = given_values.of_all_rows(self.given)
         for name, value in given.items():
             if given_values.column_of(name) in table.column_names and name != "group_size":
@@ -207,23 +194,18 @@ class _Pass(Struct):
                 where, before = self.lacking.get(name, (rows.where(first), 0))
                 self.lacking[name] = where, before + without
 
-    def _check_lacking(self) -> None:
-        """Refuse a dump in which some rows lack a step, prompt, group or id that others have."""
-        total = self.origin.num_rows
-        for name in NEVER_NULL:
-            where, without = self.lacking.get(name, ("", 0))
-            if 0 < without < total:
-                raise RcdiagError(
-                    f"{where}: no `{name}`, which other rows have ({without:,} of {total:,} rows "
-                    "have none)",
-                    hint=NEVER_NULL[name],
-                )
-
     def finished(self, reader: Reader, files: Sequence[SourceFile]) -> dict[str, str]:
         """Check and note what only the whole dump shows; returns columns to drop, each with why."""
         rows = self.origin.num_rows
         self.grouping.check(files[0].name)
-        self._check_lacking()
+        for name in NEVER_NULL:  # a step, prompt, group or id that only some rows have
+            where, lacking = self.lacking.get(name, ("", 0))
+            if 0 < lacking < rows:
+                raise RcdiagError(
+                    f"{where}: no `{name}`, which other rows have ({lacking:,} of {rows:,} rows "
+                    "have none)",
+                    hint=NEVER_NULL[name],
+                )
         if self.grouping.rule:
             self.notes.change(self.grouping.rule)
         for name, having in self.rows_with.items():
@@ -295,7 +277,7 @@ def convert_files(
             f"files of the folder that hold something else are left out ({len(left)}): {named}"
         )
     origin = Origin(files)
-    grouping = Grouping(given.get("group_size"), reader.grouped_by_order)
+    grouping = PromptGroups(given.get("group_size"), reader.grouped_by_order)
     work = _Pass(dump.notes, given, renames, grouping, origin)
     try:
         return _converted(reader, dump, files, target, work, on_progress, metadata or {})
@@ -440,7 +422,7 @@ def _bad_cast(table: pa.Table, schema: pa.Schema, rows: Rows, error: Exception) 
 
 
 def checked_lengths(table: pa.Table, rows: Rows) -> NDArray[np.int64]:
-    """Return the length of every response; a token column of another length is refused."""
+    """Return the length of every response; refuse token columns that cannot be of it."""
     ids = table["response_ids"]
     if ids.null_count:
         row = int(np.argmax(as_numpy(ids.is_null())))
@@ -448,45 +430,15 @@ def checked_lengths(table: pa.Table, rows: Rows) -> NDArray[np.int64]:
             f"{rows.where(row)}: no response tokens (null)",
             hint="an empty response is an empty list; drop rows that were never sampled",
         )
-    lengths = lengths_of(ids)
+    lengths, refuse = lengths_of(ids), token_columns.in_file(rows.where)
     for name in table.column_names:
         column = table[name]
-        spec = columns.column_spec(name)
-        by_token = spec in (columns.TOKEN_FLOATS, columns.EXPERTS)
-        if not (by_token or name in ("response_mask", "policy_version")):
-            continue
-        if not columns.is_list(column.type):  # null in all rows, or a version of each row
-            continue
-        own = lengths_of(column, of_null=-1)
-        differ = (own != lengths) & (own >= 0)
-        if differ.any():
-            row = int(np.argmax(differ))
-            raise RcdiagError(
-                f"{rows.where(row)}: {lengths[row]} response tokens, but {own[row]} values of "
-                f"`{name}`",
-                hint="the file is damaged, or of a version of its writer that rcdiag does not know",
-            )
+        if token_columns.has_value_by_token(name, column.type):
+            own = lengths_of(column, of_null=-1)
+            token_columns.check_lengths(name, own, lengths, refuse, unexplained=DAMAGED)
+        is_ids = name in ("response_ids", "prompt_ids")
+        if (is_ids or name == "response_mask") and not pt.is_null(column.type):
+            check = token_columns.check_ids if is_ids else token_columns.check_mask
+            values = as_numpy(column.combine_chunks().flatten())
+            check(name, values, lengths_of(column), refuse)
     return lengths
-
-
-def check_values(table: pa.Table, rows: Rows) -> None:
-    """Refuse token ids below 0, and masks of other values than 0 and 1."""
-    import pyarrow.compute as pc
-
-    for name, (what, most, hint) in VALUES.items():
-        if name not in table.column_names or pt.is_null(table[name].type):
-            continue
-        column = table[name].combine_chunks()
-        flat = column.flatten()
-        low, high = pc.min_max(flat).values()
-        fine = low.as_py() is None or (low.as_py() >= 0 and (most is None or high.as_py() <= most))
-        if fine and not flat.null_count:
-            continue
-        values = as_numpy(flat.cast(pa.int64()).fill_null(-1))
-        bad = values < 0 if most is None else (values < 0) | (values > most)
-        at = int(np.argmax(bad))
-        owner = np.repeat(np.arange(len(column)), lengths_of(column))
-        raise RcdiagError(
-            f"{rows.where(int(owner[at]))}: column `{name}` holds {what} {flat[at].as_py()}",
-            hint=hint,
-        )

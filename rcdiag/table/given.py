@@ -20,7 +20,7 @@ GROUP_SIZE = "group_size"
 REWARD_KEY = "reward_key"
 
 
-class Kind(Struct, frozen=True):
+class GivenKind(Struct, frozen=True):
     """What a value may be: its Arrow type, its words, how it is read, and its range."""
 
     type: pa.DataType
@@ -40,10 +40,12 @@ def _number_or_name(value: Any) -> int | str:
     return int(text) if text.lstrip("-").isdecimal() else text
 
 
-_FRACTION = Kind(pa.float64(), "a number from 0 to 1", float, lambda value: 0.0 <= value <= 1.0)
-_COUNT = Kind(pa.int64(), "a whole number", _whole)
-GIVEN: dict[str, Kind] = {
-    "temperature": Kind(
+_FRACTION = GivenKind(
+    pa.float64(), "a number from 0 to 1", float, lambda value: 0.0 <= value <= 1.0
+)
+_COUNT = GivenKind(pa.int64(), "a whole number", _whole)
+GIVEN: dict[str, GivenKind] = {
+    "temperature": GivenKind(
         pa.float64(), "a number above 0", float, lambda value: 0.0 < value < float("inf")
     ),
     "top_p": _FRACTION,
@@ -51,10 +53,10 @@ GIVEN: dict[str, Kind] = {
     "min_p": _FRACTION,
     "step": _COUNT,
     "policy_version": _COUNT,
-    "engine": Kind(pa.string(), "a name or a number", _number_or_name),
-    "finish_reason": Kind(pa.string(), "a word", str),
-    GROUP_SIZE: Kind(pa.int64(), "a whole number from 1 on", _whole, lambda value: value >= 1),
-    REWARD_KEY: Kind(pa.string(), "the name of a number among the rewards", str, bool),
+    "engine": GivenKind(pa.string(), "a name or a number", _number_or_name),
+    "finish_reason": GivenKind(pa.string(), "a word", str),
+    GROUP_SIZE: GivenKind(pa.int64(), "a whole number from 1 on", _whole, lambda value: value >= 1),
+    REWARD_KEY: GivenKind(pa.string(), "the name of a number among the rewards", str, bool),
 }
 
 

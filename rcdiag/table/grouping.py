@@ -16,7 +16,7 @@ from rcdiag.table.readers.reader import Rows
 from rcdiag.table.trajectories import Ragged
 
 
-class Grouping:
+class PromptGroups:
     """The prompt groups of a dump's rows, in the order in which they first appear."""
 
     def __init__(self, size: int | None, by_order: bool) -> None:

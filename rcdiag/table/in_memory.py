@@ -236,7 +236,7 @@ def _of_columns(columns: dict[str, Any], name: str) -> pa.Table:
 
 
 def _cuts(
-    matrices: Mapping[str, NDArray], name: str
+    matrices: Mapping[str, NDArray[Any]], name: str
 ) -> tuple[Mapping[str, pa.ListArray | None], str]:
     """Cut padded matrices, and say by which mask; an empty sentence where none is cut."""
     cuts = cuts_of(matrices, lambda row: f"{name}, row {row}")
@@ -274,7 +274,7 @@ def _array(values: Any, column: str, name: str) -> pa.Array:
         ) from error
 
 
-def _lists(values: NDArray) -> pa.Array:
+def _lists(values: NDArray[Any]) -> pa.Array:
     """Return an array of several dimensions as lists of lists."""
     inner = values.reshape(-1) if values.ndim == 2 else values.reshape(-1, *values.shape[2:])
     offsets = np.arange(len(values) + 1, dtype=np.int64) * values.shape[1]
@@ -300,7 +300,7 @@ def _in_short(error: Exception) -> str:
 
 
 def _check_padding(
-    matrices: Mapping[str, NDArray], cuts: Mapping[str, pa.ListArray | None], name: str
+    matrices: Mapping[str, NDArray[Any]], cuts: Mapping[str, pa.ListArray | None], name: str
 ) -> None:
     """Refuse a matrix of tokens that looks padded, and that no mask cuts or leaves out."""
     column = one_of("response_ids", matrices)

@@ -118,7 +118,15 @@ def _joined(
         policies = {
             name: facts for name, facts in policies.items() if f"{name}_log_probs" not in repeated
         }
-    _write(kept, path, report)
+    if report.common_samples == 0:
+        by_id = report.matched_by == "sample_id"
+        raise RcdiagError(
+            f"{', '.join(report.tables)}: no sample is in all tables with the same tokens "
+            f"({report.tokens_differ:,} have other tokens)",
+            hint="join what was recorded of one run; "
+            + ("is `sample_id` the same thing in both?" if by_id else "rows are matched by tokens"),
+        )
+    kept.sink_parquet(path, maintain_order=True, compression="lz4")
     metadata = {"format_version": FORMAT_VERSION, **dumps[0].metadata}
     if policies:
         metadata["policies"] = policies
@@ -332,18 +340,6 @@ def _sample(key: Any, dumps: Sequence[Table], partners: Sequence[NDArray[np.int6
         if rows is not None and (own := np.flatnonzero(rows == key)).size:
             return dump.where(int(own[0]))
     return str(key)
-
-
-def _write(rows: pl.LazyFrame, path: Path, report: JoinReport) -> None:
-    if report.common_samples == 0:
-        by_id = report.matched_by == "sample_id"
-        raise RcdiagError(
-            f"{', '.join(report.tables)}: no sample is in all tables with the same tokens "
-            f"({report.tokens_differ:,} have other tokens)",
-            hint="join what was recorded of one run; "
-            + ("is `sample_id` the same thing in both?" if by_id else "rows are matched by tokens"),
-        )
-    rows.sink_parquet(path, maintain_order=True, compression="lz4")
 
 
 # Rows that are matched by their tokens, where nothing else tells them

@@ -7,7 +7,8 @@ doubt is kept, for the error or finding that names the column.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -99,12 +100,12 @@ class FirstRows:
         """Return the length of every list, -1 for a null; [rows]."""
         return lengths_of(self.table.column(name), of_null=-1)
 
-    def values(self, name: str) -> NDArray:
+    def values(self, name: str) -> NDArray[Any]:
         """Return the values of all lists, one row after the other; null is NaN or refused."""
         chunks = self.table.column(name).combine_chunks()
         return as_numpy(values_of(chunks))
 
-    def rows(self, name: str) -> list[NDArray]:
+    def rows(self, name: str) -> list[NDArray[Any]]:
         """Return the values of every list; a null is empty."""
         ends = np.cumsum(np.maximum(self.lengths(name), 0))
         return np.split(self.values(name), ends[:-1]) if len(ends) else []
@@ -377,20 +378,18 @@ class _Search:
             pairs = zip(rows, self.first.rows(prompts), strict=True)
             if any(len(p) and np.array_equal(row[: len(p)], p) for row, p in pairs):
                 return Doubt(name, f"its rows begin with those of `{prompts}`", refuted=True)
-        for other in [*self._log_probs(), *self._masks()]:
+        masks = [
+            name
+            for name in self.first.table.column_names
+            if "mask" in name and _fits(MASK, self.schema.field(name))
+        ]
+        for other in [*self._log_probs(), *masks]:
             starts = [len(row) > 2 and not row[:2].any() for row in self.first.rows(other)]
             if 2 * sum(starts) > len(starts):
                 return Doubt(
                     name, f"it may begin with the prompt: `{other}` is 0 at the first tokens"
                 )
         return None
-
-    def _masks(self) -> Iterable[str]:
-        return [
-            name
-            for name in self.first.table.column_names
-            if "mask" in name and _fits(MASK, self.schema.field(name))
-        ]
 
     def _doubt_of_prompt(self, known: KnownName) -> Doubt | None:
         """Refuse prompts that are padded on the left to one length."""

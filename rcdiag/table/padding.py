@@ -111,7 +111,7 @@ class Padding(Struct, frozen=True):
 
 
 def find_padding(
-    ids: Sequence[NDArray], log_probs: Sequence[Sequence[NDArray]]
+    ids: Sequence[NDArray[Any]], log_probs: Sequence[Sequence[NDArray[Any]]]
 ) -> tuple[Padding, NDArray[np.int64]] | None:
     """Recognise padding in rows of token ids and their log-probs, one list of rows a policy.
 
@@ -140,7 +140,7 @@ def find_padding(
     return Padding(width, token, len(ids), padded), tails
 
 
-def masks_padding(mask: Sequence[NDArray], tails: NDArray[np.int64]) -> bool:
+def masks_padding(mask: Sequence[NDArray[Any]], tails: NDArray[np.int64]) -> bool:
     """Tell whether a mask leaves out the tails, and not all that is before them.
 
     The first token of a tail may be unmasked: the end of a sequence can be the token that fills up.
@@ -174,7 +174,7 @@ def refusal(
 
 
 def cuts_of(
-    matrices: Mapping[str, NDArray], where: Callable[[int], str]
+    matrices: Mapping[str, NDArray[Any]], where: Callable[[int], str]
 ) -> dict[str, pa.ListArray | None]:
     """Cut padded matrices, [rows, width], by the mask that says where their tokens stand.
 
@@ -209,7 +209,9 @@ def cuts_of(
     return cuts
 
 
-def cuts_of_tails(matrices: Mapping[str, NDArray]) -> tuple[str, dict[str, pa.ListArray]] | None:
+def cuts_of_tails(
+    matrices: Mapping[str, NDArray[Any]],
+) -> tuple[str, dict[str, pa.ListArray]] | None:
     """Cut padded responses whose only mask is that of sampled tokens, and return it with the cuts.
 
     Such a mask is 0 at tools' tokens too. Padding for certain is the tail of a row where it is 0,
@@ -246,7 +248,7 @@ def cuts_of_tails(matrices: Mapping[str, NDArray]) -> tuple[str, dict[str, pa.Li
     }
 
 
-def one_of(column: str, matrices: Mapping[str, NDArray]) -> str | None:
+def one_of(column: str, matrices: Mapping[str, NDArray[Any]]) -> str | None:
     """Return the matrix that has a column's name, or one that other programs give to it alone."""
     names = [column, *(known.name for known in names_for(column).values() if not known.whole)]
     return next((name for name in names if name in matrices), None)
@@ -254,8 +256,8 @@ def one_of(column: str, matrices: Mapping[str, NDArray]) -> str | None:
 
 def _cut(
     columns: Sequence[str],
-    matrices: Mapping[str, NDArray],
-    mask: NDArray,
+    matrices: Mapping[str, NDArray[Any]],
+    mask: NDArray[Any],
     where: Callable[[int], str] | None,
     *,
     behind: bool,
@@ -285,7 +287,7 @@ def _cut(
     return {column: blocks.column(mask_as_bits(column, matrices[column])) for column in columns}
 
 
-def mask_as_bits(column: str, values: NDArray) -> NDArray:
+def mask_as_bits(column: str, values: NDArray[Any]) -> NDArray[Any]:
     """Return a mask that a trainer keeps as floats as whole numbers."""
     if "mask" in column and values.dtype.kind == "f" and np.isin(values, (0, 1)).all():
         return values.astype(np.uint8)

@@ -61,11 +61,11 @@ def about_part(path: Path, rows: int) -> dict[str, Any] | None:
     return about if isinstance(about, dict) else None
 
 
-def _lists(values: NDArray, offsets: NDArray[np.int64]) -> pa.Array:
+def _lists(values: NDArray[Any], offsets: NDArray[np.int64]) -> pa.Array:
     return pa.ListArray.from_arrays(offsets.astype(np.int32), pa.array(values))
 
 
-def _lists_of_lists(values: NDArray, offsets: NDArray[np.int64]) -> pa.Array:
+def _lists_of_lists(values: NDArray[Any], offsets: NDArray[np.int64]) -> pa.Array:
     rows, width = values.shape
     inner = pa.ListArray.from_arrays(
         np.arange(rows + 1, dtype=np.int32) * width, pa.array(values.ravel())

@@ -311,7 +311,7 @@ def _as_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
                 f"metadata of the recorder: `{key}` is no JSON ({error})",
                 hint="give text, numbers, lists and dicts: str(torch.bfloat16)",
             ) from error
-    written = json.loads(json.dumps(dict(metadata)))
+    written: dict[str, Any] = json.loads(json.dumps(dict(metadata)))
     try:
         check_metadata(written)
     except ValueError as error:

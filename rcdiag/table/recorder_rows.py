@@ -46,7 +46,7 @@ from rcdiag.table.schema import (
     column_spec,
     with_versions_as_numbers,
 )
-from rcdiag.table.stream import MOST_TOKEN_IDS
+from rcdiag.table.token_columns import check_ids, check_lengths, check_mask
 
 # A name that is this like one of rcdiag's is a slip of the pen, and no column of the user's own.
 SLIP = 0.85
@@ -55,7 +55,7 @@ ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
 
 TO_CUT = f"give {LENGTHS}=, {ATTENTION}= or {MASK}=, or a list of rows without padding"
 
-INT64 = np.iinfo(np.int64)
+INT32, INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
 # bfloat16 rounds an entropy of almost 0 to a little below it; a log-prob is further away.
 BELOW_ZERO = -0.05
 # Where one row has a value, all have: rows without one cannot be told apart, or put in order.
@@ -100,7 +100,15 @@ def rows_of(arguments: Mapping[str, Any]) -> pa.Table:
     _check_names(given)
     if _is_one_response(given[IDS]):
         given = {name: [value] if _is_rows(value) else value for name, value in given.items()}
-    rows = _number_of_rows(given[IDS])
+    ids_of_rows = given[IDS]
+    if not _is_rows(ids_of_rows) or (
+        len(ids_of_rows) and ids_of_rows[0] is not None and not hasattr(ids_of_rows[0], "__len__")
+    ):
+        raise RcdiagError(
+            f"Recorder.add: `{IDS}` is {kind_of(ids_of_rows)}, where rows of tokens are needed",
+            hint="a batch is a list of rows or a matrix [rows, width]; of one response: [ids]",
+        )
+    rows = len(ids_of_rows)
     response, prompt = find_cuts(given, rows)
     ids = _token_column(IDS, given[IDS], rows, response)
     lengths = lengths_of(ids)
@@ -128,8 +136,15 @@ def _check_entropies(columns: Mapping[str, pa.Array], lengths: NDArray[np.int64]
     tokens = int(lengths.sum())
     counted = np.ones(tokens, np.bool_) if mask is None else as_numpy(mask.flatten()) != 0
     for name, column in columns.items():
-        if ENTROPY.fullmatch(name) and not column.null_count:
-            _check_entropy(name, as_numpy(column.flatten()), counted, lengths)
+        if not ENTROPY.fullmatch(name) or column.null_count:
+            continue
+        flat = as_numpy(column.flatten())
+        bad = (flat < BELOW_ZERO) & counted
+        if bad.any():
+            at = int(np.argmax(bad))
+            row = int(np.searchsorted(np.cumsum(lengths), at, side="right"))
+            hint = "an entropy is 0 or more; is it a log-prob?"
+            raise wrong(name, row, f"it holds {flat[at]}", hint)
 
 
 def _check_names(given: Mapping[str, Any]) -> None:
@@ -159,16 +174,6 @@ def _is_one_response(ids: Any) -> bool:
         return ids.ndim == 1 and ids.dtype != object and len(ids) > 0
     numbers = (int, np.integer)
     return isinstance(ids, list) and bool(ids) and all(isinstance(one, numbers) for one in ids)
-
-
-def _number_of_rows(ids: Any) -> int:
-    one_row = _is_rows(ids) and len(ids) and not hasattr(ids[0], "__len__") and ids[0] is not None
-    if not _is_rows(ids) or one_row:
-        raise RcdiagError(
-            f"Recorder.add: `{IDS}` is {kind_of(ids)}, where rows of tokens are needed",
-            hint="a batch is a list of rows or a matrix [rows, width]; of one response: [ids]",
-        )
-    return len(ids)
 
 
 def _is_per_token(name: str, value: Any) -> bool:
@@ -213,7 +218,7 @@ def _values(name: str, value: Any, rows: int) -> list[Any]:
             name, None, f"{len(value)} values for {rows} rows", "one for each row, or one for all"
         )
     if isinstance(value, np.ndarray):
-        return value.tolist()
+        return list(value.tolist())
     return [
         row.item() if isinstance(row, (np.generic, np.ndarray)) and np.ndim(row) == 0 else row
         for row in value
@@ -272,33 +277,19 @@ def _check_row_values(name: str, values: Sequence[Any]) -> None:
                 raise wrong(name, row, "it is None", "give it for every row, or for none")
             continue
         if name in RANGES:
-            _check_range(name, row, value, RANGES[name])
+            known = RANGES[name]
+            is_number = isinstance(value, (int, float, np.integer, np.floating))
+            if isinstance(value, (bool, np.bool_)):
+                is_number = name == "reward"  # right or wrong is a reward of 1 or 0
+            fits = is_number and not (known.whole and not float(value).is_integer())
+            if not (fits and known.accepts(value)):
+                raise wrong(name, row, f"it is {value!r}", f"it is {known.expected}")
         elif isinstance(value, int) and not INT64.min <= value <= INT64.max:
             raise wrong(name, row, f"it is {value}, beyond int64", f"it is {expected}")
         elif name in ("group_id", "sample_id", "engine") and not isinstance(
             value, (str, int, np.integer)
         ):
             raise wrong(name, row, f"it is {value!r}", f"it is {expected}")
-
-
-def _check_range(name: str, row: int, value: Any, known: Range) -> None:
-    """Refuse what is no number, and a number that has no meaning here."""
-    is_number = isinstance(value, (int, float, np.integer, np.floating))
-    if isinstance(value, (bool, np.bool_)):
-        is_number = name == "reward"  # right or wrong is a reward of 1 or 0
-    if not is_number or (known.whole and not float(value).is_integer()) or not known.accepts(value):
-        raise wrong(name, row, f"it is {value!r}", f"it is {known.expected}")
-
-
-def _check_entropy(
-    name: str, flat: NDArray[Any], counted: NDArray[np.bool_], lengths: NDArray[np.int64]
-) -> None:
-    """Refuse an entropy below 0 at a token that the policy sampled, which no distribution has."""
-    bad = (flat < BELOW_ZERO) & counted
-    if bad.any():
-        at = int(np.argmax(bad))
-        row = int(np.searchsorted(np.cumsum(lengths), at, side="right"))
-        raise wrong(name, row, f"it holds {flat[at]}", "an entropy is 0 or more; is it a log-prob?")
 
 
 # Columns with a value for each token: of padded matrices that are cut, or of lists of rows
@@ -326,7 +317,7 @@ def _token_column(
     else:
         column = _of_lists(name, value)
     if lengths is not None:
-        _check_lengths(name, column, lengths)
+        check_lengths(name, lengths_of(column, of_null=-1), lengths, wrong)
     return column
 
 
@@ -437,21 +428,16 @@ def _check_flat(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> No
             raise wrong(name, None, f"it holds {flat.dtype}", "log-probs and their like are floats")
         return
     if name == MASK:
-        bad = (flat != 0) & (flat != 1)
-        hint = "a mask is 1 for tokens that the policy sampled and 0 for all others"
-    else:
-        if flat.dtype.kind not in "iu" and len(flat):
-            raise wrong(name, None, f"it holds {flat.dtype}", "whole numbers are needed")
-        least, most = 0, MOST_TOKEN_IDS - 1
-        hint = f"token ids are 0 to {most:,}; padding is cut by lengths or a mask"
-        if name == "policy_version":
-            least, most = np.iinfo(np.int32).min, np.iinfo(np.int32).max
-            hint = "versions of weights for each token are 32-bit numbers"
-        bad = (flat < least) | (flat > most)
-    if bad.any():
-        at = int(np.argmax(bad))
-        row = int(np.searchsorted(np.cumsum(lengths), at, side="right"))
-        raise wrong(name, row, f"it holds {flat[at]}", hint)
+        check_mask(name, flat, lengths, wrong)
+        return
+    if flat.dtype.kind not in "iu" and len(flat):
+        raise wrong(name, None, f"it holds {flat.dtype}", "whole numbers are needed")
+    if name in (IDS, PROMPT):
+        check_ids(name, flat, lengths, wrong)
+    elif (bad := (flat < INT32.min) | (flat > INT32.max)).any():
+        row = int(np.searchsorted(np.cumsum(lengths), np.argmax(bad), side="right"))
+        hint = "versions of weights for each token are 32-bit numbers"
+        raise wrong(name, row, f"it holds {flat[np.argmax(bad)]}", hint)
 
 
 def _typed(name: str, values: NDArray[Any]) -> NDArray[Any]:
@@ -480,16 +466,3 @@ def _nested(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> pa.Lis
         raise wrong(name, None, f"from {flat.min()} to {flat.max()}", "experts count from 0")
     by_token = ragged(flat.astype(np.uint16).ravel(), np.full(len(flat), flat.shape[1]))
     return ragged(by_token, lengths)
-
-
-def _check_lengths(name: str, column: pa.ListArray, lengths: NDArray[np.int64]) -> None:
-    known = as_numpy(column.is_valid())
-    differ = known & (lengths_of(column) != lengths)
-    if differ.any():
-        row = int(np.argmax(differ))
-        raise wrong(
-            name,
-            row,
-            f"{lengths_of(column)[row]} values for {lengths[row]} response tokens",
-            "off by one usually means that the end-of-sequence token was dropped on one side",
-        )

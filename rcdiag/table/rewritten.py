@@ -179,7 +179,7 @@ def _write_flat(path: AnyFile, target: Path) -> None:
 
 def _lists(kind: pa.DataType) -> bool:
     """Tell whether a type is a list of structs."""
-    return (pt.is_list(kind) or pt.is_large_list(kind)) and pt.is_struct(kind.value_type)
+    return bool((pt.is_list(kind) or pt.is_large_list(kind)) and pt.is_struct(kind.value_type))
 
 
 def _flat(table: pa.Table) -> pa.Table:
@@ -210,7 +210,14 @@ def _by_field(table: pa.Table) -> pa.Table:
 def _write_unpadded(path: AnyFile, tokens: str, target: Path) -> None:
     """Write a file's rows to `target` without padding; `tokens` is its column of responses."""
     schema = open_parquet(path).schema_arrow
-    rows = _unpadded_rows(path, schema.names, tokens)
+    before = 0
+
+    def unpadded(record: pa.RecordBatch) -> pa.Table:
+        nonlocal before
+        before += record.num_rows
+        return _unpadded(pa.Table.from_batches([record]), path, before - record.num_rows)
+
+    rows = map(unpadded, read_rows_of(path, schema.names, tokens))
     first = next(rows)
     # The mask that said where to cut is left out.
     gone = [name for name in (COMPLETION, ATTENTION) if name not in first.schema.names]
@@ -272,14 +279,6 @@ def _matrices(table: pa.Table) -> dict[str, NDArray[Any]]:
             if lengths[0] > 0 and (lengths == lengths[0]).all():
                 matrices[name] = as_numpy(values_of(column)).reshape(len(lengths), -1)
     return matrices
-
-
-def _unpadded_rows(path: AnyFile, names: Sequence[str], tokens: str) -> Iterator[pa.Table]:
-    """Yield the rows of a file without padding."""
-    first = 0
-    for record in read_rows_of(path, names, tokens):
-        yield _unpadded(pa.Table.from_batches([record]), path, first)
-        first += record.num_rows
 
 
 def _unpadded(table: pa.Table, path: AnyFile, first: int) -> pa.Table:

@@ -36,7 +36,7 @@ ENTROPY = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_entropy")
 ROUTED_EXPERTS = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_routed_experts")
 
 
-class Column(Struct, frozen=True):
+class ColumnType(Struct, frozen=True):
     """The Arrow types that a canonical column may have, in words and as a test."""
 
     expected: str
@@ -45,7 +45,7 @@ class Column(Struct, frozen=True):
 
 def is_list(kind: pa.DataType) -> bool:
     """Tell whether every row of a type is a list."""
-    return pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
+    return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
 
 
 def _list_of(element: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
@@ -55,35 +55,35 @@ def _list_of(element: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], 
 def _is_text(kind: pa.DataType) -> bool:
     if pt.is_dictionary(kind):
         kind = kind.value_type
-    return pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind)
+    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
 
 
-TOKEN_IDS = Column("list<int32>", _list_of(pt.is_integer))
-TOKEN_FLOATS = Column("list<float32> or list<float64>", _list_of(pt.is_floating))
-NUMBER = Column("a number", lambda kind: pt.is_integer(kind) or pt.is_floating(kind))
-KEY = Column(
+TOKEN_IDS = ColumnType("list<int32>", _list_of(pt.is_integer))
+TOKEN_FLOATS = ColumnType("list<float32> or list<float64>", _list_of(pt.is_floating))
+NUMBER = ColumnType("a number", lambda kind: pt.is_integer(kind) or pt.is_floating(kind))
+KEY = ColumnType(
     "string or int64",
     lambda kind: (
         _is_text(kind) or pt.is_integer(kind.value_type if pt.is_dictionary(kind) else kind)
     ),
 )
-EXPERTS = Column("list<list<uint16>>", _list_of(_list_of(pt.is_integer)))
+EXPERTS = ColumnType("list<list<uint16>>", _list_of(_list_of(pt.is_integer)))
 
-COLUMNS: dict[str, Column] = {
+COLUMNS: dict[str, ColumnType] = {
     "response_ids": TOKEN_IDS,
     "prompt_ids": TOKEN_IDS,
-    "response_mask": Column(
+    "response_mask": ColumnType(
         "list<uint8> or list<bool>",
         _list_of(lambda kind: pt.is_boolean(kind) or pt.is_integer(kind)),
     ),
     "sample_id": KEY,
     "group_id": KEY,
-    "step": Column("int64", pt.is_integer),
-    "policy_version": Column(
+    "step": ColumnType("int64", pt.is_integer),
+    "policy_version": ColumnType(
         "int64 or list<int32>", lambda kind: pt.is_integer(kind) or _list_of(pt.is_integer)(kind)
     ),
     "engine": KEY,
-    "finish_reason": Column("string", _is_text),
+    "finish_reason": ColumnType("string", _is_text),
     "reward": NUMBER,
     "advantage": NUMBER,
     "advantages": TOKEN_FLOATS,
@@ -94,7 +94,7 @@ COLUMNS: dict[str, Column] = {
 }
 
 
-def column_spec(name: str) -> Column | None:
+def column_spec(name: str) -> ColumnType | None:
     """Return the types that a column may have; None for a column that is not canonical."""
     if LOG_PROBS.fullmatch(name) or ENTROPY.fullmatch(name):
         return TOKEN_FLOATS
@@ -143,10 +143,10 @@ def policies_in(names: list[str]) -> list[str]:
     return [match["policy"] for name in names if (match := LOG_PROBS.fullmatch(name))]
 
 
-def metadata_of(schema: pa.Schema) -> dict:
+def metadata_of(schema: pa.Schema) -> dict[str, Any]:
     """Return the JSON object under file metadata key `rcdiag`; ValueError where there is none."""
     try:
-        metadata = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
+        metadata: dict[str, Any] = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     check_metadata(metadata)

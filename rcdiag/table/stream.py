@@ -16,13 +16,11 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import as_numpy
 from rcdiag.table.hashing import hashed_texts, mixed
 from rcdiag.table.schema import is_list
-from rcdiag.table.segments import segment_sum
-from rcdiag.table.table import Batch, RowRange, Table
-from rcdiag.table.trajectories import Ragged, Trajectories
+from rcdiag.table.table import RowBatch, RowRange, Table
+from rcdiag.table.token_columns import check_ids, check_lengths, check_mask, in_file
+from rcdiag.table.trajectories import Ragged, Trajectories, segment_sum
 
 ROW_COLUMNS = ("response_mask", "temperature", "group_id", "step")
-# No vocabulary is so large; sums by token id are arrays of the largest id.
-MOST_TOKEN_IDS = 1 << 20
 # A row is walked as a whole, at some 250 bytes of memory a token; no engine has such a context.
 MOST_TOKENS_OF_ROW = 1 << 22
 LARGEST = np.iinfo(np.int64).max
@@ -54,10 +52,10 @@ def read_trajectories(
     for batch in dump.batches(names, between):
         known = with_log_probs(batch, policies)
         if known.table.num_rows:
-            yield decode(known, policies, prompts=prompts, details=True, origin=origin)
+            yield decode(known, policies)
 
 
-def with_log_probs(batch: Batch, policies: Sequence[str]) -> Batch:
+def with_log_probs(batch: RowBatch, policies: Sequence[str]) -> RowBatch:
     """Return the rows of a batch that have log-probs of all policies."""
     columns = [batch.table[f"{policy}_log_probs"] for policy in policies]
     if not any(column.null_count for column in columns):
@@ -68,16 +66,16 @@ def with_log_probs(batch: Batch, policies: Sequence[str]) -> Batch:
 
 def read_chunks(
     dump: Table, ranges: Sequence[RowRange], names: Sequence[str] | None = None
-) -> Iterator[list[Batch]]:
+) -> Iterator[list[RowBatch]]:
     """Yield for each of the ascending, disjoint `ranges` of rows the batches that make it up."""
     return _cut(dump.batches(names), ranges)
 
 
-def _cut(batches: Iterable[Batch], ranges: Sequence[RowRange]) -> Iterator[list[Batch]]:
+def _cut(batches: Iterable[RowBatch], ranges: Sequence[RowRange]) -> Iterator[list[RowBatch]]:
     """Cut and gather batches so that those of each range are together."""
     waiting = iter(ranges)
     current = next(waiting, None)
-    parts: list[Batch] = []
+    parts: list[RowBatch] = []
     for batch in batches:
         end = batch.first_row + batch.table.num_rows
         while current is not None and current[0] < end:
@@ -92,17 +90,17 @@ def _cut(batches: Iterable[Batch], ranges: Sequence[RowRange]) -> Iterator[list[
             return
 
 
-def joined(parts: Sequence[Batch]) -> pa.Table:
+def joined(parts: Sequence[RowBatch]) -> pa.Table:
     """Join the batches of one range into one Arrow table."""
     return pa.concat_tables([part.table for part in parts])
 
 
-def whole(parts: Sequence[Batch]) -> Batch:
+def whole(parts: Sequence[RowBatch]) -> RowBatch:
     """Join the batches of one range into one batch; rows count in the file of the first.
 
     A range that spans files would misname rows in errors, so check rows before joining them.
     """
-    return Batch(joined(parts).combine_chunks(), parts[0].file, parts[0].row_in_file)
+    return RowBatch(joined(parts).combine_chunks(), parts[0].file, parts[0].row_in_file)
 
 
 # Columns of a batch as arrays
@@ -116,7 +114,11 @@ def columns_needed(
     details: bool = False,
     origin: bool = False,
 ) -> list[str]:
-    """Return the columns of `names` that `decode` reads, given the same options."""
+    """Return the columns of `names` that are read.
+
+    `prompts` adds the prompts, `details` rewards, advantages, ids and the entropies of `policies`,
+    `origin` how each row was sampled.
+    """
     columns = ["response_ids", *ROW_COLUMNS, *(f"{policy}_log_probs" for policy in policies)]
     if prompts:
         columns.append("prompt_ids")
@@ -127,31 +129,29 @@ def columns_needed(
     return [name for name in columns if name in names]
 
 
-def decode(
-    batch: Batch,
-    policies: Sequence[str] = (),
-    *,
-    prompts: bool = False,
-    details: bool = False,
-    origin: bool = False,
-) -> Trajectories:
+def decode(batch: RowBatch, policies: Sequence[str] = ()) -> Trajectories:
     """Return the rows of a batch as arrays, with the log-probs of `policies` in float64.
 
-    `details` adds rewards, advantages, ids and the policies' entropies, `origin` how each row was
-    sampled, where the batch has them.
+    All else that a row may have is in the result where the batch has its column.
     """
     names = batch.table.column_names
-    given = set(names) if details else set()
-    known = set(names) if origin else set()
     response_ids = token_ids(batch, "response_ids")
-    _not_too_long(batch, response_ids)
+    long = response_ids.lengths > MOST_TOKENS_OF_ROW  # such rows would take gigabytes each
+    if long.any():
+        row = int(np.argmax(long))
+        raise RcdiagError(
+            f"{batch.where(row)}: a response of {int(response_ids.lengths[row]):,} tokens; the "
+            f"limit is {MOST_TOKENS_OF_ROW:,}",
+            hint="is each list the tokens of one response, or are several joined in one row? "
+            "Write a row for each response",
+        )
     mask = _mask(batch, response_ids)
     return Trajectories(
         first_row=batch.first_row,
         rows=batch.rows,
         response_ids=response_ids,
         mask=mask,
-        prompt_ids=token_ids(batch, "prompt_ids") if prompts else None,
+        prompt_ids=token_ids(batch, "prompt_ids") if "prompt_ids" in names else None,
         log_probs={
             policy: _by_token(batch, f"{policy}_log_probs", response_ids, mask)
             for policy in policies
@@ -163,63 +163,48 @@ def decode(
             if "step" in names
             else None
         ),
-        reward=floats(batch, "reward") if "reward" in given else None,
-        advantage=_advantage(batch, response_ids, mask, given),
+        reward=floats(batch, "reward") if "reward" in names else None,
+        advantage=_advantage(batch, response_ids, mask),
         advantages=(
-            _by_token(batch, "advantages", response_ids, mask) if "advantages" in given else None
+            _by_token(batch, "advantages", response_ids, mask) if "advantages" in names else None
         ),
         entropy={
             policy: _by_token(batch, f"{policy}_entropy", response_ids, mask)
             for policy in policies
-            if f"{policy}_entropy" in given
+            if f"{policy}_entropy" in names
         },
         sample_id=(
-            _without_nulls(batch, "sample_id").to_pylist() if "sample_id" in given else None
+            _without_nulls(batch, "sample_id").to_pylist() if "sample_id" in names else None
         ),
-        sampling={name: floats(batch, name) for name in SAMPLING if name in known},
-        engine=_texts(batch, "engine") if "engine" in known else None,
-        finish_reason=_texts(batch, "finish_reason") if "finish_reason" in known else None,
-        policy_version=_versions(batch, response_ids) if "policy_version" in known else None,
+        sampling={name: floats(batch, name) for name in SAMPLING if name in names},
+        engine=_texts(batch, "engine") if "engine" in names else None,
+        finish_reason=_texts(batch, "finish_reason") if "finish_reason" in names else None,
+        policy_version=_versions(batch, response_ids) if "policy_version" in names else None,
     )
 
 
-def _not_too_long(batch: Batch, response_ids: Ragged) -> None:
-    """Refuse rows that would take gigabytes each, and name the limit."""
-    long = np.flatnonzero(response_ids.lengths > MOST_TOKENS_OF_ROW)
-    if len(long):
-        row = int(long[0])
-        raise RcdiagError(
-            f"{batch.where(row)}: a response of {int(response_ids.lengths[row]):,} tokens; the "
-            f"limit is {MOST_TOKENS_OF_ROW:,}",
-            hint="is each list the tokens of one response, or are several joined in one row? "
-            "Write a row for each response",
-        )
-
-
-def _texts(batch: Batch, name: str) -> list[str]:
+def _texts(batch: RowBatch, name: str) -> list[str]:
     """Return a column of keys as text; null becomes empty."""
     return [str(value) if value is not None else "" for value in _column(batch, name).to_pylist()]
 
 
-def _versions(batch: Batch, response_ids: Ragged) -> NDArray[np.int64] | None:
+def _versions(batch: RowBatch, response_ids: Ragged) -> NDArray[np.int64] | None:
     """Return the version of weights of each row, or of each token; -1 where it is unknown."""
     array = _column(batch, "policy_version")
     if is_list(array.type):
         if array.null_count or array.flatten().null_count:
             return None
-        column = ragged(batch, "policy_version")
-        _same_lengths(batch, "policy_version", column, response_ids)
-        return column.values.astype(np.int64)
+        return _by_response(batch, "policy_version", response_ids).values.astype(np.int64)
     versions = _as_int64(batch, "policy_version", array)
     return as_numpy(versions.fill_null(-1) if versions.null_count else versions)
 
 
-def _column(batch: Batch, name: str) -> pa.Array:
+def _column(batch: RowBatch, name: str) -> pa.Array:
     column = batch.table.column(name)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _without_nulls(batch: Batch, name: str) -> pa.Array:
+def _without_nulls(batch: RowBatch, name: str) -> pa.Array:
     """Return a column that has a value in every row; null is refused."""
     array = _column(batch, name)
     if array.null_count:
@@ -233,7 +218,7 @@ def _without_nulls(batch: Batch, name: str) -> pa.Array:
     return array
 
 
-def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ragged:
+def ragged(batch: RowBatch, name: str, mask: NDArray[np.bool_] | None = None) -> Ragged:
     """Return a list column as flat values and offsets, without copying where Arrow allows it.
 
     Where `mask` is False a null is taken for NaN; everywhere else it is refused.
@@ -247,8 +232,7 @@ def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ra
     if null is not None and mask is not None and len(mask) == len(null):
         null &= mask
     if null is not None and null.any():
-        at = int(np.argmax(null))
-        row = _row_of(offsets - offsets[0], at)
+        row = int(np.searchsorted(offsets - offsets[0], np.argmax(null), side="right")) - 1
         raise RcdiagError(
             f"{batch.where(row)}: column `{name}` holds a null in its list",
             hint="masked positions may hold any number (NaN too), but not null",
@@ -256,99 +240,61 @@ def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ra
     return Ragged(as_numpy(values), offsets - offsets[0])
 
 
-def _row_of(offsets: NDArray[np.int64], token: int) -> int:
-    return int(np.searchsorted(offsets, token, side="right")) - 1
-
-
-def token_ids(batch: Batch, name: str) -> Ragged:
+def token_ids(batch: RowBatch, name: str) -> Ragged:
     """Return token ids as int32; negative ids and ids that no vocabulary has are refused."""
     column = ragged(batch, name)
-    values = column.values
-    if len(values):
-        bad = (values < 0) | (values >= MOST_TOKEN_IDS)
-        if bad.any():
-            at = int(np.argmax(bad))
-            raise RcdiagError(
-                f"{batch.where(_row_of(column.offsets, at))}: column `{name}` holds token id "
-                f"{values[at]}",
-                hint=f"token ids are 0 to {MOST_TOKEN_IDS - 1:,}; padding does not belong into the "
-                "table",
-            )
-    return Ragged(values.astype(np.int32, copy=False), column.offsets)
+    check_ids(name, column.values, column.lengths, in_file(batch.where))
+    return Ragged(column.values.astype(np.int32, copy=False), column.offsets)
 
 
-def _same_lengths(batch: Batch, name: str, column: Ragged, response_ids: Ragged) -> None:
-    differ = column.lengths != response_ids.lengths
-    if differ.any():
-        row = int(np.argmax(differ))
-        raise RcdiagError(
-            f"{batch.where(row)}: {response_ids.lengths[row]} response tokens, but "
-            f"{column.lengths[row]} values in column `{name}`",
-            hint=_why_lengths_differ(
-                batch, row, int(response_ids.lengths[row] - column.lengths[row])
-            ),
-        )
-
-
-def _why_lengths_differ(batch: Batch, row: int, more: int) -> str:
-    """Say what it may mean that a response has `more` tokens than values in a column."""
-    if more > 0 and "prompt_ids" in batch.table.column_names:
-        prompt = batch.table.column("prompt_ids")[row].as_py()
-        if prompt is not None and len(prompt) == more:
-            return f"`response_ids` hold the prompt too ({more} tokens): write only what follows it"
-    if abs(more) == 1:
-        return "one token apart: the end-of-sequence token was probably dropped on one side"
-    whole = ", `response_ids` may hold the prompt too" if more > 0 else ""
-    return f"every column needs a value for each response token{whole}"
-
-
-def _mask(batch: Batch, response_ids: Ragged) -> NDArray[np.bool_]:
+def _mask(batch: RowBatch, response_ids: Ragged) -> NDArray[np.bool_]:
     if "response_mask" not in batch.table.column_names:
         return np.ones(len(response_ids.values), dtype=np.bool_)
-    column = ragged(batch, "response_mask")
-    _same_lengths(batch, "response_mask", column, response_ids)
-    values = column.values
-    if values.dtype != np.bool_:
-        bad = (values != 0) & (values != 1)
-        if bad.any():
-            at = int(np.argmax(bad))
-            raise RcdiagError(
-                f"{batch.where(_row_of(column.offsets, at))}: column `response_mask` holds "
-                f"{values[at]}",
-                hint="a mask is 1 for tokens that the policy sampled and 0 for all others",
-            )
-    return values.astype(np.bool_, copy=False)
+    column = _by_response(batch, "response_mask", response_ids)
+    check_mask("response_mask", column.values, column.lengths, in_file(batch.where))
+    return column.values.astype(np.bool_, copy=False)
+
+
+def _by_response(
+    batch: RowBatch, name: str, response_ids: Ragged, mask: NDArray[np.bool_] | None = None
+) -> Ragged:
+    """Return a list column whose lists are as long as the responses; nulls as in `ragged`."""
+    column = ragged(batch, name, mask)
+    prompts = batch.table["prompt_ids"] if "prompt_ids" in batch.table.column_names else None
+    refuse = in_file(batch.where)
+    check_lengths(name, column.lengths, response_ids.lengths, refuse, prompts=prompts)
+    return column
 
 
 def _by_token(
-    batch: Batch, name: str, response_ids: Ragged, mask: NDArray[np.bool_]
+    batch: RowBatch, name: str, response_ids: Ragged, mask: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Return a number for every response token; those at masked tokens are not checked."""
-    column = ragged(batch, name, mask)
-    _same_lengths(batch, name, column, response_ids)
+    column = _by_response(batch, name, response_ids, mask)
     with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
         return column.values.astype(np.float64)
 
 
 def _advantage(
-    batch: Batch, response_ids: Ragged, mask: NDArray[np.bool_], given: set[str]
+    batch: RowBatch, response_ids: Ragged, mask: NDArray[np.bool_]
 ) -> NDArray[np.float64] | None:
     """Return each row's advantage: `advantage`, else the mean of `advantages` over its tokens.
 
     Only unmasked tokens count; a row that has none gets NaN.
     """
-    if "advantage" in given:
+    if "advantage" in batch.table.column_names:
         return floats(batch, "advantage")
-    if "advantages" not in given:
+    if "advantages" not in batch.table.column_names:
         return None
     values = _by_token(batch, "advantages", response_ids, mask)
     lengths = response_ids.lengths
     sums = segment_sum(np.where(mask, values, 0.0), lengths)
     with np.errstate(invalid="ignore"):  # a row without an unmasked token has none
-        return sums / segment_sum(mask.astype(np.int64), lengths)
+        mean: NDArray[np.float64] = sums / segment_sum(mask.astype(np.int64), lengths)
+    return mean
 
 
-def floats(batch: Batch, name: str) -> NDArray[np.float64]:
+def floats(batch: RowBatch, name: str) -> NDArray[np.float64]:
     """Return a column of numbers, one for each row; null, which means unknown, becomes NaN."""
     array = _column(batch, name)
     if not (pt.is_floating(array.type) or pt.is_integer(array.type)):
@@ -357,7 +303,7 @@ def floats(batch: Batch, name: str) -> NDArray[np.float64]:
     return numbers.astype(np.float64, copy=False)
 
 
-def _as_int64(batch: Batch, name: str, array: pa.Array) -> pa.Array:
+def _as_int64(batch: RowBatch, name: str, array: pa.Array) -> pa.Array:
     """Return whole numbers as int64; larger ones, which uint64 holds, are refused."""
     if pt.is_int64(array.type):
         return array
@@ -372,7 +318,7 @@ def _as_int64(batch: Batch, name: str, array: pa.Array) -> pa.Array:
     return array.cast(pa.int64())
 
 
-def hashed(batch: Batch, name: str) -> NDArray[np.uint64]:
+def hashed(batch: RowBatch, name: str) -> NDArray[np.uint64]:
     """Return a column of keys (strings or integers) as 64-bit hashes, which take little memory."""
     array = _without_nulls(batch, name)
     if pt.is_integer(array.type):

@@ -18,7 +18,7 @@ from rcdiag.table.arrow import as_numpy
 from rcdiag.table.readers.footer import RowGroup
 from rcdiag.table.readers.parquet import open_parquet, read_whole, row_groups_of
 from rcdiag.table.stream import columns_needed, decode, floats, hashed, token_ids
-from rcdiag.table.table import Batch, RowRange, Table, TableFile
+from rcdiag.table.table import RowBatch, RowRange, Table, TableFile
 from rcdiag.table.trajectories import ModelLimits, Ragged, Trajectories
 
 # Tokens that are counted to find frequent ids.
@@ -87,7 +87,8 @@ def frequent_ids(dump: Table) -> NDArray[np.int32]:
 def by_frequency(ids: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the distinct ids, the most frequent first, then the first to appear."""
     distinct, first, counts = np.unique(ids, return_index=True, return_counts=True)
-    return distinct[np.lexsort((first, -counts))]
+    order: NDArray[np.intp] = np.lexsort((first, -counts))
+    return distinct[order]
 
 
 def read_rows(dump: Table, numbers: Collection[int]) -> dict[int, dict[str, Any]]:
@@ -113,7 +114,7 @@ class UniqueSampleIds:
     def __init__(self) -> None:
         self._hashes: list[NDArray[np.uint64]] = []
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: RowBatch) -> None:
         """Take in the ids of some rows."""
         if "sample_id" in batch.table.column_names:
             self._hashes.append(hashed(batch, "sample_id"))
@@ -254,7 +255,7 @@ def survey(dump: Table, limits: Sequence[ModelLimits]) -> Survey:
     prompts, responses, sampled, unknown = [], [], 0, 0
     for batch in dump.batches(names):
         unique.add(batch)
-        rows = decode(batch, prompts=True)
+        rows = decode(batch)
         _check_rows(batch, rows)
         for limit in limits:
             check_limits(rows, limit, batch.where)
@@ -292,7 +293,7 @@ def check_limits(rows: Trajectories, limit: ModelLimits, where: Callable[[int], 
         )
 
 
-def _check_rows(batch: Batch, rows: Trajectories) -> None:
+def _check_rows(batch: RowBatch, rows: Trajectories) -> None:
     """Refuse rows that no engine can score: at such a temperature, or without any prompt."""
     if rows.temperature is not None:
         bad = (rows.temperature <= 0) | np.isinf(rows.temperature)

@@ -21,6 +21,7 @@ from rcdiag.errors import RcdiagError, without_secrets
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
+from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS
 from rcdiag.table.naming import Naming
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of, row_groups_of
 from rcdiag.table.remote import TAIL, AnyFile, RemoteFile
@@ -130,7 +131,7 @@ class TableFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RowBatch:
     """Rows of one file in their order, with canonical column names."""
 
     table: pa.Table
@@ -149,13 +150,13 @@ class Batch:
         """Return the numbers of the rows in the whole table; None where they follow each other."""
         return None if self.taken is None else self.first_row + self.taken
 
-    def take(self, keep: NDArray[np.bool_]) -> Batch:
+    def take(self, keep: NDArray[np.bool_]) -> RowBatch:
         """Return the rows where `keep` [rows] holds."""
         kept = np.flatnonzero(keep)
         taken = kept if self.taken is None else self.taken[kept]
-        return Batch(self.table.take(kept), self.file, self.row_in_file, taken)
+        return RowBatch(self.table.take(kept), self.file, self.row_in_file, taken)
 
-    def take_runs(self, keep: NDArray[np.bool_]) -> Batch:
+    def take_runs(self, keep: NDArray[np.bool_]) -> RowBatch:
         """Return the rows where `keep` [rows] holds, as `take` does, neighbours as a whole.
 
         It is for a few rows: `take` imports all of Arrow's compute functions, 0.1 s.
@@ -164,10 +165,10 @@ class Batch:
         runs = [self.table.slice(at, end - at) for at, end in edges.reshape(-1, 2).tolist()]
         kept = np.flatnonzero(keep)
         taken = kept if self.taken is None else self.taken[kept]
-        return Batch(pa.concat_tables(runs).combine_chunks(), self.file, self.row_in_file, taken)
+        return RowBatch(pa.concat_tables(runs).combine_chunks(), self.file, self.row_in_file, taken)
 
-    def slice(self, start: int, stop: int) -> Batch:
-        return Batch(self.table.slice(start, stop - start), self.file, self.row_in_file + start)
+    def slice(self, start: int, stop: int) -> RowBatch:
+        return RowBatch(self.table.slice(start, stop - start), self.file, self.row_in_file + start)
 
     def where(self, row: int) -> str:
         """Return file and row, as an error names them."""
@@ -334,7 +335,7 @@ class Table:
         free = column in self.columns and columns.column_spec(column) is None
         if not (free and columns.TOKEN_FLOATS.accepts(self.schema.field(column).type)):
             return None
-        policy = missing.LOOKS_LIKE_LOG_PROBS.sub("", column).strip("_-")
+        policy = LOOKS_LIKE_LOG_PROBS.sub("", column).strip("_-")
         return column if policy in self.policies else policy or "recorded"
 
     def has_text(self, column: str) -> bool:
@@ -356,7 +357,7 @@ class Table:
         names: Sequence[str] | None = None,
         between: RowRange | None = None,
         rows: NDArray[np.int64] | None = None,
-    ) -> Iterator[Batch]:
+    ) -> Iterator[RowBatch]:
         """Yield the rows of the table in order, all of them or some.
 
         `names` are canonical, None means every column. `between` takes the rows from one number to
@@ -364,6 +365,7 @@ class Table:
         has none of the rows that are wanted.
         """
         wanted = list(self.schema.names if names is None else names)
+        back = {in_file: name for name, in_file in self.renames.items()}
         for file in self.files:
             own = None  # the rows that are wanted, counted from the file's first
             if between is not None:
@@ -374,31 +376,30 @@ class Table:
                 own = own[: np.searchsorted(own, file.num_rows)]
             if own is not None and not len(own):
                 continue
-            for record, numbers in self._records(file, wanted, own):
-                if not len(numbers):
-                    continue
-                if own is not None:
-                    inside = own[slice(*np.searchsorted(own, (numbers[0], numbers[-1] + 1)))]
-                    picked = np.searchsorted(numbers, inside)
-                    if not len(picked):
-                        continue
-                    numbers = inside
-                    # Runs of neighbours are taken as a whole; one run is not copied.
-                    runs = np.split(picked, np.flatnonzero(np.diff(picked) > 1) + 1)
-                    parts = [record.slice(run[0], len(run)) for run in runs]
-                    record = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
-                table = self._canonical(record, wanted, file.first_row + numbers)
-                if len(numbers) == numbers[-1] - numbers[0] + 1:
-                    yield Batch(table, file, int(numbers[0]))
+            for record, inside in self._records(file, wanted, own):
+                numbers = file.first_row + inside  # in the whole table
+
+                def where(row: int, numbers: NDArray[np.int64] = numbers) -> str:
+                    return self.where(int(numbers[row]))
+
+                table = pa.Table.from_batches([record])
+                table = table.rename_columns([back.get(name, name) for name in table.column_names])
+                if self.given:
+                    table = given_values.filled(table, self.given, numbers)
+                table = columns.with_versions_as_numbers(table.select(wanted))
+                table = columns.with_steps_as_numbers(table, where)
+                if len(inside) == inside[-1] - inside[0] + 1:
+                    yield RowBatch(table, file, int(inside[0]))
                 else:
-                    yield Batch(table, file, 0, numbers)
+                    yield RowBatch(table, file, 0, inside)
 
     def _records(
         self, file: TableFile, names: Sequence[str], rows: NDArray[np.int64] | None
     ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
         """Yield rows of a file, by its own names, with their numbers in it, [rows].
 
-        Of the row groups those are read that hold one of `rows`, ascending; None: all of them.
+        They are `rows`, ascending, and of the row groups those are read that hold one of them;
+        None: all rows.
         """
         # At least one column, for the number of rows; what is given for all rows is in no file.
         free = {given_values.column_of(name) for name in self.given} - self._in_files
@@ -407,19 +408,29 @@ class Table:
         if file.differs:  # it may lack all of them
             own = pa.schema([self._own_schema.field(name) for name in stored])
             stored = list(dict.fromkeys([*stored, self._tokens]))
-        numbers, groups = None, None
+        in_groups, groups = None, None
         if rows is not None:
             bounds = np.cumsum([0, *(group.num_rows for group in row_groups_of(file.parquet))])
             group_of = np.searchsorted(bounds, rows, side="right") - 1
             groups = np.unique(group_of).tolist()
-            numbers = np.concatenate([np.arange(bounds[one], bounds[one + 1]) for one in groups])
-        row = 0
+            parts = [np.arange(bounds[one], bounds[one + 1]) for one in groups]
+            in_groups = np.concatenate(parts)
+        read = 0
         for record in read_rows_of(file.parquet, stored, self._tokens, groups):
+            here, read = slice(read, read + record.num_rows), read + record.num_rows
+            numbers = np.arange(here.start, here.stop) if in_groups is None else in_groups[here]
             if file.differs:
                 (record,) = columns.conformed(pa.Table.from_batches([record]), own).to_batches()
-            end = row + record.num_rows
-            yield record, np.arange(row, end) if numbers is None else numbers[row:end]
-            row = end
+            if rows is not None and len(numbers):
+                inside = rows[slice(*np.searchsorted(rows, (numbers[0], numbers[-1] + 1)))]
+                picked = np.searchsorted(numbers, inside)
+                numbers = inside
+                # Runs of neighbours are taken as a whole; one run is not copied.
+                runs = np.split(picked, np.flatnonzero(np.diff(picked) > 1) + 1)
+                taken = [record.slice(run[0], len(run)) for run in runs if len(run)]
+                record = pa.concat_batches(taken) if len(taken) > 1 else (taken or [record])[0]
+            if len(numbers):
+                yield record, numbers
 
     @property
     def response_tokens(self) -> int:
@@ -451,18 +462,3 @@ class Table:
         files = [file for number, file in enumerate(self.files) if number == 0 or file.differs]
         own = [name for file in files for name in open_parquet(file.parquet).schema_arrow.names]
         return {back.get(name, name) for name in own}
-
-    def _canonical(
-        self, record: pa.RecordBatch, names: Sequence[str], numbers: NDArray[np.int64]
-    ) -> pa.Table:
-        """Return rows of a file with canonical names, and with what is given for all rows.
-
-        `numbers` are those of the rows in the whole table, [rows].
-        """
-        back = {in_file: name for name, in_file in self.renames.items()}
-        table = pa.Table.from_batches([record])
-        table = table.rename_columns([back.get(name, name) for name in table.column_names])
-        if self.given:
-            table = given_values.filled(table, self.given, numbers)
-        table = columns.with_versions_as_numbers(table.select(names))
-        return columns.with_steps_as_numbers(table, lambda row: self.where(int(numbers[row])))

@@ -59,7 +59,7 @@ class TokenBatch(Struct, frozen=True, kw_only=True):
         """Join the sequences of batches, in order; all have the same columns and policies."""
         first = batches[0]
 
-        def joined(name: str) -> NDArray | None:
+        def joined(name: str) -> NDArray[Any] | None:
             columns = [getattr(batch, name) for batch in batches]
             return None if columns[0] is None else np.concatenate(columns)
 
@@ -79,11 +79,16 @@ class TokenBatch(Struct, frozen=True, kw_only=True):
                 *("step", "reward", "advantage", "advantages", "engine", "version"),
             )
         }
+        turn = None  # where all are 1 in each batch
+        if any(batch.turn is not None for batch in batches):
+            ones = [np.ones(len(batch.token_id), np.int64) for batch in batches]
+            pairs = zip(batches, ones, strict=True)
+            turn = np.concatenate([one if b.turn is None else b.turn for b, one in pairs])
         return cls(
             **columns,
             log_probs=by_policy("log_probs"),
             entropy=by_policy("entropy"),
-            turn=_joined_turns(batches),
+            turn=turn,
             sample_id=None
             if first.sample_id is None
             else [one for batch in batches for one in batch.sample_id or ()],
@@ -116,10 +121,10 @@ class TokenBatch(Struct, frozen=True, kw_only=True):
     ) -> TokenBatch:
         """Take some sequences and their tokens, of slices without copying."""
 
-        def of_sequences(values: NDArray | None) -> NDArray | None:
+        def of_sequences(values: NDArray[Any] | None) -> NDArray[Any] | None:
             return None if values is None else values[rows]
 
-        def of_tokens(values: NDArray | None) -> NDArray | None:
+        def of_tokens(values: NDArray[Any] | None) -> NDArray[Any] | None:
             return None if values is None else values[tokens]
 
         return replace(
@@ -207,7 +212,17 @@ def sampled_tokens(
     keep = slice(None) if everything else mask  # then nothing is copied
     engine = trajectories.engine
 
-    def of_sequences(values: NDArray | None) -> NDArray | None:
+    empty: dict[int | None, int] = {None: int((~filled).sum())}  # rows without a sampled token
+    if trajectories.step is not None:
+        steps, times = np.unique(trajectories.step[~filled], return_counts=True)
+        empty = dict(zip(steps.tolist(), times.tolist(), strict=True))
+
+    versions = trajectories.policy_version  # of rows or of tokens
+    if versions is not None:
+        by_row = len(versions) == len(trajectories)
+        versions = (np.repeat(versions, ids.lengths) if by_row else versions)[keep]
+
+    def of_sequences(values: NDArray[Any] | None) -> NDArray[Any] | None:
         return None if values is None else values[filled]
 
     return TokenBatch(
@@ -225,40 +240,11 @@ def sampled_tokens(
         advantage=of_sequences(trajectories.advantage),
         advantages=None if trajectories.advantages is None else trajectories.advantages[keep],
         engine=None if engine is None else np.array(engine, dtype=np.str_)[filled],
-        version=_versions(trajectories, keep),
-        empty=_count_empty(filled, trajectories.step),
+        version=versions,
+        empty=empty,
         width=int(ids.lengths.max(initial=0)),
         prompt_width=0 if prompts is None else int(prompts.lengths.max(initial=0)),
     )
-
-
-def _versions(trajectories: Trajectories, keep: slice | Flags) -> NDArray[np.int64] | None:
-    """Return the version of each sampled token, whether rows or tokens have one."""
-    versions = trajectories.policy_version
-    if versions is None:
-        return None
-    lengths = trajectories.response_ids.lengths
-    by_token = np.repeat(versions, lengths) if len(versions) == len(trajectories) else versions
-    return by_token[keep]
-
-
-def _joined_turns(batches: Sequence[TokenBatch]) -> NDArray[np.int64] | None:
-    """Return the turns of all batches' tokens; None where all are 1 in each."""
-    if all(batch.turn is None for batch in batches):
-        return None
-    turns = (
-        np.ones(len(batch.token_id), np.int64) if batch.turn is None else batch.turn
-        for batch in batches
-    )
-    return np.concatenate(list(turns))
-
-
-def _count_empty(filled: Flags, step: NDArray[np.int64] | None) -> dict[int | None, int]:
-    """Count rows without a sampled token, by training step."""
-    if step is None:
-        return {None: int((~filled).sum())}
-    steps, counts = np.unique(step[~filled], return_counts=True)
-    return dict(zip(steps.tolist(), counts.tolist(), strict=True))
 
 
 def _chosen(ids: Sequence[str | int] | None, keep: slice | Flags) -> list[str | int] | None:
@@ -275,4 +261,5 @@ def _turns(mask: Flags, position: NDArray[np.int64]) -> NDArray[np.int64]:
     first = np.flatnonzero(position == 0)
     before = (runs - begins)[first]
     lengths = np.diff(np.append(first, len(mask)))
-    return (runs - np.repeat(before, lengths))[mask]
+    turns: NDArray[np.int64] = (runs - np.repeat(before, lengths))[mask]
+    return turns

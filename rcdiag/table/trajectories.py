@@ -1,18 +1,50 @@
 """Ragged rows of sampled responses hold whole sequences, as models need them.
 
-Statistics need only the tokens that the policy sampled: `tokens.sampled_tokens`.
+Values of tokens are flat and reduce to their sequences. Statistics need only the tokens that the
+policy sampled: `token_batch.sampled_tokens`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from rcdiag.table.segments import segment_sum
+
+def _reduce(
+    ufunc: Callable[..., NDArray[Any]],
+    values: NDArray[Any],
+    lengths: NDArray[np.int64],
+    empty: float,
+) -> NDArray[Any]:
+    # `reduceat` misreads empty segments, so they are left out and filled in afterwards.
+    filled = lengths > 0
+    out = np.full(len(lengths), empty, dtype=values.dtype)
+    starts = (np.cumsum(lengths) - lengths)[filled]
+    if len(starts):
+        with np.errstate(over="ignore", invalid="ignore"):  # out of range is inf, as for ratios
+            out[filled] = ufunc(values, starts)
+    return out
+
+
+def segment_sum(values: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the sum of `values` [tokens] over each sequence; 0 where it has no token."""
+    return _reduce(np.add.reduceat, values, lengths, 0)
+
+
+def segment_max(values: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the largest of `values` [tokens] in each sequence; -inf where it has no token."""
+    return _reduce(np.maximum.reduceat, values, lengths, -np.inf)
+
+
+def starts_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the place of each sequence's first token among all tokens, [sequences]."""
+    return np.cumsum(lengths) - lengths
+
 
 POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -28,14 +60,14 @@ class ModelLimits(Struct, frozen=True):
 class Ragged(Struct, frozen=True):
     """Lists of different lengths in flat form, Arrow's own layout."""
 
-    values: NDArray  # [tokens]
+    values: NDArray[Any]  # [tokens]
     offsets: NDArray[np.int64]  # [sequences + 1], offsets[0] == 0
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         return np.diff(self.offsets)
 
-    def row(self, index: int) -> NDArray:
+    def row(self, index: int) -> NDArray[Any]:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
     def __len__(self) -> int:

@@ -209,7 +209,7 @@ def _raw(metadata: dict[str, Any]) -> dict[bytes, bytes]:
     return {METADATA_KEY: json.dumps({"format_version": FORMAT_VERSION, **metadata}).encode()}
 
 
-def encodings(schema: pa.Schema) -> dict:
+def encodings(schema: pa.Schema) -> dict[str, Any]:
     """Return arguments of pq.ParquetWriter: zstd, bytes in streams, dictionaries.
 
     The exponent bytes of log-probs repeat and their mantissas do not, and so with the high and low

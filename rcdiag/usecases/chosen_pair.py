@@ -17,7 +17,7 @@ from rcdiag.statistics.merging import merge
 from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.usecases.diagnosed import diagnosis_of_table, sample_in_pass
-from rcdiag.usecases.passes import no_tokens, token_batches
+from rcdiag.usecases.passes import Walk, no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 
 BEHAVIOR, TARGET = "rollout", "old"  # by default
@@ -100,7 +100,7 @@ def score_of_one(
     sample = sample_in_pass(dump, (policy,))
     parts: list[tuple[NonFinite, RowCount]] = []
     clusters = np.empty(0, np.uint64)
-    for batch in token_batches(dump, (policy,), sample=sample):
+    for batch in token_batches(dump, Walk(policies=(policy,)), sample):
         parts.append((NonFinite.of(batch), RowCount.of(batch)))
         clusters = np.union1d(clusters, batch.cluster)
     non_finite, count = map(merge, zip(*parts, strict=True)) if parts else (NonFinite(), RowCount())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ from rcdiag.diagnosis.correction_health import correction_level
 from rcdiag.diagnosis.rules import worst
 from rcdiag.results import CorrectionResult, Finding
 from rcdiag.statistics.accumulator import Step
-from rcdiag.statistics.merging import merge, merge_by_key
+from rcdiag.statistics.merging import merge
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch, bounded_sketches
 from rcdiag.table.table import Table
@@ -60,9 +60,8 @@ class CorrectionRows(Struct, frozen=True):
         }
         return cls(_bounded(rows))
 
-    @classmethod
-    def merged(cls, parts: Sequence[CorrectionRows]) -> CorrectionRows:
-        return cls(_bounded(merge_by_key([part.steps for part in parts])))
+    def bounded(self) -> CorrectionRows:
+        return CorrectionRows(_bounded(self.steps))
 
     @property
     def whole(self) -> Sequences:

@@ -11,7 +11,7 @@ from rcdiag.engines.scored_by import RATES, rate_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.runners import Runner
-from rcdiag.table.destination import Destination
+from rcdiag.table.remote import Destination
 from rcdiag.table.table import Table
 
 if TYPE_CHECKING:

@@ -146,16 +146,7 @@ def _walk_part(
         if inside and isinstance(path, Path) and path in marks:
             _check_same(path, marks[path])
     drawn = None if begun is None else begun.of_part()
-    batches = token_batches(
-        dump,
-        walk.policies,
-        prompts=walk.prompts,
-        masked=walk.masked,
-        origin=walk.origin,
-        sample=drawn,
-        between=part,
-    )
-    return walk.state_of(batches), drawn
+    return walk.state_of(token_batches(dump, walk, drawn, part)), drawn
 
 
 def _mark(path: Path) -> FileMark:
@@ -187,31 +178,25 @@ def _fingerprint(table: Table) -> None:
 
 def token_batches(
     dump: Table,
-    policies: Sequence[str],
-    *,
-    prompts: bool = False,
-    masked: bool = False,
-    origin: bool = False,
+    walk: Walk[Any],
     sample: CaseSample | None = None,
     between: RowRange | None = None,
 ) -> Iterator[TokenBatch]:
-    """Yield the sampled tokens of all rows, batch by batch; a batch may hold no token at all.
+    """Yield the tokens that a walk reads of all rows, batch by batch; one may hold no token at all.
 
-    `prompts` reads prompts too, for their width alone, where the table has them; `masked` takes
-    the tokens too that the mask leaves out; `origin` reads engine and version of the rows.
     Rows for the diagnosis are drawn into `sample`, where there is one. `between` are the first row
     that is read and the row after the last.
     """
-    how: dict[str, Any] = {
-        "prompts": "prompt_ids" in dump.columns and (prompts or sample is not None),
-        "origin": origin or sample is not None,
-        "between": between,
-    }
-    for rows in read_trajectories(dump, policies, **how):
+    prompts = "prompt_ids" in dump.columns and (walk.prompts or sample is not None)
+    origin = walk.origin or sample is not None
+    for rows in read_trajectories(
+        dump, walk.policies, prompts=prompts, origin=origin, between=between
+    ):
         if sample is not None:
             sample.add(rows)
-        needed = rows if prompts else replace(rows, prompt_ids=None)
-        yield from sampled_tokens(needed, policies, masked=masked).blocks(MOST_TOKENS_OF_BATCH)
+        needed = rows if walk.prompts else replace(rows, prompt_ids=None)
+        tokens = sampled_tokens(needed, walk.policies, masked=walk.masked)
+        yield from tokens.blocks(MOST_TOKENS_OF_BATCH)
 
 
 def no_tokens(dump: Table, policies: Sequence[str]) -> RcdiagError:

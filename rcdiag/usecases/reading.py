@@ -27,13 +27,11 @@ from rcdiag.results import (
     TokenWeights,
 )
 from rcdiag.statistics.extremes import WorstSequence, shown_log_probs, shown_log_ratios
-from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.table.parts import score_columns
-from rcdiag.table.segments import starts_of
 from rcdiag.table.stream import columns_needed, decode, with_log_probs
-from rcdiag.table.table import Batch, Table
-from rcdiag.table.token_batch import sampled_tokens
-from rcdiag.table.trajectories import Trajectories
+from rcdiag.table.table import RowBatch, Table
+from rcdiag.table.trajectories import Trajectories, starts_of
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.shown_tokens import gaps, masked_beside, shown_tokens
 
@@ -63,7 +61,7 @@ class SequenceReader(Struct, kw_only=True):
     decode_ids: Decode | None
     text: bool
     # Rows that were fetched, with all columns that are read, and their numbers.
-    held: list[Batch] = []
+    held: list[RowBatch] = []
     held_rows: frozenset[int] = frozenset()
 
     def fetch(self, rows: Sequence[int]) -> None:
@@ -92,7 +90,7 @@ class SequenceReader(Struct, kw_only=True):
             found |= _read(batch, self.behavior, self.target, self.plan, most)
         return {row: _decoded(sequence, self.decode_ids) for row, sequence in found.items()}
 
-    def _held(self, rows: NDArray[np.int64]) -> Iterator[Batch]:
+    def _held(self, rows: NDArray[np.int64]) -> Iterator[RowBatch]:
         for batch in self.held:
             first, numbers = batch.first_row, batch.rows
             if numbers is None:
@@ -101,7 +99,7 @@ class SequenceReader(Struct, kw_only=True):
             if keep.any():
                 yield batch.take_runs(keep)
 
-    def _from_files(self, rows: NDArray[np.int64]) -> Iterator[Batch]:
+    def _from_files(self, rows: NDArray[np.int64]) -> Iterator[RowBatch]:
         """Yield rows, with all that is shown of them, from the row groups that hold them."""
         table, policies = self.table, (self.behavior, self.target)
         tops = [name for policy in policies for name in score_columns(policy)[2:]]
@@ -119,16 +117,14 @@ def text_columns(table: Table) -> list[str]:
 
 
 def _read(
-    batch: Batch, behavior: str, target: str, plan: Plan | None, most: Mapping[int, int]
+    batch: RowBatch, behavior: str, target: str, plan: Plan | None, most: Mapping[int, int]
 ) -> dict[int, SequenceTokens]:
     """Return some rows with their shown tokens and their context, by the number of the row.
 
     `most` says how many tokens of each row may be shown.
     """
-    names = batch.table.column_names
-    prompts = "prompt_ids" in names
-    rows = decode(batch, (behavior, target), prompts=prompts, details=True)
-    pair = PolicyPair(sampled_tokens(rows, (behavior, target)), behavior, target)
+    rows = decode(batch, (behavior, target))
+    pair = pair_of(rows, behavior, target)
     place = {int(row): index for index, row in enumerate(pair.tokens.row)}
     starts = starts_of(pair.lengths)
     whole: dict[int, slice] = {}  # by the row's number: its tokens, and those of them to show
@@ -184,7 +180,7 @@ def _around(
     }
 
 
-def _plain(batch: Batch, index: int) -> dict[str, Any]:
+def _plain(batch: RowBatch, index: int) -> dict[str, Any]:
     """Return the texts that the table itself holds, where its columns were read."""
 
     def first(names: Sequence[str]) -> str | None:
@@ -236,7 +232,7 @@ def _short(value: float) -> float:
 
 
 def _alternatives(
-    batch: Batch,
+    batch: RowBatch,
     index: int,
     policy: str,
     positions: NDArray[np.int64],

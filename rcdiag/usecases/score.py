@@ -30,7 +30,7 @@ from rcdiag.statistics.histograms import log_ratio_counts
 from rcdiag.statistics.merging import merge, merged
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
-from rcdiag.statistics.rounding import Rounding, rounding_of
+from rcdiag.statistics.rounding import RoundingNoise, rounding_of
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.token_ids import worst_ids
 from rcdiag.table.free_memory import check_rows_fit
@@ -378,7 +378,7 @@ def _by_step(
     plan: Plan | None,
     diagnosis: Diagnosis,
     constant: set[str],
-    rounding: Rounding,
+    rounding: RoundingNoise,
 ) -> dict[str, StepResult]:
     """Give the numbers of every training step, a batch of the trainer; none of a single step."""
     if len(reading.sizes) < 2:

@@ -18,8 +18,8 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, one_of, setting
 from rcdiag.files import check_outputs
 from rcdiag.runners import Runner
-from rcdiag.table.destination import Destination
 from rcdiag.table.opening import open_table
+from rcdiag.table.remote import Destination
 from rcdiag.table.table import Table
 from rcdiag.usecases.progress import SILENT, Progress
 

@@ -12,7 +12,7 @@ from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.statistics.pair import pair_of
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import segment_sum
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import Plan
 from tests.corrections.batches import batches, seeded

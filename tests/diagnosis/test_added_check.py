@@ -10,7 +10,7 @@ from rcdiag.diagnosis.checks import CHECKS, Check, CheckInput, Observation
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain, names
 from rcdiag.pages.page import page
-from rcdiag.statistics.metrics import FAMILIES, METRICS, Family, Metric
+from rcdiag.statistics.metrics import FAMILIES, METRICS, Metric, MetricFamily
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
@@ -110,7 +110,7 @@ def test_it_leaves_no_trace(table):
 
 
 def test_an_added_family_has_its_finding(table, tmp_path):
-    family = Family(
+    family = MetricFamily(
         name="calm",
         question="Is the table calm?",
         slug="table-not-calm",

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.engine
 
 def rows_of(table: Path, start: int = 0, stop: int = 40) -> Trajectories:
     parts = next(read_chunks(open_table(table), [(start, stop)]))
-    return decode(whole(parts), prompts=True)
+    return decode(whole(parts))
 
 
 def score(policy: str, model: Path, rows: Trajectories):

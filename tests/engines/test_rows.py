@@ -56,7 +56,7 @@ def test_every_row_with_something_to_score_is_in_one_bucket(lengths, batch_token
 
 
 def rows_of(table: Path, start: int, stop: int):
-    return decode(whole(next(read_chunks(open_table(table), [(start, stop)]))), prompts=True)
+    return decode(whole(next(read_chunks(open_table(table), [(start, stop)]))))
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def parts_of(table: Path, *cuts: int) -> list[Trajectories]:
     """The rows of a table in a few parts, as a stream hands them out."""
     ends = [0, *(cuts or (5, ROWS))]
     chunks = read_chunks(open_table(table), list(itertools.pairwise(ends)))
-    return [decode(whole(batches), prompts=True) for batches in chunks]
+    return [decode(whole(batches)) for batches in chunks]
 
 
 def tokens_in(parts: Sequence[Trajectories]) -> int:

@@ -17,7 +17,7 @@ from rcdiag.engines.process import EngineProcess
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.runners import runner_on
-from rcdiag.runners.devices import Devices
+from rcdiag.runners.runner import Devices
 from tests.engine_models import make_model, make_table, reference
 
 

@@ -18,7 +18,8 @@ import pytest
 import rcdiag
 from rcdiag.errors import RcdiagError
 from rcdiag.results import Document
-from rcdiag.runners import devices, runner_on
+from rcdiag.runners import runner as runner_module
+from rcdiag.runners import runner_on
 from rcdiag.runners.processes import map_in_processes
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.usecases import passes
@@ -123,11 +124,11 @@ def test_other_numbers_of_workers_are_refused(workers):
 
 def test_all_cores_are_used_within_the_quota_of_a_container(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3, 4, 5, 6, 7})
-    monkeypatch.setattr(devices, "CPU_QUOTA", tmp_path / "cpu.max")
-    assert devices.cores_to_use() == 8
+    monkeypatch.setattr(runner_module, "CPU_QUOTA", tmp_path / "cpu.max")
+    assert runner_module.cores_to_use() == 8
     for quota, cores in (("max 100000", 8), ("250000 100000", 3), ("5000 100000", 1)):
         (tmp_path / "cpu.max").write_text(f"{quota}\n")
-        assert devices.cores_to_use() == cores
+        assert runner_module.cores_to_use() == cores
 
 
 @pytest.mark.parametrize("workers", [0, 2, 5])

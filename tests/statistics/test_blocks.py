@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.lazy import lazy
 from rcdiag.statistics import pair as pair_module
 from rcdiag.statistics.accumulator import PairState
 from rcdiag.statistics.clusters import added_by_index
@@ -214,20 +211,6 @@ def test_rows_are_added_where_their_index_says(columns):
     expected = np.zeros((4, columns))
     expected[0], expected[2] = rows[0] + rows[2], rows[1]
     assert np.array_equal(added_by_index(np.array([0, 2, 0]), rows, 4), expected)
-
-
-def test_values_of_two_pairs_are_computed_at_the_same_time():
-    """Python 3.11's `cached_property` would make the second wait for the first."""
-    both = threading.Barrier(2, timeout=300)
-
-    class Slow:
-        @lazy
-        def value(self) -> int:
-            both.wait()
-            return 1
-
-    with ThreadPoolExecutor(2) as executor:
-        assert list(executor.map(lambda slow: slow.value, [Slow(), Slow()])) == [1, 1]
 
 
 def test_what_is_computed_of_a_block_goes_with_it():

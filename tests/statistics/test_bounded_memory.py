@@ -9,8 +9,8 @@ from scipy.stats import spearmanr
 from rcdiag.statistics.accumulator import PairState
 from rcdiag.statistics.clusters import cluster_sums
 from rcdiag.statistics.merging import merge, take_in
-from rcdiag.statistics.quantiles import Magnitudes, Ordered
-from rcdiag.statistics.ranks import rank_sample
+from rcdiag.statistics.quantiles import Magnitudes, Ordered, Sketch, coarse_counts
+from rcdiag.statistics.ranks import sample_by_sequence
 from rcdiag.statistics.suite import SuiteState, bounded
 from tests.builders import make_pair, make_state, mismatch, summed, values_of
 from tests.statistics.comparisons import assert_same_values
@@ -67,7 +67,9 @@ def test_it_does_not_matter_when_clusters_are_folded(monkeypatch):
 
 def magnitudes_of(values: np.ndarray) -> Magnitudes:
     rows = len(values) // 10
-    return Magnitudes.of(values, np.arange(rows).astype(np.uint64), np.full(rows, 10))
+    clusters = np.arange(rows).astype(np.uint64)
+    counts = coarse_counts(values, np.full(rows, 10))
+    return Magnitudes(Sketch((values,)), cluster_sums(clusters, counts))
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 5.0])
@@ -165,7 +167,7 @@ def test_a_long_stream_keeps_a_sample_of_ranks_to_speak_of(monkeypatch, rows_per
         take_in(states, PairState.of(pair))
         total = merge(states)
         assert sum(len(state.ranks) for state in total.suites.values()) <= held
-    whole = rank_sample(make_pair(behavior, target))
+    whole, _ = sample_by_sequence(make_pair(behavior, target))
     (state,) = total.by_step().values()
     assert len(whole) > 20 * held
     assert held / 5 < len(state.ranks) <= held

@@ -5,13 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rcdiag.statistics.accumulator import PairState
 from rcdiag.statistics.categories import MOST, Categories
+from rcdiag.statistics.pair import PolicyPair
 from tests.builders import make_pair, summed
 from tests.statistics.strategies import seeded_batch
 
 BEHAVIOR, TARGET = seeded_batch(3, sequences=40)
 ENGINES = [f"replica-{row % 3}" for row in range(40)]
 STEPS = np.array([row // 10 for row in range(40)])
+
+
+def categories_of(pair: PolicyPair) -> Categories:
+    return PairState.of(pair).categories
 
 
 def pair_of_rows(start: int, stop: int):
@@ -27,7 +33,7 @@ def pair_of_rows(start: int, stop: int):
 
 
 def test_a_name_has_the_numbers_of_its_rows():
-    profiles = Categories.of(pair_of_rows(0, 40)).finished()
+    profiles = categories_of(pair_of_rows(0, 40)).finished()
     bins = {one.label: one for one in profiles["engine"].bins}
     assert list(bins) == ["replica-0", "replica-1", "replica-2"]
     squares = {name: 0.0 for name in bins}
@@ -43,15 +49,15 @@ def test_a_name_has_the_numbers_of_its_rows():
 
 
 def test_names_are_in_order_and_an_unknown_version_says_so():
-    profiles = Categories.of(pair_of_rows(0, 40)).finished()
+    profiles = categories_of(pair_of_rows(0, 40)).finished()
     assert [one.label for one in profiles["step"].bins] == ["0", "1", "2", "3"]
     assert [one.label for one in profiles["policy_version"].bins] == ["0", "unknown"]
 
 
 @pytest.mark.parametrize("cut", [1, 20, 33])
 def test_two_shards_add_up(cut):
-    whole = Categories.of(pair_of_rows(0, 40)).finished()
-    both = summed([Categories.of(pair_of_rows(0, cut)), Categories.of(pair_of_rows(cut, 40))])
+    whole = categories_of(pair_of_rows(0, 40)).finished()
+    both = summed([categories_of(pair_of_rows(0, cut)), categories_of(pair_of_rows(cut, 40))])
     for name, profile in both.finished().items():
         for one, other in zip(profile.bins, whole[name].bins, strict=True):
             assert (one.label, one.tokens) == (other.label, other.tokens)
@@ -64,8 +70,8 @@ def test_too_many_names_are_no_profile():
     rows = MOST + 1
     lists = [[-1.0, -2.0] for _ in range(rows)]
     pair = make_pair(lists, lists, step=np.arange(rows))
-    assert Categories.of(pair).finished() == {}
+    assert categories_of(pair).finished() == {}
 
 
 def test_one_name_is_no_profile():
-    assert Categories.of(make_pair([[-1.0]], [[-2.0]], step=np.array([4]))).finished() == {}
+    assert categories_of(make_pair([[-1.0]], [[-2.0]], step=np.array([4]))).finished() == {}

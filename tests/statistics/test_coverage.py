@@ -23,7 +23,7 @@ from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import Profiles, finished
 from rcdiag.statistics.ratios import k3
 from rcdiag.statistics.suite import Suite, SuiteState
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import segment_sum
 from tests.statistics.clustered import PROMPTS, Truth, clustered_pair
 from tests.statistics.generators import FAR_APART, GENERATORS, RARE, coverage
 

@@ -9,7 +9,9 @@ import pytest
 
 from rcdiag.statistics import binned
 from rcdiag.statistics import pair as pair_module
+from rcdiag.statistics.accumulator import PairState
 from rcdiag.statistics.examples import AFTER, BEFORE, PER_BIN, Examples
+from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import PROFILES
 from tests.builders import make_pair, summed
 from tests.statistics.profile_loops import columns_of, label, tokens_of
@@ -25,6 +27,10 @@ def pair_of_rows(start: int, stop: int):
     return make_pair(**lists, entropy=entropy, first_row=start)
 
 
+def examples_of(pair: PolicyPair) -> Examples:
+    return PairState.of(pair).examples
+
+
 def named(state: Examples) -> dict[str, dict[str, list[tuple[int, int]]]]:
     """Row and position of every example, by axis and bin."""
     return {
@@ -35,7 +41,7 @@ def named(state: Examples) -> dict[str, dict[str, list[tuple[int, int]]]]:
 
 @pytest.mark.parametrize("axis", ["position", "entropy", "length", "reward"])
 def test_a_bin_has_the_largest_tokens_one_of_a_row(axis):
-    result = named(Examples.of(pair_of_rows(0, 60)))[axis]
+    result = named(examples_of(pair_of_rows(0, 60)))[axis]
     sizes: dict[str, dict[int, float]] = defaultdict(dict)
     for token in tokens_of(COLUMNS):
         name = label(axis, getattr(token, axis))
@@ -50,27 +56,24 @@ def test_a_bin_has_the_largest_tokens_one_of_a_row(axis):
 
 @pytest.mark.parametrize("cut", [1, 17, 59])
 def test_the_examples_of_two_shards_are_those_of_both(cut):
-    shards = [Examples.of(pair_of_rows(0, cut)), Examples.of(pair_of_rows(cut, 60))]
-    assert named(summed(shards)) == named(Examples.of(pair_of_rows(0, 60)))
+    shards = [examples_of(pair_of_rows(0, cut)), examples_of(pair_of_rows(cut, 60))]
+    assert named(summed(shards)) == named(examples_of(pair_of_rows(0, 60)))
 
 
-def test_groups_that_bound_the_search_change_no_example(monkeypatch):
-    whole = named(Examples.of(pair_of_rows(0, 60)))
-    for groups in (1, 7, 30):
-        monkeypatch.setattr(binned, "GROUPS", groups)
-        assert named(Examples.of(pair_of_rows(0, 60))) == whole
-
-
-def test_blocks_change_no_example(monkeypatch):
-    whole = named(Examples.of(pair_of_rows(0, 60)))
-    for tokens in (1, 40, 300):
-        monkeypatch.setattr(pair_module, "BLOCK", tokens)
-        assert named(Examples.of(pair_of_rows(0, 60))) == whole
+@pytest.mark.parametrize(
+    ("module", "limit", "sizes"),
+    [(binned, "GROUPS", (1, 7, 30)), (pair_module, "BLOCK", (1, 40, 300))],
+)
+def test_how_the_search_is_cut_changes_no_example(monkeypatch, module, limit, sizes):
+    whole = named(examples_of(pair_of_rows(0, 60)))
+    for size in sizes:
+        monkeypatch.setattr(module, limit, size)
+        assert named(examples_of(pair_of_rows(0, 60))) == whole
 
 
 def test_sizes_are_told_apart_by_sign():
     pair = make_pair([[-1.0, -1.0, -1.0]], [[-0.5, -1.5, -1.0]])
-    bins = named(Examples.of(pair))
+    bins = named(examples_of(pair))
     assert bins["likelier_target"] == {"0.3-1": [(0, 0)]}
     assert bins["likelier_behavior"] == {"0.3-1": [(0, 1)]}
 
@@ -81,7 +84,7 @@ def test_neighbours_are_those_of_the_row():
     target = [[-1.0] * length for length in lengths]
     target[1][8] = -3.0
     pair = make_pair(log_probs, target)
-    (one,) = Examples.of(pair).bins["likelier_behavior"]["1-3"]
+    (one,) = examples_of(pair).bins["likelier_behavior"]["1-3"]
     ids = pair.tokens.token_id[3:15].tolist()
     assert (one.token_id, one.before) == (ids[8], tuple(ids[8 - BEFORE : 8]))
     assert one.after == tuple(ids[9 : 9 + AFTER])
@@ -89,13 +92,13 @@ def test_neighbours_are_those_of_the_row():
 
 def test_nan_is_no_example():
     pair = make_pair([[-1.0, -1.0]], [[float("nan"), -2.0]])
-    result = Examples.of(pair).finished(PROFILES)
+    result = examples_of(pair).finished(PROFILES)
     assert result.position == [1]
     assert np.isfinite(result.log_ratio).all()
 
 
 def test_a_result_holds_every_token_once_and_known_profiles_alone():
-    result = Examples.of(pair_of_rows(0, 60)).finished(["position"])
+    result = examples_of(pair_of_rows(0, 60)).finished(["position"])
     assert set(result.by_bin) <= {"position", "likelier_target", "likelier_behavior"}
     places = list(zip(result.row, result.position, strict=True))
     assert len(set(places)) == len(places)

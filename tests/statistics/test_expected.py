@@ -21,7 +21,7 @@ from rcdiag.statistics.metrics.expected import (
 from rcdiag.statistics.metrics.overlap import ESS_SEQ_GUIDE
 from rcdiag.statistics.metrics.tail import K_HAT_GUIDE
 from rcdiag.statistics.pareto import UpperTail, k_hat
-from rcdiag.statistics.rounding import Rounding, rounding_of
+from rcdiag.statistics.rounding import RoundingNoise, rounding_of
 from rcdiag.statistics.suite import Suite
 from tests.builders import make_state
 from tests.statistics.strategies import batches
@@ -33,7 +33,7 @@ def suite(kl: float, lengths: list[int] | np.ndarray):
     point = SimpleNamespace(per_token={"behavior_miss_squared": np.array([misses])}.__getitem__)
     table = SimpleNamespace(lengths=np.asarray(lengths))
     return SimpleNamespace(
-        point=point, state=SimpleNamespace(table=table), rounding=Rounding(noise, "")
+        point=point, state=SimpleNamespace(table=table), rounding=RoundingNoise(noise, "")
     )
 
 
@@ -68,7 +68,7 @@ def test_rounding_moves_a_token_by_the_noise_of_the_logits_times_its_miss():
     moved = logits + noise
     log_prob = moved[0] - np.logaddexp(*moved)
     half_square = float(np.square(log_prob - logits[0]).mean()) / 2.0
-    two_logits = Rounding(0.01 * np.sqrt(2.0), "")
+    two_logits = RoundingNoise(0.01 * np.sqrt(2.0), "")
     state = make_state([list(logits[0])], [list(log_prob)])
     assert rounding_kl(Suite(state, two_logits)) == pytest.approx(half_square, rel=0.02)
 

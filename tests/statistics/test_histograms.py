@@ -7,6 +7,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 
+from rcdiag.statistics.accumulator import PairState
 from rcdiag.statistics.histograms import (
     LOG_PROB_EDGES,
     LOG_RATIO_EDGES,
@@ -23,7 +24,7 @@ from tests.statistics.strategies import log_ratios, seeded_batch
 def figures_of(behavior: Lists, target: Lists, *cuts: int) -> FigureData:
     """The figures of the rows, cut at some places."""
     return summed(
-        FigureData.of(make_pair(behavior[start:end], target[start:end], first_row=start))
+        PairState.of(make_pair(behavior[start:end], target[start:end], first_row=start)).figures
         for start, end in zip([0, *cuts], [*cuts, len(behavior)], strict=True)
     )
 

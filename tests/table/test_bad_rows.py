@@ -27,7 +27,7 @@ GOOD = {
 
 def decode_all(source: Path) -> None:
     for batch in open_table(source).batches():
-        decode(batch, ["old"], prompts=True)
+        decode(batch, ["old"])
     survey(open_table(source), [])
 
 
@@ -60,7 +60,7 @@ def test_good_rows_pass(tmp_path):
 def test_lengths_that_disagree(tmp_path, column, length):
     rows = [*GOOD[column][:2], [1 if column == "response_mask" else -1.0] * length]
     error = refused(tmp_path, **{column: rows})
-    assert "2 response tokens" in error.message
+    assert "for 2 tokens" in error.message
     assert f"{length} values" in error.message
 
 

@@ -10,7 +10,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
 from rcdiag.table.stream import columns_needed, decode
 from rcdiag.table.survey import read_groups_and_rewards
-from rcdiag.table.table import Batch, TableFile
+from rcdiag.table.table import RowBatch, TableFile
 from rcdiag.table.token_batch import sampled_tokens
 from tests.builders import arrow_table, first_batch, write_table
 
@@ -18,10 +18,10 @@ IDS = [[1, 2], [], [3, 4, 5]]
 LOG_PROBS = [[-1.0, -2.0], [], [-3.0, -0.5, 0.0]]
 
 
-def batch_of(tmp_path, **columns) -> Batch:
+def batch_of(tmp_path, **columns) -> RowBatch:
     """In memory, so that Arrow's own layouts arrive as they are."""
     table = arrow_table(**columns)
-    return Batch(table, TableFile(tmp_path / "a.parquet", table.num_rows, 0), 0)
+    return RowBatch(table, TableFile(tmp_path / "a.parquet", table.num_rows, 0), 0)
 
 
 def test_columns_become_flat_arrays(tmp_path):
@@ -35,7 +35,7 @@ def test_columns_become_flat_arrays(tmp_path):
         group_id=["x", "y", "x"],
         step=[3, 3, 4],
     )
-    rows = decode(first_batch(path), ["old"], prompts=True)
+    rows = decode(first_batch(path), ["old"])
     assert len(rows) == 3
     assert rows.response_ids.values.tolist() == [1, 2, 3, 4, 5]
     assert rows.response_ids.values.dtype == np.int32
@@ -154,8 +154,7 @@ def test_keys_are_the_same_in_every_batch_and_width(tmp_path):
 
 def test_an_advantage_is_that_of_the_row(tmp_path):
     batch = batch_of(tmp_path, response_ids=IDS, advantage=[1.5, None, -2.0])
-    assert decode(batch).advantage is None
-    result = decode(batch, details=True).advantage
+    result = decode(batch).advantage
     assert result[[0, 2]].tolist() == [1.5, -2.0]
     assert np.isnan(result[1])
 
@@ -164,7 +163,7 @@ def test_advantages_of_tokens_are_averaged_where_the_policy_sampled(tmp_path):
     values = pa.array([[1.0, np.nan], [], [9.0, 2.0, 4.0]], pa.list_(pa.float32()))
     batch = batch_of(tmp_path, response_ids=IDS, advantages=values,
                      response_mask=[[1, 0], [], [0, 1, 1]])  # fmt: skip
-    result = decode(batch, details=True).advantage
+    result = decode(batch).advantage
     assert result[[0, 2]].tolist() == [1.0, 3.0]
     assert np.isnan(result[1])
 
@@ -172,13 +171,13 @@ def test_advantages_of_tokens_are_averaged_where_the_policy_sampled(tmp_path):
 def test_the_advantage_of_the_row_comes_first(tmp_path):
     values = pa.array([[1.0, 2.0], [], [9.0, 2.0, 4.0]], pa.list_(pa.float32()))
     batch = batch_of(tmp_path, response_ids=IDS, advantages=values, advantage=[7.0, 8.0, 9.0])
-    assert decode(batch, details=True).advantage.tolist() == [7.0, 8.0, 9.0]
+    assert decode(batch).advantage.tolist() == [7.0, 8.0, 9.0]
 
 
 def test_advantages_are_as_many_as_tokens(tmp_path):
     values = pa.array([[1.0], [], [9.0, 2.0, 4.0]], pa.list_(pa.float32()))
     with pytest.raises(RcdiagError, match="column `advantages`"):
-        decode(batch_of(tmp_path, response_ids=IDS, advantages=values), details=True)
+        decode(batch_of(tmp_path, response_ids=IDS, advantages=values))
 
 
 @pytest.mark.parametrize("details", [True, False])
@@ -208,5 +207,5 @@ def test_a_signalling_nan_is_read_without_a_warning(tmp_path):
             "old_log_probs": values,
         }
     )
-    batch = Batch(table, TableFile(tmp_path / "a.parquet", 1, 0), 0)
+    batch = RowBatch(table, TableFile(tmp_path / "a.parquet", 1, 0), 0)
     assert np.isnan(decode(batch, ("rollout", "old")).log_probs["old"]).all()

@@ -12,8 +12,8 @@ from rcdiag.table.given import GIVEN, read_given
 from rcdiag.table.join import join_tables
 from rcdiag.table.opening import open_table
 from rcdiag.table.stream import read_trajectories
-from rcdiag.table.table import Table
 from tests.builders import write_table
+from tests.table.readers.rows_of import column
 
 IDS = [[number] for number in range(12)]
 
@@ -21,10 +21,6 @@ IDS = [[number] for number in range(12)]
 @pytest.fixture
 def path(tmp_path):
     return write_table(tmp_path / "a.parquet", response_ids=IDS, rollout_log_probs=[[-1.0]] * 12)
-
-
-def column(table: Table, name: str) -> list:
-    return [value for batch in table.batches([name]) for value in batch.table[name].to_pylist()]
 
 
 def test_given_values_are_columns_of_the_table(path):

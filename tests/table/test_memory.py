@@ -215,7 +215,7 @@ def test_tensors_whose_values_cannot_be_read_are_refused_with_their_column(kind)
 def test_a_row_in_memory_is_named_in_errors():
     rows = lists()
     rows["old_log_probs"][5] = rows["old_log_probs"][5] + [-1.0]
-    with pytest.raises(RcdiagError, match="in memory, row 5: 1 response tokens, but 2 values"):
+    with pytest.raises(RcdiagError, match=r"in memory, row 5: column `.*`: 2 values for 1 tokens"):
         rcdiag.score(rows)
 
 

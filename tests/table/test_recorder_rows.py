@@ -267,7 +267,7 @@ def test_nor_with_arrays_of_the_user(cutting):
 WRONG = {
     "a value too few": (
         {"old_log_probs": [[-1.0, -1.0], [-1.0], [], [-1.0]]},
-        r"`old_log_probs`, row 0 of the batch: 2 values for 3 response tokens",
+        r"`old_log_probs`, row 0 of the batch: 2 values for 3 tokens",
     ),
     "a row too few": ({"old_log_probs": LOG_PROBS[:3]}, "`old_log_probs`: it has 3 rows"),
     "a step too few": ({"step": [1, 2]}, "`step`: 2 values for 4 rows"),
@@ -340,8 +340,8 @@ def test_hints_name_the_column_that_is_meant():
         (torch.tensor([1.0, 2.0]), "it holds float32"),
         ([[1.0, 2.0]], "it holds float64"),
         ([["a"]], "it holds"),
-        ([[1], [-1]], "row 1 of the batch: it holds -1"),
-        ([[1], [2**31]], "row 1 of the batch: it holds 2147483648"),
+        ([[1], [-1]], "row 1 of the batch: it holds token id -1"),
+        ([[1], [2**31]], "row 1 of the batch: it holds token id 2147483648"),
         ([[1], None], "row 1 of the batch: None"),
     ],
 )

@@ -1,11 +1,13 @@
-"""Ragged rows: temperatures, slices and names."""
+"""Ragged rows: temperatures, slices, names, and reductions to sequences."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rcdiag.table.trajectories import POLICY_NAME, Ragged
+from rcdiag.table.trajectories import POLICY_NAME, Ragged, segment_max, segment_sum
 from tests.builders import make_trajectories
 
 
@@ -26,3 +28,19 @@ def test_a_ragged_row_is_its_slice():
 )
 def test_policy_names_are_letters_digits_and_dashes(name, is_one):
     assert bool(POLICY_NAME.fullmatch(name)) == is_one
+
+
+ROWS = st.lists(st.lists(st.floats(-700.0, 700.0), max_size=5), min_size=1, max_size=6)
+
+
+@given(ROWS)
+def test_each_segment_is_reduced_alone_and_an_empty_one_is_neutral(rows):
+    values = np.array([value for row in rows for value in row], dtype=float)
+    lengths = np.array([len(row) for row in rows])
+    assert np.allclose(segment_sum(values, lengths), [sum(row) for row in rows])
+    assert segment_max(values, lengths).tolist() == [max(row, default=-np.inf) for row in rows]
+
+
+def test_integer_sums_stay_integers():
+    result = segment_sum(np.array([1, 0, 1], dtype=np.int64), np.array([2, 0, 1]))
+    assert (result.dtype, result.tolist()) == (np.int64, [1, 0, 1])

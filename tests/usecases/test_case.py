@@ -10,7 +10,7 @@ import pytest
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.case_of_table import CaseSample, read_case
 from rcdiag.usecases.diagnosed import sample_in_pass
-from rcdiag.usecases.passes import token_batches
+from rcdiag.usecases.passes import Walk, token_batches
 from tests.builders import ids_like, write_table
 
 PAIR = ("rollout", "old")
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 def test_rows_of_the_pass_are_those_that_a_second_reading_takes(path):
     table = open_table(path)
     sample = sample_in_pass(table, PAIR)
-    batches = token_batches(table, PAIR, prompts=True, sample=sample)
+    batches = token_batches(table, Walk(policies=PAIR, prompts=True), sample)
     count = sum(len(batch.lengths) for batch in batches)
     case, again = sample.case(table), read_case(table, *PAIR)
     assert (count, case.prompt_ids, case.source) == (300, None, again.source)
@@ -59,7 +59,7 @@ def test_samples_of_parts_merge_into_that_of_the_table(path, tokens):
     begun = CaseSample.of(table, *PAIR, tokens=tokens)
     for first, end in ((0, 10), (10, 260), (260, 300)):
         part = begun.of_part()
-        for _ in token_batches(table, PAIR, sample=part, between=(first, end)):
+        for _ in token_batches(table, Walk(policies=PAIR), part, (first, end)):
             pass
         begun.merge(part)
     case = begun.case(table)

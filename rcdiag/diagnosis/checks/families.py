@@ -9,7 +9,7 @@ from typing import Any
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, advice_of_cause
 from rcdiag.formats import with_interval
 from rcdiag.results import SEVERITIES, MetricValue
-from rcdiag.statistics.metrics import FAMILIES, METRICS, Family
+from rcdiag.statistics.metrics import FAMILIES, METRICS, MetricFamily
 
 # Long responses and heavy-tailed tokens make sequence ESS small and k-hat large in an honest run.
 OF_LENGTH_AND_TAILS = ("little-overlap", "heavy-tail", "behavior-is-not-the-sampler")
@@ -30,7 +30,7 @@ def family_checks() -> list[Check]:
     ]
 
 
-def _check(family: Family) -> Check:
+def _check(family: MetricFamily) -> Check:
     judged = tuple(name for name, metric in family.metrics.items() if metric.guide)
     first = " Resolve it before anything else." if family.gate else ""
     return Check(
@@ -48,7 +48,7 @@ def _check(family: Family) -> Check:
     )
 
 
-def _beyond_guide(family: Family, given: CheckInput) -> Iterator[Observation]:
+def _beyond_guide(family: MetricFamily, given: CheckInput) -> Iterator[Observation]:
     """Report the worst level of a family and the metrics that reach it; `unknown` is no alarm."""
     values = {name: given.values[name] for name in family.metrics if name in given.values}
     levels = {metric.level for metric in values.values()}

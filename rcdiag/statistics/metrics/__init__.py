@@ -7,19 +7,22 @@ a `Metric` in the tuple of its family, or `METRICS.add(Metric(...))` from outsid
 from __future__ import annotations
 
 from rcdiag.statistics.metrics.divergences import DIVERGENCES
-from rcdiag.statistics.metrics.families import MAGNITUDE, OVERLAP, TAIL, VALIDITY
 from rcdiag.statistics.metrics.log_ratios import LOG_RATIOS
 from rcdiag.statistics.metrics.metric import (
     BEHAVIOR_SAMPLED,
     BY_CLUSTERS,
     BY_FIT,
     FAMILIES,
+    MAGNITUDE,
     METRICS,
     NO_INTERVAL,
+    OVERLAP,
     SEQUENCES_SAMPLED,
     SYMMETRIC,
-    Family,
+    TAIL,
+    VALIDITY,
     Metric,
+    MetricFamily,
     measured,
 )
 from rcdiag.statistics.metrics.overlap import OVERLAPS
@@ -40,8 +43,8 @@ __all__ = [
     "SYMMETRIC",
     "TAIL",
     "VALIDITY",
-    "Family",
     "Metric",
+    "MetricFamily",
     "measured",
     "metric_descriptions",
 ]

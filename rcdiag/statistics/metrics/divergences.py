@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rcdiag.results.guide import PROPOSAL, Guide
-from rcdiag.statistics.metrics.families import MAGNITUDE
 from rcdiag.statistics.metrics.metric import (
     BEHAVIOR_SAMPLED,
+    MAGNITUDE,
     RATIOS_OF_EXAMPLE,
     SEQUENCES_SAMPLED,
     SYMMETRIC,

@@ -6,9 +6,9 @@ import numpy as np
 
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.intervals import NONE, Interval
-from rcdiag.statistics.metrics.families import MAGNITUDE
 from rcdiag.statistics.metrics.metric import (
     BEHAVIOR_SAMPLED,
+    MAGNITUDE,
     NO_INTERVAL,
     RATIOS_OF_EXAMPLE,
     SYMMETRIC,
@@ -22,13 +22,16 @@ from rcdiag.statistics.totals import Totals
 
 def log_ratio_std(t: Totals) -> Array:
     """Return the standard deviation of log_ratio over tokens, nats."""
-    return np.sqrt(np.maximum(2.0 * t.per_token("k2") - np.square(t.per_token("log_ratio")), 0.0))
+    variance = 2.0 * t.per_token("k2") - np.square(t.per_token("log_ratio"))
+    std: Array = np.sqrt(np.maximum(variance, 0.0))
+    return std
 
 
 def log_ratio_abs_std(t: Totals) -> Array:
     """Return the standard deviation of |log_ratio| over tokens, nats."""
     mean = t.per_token("log_ratio_abs")
-    return np.sqrt(np.maximum(2.0 * t.per_token("k2") - np.square(mean), 0.0))
+    std: Array = np.sqrt(np.maximum(2.0 * t.per_token("k2") - np.square(mean), 0.0))
+    return std
 
 
 def largest(name: str, suite: Suite) -> tuple[float, Interval]:

@@ -18,7 +18,7 @@ from rcdiag.results.guide import Guide
 from rcdiag.statistics.intervals import (
     NONE,
     Interval,
-    Replicates,
+    JackknifeReplicates,
     jackknife_intervals,
     share_interval,
 )
@@ -45,7 +45,7 @@ PAIR_OF_EXAMPLE = (
 )
 
 
-class Family(Struct, frozen=True, kw_only=True):
+class MetricFamily(Struct, frozen=True, kw_only=True):
     """Metrics that answer one question; the worst family decides, never an average."""
 
     name: str
@@ -64,7 +64,7 @@ class Metric(Struct, frozen=True, kw_only=True):
     """A number about two policies: how it is made, and what a reader wants to know of it."""
 
     name: str
-    family: Family
+    family: MetricFamily
     label: str  # a short title
     says: str  # what it is, in plain sentences
     formula: str  # E[...] is the mean over the sampled tokens, unless it says sequences
@@ -172,14 +172,14 @@ class Metric(Struct, frozen=True, kw_only=True):
             return np.nan, NONE
         return self.from_suite(suite)
 
-    def replicates(self, suite: Suite, value: float) -> Replicates | None:
+    def replicates(self, suite: Suite, value: float) -> JackknifeReplicates | None:
         """Return the metric without each cluster in turn; None where that makes no interval."""
         if self.from_totals is None or self.counts is not None:
             return None
         if not np.isfinite(value) or suite.clusters < 2:
             return None
         left_out = self.from_totals(suite.left_out)
-        return Replicates(value, left_out, self.bound, suite.sizes(self.level))
+        return JackknifeReplicates(value, left_out, self.bound, suite.sizes(self.level))
 
     def as_result(self, suite: Suite, value: float, interval: Interval) -> MetricValue:
         """Return the metric as results have it; no value where it is not defined on the data."""
@@ -253,5 +253,38 @@ class MetricRegistry(Registry[Metric]):
             SEQUENCE_SUMS.remove(sequence_sum.name)
 
 
-FAMILIES: Registry[Family] = Registry("family of metrics")
+FAMILIES: Registry[MetricFamily] = Registry("family of metrics")
 METRICS = MetricRegistry("metric")
+
+
+MAGNITUDE = MetricFamily(
+    name="magnitude",
+    question="How far apart are the two policies?",
+    slug="mismatch-above-guide",
+    fix="see which tokens and steps carry it; score other precisions of the same model to tell "
+    "engine from precision",
+)
+OVERLAP = MetricFamily(
+    name="overlap",
+    question="How many samples are left after importance weighting?",
+    slug="little-overlap",
+    fix="weights of whole sequences are of little use at this mismatch and length; lessen the "
+    "mismatch, or correct by token",
+)
+TAIL = MetricFamily(
+    name="tail",
+    question="How much hangs on few tokens or sequences?",
+    slug="heavy-tail",
+    fix="look at the worst tokens and sequences in the report: one cause often explains them all",
+)
+VALIDITY = MetricFamily(
+    name="validity",
+    question="Were the tokens drawn from the recorded behavior policy?",
+    slug="behavior-is-not-the-sampler",
+    fix="no correction helps before this: check that the behavior log-probs are those of the "
+    "distribution that sampled (temperature, top-p, penalties, weights, alignment); log-probs that "
+    "were scored again are not",
+    gate=True,
+)
+
+FAMILIES.ship((MAGNITUDE, OVERLAP, TAIL, VALIDITY))

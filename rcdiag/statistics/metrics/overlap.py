@@ -8,9 +8,9 @@ import numpy as np
 
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.statistics.metrics.expected import ess_guide, expected_ess_seq
-from rcdiag.statistics.metrics.families import OVERLAP
 from rcdiag.statistics.metrics.metric import (
     BEHAVIOR_SAMPLED,
+    OVERLAP,
     RATIOS_OF_EXAMPLE,
     SEQUENCES_SAMPLED,
     Metric,
@@ -20,10 +20,6 @@ from rcdiag.statistics.second_moment import ess, largest_entropy, largest_growth
 from rcdiag.statistics.totals import Totals
 
 
-def _count(t: Totals, level: str) -> Array:
-    return t.sequences if level == "seq" else t.tokens
-
-
 def perplexity_ess(t: Totals, level: str) -> Array:
     """Return exp(entropy of the normalised ratios) / n: one large ratio counts less than in `ess`.
 
@@ -31,7 +27,9 @@ def perplexity_ess(t: Totals, level: str) -> Array:
     Source: Robert & Casella 2004, Monte Carlo Statistical Methods, 14.3.
     """
     name = f"{level}_ratio"
-    return np.exp(t.log_sums[name] - t.tilted[name] - np.log(_count(t, level)))
+    count = t.sequences if level == "seq" else t.tokens
+    share: Array = np.exp(t.log_sums[name] - t.tilted[name] - np.log(count))
+    return share
 
 
 def chi2_self_normalised(t: Totals, level: str) -> Array:

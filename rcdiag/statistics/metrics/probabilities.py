@@ -6,9 +6,9 @@ import numpy as np
 
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.intervals import NONE
-from rcdiag.statistics.metrics.families import MAGNITUDE
 from rcdiag.statistics.metrics.log_ratios import largest
 from rcdiag.statistics.metrics.metric import (
+    MAGNITUDE,
     NO_INTERVAL,
     PAIR_OF_EXAMPLE,
     RATIOS_OF_EXAMPLE,

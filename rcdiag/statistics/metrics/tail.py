@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.statistics.intervals import NONE, Interval
 from rcdiag.statistics.metrics.expected import expected_k_hat_seq, k_hat_guide
-from rcdiag.statistics.metrics.families import TAIL
 from rcdiag.statistics.metrics.metric import (
     BEHAVIOR_SAMPLED,
     BY_FIT,
@@ -18,6 +17,7 @@ from rcdiag.statistics.metrics.metric import (
     RATIOS_OF_EXAMPLE,
     SEQUENCES_SAMPLED,
     SYMMETRIC,
+    TAIL,
     Metric,
 )
 from rcdiag.statistics.pareto import k_hat_error, reliable_below

@@ -13,8 +13,13 @@ from rcdiag.statistics.intervals import (
     standard_error,
     student_quantile,
 )
-from rcdiag.statistics.metrics.families import VALIDITY
-from rcdiag.statistics.metrics.metric import NO_INTERVAL, RATIOS_OF_EXAMPLE, SYMMETRIC, Metric
+from rcdiag.statistics.metrics.metric import (
+    NO_INTERVAL,
+    RATIOS_OF_EXAMPLE,
+    SYMMETRIC,
+    VALIDITY,
+    Metric,
+)
 from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.second_moment import squares_of_sums
 from rcdiag.statistics.suite import Suite

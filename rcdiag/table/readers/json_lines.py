@@ -53,16 +53,14 @@ def _parts(path: Path) -> Iterator[list[Line]]:
             )
         record = objects.taken_apart(record, where)
         part.append((number, record))
-        values += len(record) + sum(_lengths(record))
+        values += len(record) + sum(
+            len(value) for value in record.values() if isinstance(value, list)
+        )
         if values >= VALUES_AT_A_TIME:
             yield part
             part, values = [], 0
     if part:
         yield part
-
-
-def _lengths(record: dict[str, Any]) -> Iterator[int]:
-    return (len(value) for value in record.values() if isinstance(value, list))
 
 
 class _Objects:
@@ -110,7 +108,8 @@ class _Objects:
 def _column(name: str, part: list[Line], path: Path) -> pa.Array:
     """Return one column; a list of numbers in which something else stands is refused."""
     values = [record.get(name) for _, record in part]
-    if not any(_holds_numbers(value) for value in values):
+    lists = [value for value in values if isinstance(value, list)]
+    if not any(isinstance(each, (int, float)) for value in lists for each in value):
         return _plain(values)
     for (number, _), value in zip(part, values, strict=True):
         if value is None or (isinstance(value, list) and all(map(_is_number, value))):
@@ -150,10 +149,6 @@ def _two_types(name: str, part: list[Line], path: Path) -> RcdiagError:
         f"{path}, line {line}: `{name}` holds {other!r} at place {place}, and {first!r} before",
         hint=ONE_TYPE,
     )
-
-
-def _holds_numbers(value: Any) -> bool:
-    return isinstance(value, list) and any(isinstance(each, (int, float)) for each in value)
 
 
 def _is_number(value: Any) -> bool:

@@ -70,7 +70,7 @@ def records_with_rest(file: Path, kind: type[T]) -> Iterator[tuple[int, T, dict[
 def floats(values: Sequence[float | None]) -> NDArray[np.float32]:
     """Return numbers as float32: null becomes NaN, and what is out of its reach infinite."""
     try:
-        numbers = np.fromiter(values, np.float64, len(values))  # type: ignore[arg-type]
+        numbers = np.fromiter(values, np.float64, len(values))
     except TypeError:  # null among them
         numbers = np.array(values, np.float64)
     with np.errstate(over="ignore"):
@@ -142,7 +142,8 @@ class Parser(Generic[V]):
                 loose = json.loads(text)
             except ValueError as error:
                 raise NotJson(str(error)) from error
-            return msgspec.convert(_without_surrogates(loose, text), self.kind)
+            record: V = msgspec.convert(_without_surrogates(loose, text), self.kind)
+            return record
 
 
 def _without_surrogates(value: Any, text: bytes) -> Any:

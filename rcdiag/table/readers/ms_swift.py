@@ -35,7 +35,12 @@ class SwiftLine(msgspec.Struct):
 def _swift_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
     before: Any = None
     for where, number, fields in records(file, cast(Any, dict[str, Any])):
-        line = _line(fields, where)
+        try:
+            line = msgspec.convert(fields, SwiftLine)
+        except msgspec.ValidationError as error:
+            raise RcdiagError(
+                f"{where}: {error}", hint="no version of ms-swift writes that; repair the line"
+            ) from error
         prompts = line.prompt if isinstance(line.prompt, list) else [line.prompt]
         size = len(prompts)
         step = line.gen_step if line.step is None else line.step
@@ -61,16 +66,6 @@ def _swift_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
                     hint="completions with images or token lists cannot be encoded again",
                 )
             yield TextRow(number, prompts[place], text, own)
-
-
-def _line(fields: dict[str, Any], where: str) -> SwiftLine:
-    """Return the fields that every log has, with their types."""
-    try:
-        return msgspec.convert(fields, SwiftLine)
-    except msgspec.ValidationError as error:
-        raise RcdiagError(
-            f"{where}: {error}", hint="no version of ms-swift writes that; repair the line"
-        ) from error
 
 
 def _rewards(fields: dict[str, Any], size: int, alone: bool) -> dict[str, list[Any]]:

@@ -38,7 +38,7 @@ NOT_COMPUTED = (
 )
 
 
-class Sample(msgspec.Struct):
+class TrainedSample(msgspec.Struct):
     """The fields of a line: a batch of one sample, so that each value is a list of length 1."""
 
     token_ids: list[list[Id]] | None = None
@@ -55,7 +55,13 @@ class Sample(msgspec.Struct):
 def _read(dump: Dump) -> Iterator[Rows]:
     _check_once(dump.files)
     for file in dump.files:
-        yield from gather(_rows(file, dump.notes), file)
+        name = FILE_NAME.search(file.name)
+        step = int(name["step"]) if name else None
+        made = (
+            (number, _row(sample, where, dump.notes))
+            for where, number, sample in records(file, TrainedSample)
+        )
+        yield from gather(((number, {**row, "step": step}) for number, row in made if row), file)
 
 
 def _check_once(files: Sequence[Path]) -> None:
@@ -71,15 +77,7 @@ def _check_once(files: Sequence[Path]) -> None:
             )
 
 
-def _rows(file: Path, notes: Notes) -> Iterator[tuple[int, dict[str, Any]]]:
-    name = FILE_NAME.search(file.name)
-    step = int(name["step"]) if name else None
-    for where, number, sample in records(file, Sample):
-        if row := _row(sample, where, notes):
-            yield number, {**row, "step": step}
-
-
-def _row(sample: Sample, where: str, notes: Notes) -> dict[str, Any] | None:
+def _row(sample: TrainedSample, where: str, notes: Notes) -> dict[str, Any] | None:
     """Cut the whole sequence into prompt and response; None for a sample without a response."""
     tokens = _one(sample.token_ids, "token_ids", where)
     mask = _one(sample.token_loss_mask, "token_loss_mask", where)

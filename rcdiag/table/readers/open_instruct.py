@@ -79,16 +79,14 @@ def _mask(rollout: Rollout, log_probs: Any, notes: Notes) -> Any:
     if len(log_probs) == 1 and np.isnan(log_probs[0]):
         notes.change(NOT_SAMPLED, 1)
         return np.zeros_like(mask)
-    if _called_tool(rollout.request_info) and (log_probs == 0).any():
+    # The information of a row holds a flag for tool calls, or a list of them.
+    info = rollout.request_info
+    called = info.get("tool_calleds") if isinstance(info, dict) else None
+    called_tool = any(called) if isinstance(called, list) else called is True
+    if called_tool and (log_probs == 0).any():
         notes.change(TOOLS, 1)
         return (log_probs != 0).astype(np.uint8)
     return mask
-
-
-def _called_tool(info: Any) -> bool:
-    """Tell whether a row called a tool; its information holds a flag or a list of them."""
-    called = info.get("tool_calleds") if isinstance(info, dict) else None
-    return any(called) if isinstance(called, list) else called is True
 
 
 def _detect(peek: Peek) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,18 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import BITS, from_numpy, ragged
 from rcdiag.table.padding import Cut
-from rcdiag.table.readers.reader import Rows
-from rcdiag.table.readers.safe import Jagged, Tensor
-from rcdiag.table.segments import starts_of
+from rcdiag.table.readers.reader import Notes, Rows
+from rcdiag.table.readers.safe import Jagged, StoredTensor
+from rcdiag.table.token_columns import check_lengths, check_mask, in_file
+from rcdiag.table.trajectories import starts_of
 
 # Elements of a matrix whose rows are cut at a time.
 ELEMENTS_PER_BATCH = 1 << 20
 
 # What is noted of a batch that does not tell sampled tokens from those of tools.
 NO_MASK = "no mask in the file: every response token counts as sampled, those of tools too"
+
+BELONG_TOGETHER = "columns of one batch belong together; write the dump again"
 
 Where = Callable[[int], str]  # the row of a batch, from 0 -> file and row as an error names them
 RowIndex = NDArray[np.int64]
@@ -56,7 +60,23 @@ def rows_in_parts(
         yield Rows(pa.RecordBatch.from_pydict(columns), path, part)
 
 
-def width_of_experts(experts: Tensor | Jagged | None) -> int:
+def check_rows(tensors: Mapping[str, StoredTensor | Jagged], of: str) -> None:
+    """Refuse a batch whose tensors have other numbers of rows than the tensor `of` has."""
+    for name, tensor in tensors.items():
+        if len(tensor) != len(tensors[of]):
+            raise ValueError(f"{name} has {len(tensor)} rows, {of} has {len(tensors[of])}")
+
+
+def named_step(name: str, pattern: re.Pattern[str], rows: int, notes: Notes) -> dict[str, pa.Array]:
+    """Return the step in the name of a file as a column; none where the pattern finds none."""
+    match = pattern.search(name)
+    if match is None:
+        return {}
+    notes.change("steps are those in the names of files", rows)
+    return {"step": from_numpy(np.full(rows, int(match[1]), np.int64))}
+
+
+def width_of_experts(experts: StoredTensor | Jagged | None) -> int:
     """Return how many tokens' ids take the memory of the experts of one token."""
     if experts is None:
         return 0
@@ -85,24 +105,26 @@ def block(mask: NDArray[Any], aligned: str, name: str, where: Where) -> Cut:
 
 
 def cut_rows(
-    tensor: Tensor | Jagged, rows: RowIndex, span: Cut, name: str, where: Where
+    tensor: StoredTensor | Jagged, rows: RowIndex, span: Cut, name: str, where: Where
 ) -> NDArray[Any]:
     """Return the values of some rows in their spans, one row after the other, [tokens, ...]."""
     if isinstance(tensor, Jagged):
-        check_lengths(tensor.lengths[rows], span.lengths, name, where)
+        check_lengths(
+            name, tensor.lengths[rows], span.lengths, in_file(where), unexplained=BELONG_TOGETHER
+        )
         return tensor.numpy(rows)
     matrix = rows_of(tensor, rows)
     ends = span.starts + span.lengths
     if matrix.ndim < 2 or (len(ends) and ends.max() > matrix.shape[1]):
         raise RcdiagError(
             f"{where(0)}: {name} has the shape {list(tensor.shape)}, too narrow for its tokens",
-            hint="columns of one batch belong together; write the dump again",
+            hint=BELONG_TOGETHER,
         )
     return span.values(matrix)
 
 
 def token_column(
-    tensor: Tensor | Jagged, rows: RowIndex, span: Cut, name: str, where: Where
+    tensor: StoredTensor | Jagged, rows: RowIndex, span: Cut, name: str, where: Where
 ) -> pa.ListArray:
     """Return a list column of one value for each token of some rows in their spans."""
     return ragged(cut_rows(tensor, rows, span, name, where), span.lengths)
@@ -112,25 +134,13 @@ def after_prompts(
     tensor: Jagged, rows: RowIndex, prompt: Cut, response: Cut, name: str, where: Where
 ) -> NDArray[Any]:
     """Return the values of responses in a jagged column that has values for prompts too."""
-    check_lengths(tensor.lengths[rows], prompt.lengths + response.lengths, name, where)
+    tokens = prompt.lengths + response.lengths
+    check_lengths(name, tensor.lengths[rows], tokens, in_file(where), unexplained=BELONG_TOGETHER)
     starts = tensor.starts[rows] + prompt.lengths
     return Jagged(tensor.values, starts, response.lengths).numpy(slice(None))
 
 
-def check_lengths(
-    values: NDArray[np.int64], tokens: NDArray[np.int64], name: str, where: Where
-) -> None:
-    """Refuse rows of a column that has not one value for each token."""
-    wrong = np.flatnonzero(values != tokens)
-    if len(wrong):
-        row = int(wrong[0])
-        raise RcdiagError(
-            f"{where(row)}: {name} has {values[row]} values for {tokens[row]} tokens",
-            hint="columns of one batch belong together; write the dump again",
-        )
-
-
-def rows_of(tensor: Tensor, rows: RowIndex) -> NDArray[Any]:
+def rows_of(tensor: StoredTensor, rows: RowIndex) -> NDArray[Any]:
     """Return some rows of a tensor, which is a view where they follow each other."""
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
         return tensor[int(rows[0]) : int(rows[-1]) + 1].numpy()
@@ -138,7 +148,7 @@ def rows_of(tensor: Tensor, rows: RowIndex) -> NDArray[Any]:
 
 
 def mask_column(
-    tensor: Tensor | Jagged,
+    tensor: StoredTensor | Jagged,
     rows: RowIndex,
     span: Cut,
     name: str,
@@ -152,16 +162,9 @@ def mask_column(
     row. What stands in the first `before` columns is not looked at.
     """
     values = cut_rows(tensor, rows, span, name, where)
-    bad = (values != 0) & (values != 1)
-    if bad.any():
-        token = int(np.argmax(bad))
-        row = int(np.searchsorted(np.cumsum(span.lengths), token, "right"))
-        raise RcdiagError(
-            f"{where(row)}: {name} holds {values[token]}, a mask only 0 and 1",
-            hint="is it another column, such as weights of tokens?",
-        )
+    check_mask(name, values, span.lengths, in_file(where))
     column = ragged(values.astype(BITS), span.lengths)
-    if isinstance(tensor, Tensor):
+    if isinstance(tensor, StoredTensor):
         _check_padding(rows_of(tensor, rows)[:, before:], values, span, name, where)
     return column
 
@@ -181,11 +184,12 @@ def _check_padding(
     )
 
 
-def sums(tensor: Tensor | Jagged, rows: RowIndex) -> NDArray[np.float64]:
+def sums(tensor: StoredTensor | Jagged, rows: RowIndex) -> NDArray[np.float64]:
     """Return the sum of each of some rows; a tensor of one dimension holds the sums themselves."""
     if isinstance(tensor, Jagged):
         totals = [tensor.row(int(row)).numpy().sum(dtype=np.float64) for row in rows]
         return np.array(totals, np.float64)
     values = rows_of(tensor, rows)
     width = values.size // max(len(values), 1)
-    return values.reshape(len(values), width).sum(1, dtype=np.float64)
+    sums: NDArray[np.float64] = values.reshape(len(values), width).sum(1, dtype=np.float64)
+    return sums

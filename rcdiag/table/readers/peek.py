@@ -30,13 +30,13 @@ class Peek(Struct, frozen=True, dict=True):
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return str(self.path.name)
 
     @cached_property
     def head(self) -> bytes:
         """Return the first bytes of the file, [at most HEAD]."""
         with self.path.open("rb") as stream:
-            return stream.read(HEAD)
+            return bytes(stream.read(HEAD))
 
     @cached_property
     def columns(self) -> frozenset[str]:
@@ -85,7 +85,8 @@ class Peek(Struct, frozen=True, dict=True):
         if self.head.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] not in (b"{", b"["):
             return None, ""
         with self.path.open("rb") as stream:
-            line = next((line for line in _lines(stream) if line.strip()), b"")
+            lines = iter(lambda: stream.readline(LONGEST_RECORD), b"")
+            line = next((line for line in lines if line.strip()), b"")
         if beyond_record(line):
             return None, TOO_LONG
         problem = ""
@@ -181,9 +182,3 @@ def line_too_long(name: object, number: int) -> RcdiagError:
         f"{name}, line {number}: {TOO_LONG}",
         hint="one line is one record; is this a file of JSON lines?",
     )
-
-
-def _lines(stream: Any) -> Any:
-    """Yield lines of a binary stream, none longer than LONGEST_RECORD bytes."""
-    while line := stream.readline(LONGEST_RECORD):
-        yield line

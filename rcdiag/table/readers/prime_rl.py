@@ -21,17 +21,13 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.jsonl import Bit, Id, Int, bits, check_length, floats, ids, records
 from rcdiag.table.readers.peek import Peek
-from rcdiag.table.readers.prime_rl_batches import batch_rows, is_batches
+from rcdiag.table.readers.prime_rl_batches import NOT_SAMPLED, batch_rows, is_batches
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
-from rcdiag.table.readers.verifiers_traces import Episode, Rounding, samples
+from rcdiag.table.readers.verifiers_traces import Episode, RoundedLogProbs, samples
 
 STEP = re.compile(r"step_(\d+)")
 RANK = re.compile(r"rank_(\d+)")
 
-NOT_SAMPLED = (
-    "tokens trained by cross-entropy (ce_weights) were not sampled by the policy: their "
-    "response_mask is 0"
-)
 NO_RATIO = (
     "a sequence without any importance ratio (distillation) has no log-probs of the sampler: "
     "rollout_log_probs are left out"
@@ -84,7 +80,7 @@ def _read(dump: Dump) -> Iterator[Rows]:
     batches = [file for file in dump.files if is_batches(Peek(file))]
     others = set(dump.files) - {*exports, *batches}
     traces = _trained([file for file in dump.files if file in others], dump.notes)
-    rounding = Rounding()
+    rounding = RoundedLogProbs()
     if exports and batches:
         dump.notes.change(f"{SAME_SEQUENCES} ({len(batches)} files)")
     if not exports and not batches:
@@ -92,7 +88,11 @@ def _read(dump: Dump) -> Iterator[Rows]:
             yield from gather(_trace_rows(file, dump.notes, rounding), file)
         rounding.note(dump.notes)
         return
-    _check_complete(exports, dump.notes)
+    for folder in dict.fromkeys(file.parent for file in exports):
+        # The trainer puts a marker beside a complete export.
+        step = STEP.fullmatch(folder.name)
+        if step and not (folder / "STABLE").exists():
+            dump.notes.change(INCOMPLETE.format(step=step[1]))
     _check_ranks(exports or batches, dump.notes)
     joined = _Traces(traces) if traces else None
     for file in exports:
@@ -116,14 +116,6 @@ def _trained(files: Sequence[Path], notes: Notes) -> list[Path]:
     if len(chosen) < len(files):
         notes.change(f"{OTHER_TRACES} ({len(files) - len(chosen)} files)")
     return chosen
-
-
-def _check_complete(files: Sequence[Path], notes: Notes) -> None:
-    """Note steps without the marker that the trainer puts beside a complete export."""
-    for folder in dict.fromkeys(file.parent for file in files):
-        step = STEP.fullmatch(folder.name)
-        if step and not (folder / "STABLE").exists():
-            notes.change(INCOMPLETE.format(step=step[1]))
 
 
 def _check_ranks(files: Sequence[Path], notes: Notes) -> None:
@@ -208,7 +200,7 @@ def _export_row(sequence: ExportedSequence, where: str, notes: Notes) -> dict[st
 
 
 def _trace_rows(
-    file: Path, notes: Notes, rounding: Rounding
+    file: Path, notes: Notes, rounding: RoundedLogProbs
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a file of traces; the step in its path is the one that trained on them."""
     step = _step_of(file)
@@ -253,7 +245,7 @@ class _Traces:
         self._samples, self._groups = {}, {}
         files = dict.fromkeys([*self._files.get(step, []), *self._files.get(None, [])])
         for file in files:
-            for _, row in _trace_rows(file, Notes(), Rounding()):
+            for _, row in _trace_rows(file, Notes(), RoundedLogProbs()):
                 columns = {name: row.get(name) for name in JOINED}
                 if columns["group_id"] is not None:
                     self._groups[_digest_of(row["prompt_ids"])] = columns["group_id"]

@@ -25,13 +25,13 @@ FIELDS = 9  # that every micro-batch has; those behind them may be left out
 PACKED = "sequences were packed into micro-batches, and are taken apart by their lengths"
 UNTRAINED = "a sequence without any trained token, which padding is too, has no response: left out"
 TEMPERATURES = "a sequence was sampled at several temperatures: its temperature is left out"
-COPIED = (
+NOT_SAMPLED = (
     "tokens trained by cross-entropy (ce_weights) were not sampled by the policy: their "
     "response_mask is 0"
 )
 
 
-class Experts(msgspec.Struct, array_like=True, gc=False):
+class RoutedExperts(msgspec.Struct, array_like=True, gc=False):
     """The experts of all tokens as the bytes of an array, [tokens, layers, experts]."""
 
     data: bytes
@@ -39,7 +39,7 @@ class Experts(msgspec.Struct, array_like=True, gc=False):
     dtype: str
 
 
-class MicroBatch(msgspec.Struct, array_like=True, gc=False):
+class TrainerMicroBatch(msgspec.Struct, array_like=True, gc=False):
     """Sequences behind each other; lists are of tokens but for the two of lengths."""
 
     input_ids: list[Id]
@@ -52,7 +52,7 @@ class MicroBatch(msgspec.Struct, array_like=True, gc=False):
     env_names: list[str]
     seq_lens: list[int]
     ref_logprobs: list[float] | None = None
-    routed_experts: Experts | None = None
+    routed_experts: RoutedExperts | None = None
     mm_kwargs: Any = None
     mm_token_type_ids: Any = None
     rl_weights: list[float] | None = None
@@ -84,7 +84,7 @@ def _array(text: bytes) -> tuple[int | None, bytes]:
 def batch_rows(file: Path, step: int | None, notes: Notes) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the sequences of a file that have a response, each with its number in the file."""
     try:
-        batches = msgspec.msgpack.decode(file.read_bytes(), type=list[MicroBatch])
+        batches = msgspec.msgpack.decode(file.read_bytes(), type=list[TrainerMicroBatch])
     except (msgspec.DecodeError, OSError) as error:
         raise RcdiagError(
             f"{file}: no micro-batches as prime-rl writes them ({error})",
@@ -103,7 +103,7 @@ def batch_rows(file: Path, step: int | None, notes: Notes) -> Iterator[tuple[int
             number += 1
 
 
-def _lengths(batch: MicroBatch, where: str) -> list[int]:
+def _lengths(batch: TrainerMicroBatch, where: str) -> list[int]:
     """Return the lengths of the packed sequences; columns of other lengths are refused."""
     tokens = len(batch.input_ids)
     columns = ("loss_mask", "advantages", "inference_logprobs", "temperatures", "ce_weights")
@@ -123,7 +123,7 @@ def _wrong(where: str, what: str) -> RcdiagError:
     )
 
 
-def _experts(batch: MicroBatch, where: str) -> NDArray[np.integer] | None:
+def _experts(batch: TrainerMicroBatch, where: str) -> NDArray[np.integer] | None:
     """Return the experts of all tokens, [tokens, layers, experts]; None without them."""
     packed = batch.routed_experts
     if packed is None:
@@ -141,7 +141,7 @@ def _experts(batch: MicroBatch, where: str) -> NDArray[np.integer] | None:
 
 
 def _row(
-    batch: MicroBatch,
+    batch: TrainerMicroBatch,
     tokens: slice,
     experts: NDArray[np.integer] | None,
     where: str,
@@ -158,7 +158,7 @@ def _row(
     if batch.ce_weights is not None:
         copied = (np.array(batch.ce_weights[response]) != 0) & (sampled == 1)
         if copied.any():
-            notes.change(COPIED, 1)
+            notes.change(NOT_SAMPLED, 1)
         sampled = np.where(copied, 0, sampled).astype(np.uint8)
     temperatures = {
         value for value, one in zip(batch.temperatures[response], sampled, strict=True) if one

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+# The hint where a file contradicts what its writer is known to write.
+DAMAGED = "the file is damaged, or of a version of its writer that rcdiag does not know"
+
+
 class Rows(Struct, frozen=True):
     """Responses that stand in one file of a dump, in its order, as columns of the table.
 

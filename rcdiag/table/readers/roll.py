@@ -26,7 +26,7 @@ from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.safe import (
     Content,
     Foreign,
-    Tensor,
+    StoredTensor,
     foreign,
     laid_out,
     load_pickle,
@@ -76,7 +76,7 @@ def _trained(dump: Dump) -> list[Path]:
     return chosen
 
 
-def _open(content: Content) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:
+def _open(content: Content) -> tuple[dict[str, StoredTensor], dict[str, Any], dict[str, Any]]:
     """Return tensors, other values by row, and facts of the batch."""
     loaded = load_pickle(content, NAMES)
     if not isinstance(loaded, Foreign) or not isinstance(loaded.state, tuple):
@@ -91,12 +91,12 @@ def _open(content: Content) -> tuple[dict[str, Tensor], dict[str, Any], dict[str
     tensors = load_torch(content.inner(buffer, "its tensors"))
     if not isinstance(tensors, dict):
         raise TypeError("no TensorDict")
-    kept = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    kept = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, StoredTensor)}
     return kept, values, meta or {}
 
 
 def _rows_of(
-    tensors: dict[str, Tensor],
+    tensors: dict[str, StoredTensor],
     values: dict[str, Any],
     meta: dict[str, Any],
     path: Path,
@@ -104,9 +104,7 @@ def _rows_of(
     notes: Notes,
 ) -> Iterator[Rows]:
     ids = tensors["input_ids"]
-    for name, tensor in tensors.items():
-        if len(tensor) != len(ids):
-            raise ValueError(f"{name} has {len(tensor)} rows, input_ids has {len(ids)}")
+    padded.check_rows(tensors, "input_ids")
     facts = _columns_of_rows(tensors, values, meta, path, number, notes)
     if any(name in tensors for name in LOG_PROBS):
         notes.change("log-probs are shifted by one: ROLL's value j belongs to token j + 1")
@@ -116,7 +114,9 @@ def _rows_of(
     yield from padded.rows_in_parts(path, np.arange(len(ids)), ids.shape[1], facts, cut)
 
 
-def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, where: Where) -> dict[str, Any]:
+def _token_columns(
+    tensors: dict[str, StoredTensor], rows: RowIndex, where: Where
+) -> dict[str, Any]:
     def column(name: str, span: Cut) -> pa.ListArray:
         return padded.token_column(tensors[name], rows, span, name, where)
 
@@ -128,7 +128,7 @@ def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, where: Where) -> 
         row = int(np.argmax(whole.lengths < prompt.lengths))
         raise RcdiagError(
             f"{where(row)}: prompt_mask reaches beyond attention_mask",
-            hint="columns of one batch belong together; write the dump again",
+            hint=padded.BELONG_TOGETHER,
         )
     response = Cut(prompt.lengths, whole.lengths - prompt.lengths)
     columns = {
@@ -158,7 +158,7 @@ def _of_next_token(response: Cut, prompt: Cut) -> Cut:
 
 
 def _columns_of_rows(
-    tensors: dict[str, Tensor],
+    tensors: dict[str, StoredTensor],
     values: dict[str, Any],
     meta: dict[str, Any],
     path: Path,
@@ -175,9 +175,7 @@ def _columns_of_rows(
                 raise ValueError(f"{name} has {len(ids)} rows, input_ids has {count}")
             notes.change(f"groups are those of ROLL's {name}")
             made["group_id"] = from_python([f"{number}-{group}" for group in ids])
-    if match := STEP.search(path.stem):
-        notes.change("steps are those in the names of files", count)
-        made["step"] = from_numpy(np.full(count, int(match[1]), np.int64))
+    made |= padded.named_step(path.stem, STEP, count, notes)
     if "scores" in tensors:
         made["reward"] = from_numpy(padded.sums(tensors["scores"], np.arange(count)))
     settings = meta.get("generation_config")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import BITS, FLOATS, IDS
-from rcdiag.table.readers.safe import Tensor
+from rcdiag.table.readers.reader import DAMAGED
+from rcdiag.table.readers.safe import StoredTensor
 
 LARGEST_ID = 2**31 - 1
 
@@ -25,7 +27,7 @@ class Fields(Struct, frozen=True):
     def wrong(self, name: str, what: str) -> RcdiagError:
         return RcdiagError(
             f"{self.where}: `{name}` {what}",
-            hint="the file is damaged, or of a version of its writer that rcdiag does not know",
+            hint=DAMAGED,
         )
 
     def integer(self, name: str) -> int | None:
@@ -98,13 +100,9 @@ class Fields(Struct, frozen=True):
 
         They are recorded for all tokens of prompt and response but the last, which has 0 for all.
         """
-        value = self.values.get(name)
-        if value is None:
+        array = self._stored(name, "array of experts")
+        if array is None:
             return None
-        try:
-            array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
-        except (ValueError, OverflowError) as error:
-            raise self.wrong(name, "is no array of experts") from error
         tokens = prompt + length
         if array.ndim != 3 or array.dtype.kind not in "iu":
             raise self.wrong(name, f"is no array of experts ({array.ndim} dimensions)")
@@ -119,18 +117,24 @@ class Fields(Struct, frozen=True):
 
     def _array(self, name: str, kinds: str) -> NDArray[Any] | None:
         """Return a list or tensor of one dimension whose numbers are of some kinds of NumPy's."""
-        value = self.values.get(name)
-        if value is None:
+        array = self._stored(name, "list of numbers")
+        if array is None:
             return None
-        try:
-            array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
-        except (ValueError, OverflowError) as error:
-            raise self.wrong(name, "is no list of numbers") from error
         if array.ndim != 1 or (len(array) and array.dtype.kind not in kinds):
             raise self.wrong(
                 name, f"is no list of numbers ({array.ndim} dimensions, {array.dtype})"
             )
         return array
+
+    def _stored(self, name: str, wanted: str) -> NDArray[Any] | None:
+        """Return a list or tensor as an array; None where it is not there."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        try:
+            return value.numpy() if isinstance(value, StoredTensor) else np.asarray(value)
+        except (ValueError, OverflowError) as error:
+            raise self.wrong(name, f"is no {wanted}") from error
 
     def _check_length(self, name: str, array: NDArray[Any], length: int, whose: str) -> None:
         if len(array) != length:
@@ -139,11 +143,23 @@ class Fields(Struct, frozen=True):
 
 def _plain(value: Any) -> Any:
     """Return a number out of an array or tensor of one element."""
-    if isinstance(value, Tensor):
+    if isinstance(value, StoredTensor):
         value = value.numpy()
     if isinstance(value, np.ndarray | np.generic) and value.size == 1:
         return value.item()
     return value
+
+
+def samples_of(samples: Sequence[Any], path: Path, option: str) -> Iterator[Fields]:
+    """Yield the samples of a file that slime writes with an option, each a dictionary."""
+    for position, values in enumerate(samples):
+        where = f"{path}, sample {position}"
+        if not isinstance(values, dict):
+            raise RcdiagError(
+                f"{where}: no dictionary but {type(values).__name__}",
+                hint=f"is this a file of {option}?",
+            )
+        yield Fields(values, where)
 
 
 def prompt_and_response(

@@ -37,22 +37,22 @@ class Meta(msgspec.Struct):
     input_token_logprobs: list[LogProb] | None = None
 
 
-class Response(msgspec.Struct):
+class SglangResponse(msgspec.Struct):
     output_ids: list[Id] | None = None
     prompt_token_ids: list[Id] | None = None  # where the request asks for them
     meta_info: Meta | None = None
 
 
-class Line(Response):
+class SglangLine(SglangResponse):
     """A response, or an object that keeps it, or several of one request, beside the request."""
 
-    response: Response | list[Response] | None = None
+    response: SglangResponse | list[SglangResponse] | None = None
     request: Request | None = None
     body: Request | None = None
 
 
 def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
-    for where, number, line in records(file, Line):
+    for where, number, line in records(file, SglangLine):
         request = request_of(line.request, line.body)
         responses = line.response or line
         for response in responses if isinstance(responses, list) else [responses]:
@@ -61,7 +61,7 @@ def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _row(
-    response: Response, request: Request | None, where: str, notes: Notes
+    response: SglangResponse, request: Request | None, where: str, notes: Notes
 ) -> dict[str, Any] | None:
     meta = response.meta_info
     if meta is None:
@@ -74,13 +74,20 @@ def _row(
     prompt = _prompt(response, meta, where) or (tokens_in(request.input_ids) if request else None)
     if prompt is None:
         notes.change(NO_PROMPT, 1)
-    finish = meta.finish_reason
+    log_probs = None if recorded is None else [value for value, _, _ in recorded]
+    if log_probs is not None and None in log_probs:
+        raise RcdiagError(
+            f"{where}: `output_token_logprobs[{log_probs.index(None)}]` has no log-prob", hint=ASK
+        )
+    finish, version = meta.finish_reason, str(meta.weight_version).strip()
+    # "default" says that no version was set.
+    is_number = version.isascii() and version.isdigit() and len(version) < 19
     return {
         "prompt_ids": None if prompt is None else ids(prompt),
         "response_ids": ids(tokens),
-        "rollout_log_probs": None if recorded is None else _log_probs(recorded, where),
+        "rollout_log_probs": None if log_probs is None else floats(log_probs),
         "finish_reason": finish.type if isinstance(finish, Finish) else finish,
-        "policy_version": _version(meta.weight_version),
+        "policy_version": int(version) if is_number else None,
     }
 
 
@@ -106,16 +113,7 @@ def _tokens(output: list[int] | None, recorded: list[LogProb] | None, where: str
     return output
 
 
-def _log_probs(recorded: list[LogProb], where: str) -> Any:
-    values = [value for value, _, _ in recorded]
-    if None in values:
-        raise RcdiagError(
-            f"{where}: `output_token_logprobs[{values.index(None)}]` has no log-prob", hint=ASK
-        )
-    return floats(values)
-
-
-def _prompt(response: Response, meta: Meta, where: str) -> list[int] | None:
+def _prompt(response: SglangResponse, meta: Meta, where: str) -> list[int] | None:
     """Return the prompt's ids where the engine was asked for them, or for all their log-probs."""
     asked, recorded = response.prompt_token_ids, meta.input_token_logprobs
     if not recorded or len(recorded) != meta.prompt_tokens:
@@ -127,12 +125,6 @@ def _prompt(response: Response, meta: Meta, where: str) -> list[int] | None:
             hint="ids and log-probs of this response do not belong together",
         )
     return beside
-
-
-def _version(text: str | int | None) -> int | None:
-    """Return a version of weights that is a number; "default" says that none was set."""
-    text = str(text).strip()
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def _detect(peek: Peek) -> bool:

@@ -28,7 +28,7 @@ from rcdiag.table.readers.safe import (
     Content,
     Foreign,
     Jagged,
-    Tensor,
+    StoredTensor,
     foreign,
     laid_out,
     load_pickle,
@@ -69,7 +69,7 @@ def _read(dump: Dump) -> Iterator[Rows]:
                 content.release()
 
 
-def _open(content: Content) -> tuple[dict[str, Tensor | Jagged], dict[str, Any]]:
+def _open(content: Content) -> tuple[dict[str, StoredTensor | Jagged], dict[str, Any]]:
     """Return the tensors and the metadata of a TrainingInputBatch."""
     loaded = load_pickle(content, NAMES)
     if not isinstance(loaded, Foreign):
@@ -96,21 +96,21 @@ def _packed(stored: dict[str, Any], content: Content) -> Jagged:
     return Jagged(_tensor(stored["values"], content), ends[:-1], np.diff(ends))
 
 
-def _tensor(stored: dict[str, Any], content: Content) -> Tensor:
+def _tensor(stored: dict[str, Any], content: Content) -> StoredTensor:
     """Return a tensor that is stored as bytes, as an array, or as a torch file."""
     kind = _format(stored)
     if kind == "numpy":
         return tensor_of_bytes(stored["data"], stored["dtype"], stored["shape"])
     if kind == "numpy_view":
-        return Tensor(stored["data"], stored["data"].dtype.name)
+        return StoredTensor(stored["data"], stored["data"].dtype.name)
     tensor = load_torch(content.inner(stored["data"], "a tensor"))
-    if not isinstance(tensor, Tensor):
+    if not isinstance(tensor, StoredTensor):
         raise TypeError("a torch file without a tensor")
     return tensor
 
 
 def _rows_of(
-    tensors: dict[str, Tensor | Jagged],
+    tensors: dict[str, StoredTensor | Jagged],
     metadata: dict[str, Any],
     path: Path,
     number: int,
@@ -118,9 +118,7 @@ def _rows_of(
 ) -> Iterator[Rows]:
     sequences = _matrix(tensors, "sequences")
     count = len(sequences)
-    for name, tensor in tensors.items():
-        if len(tensor) != count:
-            raise ValueError(f"{name} has {len(tensor)} rows, sequences has {count}")
+    padded.check_rows(tensors, "sequences")
     fills = metadata.get("pad_size") or 0
     if not 0 <= fills <= count:
         raise ValueError(f"{fills} rows of padding in a batch of {count}")
@@ -136,7 +134,7 @@ def _rows_of(
     yield from padded.rows_in_parts(path, np.arange(count - fills), width, facts, cut)
 
 
-def _check_fills(tensors: dict[str, Tensor | Jagged], first: int, path: Path) -> None:
+def _check_fills(tensors: dict[str, StoredTensor | Jagged], first: int, path: Path) -> None:
     """Refuse rows that only fill the batch up, from `first` on, and are trained on all the same."""
     if "loss_mask" not in tensors:
         return
@@ -149,16 +147,16 @@ def _check_fills(tensors: dict[str, Tensor | Jagged], first: int, path: Path) ->
         )
 
 
-def _matrix(tensors: dict[str, Tensor | Jagged], name: str) -> Tensor:
+def _matrix(tensors: dict[str, StoredTensor | Jagged], name: str) -> StoredTensor:
     """Return a tensor that has one width for all rows."""
     tensor = tensors[name]
-    if not isinstance(tensor, Tensor):
+    if not isinstance(tensor, StoredTensor):
         raise TypeError(f"{name} is packed")
     return tensor
 
 
 def _token_columns(
-    tensors: dict[str, Tensor | Jagged], rows: RowIndex, where: Where
+    tensors: dict[str, StoredTensor | Jagged], rows: RowIndex, where: Where
 ) -> dict[str, Any]:
     attention, lengths = (
         padded.block(padded.rows_of(_matrix(tensors, name), rows), "right", name, where)
@@ -172,7 +170,7 @@ def _token_columns(
         raise RcdiagError(
             f"{where(row)}: response_mask has {lengths.lengths[row]} tokens, attention_mask has "
             f"{attention.lengths[row]} for prompt and response together",
-            hint="columns of one batch belong together; write the dump again",
+            hint=padded.BELONG_TOGETHER,
         )
     response = lengths + (width - responses)
     prompt = Cut(attention.starts, attention.lengths - lengths.lengths)
@@ -206,7 +204,7 @@ def _token_columns(
 
 
 def _columns_of_rows(
-    tensors: dict[str, Tensor | Jagged],
+    tensors: dict[str, StoredTensor | Jagged],
     metadata: dict[str, Any],
     path: Path,
     number: int,
@@ -219,9 +217,7 @@ def _columns_of_rows(
     if groups is not None:
         notes.change("groups are those of SkyRL's policy_prompt_boundaries")
         made["group_id"] = from_python(groups, pa.string())
-    if match := STEP.search(path.name):
-        notes.change("steps are those in the names of files", count)
-        made["step"] = from_numpy(np.full(count, int(match[1]), np.int64))
+    made |= padded.named_step(path.name, STEP, count, notes)
     if "rewards" in tensors:
         made["reward"] = from_numpy(padded.sums(tensors["rewards"], np.arange(count)))
     return made

@@ -19,7 +19,7 @@ from rcdiag.table.given import REWARD_KEY
 from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows, natural_order
-from rcdiag.table.readers.slime_rollouts import Sample, dashboard_samples, rollout_samples
+from rcdiag.table.readers.slime_rollouts import SlimeSample, dashboard_samples, rollout_samples
 from rcdiag.table.readers.slime_training import TrainSample, train_samples
 
 DASHBOARD = frozenset(("tokens", "response_length", "loss_mask", "rollout_log_probs"))
@@ -96,7 +96,7 @@ def _step_of(peek: Peek) -> int:
     return int(digits[0]) if number is None else number
 
 
-def _rollout(files: _Step, number: int, dump: Dump) -> dict[Path, list[Sample]]:
+def _rollout(files: _Step, number: int, dump: Dump) -> dict[Path, list[SlimeSample]]:
     """Return the samples of the rollout files of a step, else of its dashboard's parquet."""
     notes, key = dump.notes, dump.given.get(REWARD_KEY)
     if files.rollout:
@@ -106,7 +106,7 @@ def _rollout(files: _Step, number: int, dump: Dump) -> dict[Path, list[Sample]]:
     return {path: dashboard_samples(path, number, notes, key) for path in files.dashboard}
 
 
-def _join(trained: Sequence[TrainSample], known: Sequence[Sample], notes: Notes) -> None:
+def _join(trained: Sequence[TrainSample], known: Sequence[SlimeSample], notes: Notes) -> None:
     """Add what only the rollout file knows to the samples of training."""
     by_place = {sample.position: sample for sample in known}
     by_index = {sample.index: sample for sample in known if sample.index is not None}
@@ -124,23 +124,19 @@ def _join(trained: Sequence[TrainSample], known: Sequence[Sample], notes: Notes)
             sample.row["group_id"] = groups.get(_key(sample.row["prompt_ids"]))
             continue
         used.add(id(other))
-        _check_tokens(sample, other)
+        both = [(sample.row[name], other.row[name]) for name in ("prompt_ids", "response_ids")]
+        if not all(np.array_equal(one, two) for one, two in both):
+            raise RcdiagError(
+                f"{sample.path}, sample {sample.position}: has other tokens than sample "
+                f"{other.position} of the rollout file of the same step",
+                hint="are the two files of one run? Give one of them alone",
+            )
         for name, value in other.row.items():
             if sample.row.get(name) is None:
                 sample.row[name] = value
         notes.change(MATCHED, 1)
     if left := len(known) - len(used):
         notes.change(UNTRAINED, left)
-
-
-def _check_tokens(sample: TrainSample, other: Sample) -> None:
-    pairs = ((sample.row[name], other.row[name]) for name in ("prompt_ids", "response_ids"))
-    if not all(np.array_equal(one, two) for one, two in pairs):
-        raise RcdiagError(
-            f"{sample.path}, sample {sample.position}: has other tokens than sample "
-            f"{other.position} of the rollout file of the same step",
-            hint="are the two files of one run? Give one of them alone",
-        )
 
 
 def _key(tokens: NDArray[np.int32]) -> bytes:

@@ -19,8 +19,9 @@ from rcdiag.table.given import REWARD_KEY
 from rcdiag.table.readers.parquet import read_whole
 from rcdiag.table.readers.reader import Notes
 from rcdiag.table.readers.safe import foreign, load_torch
-from rcdiag.table.readers.samples import Fields, prompt_and_response
+from rcdiag.table.readers.samples import Fields, prompt_and_response, samples_of
 
+OPTION = "--save-debug-rollout-data"
 ABORTED = "a sample without any response token (aborted before its first) is left out"
 REMOVED = "a sample with remove_sample keeps its row; its response_mask is 0, as in training"
 VERSIONS = (
@@ -45,7 +46,7 @@ FINISH_REASONS = {"completed": "stop", "truncated": "length", "aborted": "abort"
 Row = dict[str, Any]
 
 
-class Sample(Struct, frozen=True):
+class SlimeSample(Struct, frozen=True):
     """A sample as a row of the table, with what other files of the run know it by."""
 
     row: Row
@@ -53,29 +54,20 @@ class Sample(Struct, frozen=True):
     index: int | None
 
 
-def rollout_samples(path: Path, notes: Notes, reward_key: str | None = None) -> list[Sample]:
+def rollout_samples(path: Path, notes: Notes, reward_key: str | None = None) -> list[SlimeSample]:
     """Return the samples of a rollout file that have a response, in its order.
 
     `reward_key` names the number that is the reward where a sample has a dictionary of them.
     """
     payload = load_torch(path, BYSTANDERS)
     if not isinstance(payload, dict) or not isinstance(payload.get("samples"), list):
-        raise RcdiagError(
-            f"{path}: no list `samples`", hint="is this a file of --save-debug-rollout-data?"
-        )
+        raise RcdiagError(f"{path}: no list `samples`", hint=f"is this a file of {OPTION}?")
     step = Fields(payload, str(path)).integer("rollout_id")
     samples = []
-    for position, values in enumerate(payload["samples"]):
-        where = f"{path}, sample {position}"
-        if not isinstance(values, dict):
-            raise RcdiagError(
-                f"{where}: no dictionary but {type(values).__name__}",
-                hint="is this a file of --save-debug-rollout-data?",
-            )
-        fields = Fields(values, where)
+    for position, fields in enumerate(samples_of(payload["samples"], path, OPTION)):
         row = _row(fields, notes, reward_key)
         if row is not None:
-            samples.append(Sample({**row, "step": step}, position, fields.integer("index")))
+            samples.append(SlimeSample({**row, "step": step}, position, fields.integer("index")))
     return samples
 
 
@@ -150,7 +142,7 @@ def _version(versions: Any, notes: Notes) -> int | None:
 
 def dashboard_samples(
     path: Path, step: int | None, notes: Notes, reward_key: str | None = None
-) -> list[Sample]:
+) -> list[SlimeSample]:
     """Return the samples of the dashboard's parquet that have a response."""
     table = read_whole(path)
     records = [
@@ -163,7 +155,9 @@ def dashboard_samples(
         fields = Fields(values, f"{path}, row {position}")
         row = _row(fields, notes, reward_key)
         if row is not None:
-            samples.append(Sample({**row, "step": step}, position, fields.integer("sample_index")))
+            samples.append(
+                SlimeSample({**row, "step": step}, position, fields.integer("sample_index"))
+            )
     return samples
 
 

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.reader import Notes
-from rcdiag.table.readers.safe import Tensor, load_torch
-from rcdiag.table.readers.samples import Fields, prompt_and_response
+from rcdiag.table.readers.safe import StoredTensor, load_torch
+from rcdiag.table.readers.samples import Fields, prompt_and_response, samples_of
 from rcdiag.table.readers.slime_rollouts import Row
 
+OPTION = "--save-debug-train-data"
 COPIES = "a sample that several ranks hold is read once"
 ABORTED = "a sample without any response token is left out"
 RESTORED = "slices of {size} context-parallel ranks were put together again"
@@ -81,7 +82,7 @@ def _payload(path: Path) -> dict[str, Any]:
             return payload
     raise RcdiagError(
         f"{path}: neither `samples` nor `rollout_data`",
-        hint="is this a file of --save-debug-train-data?",
+        hint=f"is this a file of {OPTION}?",
     )
 
 
@@ -89,14 +90,7 @@ def _gathered(path: Path, payload: dict[str, Any], notes: Notes) -> list[TrainSa
     step = Fields(payload, str(path)).integer("rollout_id")
     rewards = payload.get("raw_reward")
     out = []
-    for position, values in enumerate(payload["samples"]):
-        where = f"{path}, sample {position}"
-        if not isinstance(values, dict):
-            raise RcdiagError(
-                f"{where}: no dictionary but {type(values).__name__}",
-                hint="is this a file of --save-debug-train-data?",
-            )
-        fields = Fields(values, where)
+    for position, fields in enumerate(samples_of(payload["samples"], path, OPTION)):
         row = _row(fields, {None: fields}, 1, notes)
         if row is None:
             continue
@@ -110,7 +104,7 @@ def _gathered(path: Path, payload: dict[str, Any], notes: Notes) -> list[TrainSa
             raise fields.wrong(
                 "rollout_position", f"is {place}, but the file has {known} rewards (raw_reward)"
             )
-        row |= {"step": step, "reward": _raw_reward(rewards, place, where)}
+        row |= {"step": step, "reward": _raw_reward(rewards, place, fields.where)}
         index = fields.integer("sample_index")
         out.append(TrainSample(row, path, position, index, place))
     return out
@@ -132,7 +126,12 @@ def _of_ranks(payloads: Sequence[tuple[Path, dict[str, Any]]], notes: Notes) -> 
             slices.sizes.add(size)
             if rank in slices.parts:
                 slices.copies += 1
-            slices.parts[rank] = _merged(slices.parts.get(rank), fields)
+            # Of two copies: ranks of early pipeline stages lack the log-probs.
+            before = slices.parts.get(rank)
+            if before is not None:
+                present = {name: v for name, v in before.values.items() if v is not None}
+                fields = Fields({**fields.values, **present}, before.where)
+            slices.parts[rank] = fields
     return [sample for slices in held.values() if (sample := _joined(slices, step, notes))]
 
 
@@ -143,7 +142,7 @@ def _columns(path: Path, payload: dict[str, Any]) -> list[Fields]:
     if count is None:
         raise RcdiagError(
             f"{path}: no list `response_lengths` in `rollout_data`",
-            hint="is this a file of --save-debug-train-data?",
+            hint=f"is this a file of {OPTION}?",
         )
     rewards = data.get("raw_reward")
     columns = {name: values for name, values in data.items() if _length(values) == count}
@@ -164,14 +163,6 @@ def _identity(fields: Fields) -> Any:
             return name, number
     tokens = fields.ids("tokens")
     return b"" if tokens is None else tokens.tobytes()
-
-
-def _merged(one: Fields | None, other: Fields) -> Fields:
-    """Return the fields of two copies: ranks of early pipeline stages lack the log-probs."""
-    if one is None:
-        return other
-    present = {name: value for name, value in one.values.items() if value is not None}
-    return Fields({**other.values, **present}, one.where)
 
 
 def _joined(slices: _Slices, step: int | None, notes: Notes) -> TrainSample | None:
@@ -257,7 +248,8 @@ def _places(fields: Fields, rank: int, size: int, prompt: int, response: int) ->
         first = max(number * chunk, prompt - 1)
         last = min((number + 1) * chunk, total - 1)
         places.append(np.arange(first, max(last, first)) + 1 - prompt)
-    return np.concatenate(places).astype(np.int64)
+    order: NDArray[np.int64] = np.concatenate(places).astype(np.int64)
+    return order
 
 
 def _raw_reward(rewards: Any, position: int | None, where: str) -> float | None:
@@ -269,6 +261,6 @@ def _raw_reward(rewards: Any, position: int | None, where: str) -> float | None:
 
 def _length(values: Any) -> int | None:
     """Return how many values a list or tensor has; None where it is none."""
-    if isinstance(values, Tensor | np.ndarray):
+    if isinstance(values, StoredTensor | np.ndarray):
         return values.shape[0] if values.shape else None
     return len(values) if isinstance(values, list | tuple) else None

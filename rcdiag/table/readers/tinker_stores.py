@@ -61,24 +61,24 @@ class SamplingParameters(msgspec.Struct):
     top_k: Int | None = None
 
 
-class Sample(msgspec.Struct):
+class CallSample(msgspec.Struct):
     tokens: list[Id] | None = None
     logprobs: list[float] | None = None
     stop_reason: str | None = None
 
 
-class Head(msgspec.Struct):
+class LineHead(msgspec.Struct):
     """What is read of every line at first."""
 
     kind: str | None = None
     scope: Scope | None = None
 
 
-class Call(msgspec.Struct):
+class SamplingCall(msgspec.Struct):
     """A call of the sampler; several samples of it have one prompt."""
 
     prompt_tokens: list[Id] | None = None
-    samples: list[Sample] | None = None
+    samples: list[CallSample] | None = None
     sampling_params: SamplingParameters | None = None
     model_path: str | None = None
     sampling_session_id: str | None = None
@@ -111,7 +111,7 @@ class Store(ABC):
         """Yield scope and place of each call, trajectory after trajectory, each as sampled."""
 
     @abstractmethod
-    def read(self, place: int) -> tuple[str, int, Call]:
+    def read(self, place: int) -> tuple[str, int, SamplingCall]:
         """Return the call at a place: where it is for messages, its number, and itself."""
 
     def close(self) -> None:  # noqa: B027
@@ -137,7 +137,7 @@ class _Lines(Store):
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self._parser: Parser[Call] = Parser(Call)
+        self._parser: Parser[SamplingCall] = Parser(SamplingCall)
         self._scopes: dict[Scope, int] = {}
         self._scope_of, self._starts, self._numbers = array("q"), array("q"), array("q")
         self._stream = open_file(file)
@@ -153,7 +153,7 @@ class _Lines(Store):
             raise
 
     def _find(self) -> None:
-        head: Parser[Head] = Parser(Head)
+        head: Parser[LineHead] = Parser(LineHead)
         for number, start, line in lines_of(self._stream, self.file):
             try:
                 call = head.parse(line, f"{self.file}, line {number}")
@@ -177,7 +177,7 @@ class _Lines(Store):
         for place in sorted(range(len(self._starts)), key=lambda i: ranks[self._scope_of[i]]):
             yield scopes[self._scope_of[place]], place
 
-    def read(self, place: int) -> tuple[str, int, Call]:
+    def read(self, place: int) -> tuple[str, int, SamplingCall]:
         self._stream.seek(self._starts[place])
         number = self._numbers[place]
         where = f"{self.file}, line {number}"
@@ -251,7 +251,7 @@ class _Table(Store):
                 hint="tinker-cookbook writes whole numbers and text here",
             ) from error
 
-    def read(self, place: int) -> tuple[str, int, Call]:
+    def read(self, place: int) -> tuple[str, int, SamplingCall]:
         where = f"{self.file}, wire_rows {place}"
         found = self._connection.execute(
             "SELECT prompt_tokens, sampled_tokens, logprobs, metadata, policy_version, "
@@ -262,7 +262,7 @@ class _Table(Store):
             raise RcdiagError(f"{where}: the row cannot be found", hint=COPY_AGAIN)
         prompt, sampled, log_probs, metadata, version, session, number = found
         facts = self._value(self._metadata, metadata, where, "metadata") or Metadata()
-        sample = Sample(
+        sample = CallSample(
             tokens=self._value(self._tokens, sampled, where, "sampled_tokens"),
             logprobs=self._value(self._log_probs, log_probs, where, "logprobs"),
             stop_reason=facts.stop_reason,
@@ -270,7 +270,7 @@ class _Table(Store):
         return (
             where,
             place,
-            Call(
+            SamplingCall(
                 prompt_tokens=self._value(self._tokens, prompt, where, "prompt_tokens"),
                 samples=[sample],
                 sampling_params=facts.sampling_params,

@@ -17,6 +17,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import FLOATS, IDS
 from rcdiag.table.readers.jsonl import Bit, Id, Int, bits, check_length
 from rcdiag.table.readers.reader import Notes
+from rcdiag.table.readers.requests import Sampling
 
 # Log-probs of a record of verifiers 0.4 have this many decimals.
 DECIMALS = 4
@@ -45,14 +46,7 @@ STREAMS = {
 }
 
 
-class Sampling(msgspec.Struct):
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: Int | None = None
-    min_p: float | None = None
-
-
-class Call(msgspec.Struct):
+class NodeCall(msgspec.Struct):
     """A call of the model; `node` is the message that it sampled."""
 
     node: Int | None = None
@@ -60,7 +54,7 @@ class Call(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class Link(msgspec.Struct):
+class NodeLink(msgspec.Struct):
     node: Int | None = None
     type: str | None = None
 
@@ -76,7 +70,7 @@ class Node(msgspec.Struct):
     reference_logprobs: list[float] | None = None
     trainer_logprobs: list[float] | None = None
     entropies: list[float] | None = None
-    semantic_parents: list[Link] = []
+    semantic_parents: list[NodeLink] = []
 
 
 class Reward(msgspec.Struct):
@@ -91,7 +85,7 @@ class Agent(msgspec.Struct):
 
 class Trace(msgspec.Struct):
     nodes: list[Node] | None = None
-    calls: list[Call] = []
+    calls: list[NodeCall] = []
     agent: Agent | str | None = None
     rewards: dict[str, Reward | float | None] = {}
     errors: list[Any] = []
@@ -101,7 +95,7 @@ class Group(msgspec.Struct):
     id: str | Int | None = None
 
 
-class Policy(msgspec.Struct):
+class TracePolicy(msgspec.Struct):
     start: Int | None = None
     end: Int | None = None
 
@@ -109,7 +103,7 @@ class Policy(msgspec.Struct):
 class Work(msgspec.Struct):
     type: str | None = None
     step: Int | None = None
-    policy: Policy | None = None
+    policy: TracePolicy | None = None
 
 
 class Run(msgspec.Struct):
@@ -131,7 +125,7 @@ class Episode(Trace):
 
 
 @dataclass
-class Rounding:
+class RoundedLogProbs:
     """Whether all log-probs so far have no more than DECIMALS decimals."""
 
     values: int = 0
@@ -154,7 +148,7 @@ class Rounding:
 
 
 def samples(
-    episode: Episode, where: str, notes: Notes, rounding: Rounding
+    episode: Episode, where: str, notes: Notes, rounding: RoundedLogProbs
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each branch of each trace that is trained."""
     common = _of_episode(episode, notes)
@@ -196,7 +190,7 @@ def _of_episode(episode: Episode, notes: Notes) -> dict[str, Any]:
 
 
 def _branches(
-    trace: Trace, where: str, notes: Notes, rounding: Rounding
+    trace: Trace, where: str, notes: Notes, rounding: RoundedLogProbs
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each path of a trace from a root to a leaf that is trained."""
     nodes = trace.nodes or []
@@ -310,7 +304,7 @@ def _reward(trace: Trace) -> float | None:
     return float(sum(values)) if values else None
 
 
-def _of_calls(calls: list[Call], path: set[int], notes: Notes) -> dict[str, Any]:
+def _of_calls(calls: list[NodeCall], path: set[int], notes: Notes) -> dict[str, Any]:
     """Return the sampling parameters that all calls of a path have, and why the last one ended."""
     own = [call for call in calls if call.node in path]
     if not own:

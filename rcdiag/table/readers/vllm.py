@@ -35,7 +35,7 @@ EMPTY = "a choice without any token has no response: left out"
 ECHO = "Log-probs of the prompt, which `echo` puts before those of the response, are left out"
 
 
-class Content(msgspec.Struct, gc=False):
+class TokenContent(msgspec.Struct, gc=False):
     """One token of a chat response."""
 
     token: str | None = None
@@ -45,7 +45,7 @@ class Content(msgspec.Struct, gc=False):
 class LogProbs(msgspec.Struct):
     """Log-probs of a choice: `content` in chats, lists in completions."""
 
-    content: list[Content] | None = None
+    content: list[TokenContent] | None = None
     tokens: list[str] | None = None
     token_logprobs: list[float | None] | None = None
 
@@ -69,7 +69,7 @@ class Usage(msgspec.Struct):
     prompt_tokens: Int | None = None
 
 
-class Response(msgspec.Struct):
+class VllmResponse(msgspec.Struct):
     """A completion or a chat completion. Prompt ids stand here in chats, else on the choices."""
 
     id: str | Int | None = None
@@ -80,13 +80,13 @@ class Response(msgspec.Struct):
     error: Any = None
 
 
-class Reply(Response):
+class Reply(VllmResponse):
     """A response, or what a batch file wraps it in."""
 
-    body: Response | None = None
+    body: VllmResponse | None = None
 
 
-class Line(Response):
+class VllmLine(VllmResponse):
     """A response, or an object that keeps it beside its request."""
 
     response: Reply | None = None
@@ -95,21 +95,29 @@ class Line(Response):
 
 
 def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
-    for where, number, line in records(file, Line):
+    for where, number, line in records(file, VllmLine):
         for row in rows_of(line, where, dump.notes, grouped="group_size" not in dump.given):
             yield number, row
 
 
-def rows_of(line: Line, where: str, notes: Notes, *, grouped: bool = True) -> list[dict[str, Any]]:
+def rows_of(
+    line: VllmLine, where: str, notes: Notes, *, grouped: bool = True
+) -> list[dict[str, Any]]:
     """Return the rows of one response, or of an object that keeps it beside its request.
 
     A row maps names of columns to values. `where` names the record in errors, `notes` takes what
     was left out; `grouped` makes choices of one response a group.
     """
-    response = _response_of(line)
+    # The response itself, out of what it may be wrapped in.
+    response = line if line.response is None else line.response.body or line.response
     request = request_of(line.request, line.body)
     if response.choices is None:
-        _check_failed(line, response, where)
+        if line.error is None and response.error is None and response.object != "error":
+            raise RcdiagError(
+                f"{where}: no `choices`, so that this is no response of a completion",
+                hint="keep the response itself, or an object with the fields `request` and "
+                "`response`",
+            )
         notes.change(FAILED, 1)
         return []
     groups = _groups(response) if grouped else {}
@@ -120,23 +128,7 @@ def rows_of(line: Line, where: str, notes: Notes, *, grouped: bool = True) -> li
     ]
 
 
-def _response_of(line: Line) -> Response:
-    """Return the response itself, out of what it may be wrapped in."""
-    if line.response is None:
-        return line
-    return line.response.body or line.response
-
-
-def _check_failed(line: Line, response: Response, where: str) -> None:
-    """Refuse a record without choices that is not the record of a request that failed."""
-    if line.error is None and response.error is None and response.object != "error":
-        raise RcdiagError(
-            f"{where}: no `choices`, so that this is no response of a completion",
-            hint="keep the response itself, or an object with the fields `request` and `response`",
-        )
-
-
-def _groups(response: Response) -> dict[int, str]:
+def _groups(response: VllmResponse) -> dict[int, str]:
     """Return the group of each choice: the response, or the prompt in it where it has several."""
     choices = response.choices or []
     if response.id is None:
@@ -151,7 +143,7 @@ def _groups(response: Response) -> dict[int, str]:
 
 
 def _row(
-    choice: Choice, response: Response, request: Request | None, where: str, notes: Notes
+    choice: Choice, response: VllmResponse, request: Request | None, where: str, notes: Notes
 ) -> dict[str, Any] | None:
     """Make the row of a choice; None for one without tokens."""
     if (response.object or "").endswith(".chunk"):
@@ -204,7 +196,7 @@ def _echoed(
     choice: Choice,
     values: list[float | None] | None,
     prompt: list[int] | None,
-    response: Response,
+    response: VllmResponse,
     request: Request | None,
 ) -> int:
     """Return how many log-probs at the beginning are those of an echoed prompt."""

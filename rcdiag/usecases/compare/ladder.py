@@ -14,7 +14,8 @@ from rcdiag.engines.backend import COMMON_OPTIONS, LadderRung
 from rcdiag.engines.backend import describe as describe_policy
 from rcdiag.errors import RcdiagError
 from rcdiag.results import Ladder, MetricValue, NoiseFloor, Rung
-from rcdiag.statistics.moments import Array, Moments, k2, mean
+from rcdiag.statistics.moments import Moments, k2, mean
+from rcdiag.statistics.ratios import Array
 
 UNKNOWN = 1 + max(LadderRung)  # after all places of scored policies
 

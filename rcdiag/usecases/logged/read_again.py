@@ -19,12 +19,12 @@ from rcdiag.statistics.merging import merge, merged
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.suite import Suite, SuiteState
-from rcdiag.table.segments import segment_sum
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
+from rcdiag.table.trajectories import segment_sum
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.corrected import CorrectionRows, asked_by
-from rcdiag.usecases.passes import token_batches
+from rcdiag.usecases.passes import Walk, token_batches
 
 Numbers = Mapping[str, float]
 
@@ -101,7 +101,7 @@ def read_again(
     asked = {name: asked_by(plan) for name, plan in plans.items()}
     first = next(iter(plans), None)
     rejects = first is not None and preset is not None and _rejects(plans[first], preset)
-    for batch in token_batches(dump, (behavior, target)):
+    for batch in token_batches(dump, Walk(policies=(behavior, target))):
         pairs = PolicyPair(batch, behavior, target).by_step()
         wanted = {step: pair for step, pair in pairs.items() if step in steps}
         if not wanted:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rcdiag.learning.learner import Fresh, Gradient
 from rcdiag.results import GradientReport, MetricValue
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import segment_sum
 from rcdiag.usecases.replay.preset import PresetLoss
 from rcdiag.usecases.replay.real_updates import ModelReplay
 from rcdiag.usecases.replay.update_batch import ReplayBatch

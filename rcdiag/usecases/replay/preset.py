@@ -19,7 +19,7 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.evaluate import LossResult, evaluate
 from rcdiag.losses.policy_loss import PolicyLoss
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import segment_sum
 from rcdiag.usecases.replay.token_advantages import formula_of, without_rejected
 from rcdiag.usecases.replay.update import NAIVE, TrainerUpdate
 from rcdiag.usecases.replay.update_batch import ReplayBatch

@@ -19,7 +19,7 @@ from rcdiag.results import (
     SplitReport,
 )
 from rcdiag.table.hashing import mixed
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import segment_sum
 from rcdiag.usecases.replay.preset import PresetEffect, PresetLoss, loss_of_effect
 from rcdiag.usecases.replay.update import NAIVE, TrainerUpdate
 from rcdiag.usecases.replay.update_batch import ReplayBatch

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.losses import ADVANTAGES
-from rcdiag.table.segments import segment_sum
 from rcdiag.table.token_batch import TokenBatch
+from rcdiag.table.trajectories import segment_sum
 
 Array = NDArray[np.float64]
 COLUMN = "column"

@@ -13,13 +13,12 @@ from rcdiag.errors import RcdiagError
 from rcdiag.learning.learner import Parts, Scores
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.rounding import ASSUMED, Rounding, rounding_of
-from rcdiag.table.segments import segment_sum
+from rcdiag.statistics.rounding import ASSUMED, RoundingNoise, rounding_of
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.survey import known_steps, unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch, sampled_tokens
-from rcdiag.table.trajectories import Trajectories
+from rcdiag.table.trajectories import Trajectories, segment_sum
 from rcdiag.usecases.diagnosed import scored_policies
 from rcdiag.usecases.passes import no_tokens
 from rcdiag.usecases.replay.token_advantages import token_advantages
@@ -54,7 +53,7 @@ class ReplayBatch(Struct, frozen=True, kw_only=True):
     parts: Parts  # the rows as a model reads them; tokens of other rows are masked
     non_finite: NonFinite  # under the names that the policies have in the table
     scored_roles: frozenset[str] = frozenset()  # those whose log-probs an engine computed
-    rounding: Rounding = ASSUMED  # of `rollout` against `old`
+    rounding: RoundingNoise = ASSUMED  # of `rollout` against `old`
 
     @property
     def rollout(self) -> Array:

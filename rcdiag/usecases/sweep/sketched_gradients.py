@@ -32,7 +32,7 @@ from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.sequences import Sequences, rows_of
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import segment_sum
 
 Array = NDArray[np.float64]
 

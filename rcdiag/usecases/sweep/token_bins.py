@@ -23,7 +23,7 @@ from rcdiag.corrections.quantities import LOG_RATIO, RATIO, named, true_ratio
 from rcdiag.corrections.sequences import Sequences, rows_of
 from rcdiag.corrections.statistics import statistic
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.table.segments import segment_max
+from rcdiag.table.trajectories import segment_max
 from rcdiag.usecases.sweep.bins import Array, BinWindows, Index, Layout, excess_above, sums_above
 
 

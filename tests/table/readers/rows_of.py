@@ -15,6 +15,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Reader
 from rcdiag.table.schema import check_types
+from rcdiag.table.table import Table
 
 
 @dataclass
@@ -50,6 +51,10 @@ def refusal(reader: Reader, *files: Path, **given: Any) -> str:
         rows_of(reader, *files, **given)
     assert caught.value.hint
     return str(caught.value)
+
+
+def column(table: Table, name: str) -> list[Any]:
+    return [value for batch in table.batches([name]) for value in batch.table[name].to_pylist()]
 
 
 def write_lines(file: Path, records: Iterable[Any]) -> Path:

@@ -20,6 +20,7 @@ from rcdiag.table.readers import READERS
 from rcdiag.table.readers.reader import Dump, Reader, Rows
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.table import Table
+from tests.table.readers.rows_of import column
 from tests.table.toy_reader import TOY, write_toy
 
 
@@ -36,10 +37,6 @@ def row(*ids: int, **columns: Any) -> dict[str, Any]:
 
 def opened(folder: Path, rows: Sequence[Mapping[str, Any]], **keywords: Any) -> Table:
     return open_table(write_toy(folder / "a.toyjsonl", rows), **keywords)
-
-
-def column(table: Table, name: str) -> list[Any]:
-    return [value for batch in table.batches([name]) for value in batch.table[name].to_pylist()]
 
 
 def changes(table: Table) -> dict[str, int]:
@@ -76,13 +73,14 @@ def test_rows_have_the_types_of_the_table_and_columns_of_others_are_kept(tmp_pat
 @pytest.mark.parametrize(
     ("change", "output"),
     [
-        ({"rollout_log_probs": [-1.0]}, "3 response tokens, but 1 values of `rollout_log_probs`"),
-        ({"response_mask": [1, 1]}, "3 response tokens, but 2 values of `response_mask`"),
-        ({"advantages": [0.5] * 4}, "3 response tokens, but 4 values of `advantages`"),
-        ({"policy_version": [1]}, "3 response tokens, but 1 values of `policy_version`"),
-        ({"response_mask": [1, 2, 0]}, "column `response_mask` holds the value 2"),
-        ({"response_ids": [1, -5, 2]}, "column `response_ids` holds token id -5"),
-        ({"prompt_ids": [3, -1]}, "column `prompt_ids` holds token id -1"),
+        ({"rollout_log_probs": [-1.0]}, "column `rollout_log_probs`: 1 values for 3 tokens"),
+        ({"response_mask": [1, 1]}, "column `response_mask`: 2 values for 3 tokens"),
+        ({"advantages": [0.5] * 4}, "column `advantages`: 4 values for 3 tokens"),
+        ({"policy_version": [1]}, "column `policy_version`: 1 values for 3 tokens"),
+        ({"response_mask": [1, 2, 0]}, "column `response_mask`: it holds 2"),
+        ({"response_ids": [1, -5, 2]}, "column `response_ids`: it holds token id -5"),
+        ({"prompt_ids": [3, -1]}, "column `prompt_ids`: it holds token id -1"),
+        ({"prompt_ids": [3, 1 << 20]}, "column `prompt_ids`: it holds token id 1048576"),
         ({"response_ids": None}, "no response tokens (null)"),
     ],
 )

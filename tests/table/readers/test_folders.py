@@ -6,17 +6,12 @@ import numpy as np
 import torch
 
 import rcdiag
-from rcdiag.table.table import Table
 from tests.table.readers import test_miles as miles
 from tests.table.readers import test_nemo_rl as nemo
 from tests.table.readers import test_prime_rl as prime
 from tests.table.readers import test_slime as slime
 from tests.table.readers import test_tinker as tinker
-from tests.table.readers.rows_of import drawn_floats, write_lines
-
-
-def column(table: Table, name: str) -> list:
-    return [value for batch in table.batches([name]) for value in batch.table[name].to_pylist()]
+from tests.table.readers.rows_of import column, drawn_floats, write_lines
 
 
 def test_the_log_folder_of_nemo_rl(tmp_path):

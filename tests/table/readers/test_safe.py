@@ -22,7 +22,14 @@ from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
-from rcdiag.table.readers.safe import Foreign, Jagged, Tensor, foreign, load_pickle, load_torch
+from rcdiag.table.readers.safe import (
+    Foreign,
+    Jagged,
+    StoredTensor,
+    foreign,
+    load_pickle,
+    load_torch,
+)
 from rcdiag.table.readers.safe.content import Content
 from tests.table.readers.pickled import (
     MODULE,
@@ -112,7 +119,7 @@ def test_tensors_of_every_kind_and_stride_are_read_exactly(kind):
     }
     back = loaded(torch_bytes(value))
     for name, expected in value.items():
-        assert isinstance(back[name], Tensor)
+        assert isinstance(back[name], StoredTensor)
         result = back[name].numpy()
         expected = expected.detach()
         expected = expected.float() if kind == torch.bfloat16 else expected

@@ -132,7 +132,7 @@ def test_the_floor_of_log_probs_is_no_log_prob(tmp_path):
         (lambda t: t["attention_mask"].zero_(), "row 1: response_mask has 12 tokens"),
         (lambda t: t.update(advantages=t["advantages"][:, 1:]), "advantages has the shape"),
         (lambda t: t.update(advantages=t["advantages"][1:]), "advantages has 3 rows"),
-        (lambda t: t["loss_mask"][1].__setitem__(-1, 0.5), "row 1: loss_mask holds 0.5"),
+        (lambda t: t["loss_mask"][1].__setitem__(-1, 0.5), "column `loss_mask`: it holds 0.5"),
         (lambda t: t["loss_mask"][2].__setitem__(0, 1), "row 2: loss_mask is not 0 at padding"),
         (lambda t: t.pop("sequences"), "not laid out as SkyRL writes it"),
     ],
@@ -209,7 +209,7 @@ def test_packed_experts_of_0_4_are_cut_to_the_response(offset, tmp_path):
     value = Built(Named(NEWER, "_rebuild_tensor_batch"), (kind, state))
     path = write(tmp_path / name(4), pickled(value))
     if offset:
-        with pytest.raises(RcdiagError, match=r"row 0: experts has \d+ values for \d+ tokens"):
+        with pytest.raises(RcdiagError, match=r"row 0: column `experts`: \d+ values for"):
             read(path)
         return
     rows, _ = read(path)

@@ -412,7 +412,7 @@ def test_a_column_of_another_length_is_refused_with_its_row(tmp_path):
     wrong = list(columns["rollout_log_probs"].unbind())
     wrong[3] = wrong[3][:-1]
     columns["rollout_log_probs"] = torch.nested.as_nested_tensor(wrong, layout=torch.jagged)
-    with pytest.raises(RcdiagError, match=r"tq_batch\.pt, row 3: rollout_log_probs has"):
+    with pytest.raises(RcdiagError, match=r"tq_batch\.pt, row 3: column `rollout_log_probs`: "):
         read(write(tmp_path / "tq_batch.pt", torch_bytes(payload)))
 
 
@@ -437,7 +437,7 @@ def test_padding_without_attention_mask_is_refused_with_the_way_out(tmp_path):
         (lambda t: t.update(old_log_probs=t["old_log_probs"][:, :11]), r"has the shape \[8, 11\]"),
         (lambda t: t.update(response_mask=torch.ones(8, 13)), r"has the shape \[8, 13\]"),
         (lambda t: t.update(old_log_probs=t["old_log_probs"][:3]), "has 3 rows, responses has 8"),
-        (lambda t: t["responses"][1].__setitem__(4, -1), "row 1: .*token id -1"),
+        (lambda t: t["responses"][1].__setitem__(4, -1), "row 1: .*it holds token id -1"),
         (lambda t: t["responses"][1].__setitem__(4, 2**40), "row 1"),
         (lambda t: t["response_mask"][1].__setitem__(4, 2), "row 1: .*response_mask"),
         (lambda t: t["response_mask"][6].__setitem__(-1, 1), "row 6: response_mask is not 0 at pa"),

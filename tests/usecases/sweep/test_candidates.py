@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from rcdiag.corrections.apply import outcome, token_effects
 from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.sequences import rows_of
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import segment_sum
 from rcdiag.usecases.sweep.candidates import CANDIDATES, find_candidate
 from rcdiag.usecases.sweep.estimator_families import FAMILIES
 from rcdiag.usecases.sweep.plan import SweepPlan

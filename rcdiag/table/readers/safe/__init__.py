@@ -15,4 +15,4 @@ from rcdiag.table.readers.safe.torch_file import is_torch_file as is_torch_file
 from rcdiag.table.readers.safe.torch_file import load_torch as load_torch
 from rcdiag.table.readers.safe.unpickler import load_pickle as load_pickle
 from rcdiag.table.readers.safe.views import Jagged as Jagged
-from rcdiag.table.readers.safe.views import Tensor as Tensor
+from rcdiag.table.readers.safe.views import StoredTensor as StoredTensor

@@ -63,10 +63,12 @@ def instructions(pickle: Bytes) -> Iterator[tuple[int, int, int]]:
         if length is None:
             return
         if length == pickletools.UP_TO_NEWLINE:
-            lines = _lines(pickle, start, 2 if code in GLOBALS else 1)
+            # Names end in a line each, and are not long.
+            count = 2 if code in GLOBALS else 1
+            lines = re.compile(rb"(?:[^\n]{0,1023}\n){%d}" % count).match(pickle, start)
             if lines is None:
                 return
-            at = lines
+            at = lines.end()
         elif length < 0:
             begins = start + LENGTHS[length]
             at = begins + int.from_bytes(pickle[start:begins], "little")
@@ -78,12 +80,6 @@ def instructions(pickle: Bytes) -> Iterator[tuple[int, int, int]]:
         yield code, start, at
         if code == STOP:
             return
-
-
-def _lines(pickle: Bytes, start: int, count: int) -> int | None:
-    """Return where some lines end, which names are and so are not long; None for others."""
-    found = re.compile(rb"(?:[^\n]{0,1023}\n){%d}" % count).match(pickle, start)
-    return None if found is None else found.end()
 
 
 def check(pickle: Bytes) -> None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rcdiag.table.readers.safe.arrays import shape_of
 from rcdiag.table.readers.safe.stand_ins import Foreign, Name, Pair, names_of
-from rcdiag.table.readers.safe.views import Jagged, Tensor, jagged, view_bytes
+from rcdiag.table.readers.safe.views import Jagged, StoredTensor, jagged, shape_of, view_bytes
 
 VALUES, LENGTHS, OFFSETS = "<NJT_VALUES>", "<NJT_LENGTHS>", "<NJT_OFFSETS>"
 
@@ -32,7 +31,10 @@ class TensorDict(dict[str, Any]):
     """The tensors of a TensorDict by name."""
 
     def __setstate__(self, state: Any) -> None:
-        self.update(_tensors(state))
+        tensors = state["_tensordict"]
+        if not isinstance(tensors, dict):
+            raise TypeError("a TensorDict without tensors")
+        self.update(tensors)
 
 
 class Stack(list[Any]):
@@ -51,16 +53,9 @@ def _make(kind: Any, state: Any) -> Any:
     return built
 
 
-def _tensors(state: Any) -> dict[str, Any]:
-    tensors = state["_tensordict"]
-    if not isinstance(tensors, dict):
-        raise TypeError("a TensorDict without tensors")
-    return tensors
-
-
 def consolidated(metadata: Any, storage: Any) -> Any:
     """Cut a TensorDict out of one tensor of bytes that holds all of its tensors."""
-    if not isinstance(storage, Tensor) or storage.kind != "uint8" or len(storage.shape) != 1:
+    if not isinstance(storage, StoredTensor) or storage.kind != "uint8" or len(storage.shape) != 1:
         raise TypeError("a consolidated TensorDict without bytes")
     return _from_metadata(metadata, storage.stored.data, 0)
 
@@ -80,7 +75,9 @@ def _from_metadata(metadata: Any, storage: memoryview, depth: int) -> Any:
     return built
 
 
-def _leaf(storage: memoryview, kind: Any, size: Any, start: Any, stop: Any, pad: Any) -> Tensor:
+def _leaf(
+    storage: memoryview, kind: Any, size: Any, start: Any, stop: Any, pad: Any
+) -> StoredTensor:
     """Return the tensor in the bytes from start to stop; `pad` bytes at their end do not count."""
     shape = shape_of(size)
     (start, stop) = shape_of((start, stop))
@@ -90,12 +87,12 @@ def _leaf(storage: memoryview, kind: Any, size: Any, start: Any, stop: Any, pad:
     count = math.prod(shape)
     if count > len(flat):
         raise ValueError("a tensor that is larger than its storage")
-    return Tensor(flat[:count].reshape(shape), str(kind).removeprefix("torch."))
+    return StoredTensor(flat[:count].reshape(shape), str(kind).removeprefix("torch."))
 
 
-def _with_jagged(leaves: dict[str, Tensor]) -> dict[str, Tensor | Jagged]:
+def _with_jagged(leaves: dict[str, StoredTensor]) -> dict[str, StoredTensor | Jagged]:
     """Put jagged tensors together, whose values and offsets are leaves of their own."""
-    whole: dict[str, Tensor | Jagged] = {}
+    whole: dict[str, StoredTensor | Jagged] = {}
     for key, leaf in leaves.items():
         if key.startswith(OFFSETS):
             name = key.removeprefix(OFFSETS)

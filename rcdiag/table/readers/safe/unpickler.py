@@ -1,7 +1,9 @@
 """Pickles are loaded by Python's own unpickler, which gets rcdiag's code for every name.
 
-A pickle may call any function of any module; here `find_class` knows a closed table of names, and
-returns what stands for them in this package. The instructions are checked before.
+A pickle may call any function of any module; here `find_class` knows a closed table of pairs,
+module and name, and returns what stands for them in this package. Others are refused. A look-up
+imports nothing, and a call runs only the function that stands here. The instructions are checked
+before.
 """
 
 from __future__ import annotations
@@ -14,11 +16,106 @@ from typing import Any
 import numpy as np
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.safe.allowed import NAMES
 from rcdiag.table.readers.safe.content import Content, damaged, open_content
 from rcdiag.table.readers.safe.instructions import TooLargeError, check
-from rcdiag.table.readers.safe.stand_ins import Foreign, Name, Pair
-from rcdiag.table.readers.safe.tensordicts import Same
+from rcdiag.table.readers.safe.stand_ins import (
+    Attributed,
+    Buffer,
+    Call,
+    Foreign,
+    Name,
+    Pair,
+    foreign,
+    hashable,
+    names_of,
+)
+from rcdiag.table.readers.safe.tensordicts import TENSORDICT_NAMES, Same
+from rcdiag.table.readers.safe.views import ARRAY_NAMES, TENSOR_NAMES
+
+# Objects that dumps of multi-modal and agentic runs carry beside their tokens; nobody needs them.
+BYSTANDERS = (
+    ("PIL.Image", "Image"),
+    ("PIL.PngImagePlugin", "PngImageFile"),
+    ("PIL.JpegImagePlugin", "JpegImageFile"),
+    ("transformers.feature_extraction_utils", "BatchFeature"),
+    ("transformers.tokenization_utils_base", "BatchEncoding"),
+    ("datetime", "date"),
+    ("datetime", "datetime"),
+    ("datetime", "timedelta"),
+    ("datetime", "timezone"),
+    ("decimal", "Decimal"),
+    ("fractions", "Fraction"),
+    ("omegaconf.base", "ContainerMetadata"),
+    ("omegaconf.base", "Metadata"),
+    ("omegaconf.dictconfig", "DictConfig"),
+    ("omegaconf.listconfig", "ListConfig"),
+    ("omegaconf.nodes", "AnyNode"),
+    ("pathlib", "Path"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "PurePosixPath"),
+    ("typing", "Any"),
+    ("uuid", "UUID"),
+)
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    """Return the bytes that a pickle of protocol 2 writes as text."""
+    if encoding != "latin1":
+        raise ValueError("an encoding that pickles do not use")
+    return text.encode("latin1")
+
+
+def _set(items: Any = ()) -> set[Any]:
+    return set(map(hashable, _list(items)))
+
+
+def _list(items: Any = ()) -> list[Any]:
+    if not isinstance(items, (list, tuple)):
+        raise TypeError("items that are no list")
+    return list(items)
+
+
+def _tuple(items: Any = ()) -> tuple[Any, ...]:
+    return tuple(map(hashable, _list(items)))
+
+
+def _dict(pairs: Any = ()) -> Attributed:
+    return Attributed((hashable(key), value) for key, value in _list(pairs))
+
+
+def _default_dict(factory: Any = None) -> Attributed:
+    return Attributed()
+
+
+def _bytes() -> bytes:
+    return b""
+
+
+BUILTINS: tuple[tuple[str, Call], ...] = (
+    ("set", _set),
+    ("frozenset", _set),
+    ("list", _list),
+    ("dict", _dict),
+    ("tuple", _tuple),
+    ("bytes", _bytes),
+    ("int", None),
+    ("float", None),
+    ("str", None),
+    ("bool", None),
+)
+PLAIN_CALLS: list[tuple[Pair, Call]] = [
+    (("collections", "OrderedDict"), _dict),
+    (("collections", "defaultdict"), _default_dict),
+    (("_codecs", "encode"), _encode),
+    (("_io", "BytesIO"), Buffer),
+]
+for _module in ("builtins", "__builtin__"):
+    PLAIN_CALLS += [((_module, name), call) for name, call in BUILTINS]
+
+NAMES: dict[Pair, Name] = (
+    names_of(PLAIN_CALLS) | ARRAY_NAMES | TENSOR_NAMES | TENSORDICT_NAMES | foreign(BYSTANDERS)
+)
+
 
 # A list that stands in other lists many times is stored once. A pickle may so hold this many times
 # as many values as it stores, beyond the first ten million: prompts that a group shares.

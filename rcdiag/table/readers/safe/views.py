@@ -1,4 +1,7 @@
-"""Tensors in a torch file are views of its storages, after every index is checked.
+"""Arrays and tensors in a pickle are views of its bytes, after shape, type and index are checked.
+
+numpy arrays: https://github.com/numpy/numpy/blob/v2.3.5/numpy/_core/src/multiarray/methods.c
+(`array_reduce`, `array_setstate`) and `descriptor.c` (`arraydescr_reduce`).
 
 What the functions that a torch file names do with their arguments:
 https://github.com/pytorch/pytorch/blob/v2.8.0/torch/_utils.py, and for jagged tensors
@@ -8,6 +11,7 @@ https://github.com/pytorch/pytorch/blob/v2.8.0/torch/nested/_internal/nested_ten
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -15,8 +19,125 @@ from msgspec import Struct
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from rcdiag.table.readers.safe.arrays import shape_of
 from rcdiag.table.readers.safe.stand_ins import Foreign, Name, Pair, foreign, names_of, refuse_state
+
+ELEMENTS = re.compile(r"b1|[iu][1248]|f[248]|c8|c16|[US]\d{1,9}|O8?")
+
+
+def shape_of(size: Any) -> tuple[int, ...]:
+    """Return a shape that consists of whole numbers from 0 on, at most eight of them."""
+    shape = tuple(size) if isinstance(size, (list, tuple)) else (size,)
+    if len(shape) > 8:
+        raise ValueError("a shape that is none")
+    for count in shape:
+        if type(count) is not int or count < 0:
+            raise ValueError("a shape that is none")
+    return shape
+
+
+class ElementType:
+    """A numpy type in a pickle: its code, `f4`, and after `__setstate__` its byte order.
+
+    No `numpy.dtype` is handed to the unpickler, as with one a state could change an array at will.
+    """
+
+    __slots__ = ("code", "dtype")
+
+    def __init__(self, code: str, align: bool = False, copy: bool = True) -> None:
+        self.code = code
+        self.dtype: np.dtype[Any] | Foreign | None = None
+
+    def __setstate__(self, state: Any) -> None:
+        order = state[1]
+        if self.dtype is not None:
+            raise ValueError("a type that has its byte order already")
+        if not ELEMENTS.fullmatch(self.code) or order not in ("<", ">", "|", "="):
+            self.dtype = Foreign(f"numpy.dtype {self.code[:20]}")
+        elif self.code[0] == "O":
+            self.dtype = np.dtype(object)
+        else:
+            self.dtype = np.dtype(order + self.code)
+
+
+class PickledArray(np.ndarray):
+    """A numpy array, which a pickle makes empty and gives shape, type and bytes later, once.
+
+    An array of a type that rcdiag does not read is an object array without dimensions that holds a
+    `Foreign`.
+    """
+
+    filled: bool
+
+    def __setstate__(self, state: Any) -> None:
+        if getattr(self, "filled", False):
+            raise ValueError("an array that is filled twice")
+        self.filled = True
+        _, size, element, by_columns, content = state
+        shape = shape_of(size)
+        items: Any
+        if isinstance(content, list):
+            if math.prod(shape) != len(content):
+                raise ValueError("an array of another length than its items")
+            kind, items = np.dtype(object), content
+        else:
+            made = array(content, element, shape, "F" if by_columns else "C")
+            if isinstance(made, Foreign):
+                shape, kind, items = (), np.dtype(object), [made]
+            else:
+                kind = made.dtype
+                items = content if kind.kind != "b" and kind.itemsize else made.tobytes("A")
+        whole: Any = (1, shape, kind, bool(by_columns), items)
+        super().__setstate__(whole)
+
+
+def array(content: Any, element: Any, size: Any, order: Any = "C") -> NDArray[Any] | Foreign:
+    """Return an array that looks at its bytes; a type that rcdiag does not read is kept inert."""
+    shape = shape_of(size)
+    if not isinstance(element, ElementType):
+        raise TypeError("an array of no type")
+    kind = element.dtype
+    if isinstance(kind, Foreign):
+        return kind
+    if kind is None or kind.hasobject or order not in ("C", "F"):
+        raise TypeError("an array of no plain type")
+    count = math.prod(shape)
+    if kind.itemsize == 0:  # numpy itself makes texts of at least one character
+        if count:
+            raise ValueError("an array whose elements take no bytes")
+        return np.zeros(shape, kind.kind + "1")
+    if not isinstance(content, (bytes, bytearray)) or count * kind.itemsize != len(content):
+        raise ValueError("an array of another size than its bytes")
+    if kind.kind == "b":  # a byte that is neither 0 nor 1 is no bool of numpy's
+        flags: NDArray[np.bool_] = np.frombuffer(content, np.uint8) != 0
+        return flags.reshape(shape, order=order)
+    return np.frombuffer(content, kind).reshape(shape, order=order)
+
+
+def _reconstruct(kind: Any, size: Any, code: Any) -> PickledArray:
+    return np.ndarray.__new__(PickledArray, 0, np.uint8)
+
+
+def _scalar(element: Any, content: Any = b"") -> Any:
+    kind = element.dtype if isinstance(element, ElementType) else None
+    if isinstance(kind, np.dtype) and kind.hasobject:
+        return content
+    value = array(content, element, ())
+    return value if isinstance(value, Foreign) else value.item()
+
+
+ARRAY_NAMES: dict[Pair, Name] = names_of(
+    [(("numpy", "ndarray"), None), (("numpy", "dtype"), ElementType)]
+    + [
+        ((f"numpy.{core}.{module}", name), call)
+        for core in ("core", "_core")
+        for module, name, call in (
+            ("multiarray", "_reconstruct", _reconstruct),
+            ("multiarray", "scalar", _scalar),
+            ("numeric", "_frombuffer", array),
+        )
+    ]
+)
+
 
 # Kinds of elements, by torch's name, and how their bytes are looked at.
 KINDS = {
@@ -66,7 +187,7 @@ class Storage(Struct, frozen=True, eq=False):
     __setstate__ = refuse_state
 
 
-class Tensor(Struct, frozen=True, eq=False):
+class StoredTensor(Struct, frozen=True, eq=False):
     """A tensor as it stands in the file; `numpy` turns it, or some of its rows, into an array."""
 
     stored: NDArray[Any]
@@ -81,17 +202,19 @@ class Tensor(Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.stored)
 
-    def __getitem__(self, index: Any) -> Tensor:
-        return Tensor(self.stored[index], self.kind)
+    def __getitem__(self, index: Any) -> StoredTensor:
+        return StoredTensor(self.stored[index], self.kind)
 
     def numpy(self) -> NDArray[Any]:
         """Return an array in this machine's byte order; bfloat16 is widened to float32 exactly."""
         if self.kind.startswith("float8"):
             raise ValueError(f"a tensor of {self.kind}, which rcdiag does not read")
         if self.kind == "bool":
-            return self.stored != 0
+            flags: NDArray[np.bool_] = self.stored != 0
+            return flags
         if self.kind == "bfloat16":
-            return np.left_shift(self.stored, 16, dtype=np.uint32).view(np.float32)
+            bits: NDArray[np.uint32] = np.left_shift(self.stored, 16, dtype=np.uint32)
+            return bits.view(np.float32)
         return self.stored.astype(self.stored.dtype.newbyteorder("="), copy=False)
 
 
@@ -101,7 +224,7 @@ class Jagged(Struct, frozen=True, eq=False):
     They begin at `values[starts[i]]`; what is further inside a value is the same for all rows.
     """
 
-    values: Tensor
+    values: StoredTensor
     starts: NDArray[np.int64]  # [rows]
     lengths: NDArray[np.int64]  # [rows]
 
@@ -121,7 +244,7 @@ class Jagged(Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def row(self, index: int) -> Tensor:
+    def row(self, index: int) -> StoredTensor:
         start = int(self.starts[index])
         return self.values[start : start + int(self.lengths[index])]
 
@@ -143,17 +266,17 @@ def view_bytes(view: memoryview, kind: str, order: str = "<") -> NDArray[Any]:
     return np.frombuffer(view, layout)
 
 
-def tensor_of_bytes(content: Any, kind: str, size: Any) -> Tensor:
+def tensor_of_bytes(content: Any, kind: str, size: Any) -> StoredTensor:
     """Return a tensor whose elements, row by row, are these bytes and no others."""
     flat, shape = view_bytes(memoryview(content).cast("B"), kind), shape_of(size)
     if math.prod(shape) != len(flat):
         raise ValueError("a tensor of another size than its bytes")
-    return Tensor(flat.reshape(shape), kind)
+    return StoredTensor(flat.reshape(shape), kind)
 
 
 def storage_tensor(
     storage: Any, offset: Any, size: Any, stride: Any, *rest: Any, kind: str | None = None
-) -> Tensor | Foreign:
+) -> StoredTensor | Foreign:
     """Return a view of a storage; `offset`, `size` and `stride` count elements.
 
     A tensor in a plain pickle, whose storage is a file of its own, stays inert.
@@ -168,30 +291,27 @@ def storage_tensor(
     if len(shape) != len(steps) or type(offset) is not int or offset < 0:
         raise ValueError("a tensor whose shape, strides or offset make no sense")
     if steps == (1,) and offset + shape[0] <= len(flat):  # one dimension without gaps
-        return Tensor(flat[offset : offset + shape[0]], kind)
+        return StoredTensor(flat[offset : offset + shape[0]], kind)
     count = math.prod(shape)
     if count == 0:
-        return Tensor(np.empty(shape, flat.dtype), kind)
+        return StoredTensor(np.empty(shape, flat.dtype), kind)
     last = offset + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
     if last >= len(flat):
         raise ValueError("a tensor that is larger than its storage")
     if count > max(len(flat), MOST_REPEATED_ELEMENTS):
         raise ValueError("a tensor that repeats a few elements beyond all use")
     strides = tuple(step * flat.itemsize for step in steps)
-    return Tensor(as_strided(flat[offset:], shape, strides, writeable=False), kind)
+    return StoredTensor(as_strided(flat[offset:], shape, strides, writeable=False), kind)
 
 
 def typed_storage_tensor(
     storage: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, kind: Any, *rest: Any
-) -> Tensor | Foreign:
+) -> StoredTensor | Foreign:
     """Return a view of a storage of bytes, whose elements are of this kind."""
-    return storage_tensor(storage, offset, size, stride, kind=_kind_name(kind))
-
-
-def _kind_name(kind: Any) -> str:
-    if not isinstance(kind, Name) or kind.name.removeprefix("torch.") not in KINDS:
+    name = kind.name.removeprefix("torch.") if isinstance(kind, Name) else None
+    if name not in KINDS:
         raise TypeError("a tensor of no known kind")
-    return kind.name.removeprefix("torch.")
+    return storage_tensor(storage, offset, size, stride, kind=name)
 
 
 def _parameter(data: Any, *rest: Any) -> Any:
@@ -214,7 +334,7 @@ def jagged_tensor(parts: Any) -> Jagged | Foreign:
 
 def jagged(values: Any, offsets: Any, lengths: Any = None) -> Jagged:
     """Return rows that begin at the offsets and end at the next, or after their lengths."""
-    if not isinstance(values, Tensor) or not values.shape:
+    if not isinstance(values, StoredTensor) or not values.shape:
         raise TypeError("a jagged tensor without values")
     bounds = _whole_numbers(offsets)
     counts = np.diff(bounds) if lengths is None else _whole_numbers(lengths)
@@ -223,7 +343,7 @@ def jagged(values: Any, offsets: Any, lengths: Any = None) -> Jagged:
 
 def nested_tensor(buffer: Any, sizes: Any, strides: Any, offsets: Any) -> Jagged | Foreign:
     """Return a nested tensor of torch's strided layout whose rows differ in their length alone."""
-    if not isinstance(buffer, Tensor) or len(buffer.shape) != 1:
+    if not isinstance(buffer, StoredTensor) or len(buffer.shape) != 1:
         raise TypeError("a nested tensor without values")
     shapes, starts = _whole_numbers(sizes, 2), _whole_numbers(offsets)
     inner = tuple(int(count) for count in shapes[0, 1:]) if len(shapes) else ()
@@ -238,12 +358,12 @@ def nested_tensor(buffer: Any, sizes: Any, strides: Any, offsets: Any) -> Jagged
         or len(buffer) % width
     ):
         return Foreign("torch.nested (rows that differ in more than their length)")
-    values = Tensor(buffer.stored.reshape(-1, *inner), buffer.kind)
+    values = StoredTensor(buffer.stored.reshape(-1, *inner), buffer.kind)
     return Jagged(values, starts // width, shapes[:, 0])
 
 
 def _whole_numbers(tensor: Any, dimensions: int = 1) -> NDArray[np.int64]:
-    if not isinstance(tensor, Tensor) or not tensor.kind.startswith("int"):
+    if not isinstance(tensor, StoredTensor) or not tensor.kind.startswith("int"):
         raise TypeError("offsets, lengths or sizes that are no whole numbers")
     if len(tensor.shape) != dimensions or 0 in tensor.shape:
         raise ValueError("offsets, lengths or sizes of another shape")

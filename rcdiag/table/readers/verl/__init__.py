@@ -7,14 +7,21 @@ from collections.abc import Iterator
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Reader, Rows
 from rcdiag.table.readers.safe import laid_out, open_content
-from rcdiag.table.readers.verl import file_places as layout
-from rcdiag.table.readers.verl.contents import DATA_PROTO, missing_responses, open_batch
+from rcdiag.table.readers.verl.contents import (
+    DATA_PROTO,
+    INPUT_BATCH,
+    MARK,
+    QUEUE,
+    lost_batch,
+    missing_responses,
+    open_batch,
+)
 from rcdiag.table.readers.verl.cut_rows import rows_of
 
 
 def _is_verl(peek: Peek) -> bool:
     """Recognise a DataProto, the names of a batch's tensors, or a batch of TransferQueue."""
-    if DATA_PROTO in peek.pickle_calls or (peek.name == layout.QUEUE and peek.is_torch_file):
+    if DATA_PROTO in peek.pickle_calls or (peek.name == QUEUE and peek.is_torch_file):
         return True
     words = peek.pickle_words
     return {"tensordict", "tags", "keys"} <= words or (
@@ -28,8 +35,8 @@ def _read(dump: Dump) -> Iterator[Rows]:
     for number, path in enumerate(dump.files):
         content = open_content(path)
         batch = open_batch(content)
-        if "responses" not in batch.tensors and path.name == layout.INPUT_BATCH:
-            dump.notes.change(f"{layout.INPUT_BATCH}, what the sampler was given, is left out")
+        if "responses" not in batch.tensors and path.name == INPUT_BATCH:
+            dump.notes.change(f"{INPUT_BATCH}, what the sampler was given, is left out")
             continue
         held += 1
         with laid_out(str(path), "verl"):
@@ -45,9 +52,9 @@ VERL = Reader(
     says="Batches of verl: DataProto files of its rollout dumps, batches of TransferQueue, and "
     "what a hook in the trainer saves with torch.save or save_to_disk.",
     patterns=("*.dp", "*.pt", "*.pth", "*.pkl", "*GBS*_N*"),
-    beside=(layout.MARK,),
+    beside=(MARK,),
     detect=_is_verl,
     read=_read,
-    lost=layout.lost_batch,
+    lost=lost_batch,
     source="https://github.com/verl-project/verl/blob/v0.9.1/verl/protocol.py",
 )

@@ -1,4 +1,4 @@
-"""A file of verl holds a batch in one of many ways; all become one `Batch`.
+"""A file of verl holds a batch in one of many ways; all become one `VerlBatch`.
 
 * `DataProto`, pickled (`save_to_disk`), by torch.save, or with its tensors as numpy arrays:
   https://github.com/verl-project/verl/blob/v0.9.1/verl/protocol.py (`__getstate__`,
@@ -7,10 +7,17 @@
 * a dict of `batch`, `non_tensor_batch` and `meta_info`;
 * rows of TransferQueue with their keys and tags:
   https://github.com/verl-project/verl/blob/v0.9.1/verl/utils/skip/rollout_skip.py
+
+Where a file lies tells its step and the number of responses to a prompt: the options that dump
+rollouts name folders so there, and in
+https://github.com/verl-project/verl/blob/v0.7.1/verl/utils/rollout_skip.py
 """
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.reader import natural_order
 from rcdiag.table.readers.safe import (
     Content,
     Foreign,
     Jagged,
     Same,
-    Tensor,
+    StoredTensor,
     foreign,
     is_torch_file,
     laid_out,
@@ -33,15 +41,75 @@ from rcdiag.table.readers.safe import (
 )
 from rcdiag.table.readers.safe.views import KINDS, tensor_of_bytes
 
+RESPONSES_PER_PROMPT = re.compile(r"GBS(?P<prompts>\d+)_+N(?P<responses>\d+)(?:_|$)")
+STEP = re.compile(r"(?:^|[^a-z])(?:global_|gen)?steps?[_-]?(?P<step>\d+)", re.IGNORECASE)
+INPUT_BATCH = "new_batch.dp"
+OUTPUT_BATCH, QUEUE = "gen_batch.dp", "tq_batch.pt"
+DUMPED = (OUTPUT_BATCH, QUEUE)
+MARK = "meta.json"
+
+
+def named_sizes(path: Path) -> tuple[int, int] | None:
+    """Return prompts of a step and responses to a prompt, from the name of a folder or file."""
+    for name in (path.name, *(parent.name for parent in list(path.parents)[:3])):
+        if match := RESPONSES_PER_PROMPT.search(name):
+            return int(match["prompts"]), int(match["responses"])
+    return None
+
+
+def recorded_step(path: Path, meta: dict[str, Any]) -> int | None:
+    """Return the step that the batch records, or the file beside it that verl writes."""
+    beside = _facts(path.parent / MARK) if path.name in DUMPED else {}
+    for facts in (meta, beside):
+        step = facts.get("global_steps")
+        if isinstance(step, int) and not isinstance(step, bool):
+            return step
+    return None
+
+
+def named_step(path: Path) -> int | None:
+    """Return the step in the name of a file or of its folder."""
+    if path.name in DUMPED and path.parent.name.isdecimal():
+        inner = path.name == QUEUE and path.parent.parent.name.isdecimal()
+        return int(path.parent.parent.name if inner else path.parent.name)
+    for name in (path.stem, path.parent.name):
+        if match := STEP.search(name):
+            return int(match["step"])
+    return None
+
+
+def lost_batch(files: Sequence[Path]) -> Path | None:
+    """Return the first batch that is not there although verl wrote its step's meta.json.
+
+    verl writes meta.json behind the batch, so such a batch was lost on the way here.
+    """
+    dumped = {file.parent for file in files if file.name in DUMPED}
+    for file in sorted(files, key=natural_order):
+        if file.name == MARK and file.parent not in dumped:
+            facts = _facts(file)
+            if "global_steps" in facts:
+                return file.parent / (QUEUE if "num_trajectories" in facts else OUTPUT_BATCH)
+    return None
+
+
+def _facts(file: Path) -> dict[str, Any]:
+    """Return what verl writes of a step beside its batch; nothing where it cannot be read."""
+    try:
+        facts = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
 DATA_PROTO = "verl.protocol.DataProto"
 NAMES = foreign([("verl.protocol", "DataProto")])
 
 
 @dataclass
-class Batch:
+class VerlBatch:
     """One file: tensors of equal rows, other values by row, and facts of the whole batch."""
 
-    tensors: dict[str, Tensor | Jagged] = field(default_factory=dict)
+    tensors: dict[str, StoredTensor | Jagged] = field(default_factory=dict)
     values: dict[str, list[Any] | NDArray[Any]] = field(default_factory=dict)  # name -> by row
     meta: dict[str, Any] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)  # of TransferQueue, by row
@@ -52,11 +120,15 @@ class Batch:
     def add(self, columns: Any) -> None:
         """Sort the columns of a dict into tensors, values by row, and facts."""
         for name, column in columns.items():
-            if isinstance(column, list) and column and all(isinstance(v, Tensor) for v in column):
+            if (
+                isinstance(column, list)
+                and column
+                and all(isinstance(v, StoredTensor) for v in column)
+            ):
                 column = jagged_of(column)
             if isinstance(column, np.ndarray) and column.ndim > 1 and column.dtype.name in KINDS:
-                column = Tensor(column, column.dtype.name)
-            if isinstance(column, Jagged) or (isinstance(column, Tensor) and column.shape):
+                column = StoredTensor(column, column.dtype.name)
+            if isinstance(column, Jagged) or (isinstance(column, StoredTensor) and column.shape):
                 self.tensors[name] = column
             elif isinstance(column, Same):
                 self.shared[name] = column.value
@@ -82,12 +154,12 @@ class Batch:
                 self.meta[name] = value
 
 
-def open_batch(content: Content) -> Batch:
+def open_batch(content: Content) -> VerlBatch:
     """Read what a file of verl holds; tensors are views of the file."""
     with laid_out(content.name, "verl"):
         load = load_torch if is_torch_file(content.view) else load_pickle
         loaded = load(content, NAMES)
-        batch = Batch()
+        batch = VerlBatch()
         if isinstance(loaded, Foreign) and loaded.name == DATA_PROTO:
             tensors, values, meta = loaded.state
             batch.add(_tensors(tensors, content))
@@ -127,7 +199,7 @@ def _tensors(stored: Any, content: Content) -> Any:
     return {} if tensors is None else tensors
 
 
-def _from_numpy(stored: Any) -> Tensor | Jagged:
+def _from_numpy(stored: Any) -> StoredTensor | Jagged:
     """Return a tensor stored as kind, shape and bytes, or as a layout and a list of those."""
     if len(stored) == 2:
         return jagged_of([_from_numpy(item) for item in stored[1]])
@@ -140,29 +212,33 @@ def _unpadded(column: Any) -> Any:
 
     A column that no nested tensor could hold is a list of tensors or of plain lists.
     """
-    if isinstance(column, list) and column and all(_are_numbers(row) for row in column):
+    if (
+        isinstance(column, list)
+        and column
+        and all(
+            isinstance(row, list) and all(isinstance(value, (bool, int, float)) for value in row)
+            for row in column
+        )
+    ):
         kind = "float32" if any(isinstance(x, float) for row in column for x in row) else "int64"
-        return jagged_of([Tensor(np.array(row, kind), kind) for row in column])
-    if not isinstance(column, Tensor) or len(column.shape) < 2:
+        return jagged_of([StoredTensor(np.array(row, kind), kind) for row in column])
+    if not isinstance(column, StoredTensor) or len(column.shape) < 2:
         return column
     rows, width, *inner = column.shape
-    values = Tensor(column.stored.reshape(rows * width, *inner), column.kind)
+    values = StoredTensor(column.stored.reshape(rows * width, *inner), column.kind)
     return Jagged(values, np.arange(rows) * width, np.full(rows, width))
 
 
-def _are_numbers(row: Any) -> bool:
-    plain = (bool, int, float)
-    return isinstance(row, list) and all(isinstance(value, plain) for value in row)
-
-
-def jagged_of(rows: list[Any]) -> Tensor | Jagged:
+def jagged_of(rows: list[Any]) -> StoredTensor | Jagged:
     """Put tensors of one row each together; scalars make a tensor of one dimension."""
-    if not rows or not all(isinstance(row, Tensor) and row.kind == rows[0].kind for row in rows):
+    if not rows or not all(
+        isinstance(row, StoredTensor) and row.kind == rows[0].kind for row in rows
+    ):
         raise TypeError("rows of different kinds")
     if not rows[0].shape:
-        return Tensor(np.array([row.stored for row in rows]), rows[0].kind)
+        return StoredTensor(np.array([row.stored for row in rows]), rows[0].kind)
     lengths = np.array([len(row) for row in rows], np.int64)
-    values = Tensor(np.concatenate([row.stored for row in rows]), rows[0].kind)
+    values = StoredTensor(np.concatenate([row.stored for row in rows]), rows[0].kind)
     return Jagged(values, np.cumsum(lengths) - lengths, lengths)
 
 

@@ -19,9 +19,15 @@ from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where, cut_rows
 from rcdiag.table.readers.reader import Notes, Rows
-from rcdiag.table.readers.safe import Jagged, Tensor, laid_out
-from rcdiag.table.readers.verl import file_places as layout
-from rcdiag.table.readers.verl.contents import Batch, missing_responses
+from rcdiag.table.readers.safe import Jagged, StoredTensor, laid_out
+from rcdiag.table.readers.verl.contents import (
+    OUTPUT_BATCH,
+    VerlBatch,
+    missing_responses,
+    named_sizes,
+    named_step,
+    recorded_step,
+)
 from rcdiag.table.schema import TOKEN_FLOATS, column_spec
 
 # Names of verl's columns of numbers by token, and the table's; the first that a file has counts.
@@ -48,7 +54,7 @@ UNEVEN = "are left out: rows without a value, or with one value for a whole row"
 ASYNC_PROMPT = re.compile(r"(?:uid_)?sample_\d+_\d+")
 
 
-def rows_of(batch: Batch, path: Path, number: int, notes: Notes) -> Iterator[Rows]:
+def rows_of(batch: VerlBatch, path: Path, number: int, notes: Notes) -> Iterator[Rows]:
     """Yield the rows of one file's batch; `number` is that of the file, from 0."""
     responses = batch.tensors.get("responses")
     if responses is None:
@@ -62,7 +68,7 @@ def rows_of(batch: Batch, path: Path, number: int, notes: Notes) -> Iterator[Row
     widest = batch.tensors.get("attention_mask", responses)
     if isinstance(responses, Jagged):
         width = responses.lengths[kept]
-    elif isinstance(widest, Tensor):
+    elif isinstance(widest, StoredTensor):
         width = widest.shape[1]
     if not any(name in batch.tensors for name in MASKS):
         notes.change(NO_MASK, len(kept))
@@ -74,7 +80,7 @@ def rows_of(batch: Batch, path: Path, number: int, notes: Notes) -> Iterator[Row
 # Tokens
 
 
-def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]:
+def _token_columns(batch: VerlBatch, rows: RowIndex, where: Where) -> dict[str, Any]:
     """Return the columns that have a value for each token of some rows."""
     prompt, response, columns = _spans(batch, rows, where)
     tensors = batch.tensors
@@ -113,7 +119,7 @@ def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]
         if source not in known and _is_by_token(source) and not _is_scalar(tensors[source]):
             add(source, source, response)
     experts = tensors.get("routed_experts")
-    if isinstance(experts, Tensor):
+    if isinstance(experts, StoredTensor):
         span = response + columns
         add("rollout_routed_experts", "routed_experts", span, experts_of_tokens)
     elif isinstance(experts, Jagged) and prompt is not None:
@@ -122,7 +128,7 @@ def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]
     return made
 
 
-def _spans(batch: Batch, rows: RowIndex, where: Where) -> tuple[Cut | None, Cut, int]:
+def _spans(batch: VerlBatch, rows: RowIndex, where: Where) -> tuple[Cut | None, Cut, int]:
     """Return where prompts and responses stand, and the number of columns before responses."""
     tensors = batch.tensors
     responses, prompts = tensors["responses"], tensors.get("prompts")
@@ -132,7 +138,7 @@ def _spans(batch: Batch, rows: RowIndex, where: Where) -> tuple[Cut | None, Cut,
             return None, response, 0
         return Cut(prompts.starts[rows], prompts.lengths[rows]), response, 0
     attention = tensors.get("attention_mask")
-    if not isinstance(attention, Tensor) or len(attention.shape) != 2:
+    if not isinstance(attention, StoredTensor) or len(attention.shape) != 2:
         raise RcdiagError(
             f"{where(0)}: responses are padded, and there is no attention_mask to cut them by",
             hint="save attention_mask too: neither response_mask, which is 0 at tool tokens, nor "
@@ -140,11 +146,11 @@ def _spans(batch: Batch, rows: RowIndex, where: Where) -> tuple[Cut | None, Cut,
         )
     mask = padded.rows_of(attention, rows)
     before = mask.shape[1] - responses.shape[1]
-    if before < 0 or (isinstance(prompts, Tensor) and prompts.shape[1] != before):
+    if before < 0 or (isinstance(prompts, StoredTensor) and prompts.shape[1] != before):
         raise RcdiagError(
             f"{where(0)}: attention_mask has {mask.shape[1]} columns, which are not those of "
             "prompts and responses together",
-            hint="columns of one batch belong together; write the dump again",
+            hint=padded.BELONG_TOGETHER,
         )
     response = padded.block(mask[:, before:], "left", "attention_mask of the response", where)
     if prompts is None and "input_ids" not in tensors:
@@ -153,7 +159,9 @@ def _spans(batch: Batch, rows: RowIndex, where: Where) -> tuple[Cut | None, Cut,
     return prompt, response, before
 
 
-def _spans_prompt(mask: Tensor | Jagged, responses: Tensor | Jagged, columns: int) -> bool:
+def _spans_prompt(
+    mask: StoredTensor | Jagged, responses: StoredTensor | Jagged, columns: int
+) -> bool:
     """Tell whether a mask covers prompt and response, as loss_mask did before verl 0.5.
 
     `columns` are those of the prompt.
@@ -164,7 +172,7 @@ def _spans_prompt(mask: Tensor | Jagged, responses: Tensor | Jagged, columns: in
 
 
 def _check_width(
-    tensor: Tensor | Jagged, responses: Tensor | Jagged, name: str, where: Where
+    tensor: StoredTensor | Jagged, responses: StoredTensor | Jagged, name: str, where: Where
 ) -> None:
     """Refuse a padded column that is not as wide as the responses to whose tokens it belongs."""
     if isinstance(tensor, Jagged) or isinstance(responses, Jagged):
@@ -173,33 +181,33 @@ def _check_width(
         raise RcdiagError(
             f"{where(0)}: {name} has the shape {list(tensor.shape)}, responses has "
             f"{list(responses.shape)}",
-            hint="columns of one batch belong together; write the dump again",
+            hint=padded.BELONG_TOGETHER,
         )
 
 
-def _is_scalar(tensor: Tensor | Jagged) -> bool:
-    return isinstance(tensor, Tensor) and len(tensor.shape) == 1
+def _is_scalar(tensor: StoredTensor | Jagged) -> bool:
+    return isinstance(tensor, StoredTensor) and len(tensor.shape) == 1
 
 
 # Rows
 
 
-def _check_lengths(batch: Batch, count: int, path: Path) -> None:
+def _check_lengths(batch: VerlBatch, count: int, path: Path) -> None:
     sizes: dict[str, Any] = {**batch.tensors, "keys": batch.keys, "tags": batch.tags}
     sizes |= {name: batch.values[name] for name in ("uid", "min_global_steps", "data_source")
               if name in batch.values}  # fmt: skip
     for name, column in sizes.items():
         if name in ("keys", "tags") and not column:
             continue
-        size = column.shape[0] if isinstance(column, Tensor) and column.shape else len(column)
+        size = column.shape[0] if isinstance(column, StoredTensor) and column.shape else len(column)
         if size != count:
             raise RcdiagError(
                 f"{path}: {name} has {size} rows, responses has {count}",
-                hint="columns of one batch belong together; write the dump again",
+                hint=padded.BELONG_TOGETHER,
             )
 
 
-def _check_tags(batch: Batch, path: Path) -> None:
+def _check_tags(batch: VerlBatch, path: Path) -> None:
     """Refuse rows of TransferQueue that are not as long as their tags say."""
     for name, tag in (("prompts", "prompt_len"), ("responses", "response_len")):
         column = batch.tensors.get(name)
@@ -215,7 +223,7 @@ def _check_tags(batch: Batch, path: Path) -> None:
             )
 
 
-def _without_padding(batch: Batch, count: int, notes: Notes) -> RowIndex:
+def _without_padding(batch: VerlBatch, count: int, notes: Notes) -> RowIndex:
     """Return the rows that were sampled; TransferQueue fills a batch up with rows that were not."""
     fills = np.array([bool(tag.get("is_padding")) for tag in batch.tags] or [False] * count, bool)
     if fills.any():
@@ -226,7 +234,9 @@ def _without_padding(batch: Batch, count: int, notes: Notes) -> RowIndex:
     return np.flatnonzero(~fills)
 
 
-def _columns_of_rows(batch: Batch, path: Path, number: int, notes: Notes) -> dict[str, pa.Array]:
+def _columns_of_rows(
+    batch: VerlBatch, path: Path, number: int, notes: Notes
+) -> dict[str, pa.Array]:
     """Return the columns that have a value for each row, of all rows."""
     count = len(batch.tensors["responses"])
     made: dict[str, pa.Array] = {}
@@ -256,7 +266,9 @@ def _columns_of_rows(batch: Batch, path: Path, number: int, notes: Notes) -> dic
     scalars = {
         name: tensor.numpy()
         for name, tensor in batch.tensors.items()
-        if isinstance(tensor, Tensor) and _is_scalar(tensor) and name not in (*FLOATS, *SCORES)
+        if isinstance(tensor, StoredTensor)
+        and _is_scalar(tensor)
+        and name not in (*FLOATS, *SCORES)
     }
     extras = {
         name: numbers
@@ -269,7 +281,7 @@ def _columns_of_rows(batch: Batch, path: Path, number: int, notes: Notes) -> dic
     return made | {name: from_python(values, pa.float64()) for name, values in extras.items()}
 
 
-def _say_what_is_left(batch: Batch, facts: Collection[str], notes: Notes) -> None:
+def _say_what_is_left(batch: VerlBatch, facts: Collection[str], notes: Notes) -> None:
     """Note the columns of a batch that become no column of the table; `facts` are those by row."""
     sources = {source for names in FLOATS.values() for source in names}
     by_token = {name for name in batch.tensors if name in sources or _is_by_token(name)}
@@ -300,7 +312,9 @@ def _numbers(values: Any, count: int) -> list[float | None] | None:
     return [None if value is None else float(value) for value in plain]
 
 
-def _groups(batch: Batch, path: Path, number: int, count: int, notes: Notes) -> list[str] | None:
+def _groups(
+    batch: VerlBatch, path: Path, number: int, count: int, notes: Notes
+) -> list[str] | None:
     """Return the prompt group of each row, if the file, or the name of its folder, tells."""
     uids = batch.values.get("uid")
     if uids is not None:
@@ -309,9 +323,9 @@ def _groups(batch: Batch, path: Path, number: int, count: int, notes: Notes) -> 
     if batch.keys:
         notes.change("groups are those of TransferQueue's keys: uid_session_index")
         return [str(key).rsplit("_", 2)[0] for key in batch.keys]
-    sizes = layout.named_sizes(path)
+    sizes = named_sizes(path)
     prompts = batch.tensors.get("prompts")
-    if sizes is None or sizes[1] < 1 or count % sizes[1] or not isinstance(prompts, Tensor):
+    if sizes is None or sizes[1] < 1 or count % sizes[1] or not isinstance(prompts, StoredTensor):
         return None
     first = np.arange(count) // sizes[1] * sizes[1]
     for rows in padded.batches_of(np.arange(count), prompts.shape[1]):
@@ -321,9 +335,9 @@ def _groups(batch: Batch, path: Path, number: int, count: int, notes: Notes) -> 
     return [f"{number}-{row // sizes[1]}" for row in range(count)]
 
 
-def _step(batch: Batch, path: Path, count: int, notes: Notes) -> int | None:
+def _step(batch: VerlBatch, path: Path, count: int, notes: Notes) -> int | None:
     """Return the training step of a file, if the file or its name tells."""
-    recorded, named = layout.recorded_step(path, batch.meta), layout.named_step(path)
+    recorded, named = recorded_step(path, batch.meta), named_step(path)
     if _is_fed_by_prompt(batch, path, count):
         notes.change("folders are numbered by prompt, not by training step: step is left out")
         return None
@@ -333,18 +347,18 @@ def _step(batch: Batch, path: Path, count: int, notes: Notes) -> int | None:
     return recorded
 
 
-def _is_fed_by_prompt(batch: Batch, path: Path, count: int) -> bool:
+def _is_fed_by_prompt(batch: VerlBatch, path: Path, count: int) -> bool:
     """Tell whether a fully asynchronous run wrote the file: one prompt for each folder."""
-    if path.name != layout.OUTPUT_BATCH or not path.parent.name.isdecimal():
+    if path.name != OUTPUT_BATCH or not path.parent.name.isdecimal():
         return False
     uids = batch.values.get("uid")
     if uids is not None and len(uids):
         return ASYNC_PROMPT.fullmatch(str(uids[0])) is not None
-    sizes = layout.named_sizes(path)
+    sizes = named_sizes(path)
     return sizes is not None and count == sizes[1] and sizes[0] > 1
 
 
-def _versions(batch: Batch, notes: Notes) -> list[int | None] | None:
+def _versions(batch: VerlBatch, notes: Notes) -> list[int | None] | None:
     """Return the version of the weights that began each row."""
     first, last = (_by_row(batch, name) for name in VERSIONS)
     if first is None or all(version is None for version in first):
@@ -357,7 +371,7 @@ def _versions(batch: Batch, notes: Notes) -> list[int | None] | None:
     return first
 
 
-def _by_row(batch: Batch, name: str) -> list[int | None] | None:
+def _by_row(batch: VerlBatch, name: str) -> list[int | None] | None:
     """Return whole numbers by row, from values beside the tensors or from tags."""
     values: Any = batch.values.get(name)
     if values is None and name in batch.tensors:
@@ -369,7 +383,7 @@ def _by_row(batch: Batch, name: str) -> list[int | None] | None:
     return [None if value is None else int(value) for value in values]
 
 
-def _reward(batch: Batch) -> NDArray[np.float64] | None:
+def _reward(batch: VerlBatch) -> NDArray[np.float64] | None:
     """Return the sum of the score over each row's tokens."""
     for name in SCORES:
         if name in batch.tensors:

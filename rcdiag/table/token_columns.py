@@ -1,0 +1,103 @@
+"""What a column with a value for each token may hold, asked wherever tokens come in.
+
+Tokens come in as rows that a reader made of a dump, as rows of a parquet file, and as arguments of
+`Recorder.add`. Each names a row in its own way: `refuse` makes its error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.arrow import lengths_of
+from rcdiag.table.schema import EXPERTS, TOKEN_FLOATS, column_spec
+
+# No vocabulary is so large; sums by token id are arrays of the largest id.
+MOST_TOKEN_IDS = 1 << 20
+
+# column, row among those that are checked, what is wrong, hint -> the error that names the row
+Refuse = Callable[[str, int, str, str], RcdiagError]
+
+
+def in_file(where: Callable[[int], str]) -> Refuse:
+    """Return how errors of the rows of a file are made; `where` names file and row."""
+    return lambda name, row, what, hint: RcdiagError(
+        f"{where(row)}: column `{name}`: {what}", hint=hint
+    )
+
+
+def has_value_by_token(name: str, kind: pa.DataType) -> bool:
+    """Tell whether a column of a type has a value for each response token."""
+    if column_spec(name) in (TOKEN_FLOATS, EXPERTS) or name == "response_mask":
+        return not pt.is_null(kind)
+    return name == "policy_version" and pt.is_nested(kind)  # of each row, or of each token
+
+
+def check_lengths(
+    name: str,
+    own: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    refuse: Refuse,
+    *,
+    prompts: pa.Array | pa.ChunkedArray | None = None,
+    unexplained: str | None = None,
+) -> None:
+    """Refuse a row whose values are not as many as its tokens, [rows]; -1: the row has none.
+
+    The hint looks for the reason in the `prompts` of the rows, and else is `unexplained`.
+    """
+    differ = (own != tokens) & (own >= 0)
+    if not differ.any():
+        return
+    row = int(np.argmax(differ))
+    more = int(tokens[row] - own[row])
+    prompt = 0 if prompts is None else int(lengths_of(prompts)[row])
+    hint = unexplained or "every column needs a value for each response token" + (
+        ", `response_ids` may hold the prompt too" if more > 0 else ""
+    )
+    if more > 0 and prompt == more:
+        hint = f"`response_ids` hold the prompt too ({more} tokens): write only what follows it"
+    elif abs(more) == 1:
+        hint = "one token apart: the end-of-sequence token was probably dropped on one side"
+    raise refuse(name, row, f"{own[row]} values for {tokens[row]} tokens", hint)
+
+
+def check_ids(name: str, ids: NDArray[Any], lengths: NDArray[np.int64], refuse: Refuse) -> None:
+    """Refuse numbers, [tokens], that no vocabulary has; NaN stands for a null."""
+    if len(ids) and not (ids.min() >= 0 and ids.max() < MOST_TOKEN_IDS):
+        wrong = ~((ids >= 0) & (ids < MOST_TOKEN_IDS))
+        hint = f"token ids are 0 to {MOST_TOKEN_IDS - 1:,}; padding does not belong into the table"
+        _refuse_first(name, "token id ", ids, wrong, lengths, refuse, hint)
+
+
+def check_mask(name: str, mask: NDArray[Any], lengths: NDArray[np.int64], refuse: Refuse) -> None:
+    """Refuse a mask, [tokens], of other values than 0 and 1; NaN stands for a null."""
+    if mask.dtype != np.bool_:
+        hint = "a mask is 1 for tokens that the policy sampled and 0 for all others"
+        _refuse_first(name, "", mask, (mask != 0) & (mask != 1), lengths, refuse, hint)
+
+
+def _refuse_first(
+    name: str,
+    called: str,
+    values: NDArray[Any],
+    wrong: NDArray[np.bool_],
+    lengths: NDArray[np.int64],
+    refuse: Refuse,
+    hint: str,
+) -> None:
+    """Refuse the first value, [tokens], that is `wrong`; rows have these `lengths`.
+
+    An error says what such a value is `called`.
+    """
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        value = "a null" if values[at] != values[at] else f"{called}{values[at]}"
+        row = int(np.searchsorted(np.cumsum(lengths), at, side="right"))
+        raise refuse(name, row, f"it holds {value}", hint)
