@@ -25,8 +25,8 @@ from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.rows_of_model import steps_of_model
 
 if TYPE_CHECKING:
-    from rcdiag.diagnosis.experiments.conclude import Outcome
     from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest
+    from rcdiag.diagnosis.experiments.outcome import Outcome
 
 MOST_TRIALS = 40  # in a result, of one column, beside the best of each experiment
 
@@ -115,7 +115,8 @@ def _runner(
     """Make the function that runs the experiments on a case."""
 
     def run(case: Case) -> Outcome:
-        from rcdiag.diagnosis.experiments.conclude import ExperimentOptions, run_experiments
+        from rcdiag.diagnosis.experiments.conclude import run_experiments
+        from rcdiag.diagnosis.experiments.outcome import ExperimentOptions
         from rcdiag.engines.hf.fleet import Fleet
         from rcdiag.engines.tokenizer import coders
 
