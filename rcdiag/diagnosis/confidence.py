@@ -27,11 +27,6 @@ COEFFICIENTS = Path(__file__).with_name("confidence.toml")
 MOST = 0.98
 
 
-def source_of(suspicion: Suspicion) -> str:
-    """Return whose evidence a suspicion is: that of the table alone, or of experiments."""
-    return "table" if suspicion.fit is None else "experiments"
-
-
 def predictors(features: Features, cause: Cause, suspicion: Suspicion) -> dict[str, float]:
     """Return the predictors of the logistic regression by name; all are bounded."""
     case, fit = features.case, suspicion.fit
@@ -87,13 +82,14 @@ def _bounded(value: float, most: float) -> float:
 
 
 @cache
-def _coefficients() -> dict[str, dict[str, float]]:
-    return tomllib.loads(COEFFICIENTS.read_text())
+def _coefficients(source: str) -> dict[str, float]:
+    weights: dict[str, float] = tomllib.loads(COEFFICIENTS.read_text())[source]["coefficients"]
+    return weights
 
 
 def confidence(features: Features, cause: Cause, suspicion: Suspicion) -> float:
     """Return the probability that a cause that is named with such evidence is right."""
-    weights = _coefficients()[source_of(suspicion)]
+    weights = _coefficients("table" if suspicion.fit is None else "experiments")
     named = predictors(features, cause, suspicion)
     total = sum(weights[name] * value for name, value in named.items())
     return min(1.0 / (1.0 + math.exp(-total)), MOST)

@@ -19,7 +19,7 @@ from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.experiments.outcome import Outcome, cause_of
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import (
-    GENERIC_CAUSES,
+    GENERIC,
     MUCH_LESS,
     UNLOGGED_SAMPLING,
     Named,
@@ -94,7 +94,7 @@ def selected(table: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, 
     """Choose the causes that are named: the settled ones, and one account of what is left.
 
     The account is the more probable one of the table's and the experiments'; a narrow one goes
-    before an umbrella, and before noise, that is not much more probable.
+    before an umbrella, or noise, that is not much more probable.
     """
     settled = [entry for entry in table if entry[0].stage in SETTLED]
     left = [
@@ -140,13 +140,15 @@ def _is_unmended(cause: Cause, suspicion: Suspicion) -> bool:
 def _weight(account: Named) -> float:
     """Return the probability of an account's likeliest cause, less where it is not narrow."""
     return max(
-        (found.confidence - MUCH_LESS * _is_wide(cause) for cause, found in account), default=0.0
+        (found.confidence - MUCH_LESS * _width(cause) for cause, found in account), default=0
     )
 
 
-def _is_wide(cause: Cause) -> bool:
-    """Tell whether a cause says no more than that the columns differ, or that they do not."""
-    return is_umbrella(cause) or cause.name in (*GENERIC_CAUSES, *NOTHING_WRONG)
+def _width(cause: Cause) -> int:
+    """Return how little a cause says: 0 of a narrow one, 2 where it is only that columns differ."""
+    if cause.name == GENERIC:
+        return 2
+    return int(is_umbrella(cause) or cause.name in NOTHING_WRONG)
 
 
 def _beside(left: Named, tried: Named) -> list[tuple[Cause, Suspicion]]:

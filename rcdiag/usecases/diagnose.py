@@ -52,7 +52,7 @@ def diagnose(
     run: Callable[[Case], Outcome] | None = None
     if model is not None and asked:
         deadline = None if budget is None else began + budget
-        run = _runner(model, checkpoints, rows, deadline, progress)
+        run = runner_of(model, checkpoints, rows, deadline, progress)
     diagnosis, outcome = verdict_with_experiments(case, run)
     if model is not None and outcome is not None:
         diagnosis = replace(
@@ -105,7 +105,7 @@ def _device() -> str:
     return device_name(choose_device(None))
 
 
-def _runner(
+def runner_of(
     model: Model,
     checkpoints: Sequence[Path],
     rows: int,

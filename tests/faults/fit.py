@@ -1,11 +1,11 @@
-"""Fit how sure a named cause is: `python -m tests.faults.fit --store FOLDER`.
+"""Fit how sure a named cause is: `python -m tests.faults.fit table --store FOLDER`.
 
-Tables of both generators are made and read: alone, with the trainer's checkpoint for the first
-generator's (seconds a table), and with the recurrent model for small ones of the second (one second
-a table). Each cause that the table, or an experiment, names is one observation: the predictors of
-`rcdiag.diagnosis.confidence`, and whether the cause is an answer to a fault of the table.
-A logistic regression with a ridge gives the coefficients, which are written to `confidence.toml`
-beside that module. Observations are stored by table, so that a second fit reads them.
+Tables of both generators are made and read: `table` reads them alone, `experiments` with the
+trainer's checkpoint of the first generator's (seconds a table), and with the recurrent model of
+small ones of the second (one second a table). Each cause that is named is one observation: the
+predictors of `rcdiag.diagnosis.confidence`, and whether the cause is an answer to a fault of the
+table. A logistic regression with a ridge gives the coefficients, which become the source's part of
+`confidence.toml` beside that module. Observations are kept by table, so that a second fit is quick.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -27,16 +28,18 @@ from numpy.typing import NDArray
 
 import rcdiag
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.causes.cause import Cause, Suspicion
-from rcdiag.diagnosis.confidence import COEFFICIENTS, predictors, source_of
+from rcdiag.diagnosis.confidence import COEFFICIENTS, predictors
 from rcdiag.diagnosis.experiments.conclude import run_experiments
 from rcdiag.diagnosis.experiments.outcome import ExperimentOptions, Outcome, cause_of
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.judge import suspicions
-from rcdiag.diagnosis.verdict import verdict_with_experiments
-from rcdiag.engines.hf.fleet import Fleet
+from rcdiag.diagnosis.judge import Named, suspicions
+from rcdiag.diagnosis.verdict import SETTLED, verdict_with_experiments
 from rcdiag.results.diagnosis import NOTHING_WRONG
+from rcdiag.table.survey import known_steps
 from rcdiag.usecases.case_of_table import pair_of_table, read_case
+from rcdiag.usecases.checkpoints import Model, tried_checkpoints
+from rcdiag.usecases.diagnose import runner_of
+from rcdiag.usecases.progress import SILENT
 from tests.faults.other.forward import make_with_checkpoint
 from tests.faults.other.make import make
 from tests.faults.prompts import ROOT
@@ -47,7 +50,6 @@ Run = Callable[[Case], Outcome]
 RIDGE = 1.0  # as if each coefficient had been seen at 0 with a standard error of 1
 BINS = np.linspace(0.0, 1.0, 11)
 FOLDS = 5
-SOURCES = ("table", "experiments")
 # Rows that experiments read, and the share of tables whose experiments run out of time.
 ROWS, IN_HASTE, SECONDS = (32, 64, 128), 0.1, 3.0
 
@@ -64,47 +66,48 @@ def observed(path: Path, label: dict[str, Any], run: Run | None) -> list[dict[st
     table = rcdiag.open_table(str(path))
     case = read_case(table, *pair_of_table(table), prompts=run is not None)
     with np.errstate(all="ignore"):
+        table = suspicions(Features(case))
         if run is None:
-            # That the rest is rounding is no cause beside a fault.
-            named = suspicions(Features(case))
-            faults = [one for one in named if one[0].name not in NOTHING_WRONG]
-            return _observations(Features(case), faults or named, answers(label, model=False))
+            return observations(Features(case), table, table, answers(label, model=False))
         _, outcome = verdict_with_experiments(case, run)
         assert outcome is not None
         found = [(cause_of(slug), suspicion) for slug, suspicion in outcome.suspicions]
-        return _observations(Features(outcome.sample.case), found, answers(label, model=True))
+        settled = [entry for entry in table if entry[0].stage in SETTLED]
+        named = answers(label, model=True)
+        return observations(Features(outcome.sample.case), found, [*settled, *found], named)
 
 
-def _observations(
-    features: Features, named: list[tuple[Cause, Suspicion]], right: set[str]
+def observations(
+    features: Features, found: Named, named: Named, right: set[str]
 ) -> list[dict[str, Any]]:
+    """Return an observation of each cause that is found.
+
+    That the rest is rounding is no cause beside a fault that is named.
+    """
+    faults = any(cause.name not in NOTHING_WRONG for cause, _ in named)
     return [
         {
-            "source": source_of(found),
             "cause": cause.name,
-            "predictors": predictors(features, cause, found),
+            "predictors": predictors(features, cause, suspicion),
             "right": "*" in right or cause.name in right,
         }
-        for cause, found in named
+        for cause, suspicion in found
+        if not faults or cause.name not in NOTHING_WRONG
     ]
 
 
 def of_first(seed: int, number: int, path: Path, *, model: bool) -> list[dict[str, Any]]:
     """Observe a table of the first generator, alone or with its checkpoint."""
     label = make_table(seed, number, path)
-    if not model:
-        return observed(path, label, None)
-    folder = ROOT / label["model"]
+    return observed(path, label, runner(path, str(ROOT / label["model"])) if model else None)
 
-    def run(case: Case) -> Outcome:
-        steps = case.facts.step
 
-        def folder_of(row: int) -> Path:
-            return Path(str(folder).format(step=0 if steps is None else int(steps[row])))
-
-        return run_experiments(case, Fleet(folder_of))
-
-    return observed(path, label, run)
+def runner(path: Path, model: str) -> Run:
+    """Return the function that runs the experiments as `rcdiag diagnose --model` does."""
+    given = Model(model)
+    steps = known_steps(rcdiag.open_table(str(path)))
+    tried = tried_checkpoints(given, [], [*steps, 0][:1])
+    return runner_of(given, tried, 256, None, SILENT)
 
 
 def of_second(seed: int, number: int, path: Path, *, model: bool) -> list[dict[str, Any]]:
@@ -175,50 +178,54 @@ def calibration(p: Array, y: Array) -> list[str]:
     ]
 
 
-def section(source: str, seen: list[dict[str, Any]]) -> list[str]:
+def section(seen: list[dict[str, Any]], command: str, tables: int) -> dict[str, Any]:
     """Fit the coefficients of one source, print its calibration and return its part of the file."""
-    mine = [one for one in seen if one["source"] == source]
-    names = list(mine[0]["predictors"])
-    x = np.array([[one["predictors"][name] for name in names] for one in mine])
-    y = np.array([float(one["right"]) for one in mine])
-    text = [f"{source}: {len(y)} causes, held out", *calibration(held_out(x, y), y)]
+    names = list(seen[0]["predictors"])
+    x = np.array([[one["predictors"][name] for name in names] for one in seen])
+    y = np.array([float(one["right"]) for one in seen])
+    text = [f"{len(y)} causes of {tables} tables, held out", *calibration(held_out(x, y), y)]
     sys.stdout.write("\n".join(text) + "\n")
-    weights = fitted(x, y)
-    return [
-        "",
-        f"[{source}]  # of {len(y)} named causes",
-        *(f"{json.dumps(name)} = {value:.4f}" for name, value in zip(names, weights, strict=True)),
-    ]
+    coefficients = dict(zip(names, fitted(x, y).tolist(), strict=True))
+    return {"made_by": command, "tables": tables, "causes": len(y), "coefficients": coefficients}
+
+
+def written(sections: dict[str, dict[str, Any]]) -> str:
+    """Return the file of all sources' coefficients."""
+    lines = ["# Coefficients of the confidence in a named cause, by predictor, for each source."]
+    for source, part in sections.items():
+        lines += ["", f"[{source}]"]
+        lines += [f"{name} = {json.dumps(part[name])}" for name in ("made_by", "tables", "causes")]
+        lines += ["", f"[{source}.coefficients]"]
+        lines += [f"{json.dumps(name)} = {at:.4f}" for name, at in part["coefficients"].items()]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source", choices=("table", "experiments"))
+    parser.add_argument("--tables", type=int, nargs=2, default=(1000, 1000), help="by generator")
+    parser.add_argument("--seed", type=int, nargs=2, default=(9001, 6000), help="by generator")
     parser.add_argument("--store", type=Path, required=True, help="where observations are kept")
-    parser.add_argument("--seed", type=int, nargs=3, default=(9001, 9002, 6000))
-    parser.add_argument("--first", type=int, default=1000, help="tables of the first generator")
-    parser.add_argument("--second", type=int, default=1000, help="tables of the second")
-    parser.add_argument("--first-with-model", type=int, default=100)
-    parser.add_argument("--second-with-model", type=int, default=400)
     given = parser.parse_args()
     given.store.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    first, second, small = given.seed
-    parts = (
-        ("first", partial(of_first, first, model=False), given.first),
-        ("second", partial(of_second, second, model=False), given.second),
-        ("first-with-model", partial(of_first, first, model=True), given.first_with_model),
-        ("second-with-model", partial(of_second, small, model=True), given.second_with_model),
-    )
-    seen = [one for part in parts for one in stored(given.store, *part)]
-    lines = [
-        "# Coefficients of the confidence in a named cause, by predictor; made by",
-        f"# python -m tests.faults.fit --seed {first} {second} {small} --first {given.first} "
-        f"--second {given.second} \\",
-        f"#   --first-with-model {given.first_with_model} --second-with-model "
-        f"{given.second_with_model} --store FOLDER",
-        *(line for source in SOURCES for line in section(source, seen)),
+    model = given.source == "experiments"
+    seen = [
+        one
+        for name, observe, seed, count in zip(
+            (f"{given.source}-first", f"{given.source}-second"),
+            (of_first, of_second),
+            given.seed,
+            given.tables,
+            strict=True,
+        )
+        for one in stored(given.store, name, partial(observe, seed, model=model), count)
     ]
-    COEFFICIENTS.write_text("\n".join(lines) + "\n")
+    command = f"python -m tests.faults.fit {given.source} --tables {given.tables[0]} "
+    command += f"{given.tables[1]} --seed {given.seed[0]} {given.seed[1]} --store FOLDER"
+    sections = tomllib.loads(COEFFICIENTS.read_text())
+    sections[given.source] = section(seen, command, sum(given.tables))
+    COEFFICIENTS.write_text(written(sections))
 
 
 if __name__ == "__main__":

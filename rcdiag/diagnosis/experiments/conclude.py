@@ -14,6 +14,7 @@ from rcdiag.diagnosis.experiments.checkpoint_causes import single_checkpoint
 from rcdiag.diagnosis.experiments.fit import MOST_NOISE
 from rcdiag.diagnosis.experiments.missing_eos import cause_in_missing_eos
 from rcdiag.diagnosis.experiments.one_side import CLEAR_LEAD, conclude_side
+from rcdiag.diagnosis.experiments.order import EXPERIMENTS
 from rcdiag.diagnosis.experiments.outcome import (
     ExperimentOptions,
     Outcome,
@@ -93,13 +94,14 @@ def _by_confidence(case: Case, named: Suspicions) -> Suspicions:
 
 
 def _ruled_out(outcome: Outcome) -> list[str]:
-    """List causes that were tried on a column that they do not explain."""
-    named = {slug for slug, _ in outcome.suspicions}
-    tried: dict[str, bool] = {}
-    for test in outcome.tests:
-        possible = test.explained > HARDLY_EXPLAINED and test.gain > 0.0
-        tried[test.slug] = tried.get(test.slug, False) or possible
-    return [slug for slug, possible in tried.items() if not possible and slug not in named]
+    """List causes that were tried on all columns, and that explain none."""
+    possible = {slug for slug, _ in outcome.suspicions}
+    possible |= {slug for name in outcome.open for slug in EXPERIMENTS[name].slugs}
+    possible |= {
+        test.slug for test in outcome.tests if test.explained > HARDLY_EXPLAINED and test.gain > 0.0
+    }
+    tried = dict.fromkeys(test.slug for test in outcome.tests)
+    return [slug for slug in tried if slug not in possible]
 
 
 # Columns that the unchanged model explains.
