@@ -19,14 +19,15 @@ from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.experiments.outcome import Outcome, cause_of
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import (
-    GENERIC,
     MUCH_LESS,
+    NAMED,
     UNLOGGED_SAMPLING,
     Named,
     diagnosis_of,
     is_umbrella,
     suspicions,
     verdict_of_cause,
+    weight,
 )
 from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
 
@@ -35,14 +36,15 @@ SETTLED = ("storage", "recording", "alignment")
 KEPT_SETS = ("top-p-renormalised", "top-k-renormalised", "min-p-renormalised")
 # An umbrella is refuted where all causes are that it stands for.
 STANDS_FOR = {"truncated-law": KEPT_SETS}
-# A cause that leaves the trace of others: where it is named, and no less probable, they are not.
+# The experiments name the weights that sampled; the table, how these lag over the steps.
+SPECIAL_CASES = {"stale-weights": "weights-never-synced"}
+# A cause that leaves the trace of others: where it is named, and not much less probable, they are
+# not.
 LEAVES_TRACE_OF = {
     # Tool tokens that are still in the mask make any sampling distribution look flatter.
     "mask-includes-tool": UNLOGGED_SAMPLING,
     # A token that is alone in its kept set is certain: its log-prob is 0.
     **dict.fromkeys(KEPT_SETS, ("zero-placeholder",)),
-    # Weights that were never synced are stale, and more so with every step.
-    "weights-never-synced": ("stale-weights",),
 }
 # Share of rows up to which rows whose values were moved are left out of experiments: of more, too
 # few would be left.
@@ -70,7 +72,7 @@ def verdict_with_experiments(
         (cause, replace(found, verdict=verdict_of_cause(judged, cause, found)))
         for cause, found in ((cause_of(slug), found) for slug, found in outcome.suspicions)
     ]
-    diagnosis = diagnosis_of(features, selected(table, tried, outcome) or table)
+    diagnosis = diagnosis_of(features, selected(table, tried, outcome) or table or tried)
     slugs = {cause.slug for cause in diagnosis.causes}
     against = dict.fromkeys([*outcome.ruled_out, *diagnosis.ruled_out])
     ruled_out = [slug for slug in against if slug not in slugs]
@@ -97,20 +99,44 @@ def selected(table: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, 
     before an umbrella, or noise, that is not much more probable.
     """
     settled = [entry for entry in table if entry[0].stage in SETTLED]
+    # That a table alone shows no fault does not speak against one that experiments find.
     left = [
         entry
         for entry in table
-        if entry[0].stage not in SETTLED and not _refuted(entry[0], outcome.ruled_out)
+        if entry[0].stage not in SETTLED
+        and entry[0].name not in NOTHING_WRONG
+        and not _refuted(entry[0], outcome.ruled_out)
     ]
+    special = {cause.name: (cause, found) for cause, found in left}
+    tried = [special.get(SPECIAL_CASES.get(entry[0].name, ""), entry) for entry in tried]
     everything = [*settled, *left, *tried]
     settled, left, tried = (_without_traces(each, everything) for each in (settled, left, tried))
-    broken = [found.confidence for cause, found in settled if _is_unmended(cause, found)]
+    broken = [
+        found.confidence
+        for cause, found in settled
+        if cause.words.verdict == "broken" and found.mended is None
+    ]
     # A broken column that stays so accounts for what the experiments find in it.
-    tried = [entry for entry in tried if entry[1].confidence >= max(broken, default=0.0)]
-    if _weight(left) > _weight(tried):
-        rest = [] if _explains_all(left, outcome) else _beside(left, tried)
-        return _once([*settled, *left, *rest])
-    return _once([*settled, *tried])
+    tried = [entry for entry in tried if entry[1].confidence >= max([NAMED, *broken])]
+    of_table, of_experiments = (
+        max((weight(*entry) for entry in account), default=0.0) for account in (left, tried)
+    )
+    if of_table <= of_experiments:
+        return _once([*settled, *tried])
+    settled += [entry for entry in tried if entry[0].stage in SETTLED]
+    if any(cause.stage == "law" for cause, _ in left):
+        # Each sampling distribution was tried alone: one that leaves more than noise has a second
+        # cause beside it.
+        beside = [
+            entry
+            for entry in tried
+            if entry[0].stage == "difference" and entry[0].name not in NOTHING_WRONG
+        ]
+        return _once([*settled, *left, *([] if _explains_all(left, outcome) else beside)])
+    (cause, found), *others = left
+    if is_umbrella(cause):
+        found = _with_experiments(found, tried)
+    return _once([*settled, (cause, found), *others])
 
 
 def _refuted(cause: Cause, ruled_out: Collection[str]) -> bool:
@@ -119,7 +145,7 @@ def _refuted(cause: Cause, ruled_out: Collection[str]) -> bool:
 
 
 def _without_traces(entries: Named, everything: Named) -> list[tuple[Cause, Suspicion]]:
-    """Drop causes whose trace another cause leaves that is named and no less probable."""
+    """Drop causes whose trace another cause leaves that is named and not much less probable."""
     explained = {
         trace: found.confidence
         for cause, found in everything
@@ -128,34 +154,17 @@ def _without_traces(entries: Named, everything: Named) -> list[tuple[Cause, Susp
     return [
         (cause, found)
         for cause, found in entries
-        if cause.name not in explained or explained[cause.name] < found.confidence
+        if cause.name not in explained or explained[cause.name] <= found.confidence - MUCH_LESS
     ]
 
 
-def _is_unmended(cause: Cause, suspicion: Suspicion) -> bool:
-    """Tell whether a cause makes a column unusable and was not repaired."""
-    return suspicion.mended is None and cause.words.verdict == "broken"
-
-
-def _weight(account: Named) -> float:
-    """Return the probability of an account's likeliest cause, less where it is not narrow."""
-    return max(
-        (found.confidence - MUCH_LESS * _width(cause) for cause, found in account), default=0
+def _with_experiments(suspicion: Suspicion, tried: Named) -> Suspicion:
+    """Add message and evidence of experiments that explain no more to an umbrella of the table."""
+    return replace(
+        suspicion,
+        message=" ".join([suspicion.message, *(one.message for _, one in tried)]),
+        evidence=[*suspicion.evidence, *(entry for _, one in tried for entry in one.evidence)],
     )
-
-
-def _width(cause: Cause) -> int:
-    """Return how little a cause says: 0 of a narrow one, 2 where it is only that columns differ."""
-    if cause.name == GENERIC:
-        return 2
-    return int(is_umbrella(cause) or cause.name in NOTHING_WRONG)
-
-
-def _beside(left: Named, tried: Named) -> list[tuple[Cause, Suspicion]]:
-    """Return the experiments' causes that stand beside the table's sampling distribution."""
-    if not any(cause.stage == "law" for cause, _ in left):
-        return []
-    return [entry for entry in tried if entry[0].stage == "difference"]
 
 
 def _explains_all(left: Named, outcome: Outcome) -> bool:

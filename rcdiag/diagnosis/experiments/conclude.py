@@ -36,6 +36,12 @@ LARGEST = 5.0  # nats: a larger distance from the model counts as this one
 MOST_EXPLAINED = 0.8
 # Share of the squares up to which a cause that was tested on a column counts as ruled out.
 HARDLY_EXPLAINED = 0.3
+CERTAIN = 4.0  # standard errors by which one temperature is likelier than another
+TEMPERATURES = (
+    "temperature-raw-recorded",
+    "trainer-without-temperature",
+    "sampler-ignores-temperature",
+)
 OF_WEIGHTS = {
     "stale-weights",
     "weights-never-synced",
@@ -94,14 +100,18 @@ def _by_confidence(case: Case, named: Suspicions) -> Suspicions:
 
 
 def _ruled_out(outcome: Outcome) -> list[str]:
-    """List causes that were tried on all columns, and that explain none."""
+    """List causes that were tried on all columns, and that explain none of them."""
     possible = {slug for slug, _ in outcome.suspicions}
     possible |= {slug for name in outcome.open for slug in EXPERIMENTS[name].slugs}
     possible |= {
         test.slug for test in outcome.tests if test.explained > HARDLY_EXPLAINED and test.gain > 0.0
     }
-    tried = dict.fromkeys(test.slug for test in outcome.tests)
-    return [slug for slug in tried if slug not in possible]
+    tried = [test.slug for test in outcome.tests]
+    for slug, suspicion in outcome.suspicions:
+        # Of two temperatures the tokens are of one: the likelihood rules the others out.
+        if slug in TEMPERATURES and suspicion.fit is not None and suspicion.fit.z > CERTAIN:
+            tried += TEMPERATURES
+    return [slug for slug in dict.fromkeys(tried) if slug not in possible]
 
 
 # Columns that the unchanged model explains.
