@@ -1,10 +1,10 @@
 """The probability that a named cause is right: a logistic regression, fitted on generated tables.
 
-A cause scores its evidence on a scale of its own. How much such a score is worth depends on the
-table: on the number of tokens and rows, the size of the mismatch, whether E[ratio] agrees with the
-verdict, and the score of the runner-up in the same stage. The coefficients
-in `confidence.toml` turn these into a probability; the file says which tables they were fitted on
-and by which command.
+A cause of the table alone scores its evidence on a scale of its own; an experiment with a
+checkpoint measures how well it explains a column (`ExperimentFit`). How much either is worth
+depends on the table: on the number of tokens and rows, on whether E[ratio] agrees with the verdict,
+on what competes with it. The coefficients in `confidence.toml` turn these into a probability; the
+file says which tables they were fitted on and by which command.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion
+from rcdiag.diagnosis.experiment_fit import KINDS, NO_RIVAL, ExperimentFit
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
 from rcdiag.diagnosis.validity import INVALID, UNKNOWN
 
@@ -28,8 +29,8 @@ MOST = 0.98
 
 def predictors(features: Features, cause: Cause, suspicion: Suspicion) -> dict[str, float]:
     """Return the predictors of the logistic regression by name; all are bounded."""
-    case = features.case
-    tokens, rows, size, agrees = int(case.mask.sum()), len(case.lengths), 0.0, 0.0
+    case, fit = features.case, suspicion.fit
+    size = agrees = 0.0
     if case.trainer is not None and len(case.tokens):
         size = _bounded(math.log10(max(features.log_ratios.rms, 1e-6) / ENGINE_NOISE), 2.0)
         broken = (suspicion.verdict or cause.words.verdict) == "broken"
@@ -37,16 +38,37 @@ def predictors(features: Features, cause: Cause, suspicion: Suspicion) -> dict[s
         # broken nevertheless.
         valid = {INVALID: -1.0, UNKNOWN: 0.0}.get(features.validity.answer, 1.0)
         agrees = max(-valid, 0.0) if broken else valid
+    tokens = int(case.mask.sum()) if fit is None else fit.tokens
+    rows = len(case.lengths) if fit is None else fit.rows
     return {
-        "score": _logit(suspicion.confidence),
-        "rival": _logit(suspicion.rival),
         "tokens": _bounded(math.log10(max(tokens, 1) / 1e4), 2.0),
         "rows": _bounded(math.log10(max(rows, 1) / 200), 2.0),
         "size": size,
         "who sampled agrees": agrees,
         "share of rows": suspicion.share_of_rows,
         "umbrella": float(cause.words.family == "umbrellas"),
+        **(_of_table(cause, suspicion) if fit is None else _of_experiment(fit)),
+    }
+
+
+def _of_table(cause: Cause, suspicion: Suspicion) -> dict[str, float]:
+    return {
+        "score": _logit(suspicion.confidence),
+        "rival": _logit(suspicion.rival),
         **{f"stage {stage}": float(cause.stage == stage) for stage in STAGES},
+    }
+
+
+def _of_experiment(fit: ExperimentFit) -> dict[str, float]:
+    return {
+        "explained": fit.explained,
+        "z": _bounded(math.log10(max(fit.z, 0.1)), 2.0),
+        "lead": _bounded(fit.lead / NO_RIVAL, 1.0),
+        "scale": _bounded(math.log10(max(fit.scale, 1e-3)), 1.5),
+        "tail": _bounded(math.log10(max(fit.tail, 1e-3)), 1.5),
+        "by token": fit.by_token,
+        "not run": fit.not_run,
+        **{f"kind {kind}": float(fit.kind == kind) for kind in KINDS},
     }
 
 
@@ -60,14 +82,14 @@ def _bounded(value: float, most: float) -> float:
 
 
 @cache
-def _coefficients() -> dict[str, float]:
-    values: dict[str, float] = tomllib.loads(COEFFICIENTS.read_text())["coefficients"]
-    return values
+def _coefficients(source: str) -> dict[str, float]:
+    weights: dict[str, float] = tomllib.loads(COEFFICIENTS.read_text())[source]["coefficients"]
+    return weights
 
 
 def confidence(features: Features, cause: Cause, suspicion: Suspicion) -> float:
     """Return the probability that a cause that is named with such evidence is right."""
-    weights = _coefficients()
+    weights = _coefficients("table" if suspicion.fit is None else "experiments")
     named = predictors(features, cause, suspicion)
     total = sum(weights[name] * value for name, value in named.items())
     return min(1.0 / (1.0 + math.exp(-total)), MOST)

@@ -162,7 +162,7 @@ def _not_yet_named(here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
 
 
 def _weigh_stage(features: Features, stage: str) -> list[tuple[Cause, Suspicion]]:
-    """Weigh the causes of one stage: narrow ones before umbrellas, then by confidence."""
+    """Weigh the causes of one stage, the one to be named first."""
     case = features.case
     pair = case.trainer is not None
     if stage in EXCLUSIVE_STAGES and (not pair or len(case.tokens) < ENOUGH):
@@ -174,12 +174,8 @@ def _weigh_stage(features: Features, stage: str) -> list[tuple[Cause, Suspicion]
         suspicion = cause.weigh(features)
         if suspicion is not None and suspicion.confidence >= NAMED:
             weighed.append((cause, suspicion))
-    surest = max(
-        (suspicion.confidence for cause, suspicion in weighed if is_umbrella(cause)), default=0.0
-    )
     if stage == "law":
-        # A weakly supported narrow cause does not displace an umbrella with clear evidence.
-        weighed = [entry for entry in weighed if entry[1].confidence > surest - MUCH_LESS]
+        return sorted(weighed, key=lambda entry: -weight(*entry))
     return sorted(
         weighed,
         key=lambda entry: (
@@ -188,6 +184,16 @@ def _weigh_stage(features: Features, stage: str) -> list[tuple[Cause, Suspicion]
             -entry[1].confidence,
         ),
     )
+
+
+def weight(cause: Cause, suspicion: Suspicion) -> float:
+    """Return the confidence by which causes that exclude each other are compared.
+
+    It is less for a cause that says less: a narrow one goes before an umbrella that is not much
+    more probable, and both before one that says only that the columns differ, or differ by noise.
+    """
+    says_least = cause.name == GENERIC or cause.name in NOTHING_WRONG
+    return suspicion.confidence - MUCH_LESS * (2 if says_least else is_umbrella(cause))
 
 
 def _weigh_stages(features: Features, last: str) -> list[tuple[Cause, Suspicion]]:

@@ -24,8 +24,8 @@ from rcdiag.usecases.progress import Progress
 from rcdiag.usecases.provenance import provenance
 
 if TYPE_CHECKING:
-    from rcdiag.diagnosis.experiments.conclude import Outcome
     from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest
+    from rcdiag.diagnosis.experiments.outcome import Outcome
 
 MOST_TRIALS = 40  # in a result, of one column, beside the best of each experiment
 
@@ -51,7 +51,7 @@ def diagnose(
     run: Callable[[Case], Outcome] | None = None
     if model is not None and asked:
         deadline = None if budget is None else began + budget
-        run = _runner(model, checkpoints, rows, deadline, progress)
+        run = runner_of(model, checkpoints, rows, deadline, progress)
     diagnosis, outcome = verdict_with_experiments(case, run)
     if model is not None and outcome is not None:
         diagnosis = _with_next_steps(diagnosis, case, outcome, model, checkpoints)
@@ -112,7 +112,7 @@ def _with_next_steps(
     return replace(diagnosis, causes=causes, next=following)
 
 
-def _runner(
+def runner_of(
     model: Model,
     checkpoints: Sequence[Path],
     rows: int,
@@ -122,7 +122,8 @@ def _runner(
     """Make the function that runs the experiments on a case."""
 
     def run(case: Case) -> Outcome:
-        from rcdiag.diagnosis.experiments.conclude import ExperimentOptions, run_experiments
+        from rcdiag.diagnosis.experiments.conclude import run_experiments
+        from rcdiag.diagnosis.experiments.outcome import ExperimentOptions
         from rcdiag.engines.hf.fleet import Fleet
         from rcdiag.engines.tokenizer import coders
 

@@ -1,9 +1,11 @@
-"""Fit how sure a named cause is: `python -m tests.faults.fit FOLDER [FOLDER ...]`.
+"""Fit how sure a named cause is: `python -m tests.faults.fit table --store FOLDER`.
 
-Each folder holds tables of one of the two generators with their `labels.json`. Every cause that the
-table alone gets a name for is one observation: the features of `rcdiag.diagnosis.confidence`, and
-whether the cause is an answer to a fault of the table. A logistic regression with a ridge gives the
-coefficients, which are written to `confidence.toml` beside that module.
+Tables of both generators are made and read: `table` reads them alone, `experiments` with the
+trainer's checkpoint of the first generator's (seconds a table), and with the recurrent model of
+small ones of the second (one second a table). Each cause that is named is one observation: the
+predictors of `rcdiag.diagnosis.confidence`, and whether the cause is an answer to a fault of the
+table. A logistic regression with a ridge gives the coefficients, which become the source's part of
+`confidence.toml` beside that module. Observations are kept by table, so that a second fit is quick.
 """
 
 from __future__ import annotations
@@ -11,55 +13,135 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
+import torch
 from numpy.typing import NDArray
 
 import rcdiag
-from rcdiag.diagnosis.causes.cause import Suspicion
+from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.confidence import COEFFICIENTS, predictors
+from rcdiag.diagnosis.experiments.conclude import run_experiments
+from rcdiag.diagnosis.experiments.outcome import ExperimentOptions, Outcome, cause_of
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.judge import suspicions
+from rcdiag.diagnosis.judge import Named, suspicions
+from rcdiag.diagnosis.verdict import SETTLED, verdict_with_experiments
 from rcdiag.results.diagnosis import NOTHING_WRONG
+from rcdiag.table.survey import known_steps
 from rcdiag.usecases.case_of_table import pair_of_table, read_case
+from rcdiag.usecases.checkpoints import Model, tried_checkpoints
+from rcdiag.usecases.diagnose import runner_of
+from rcdiag.usecases.progress import SILENT
+from tests.faults.other.forward import make_with_checkpoint
+from tests.faults.other.make import make
+from tests.faults.prompts import ROOT
+from tests.faults.tables import make_table
 
 Array = NDArray[np.float64]
+Run = Callable[[Case], Outcome]
 RIDGE = 1.0  # as if each coefficient had been seen at 0 with a standard error of 1
 BINS = np.linspace(0.0, 1.0, 11)
+FOLDS = 5
+# Rows that experiments read, and the share of tables whose experiments run out of time.
+ROWS, IN_HASTE, SECONDS = (32, 64, 128), 0.1, 3.0
 
 
-def labels_of(folder: Path) -> list[dict[str, Any]]:
-    """Return the labels of a folder's tables, each with its file and the answers to its faults."""
-    document = json.loads((folder / "labels.json").read_text())
-    labels = document["tables"] if isinstance(document, dict) else document
+def answers(label: dict[str, Any], *, model: bool) -> set[str]:
+    """Return the slugs that are right for one of a table's faults."""
+    key = "acceptable_each_with_model" if model else "acceptable_each"
+    several = [fault["acceptable"] for fault in label.get("faults", [])] + label.get(key, [])
+    return {*label["acceptable"], *(slug for one in several for slug in one)}
+
+
+def observed(path: Path, label: dict[str, Any], run: Run | None) -> list[dict[str, Any]]:
+    """Return predictors and outcome of each cause that a table, or an experiment on it, names."""
+    table = rcdiag.open_table(str(path))
+    case = read_case(table, *pair_of_table(table), prompts=run is not None)
+    with np.errstate(all="ignore"):
+        table = suspicions(Features(case))
+        if run is None:
+            return observations(Features(case), table, table, answers(label, model=False))
+        _, outcome = verdict_with_experiments(case, run)
+        assert outcome is not None
+        found = [(cause_of(slug), suspicion) for slug, suspicion in outcome.suspicions]
+        settled = [entry for entry in table if entry[0].stage in SETTLED]
+        named = answers(label, model=True)
+        return observations(Features(outcome.sample.case), found, [*settled, *found], named)
+
+
+def observations(
+    features: Features, found: Named, named: Named, right: set[str]
+) -> list[dict[str, Any]]:
+    """Return an observation of each cause that is found.
+
+    That the rest is rounding is no cause beside a fault that is named.
+    """
+    faults = any(cause.name not in NOTHING_WRONG for cause, _ in named)
     return [
-        {"path": folder / label.get("file", f"t{number:03}.parquet"), "answers": answers(label)}
-        for number, label in enumerate(labels)
+        {
+            "cause": cause.name,
+            "predictors": predictors(features, cause, suspicion),
+            "right": "*" in right or cause.name in right,
+        }
+        for cause, suspicion in found
+        if not faults or cause.name not in NOTHING_WRONG
     ]
 
 
-def answers(label: dict[str, Any]) -> set[str]:
-    """Return the slugs that are right for one of a table's faults."""
-    several = [fault["acceptable"] for fault in label.get("faults", [])]
-    several += label.get("acceptable_each", [])
-    return {*label.get("acceptable", []), *(slug for one in several for slug in one)}
+def of_first(seed: int, number: int, path: Path, *, model: bool) -> list[dict[str, Any]]:
+    """Observe a table of the first generator, alone or with its checkpoint."""
+    label = make_table(seed, number, path)
+    return observed(path, label, runner(path, str(ROOT / label["model"])) if model else None)
 
 
-def observed(path: Path, right: set[str]) -> list[tuple[dict[str, float], bool]]:
-    """Return features and outcome of each cause that is named of a table."""
-    table = rcdiag.open_table(str(path))
-    case = read_case(table, *pair_of_table(table))
-    features = Features(case)
-    with np.errstate(all="ignore"):
-        named: list[tuple[Any, Suspicion]] = suspicions(features)
-        # That the rest is rounding is no cause beside a fault.
-        faults = [one for one in named if one[0].name not in NOTHING_WRONG]
-        return [
-            (predictors(features, cause, found), "*" in right or cause.name in right)
-            for cause, found in faults or named
-        ]
+def runner(path: Path, model: str) -> Run:
+    """Return the function that runs the experiments as `rcdiag diagnose --model` does."""
+    given = Model(model)
+    steps = known_steps(rcdiag.open_table(str(path)))
+    tried = tried_checkpoints(given, [], [*steps, 0][:1])
+    return runner_of(given, tried, 256, None, SILENT)
+
+
+def of_second(seed: int, number: int, path: Path, *, model: bool) -> list[dict[str, Any]]:
+    """Observe a table of the second generator, alone or, if small, with its model."""
+    if not model:
+        table, label = make(seed, number)
+        pq.write_table(table, path)
+        return observed(path, label, None)
+    table, label, checkpoints = make_with_checkpoint(seed, number)
+    pq.write_table(table, path)
+    rng = np.random.default_rng([seed, number, 2])
+    rows, hasty = int(rng.choice(ROWS)), rng.random() < IN_HASTE
+
+    def run(case: Case) -> Outcome:
+        given = ExperimentOptions(
+            rows=rows,
+            checkpoints=list(checkpoints.others),
+            deadline=time.monotonic() + SECONDS if hasty else None,
+        )
+        of_row = checkpoints.of_row[case.row]
+        return run_experiments(case, replace(checkpoints, of_row=of_row), given)
+
+    return observed(path, label, run)
+
+
+def stored(
+    store: Path, name: str, observe: Callable[[int, Path], list[dict[str, Any]]], count: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the observations of some tables, each from the store where it is there."""
+    for number in range(count):
+        kept = store / f"{name}-{number:04}.json"
+        if not kept.exists():
+            kept.write_text(json.dumps(observe(number, store / "table.parquet")))
+        yield from json.loads(kept.read_text())
 
 
 def fitted(x: Array, y: Array) -> Array:
@@ -76,6 +158,16 @@ def fitted(x: Array, y: Array) -> Array:
     return weights
 
 
+def held_out(x: Array, y: Array) -> Array:
+    """Return the probability of every observation by a fit that has not seen its fold."""
+    fold = np.random.default_rng(0).permutation(len(y)) % FOLDS
+    p = np.empty(len(y))
+    for number in range(FOLDS):
+        weights = fitted(x[fold != number], y[fold != number])
+        p[fold == number] = 1.0 / (1.0 + np.exp(-x[fold == number] @ weights))
+    return p
+
+
 def calibration(p: Array, y: Array) -> list[str]:
     """Return, for each bin of .1, how many causes were named so surely and how many are right."""
     place = np.clip(np.digitize(p, BINS) - 1, 0, len(BINS) - 2)
@@ -86,35 +178,54 @@ def calibration(p: Array, y: Array) -> list[str]:
     ]
 
 
+def section(seen: list[dict[str, Any]], command: str, tables: int) -> dict[str, Any]:
+    """Fit the coefficients of one source, print its calibration and return its part of the file."""
+    names = list(seen[0]["predictors"])
+    x = np.array([[one["predictors"][name] for name in names] for one in seen])
+    y = np.array([float(one["right"]) for one in seen])
+    text = [f"{len(y)} causes of {tables} tables, held out", *calibration(held_out(x, y), y)]
+    sys.stdout.write("\n".join(text) + "\n")
+    coefficients = dict(zip(names, fitted(x, y).tolist(), strict=True))
+    return {"made_by": command, "tables": tables, "causes": len(y), "coefficients": coefficients}
+
+
+def written(sections: dict[str, dict[str, Any]]) -> str:
+    """Return the file of all sources' coefficients."""
+    lines = ["# Coefficients of the confidence in a named cause, by predictor, for each source."]
+    for source, part in sections.items():
+        lines += ["", f"[{source}]"]
+        lines += [f"{name} = {json.dumps(part[name])}" for name in ("made_by", "tables", "causes")]
+        lines += ["", f"[{source}.coefficients]"]
+        lines += [f"{json.dumps(name)} = {at:.4f}" for name, at in part["coefficients"].items()]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folders", type=Path, nargs="+")
-    folders = parser.parse_args().folders
-    tables = [label for folder in folders for label in labels_of(folder)]
-    seen = [one for label in tables for one in observed(label["path"], label["answers"])]
-    names = list(seen[0][0])
-    x = np.array([[found[name] for name in names] for found, _ in seen])
-    y = np.array([float(right) for _, right in seen])
-    # Five folds by table order: every cause is judged by a fit that has not seen its fold.
-    fold = np.arange(len(y)) * 5 // len(y)
-    held_out = np.empty(len(y))
-    for number in range(5):
-        weights = fitted(x[fold != number], y[fold != number])
-        held_out[fold == number] = 1.0 / (1.0 + np.exp(-x[fold == number] @ weights))
-    sys.stdout.write("\n".join(calibration(held_out, y)) + "\n")
-    lines = [
-        "# Coefficients of the confidence in a named cause, by feature; made by",
-        "# python -m tests.faults.fit FOLDER ...",
-        f"tables = {len(tables)}",
-        f"causes = {len(y)}",
-        "",
-        "[coefficients]",
-        *(
-            f"{json.dumps(name)} = {value:.4f}"
-            for name, value in zip(names, fitted(x, y), strict=True)
-        ),
+    parser.add_argument("source", choices=("table", "experiments"))
+    parser.add_argument("--tables", type=int, nargs=2, default=(1000, 1000), help="by generator")
+    parser.add_argument("--seed", type=int, nargs=2, default=(9001, 6000), help="by generator")
+    parser.add_argument("--store", type=Path, required=True, help="where observations are kept")
+    given = parser.parse_args()
+    given.store.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    model = given.source == "experiments"
+    seen = [
+        one
+        for name, observe, seed, count in zip(
+            (f"{given.source}-first", f"{given.source}-second"),
+            (of_first, of_second),
+            given.seed,
+            given.tables,
+            strict=True,
+        )
+        for one in stored(given.store, name, partial(observe, seed, model=model), count)
     ]
-    COEFFICIENTS.write_text("\n".join(lines) + "\n")
+    command = f"python -m tests.faults.fit {given.source} --tables {given.tables[0]} "
+    command += f"{given.tables[1]} --seed {given.seed[0]} {given.seed[1]} --store FOLDER"
+    sections = tomllib.loads(COEFFICIENTS.read_text())
+    sections[given.source] = section(seen, command, sum(given.tables))
+    COEFFICIENTS.write_text(written(sections))
 
 
 if __name__ == "__main__":

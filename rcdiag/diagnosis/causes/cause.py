@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause_words import CauseWords, words_of
+from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.features import Features
 from rcdiag.registry import Registry
 
@@ -42,6 +43,7 @@ class Suspicion(Struct, frozen=True, kw_only=True):
     verdict: str | None = None  # None: that of the cause's words
     policy: str | None = None  # whose column it spoilt, where it may have spoilt the other's too
     mended: Case | None = None  # the table without the fault, for what comes after; None: as it is
+    fit: ExperimentFit | None = None  # of an experiment with a checkpoint; None: of the table alone
 
 
 class Cause(Struct, frozen=True, kw_only=True):

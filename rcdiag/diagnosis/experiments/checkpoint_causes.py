@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
-from rcdiag.diagnosis.causes.cause import Suspicion
+from rcdiag.diagnosis.experiment_fit import NO_RIVAL, ExperimentFit
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
 from rcdiag.diagnosis.experiments.patterns import pattern_of
-from rcdiag.diagnosis.experiments.unlogged_sampling import make_suspicion
+from rcdiag.diagnosis.experiments.sides import fit_of_side
+from rcdiag.diagnosis.experiments.unlogged_sampling import Named, make_suspicion
 from rcdiag.diagnosis.experiments.weights_by_row import (
     DECISIVE,
     WeightsByRow,
@@ -16,12 +20,20 @@ from rcdiag.diagnosis.experiments.weights_by_row import (
 from rcdiag.engines.changes import Moved
 from rcdiag.formats import share_of
 
-MOST_OF_STEP = 0.7  # share of a step's rows
-SOME = 0.25  # share of such steps' rows that other weights must explain
-MOST = 0.9  # share of rows that is all of them, but for chance
+# Thresholds, as shares of the rows unless another unit is given.
+MOST_OF_STEP = 0.7  # of a step's rows, from which on it is of other weights; below 1 - it, of none
+SOME = 0.25  # of such steps' rows that other weights must explain
+USED = 0.15  # of the rows that one checkpoint explains from which on it counts as used
+MOST = 0.9  # that is all of them, but for chance
+SWITCHED = 0.15  # whose weights changed inside, from which on an update came in flight
+KNOWN_OR_SWITCHED = 0.7  # that checkpoints explain, switched ones among them
+MIXED = 0.3  # that only a mixture of weights token by token explains, as of a draft model
+KNOWN = 0.8  # that some checkpoint explains
+FEWEST_OTHER = 0.02  # that other weights than the trainer's explain
+OTHERS_SAMPLED = -4.0  # z of recorded - expected: below, the recorded distribution did not sample
 
 
-def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> tuple[str, Suspicion] | None:
+def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> Named | None:
     """Find the rows that other weights explain, where they explain the column as a whole better.
 
     That is also so if some rows, steps or ends of rows are of the trainer's weights.
@@ -34,7 +46,7 @@ def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> tuple[str, S
     return cause_of_weights(tester, weights) or _never_synced(tester, weights)
 
 
-def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> tuple[str, Suspicion] | None:
+def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> Named | None:
     """Name `weights-never-synced` if all rows from some step on, and none before, fit one
     checkpoint better than the trainer's weights.
     """
@@ -43,97 +55,138 @@ def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> tuple[str,
     if over_steps is None or over_steps[0] != "weights-never-synced":
         return None
     nearer = float((weights.best > 0).mean())
-    return over_steps[0], make_suspicion(
-        0.8,
+    message = (
         f"From step {over_steps[1]} on {tester.side.policy}_log_probs are nearer to "
-        f"{weights.names[1]} than to the trainer's weights, and before it of the trainer's.",
-        [
-            {
-                "name": "share of rows nearer to other weights",
-                "value": nearer,
-                "reads": "from one step on",
-            }
-        ],
+        f"{weights.names[1]} than to the trainer's weights, and before it of the trainer's."
+    )
+    evidence = {
+        "name": "share of rows nearer to other weights",
+        "value": nearer,
+        "reads": "from one step on",
+    }
+    return over_steps[0], make_suspicion(
+        _fit(tester, weights),
+        message,
+        [evidence],
         share_of_rows=nearer,
         from_step=over_steps[1],
     )
 
 
-def cause_of_weights(
-    tester: HypothesisTester, weights: WeightsByRow
-) -> tuple[str, Suspicion] | None:
+def cause_of_weights(tester: HypothesisTester, weights: WeightsByRow) -> Named | None:
     """Name the cause where checkpoints explain the rows of a column."""
-    explained, best = weights.explained, weights.best
-    switched = weights.switch >= 0
-    counts = {
-        name: int((explained & ~switched & (best == index)).sum())
-        for index, name in enumerate(weights.names)
-    }
-    counts |= {
-        "both, one after the other": int(switched.sum()),
-        "no checkpoint": int((~explained & ~switched).sum()),
-    }
-    evidence = [
-        {
-            "name": "rows by the weights that explain them",
-            **{name: count for name, count in counts.items() if count},
-            "reads": "by the likelihood of the recorded log-probs",
-        }
-    ]
-    other = explained & (best > 0)
-    own = explained & (best == 0)
+    evidence = _counted(weights)
     sampler = tester.side.name == "sampler"
-    if sampler and switched.mean() > 0.15 and own.mean() + other.mean() + switched.mean() > 0.7:
-        return "in-flight-update", make_suspicion(
-            0.93,
-            f"In {share_of(float(switched.mean()))} the first tokens are of other weights than the "
-            "last ones.",
-            evidence,
-            share_of_rows=float(switched.mean()),
-        )
-    if sampler and weights.mixed > 0.3 and pattern_of(tester).recorded_excess < -4.0:
-        return "draft-recorded", make_suspicion(
-            0.75,
-            f"In {share_of(weights.mixed)} some recorded log-probs are of other weights, "
-            "token by token: those of a draft model.",
-            evidence,
-            side="recorder",
-            share_of_rows=weights.mixed,
-        )
-    if (own | other).mean() < 0.8 or other.mean() < 0.02:
+    if sampler and (named := _within_rows(tester, weights, evidence)) is not None:
+        return named
+    other = weights.explained & (weights.best > 0)
+    own = weights.explained & (weights.best == 0)
+    if (own | other).mean() < KNOWN or other.mean() < FEWEST_OTHER:
         return None
     # Short or near-certain rows fit both weights equally and do not count.
     informative = np.abs(weights.losses[0] - weights.losses[1:].min(axis=0)) > DECISIVE
     share = float((other & informative).sum() / max(((own | other) & informative).sum(), 1))
-    names = ", ".join(weights.names[index] for index in np.unique(best[other]))
-    known, rows = int((own | other).sum()), len(own)
-    which = "" if known == rows else f" that a checkpoint explains ({known:,} of {rows:,})"
-    message = (
-        f"In {share_of(share)}{which} {tester.side.policy}_log_probs are those of {names}, not of "
-        "the trainer's weights."
-    )
+    message = _whose(tester, weights, own, other, share)
+    fit = _fit(tester, weights)
     if not sampler:
         return "reference-as-old", make_suspicion(
-            0.9, message, evidence, side="trainer", share_of_rows=share
+            fit, message, [evidence], side="trainer", share_of_rows=share
         )
     over_steps = _over_steps(tester, weights, own, other)
     if over_steps is not None:
         slug, from_step = over_steps
         return slug, make_suspicion(
-            0.92, message, evidence, share_of_rows=share, from_step=from_step
+            fit, message, [evidence], share_of_rows=share, from_step=from_step
         )
-    if share >= MOST:
-        distribution = pattern_of(tester).recorded_excess
-        if distribution < -4.0:
-            return "draft-recorded", make_suspicion(
-                0.85,
-                f"{message} But the trainer's distribution sampled the tokens: other weights' "
-                "log-probs were recorded for them.",
-                evidence,
-                side="recorder",
-            )
-        return "stale-weights", make_suspicion(0.95, message, evidence)
-    return "replica-unsynced", make_suspicion(0.9, message, evidence, share_of_rows=share)
+    if share < MOST:
+        return "replica-unsynced", make_suspicion(fit, message, [evidence], share_of_rows=share)
+    if pattern_of(tester).recorded_excess < OTHERS_SAMPLED:
+        message += (
+            " But the trainer's distribution sampled the tokens: other weights' log-probs were "
+            "recorded for them."
+        )
+        return "draft-recorded", make_suspicion(fit, message, [evidence], side="recorder")
+    return "stale-weights", make_suspicion(fit, message, [evidence])
+
+
+def _counted(weights: WeightsByRow) -> dict[str, Any]:
+    """Return how many rows which weights explain, as evidence."""
+    switched = weights.switch >= 0
+    counts = {
+        name: int((weights.explained & ~switched & (weights.best == index)).sum())
+        for index, name in enumerate(weights.names)
+    }
+    counts |= {
+        "both, one after the other": int(switched.sum()),
+        "no checkpoint": int((~weights.explained & ~switched).sum()),
+    }
+    return {
+        "name": "rows by the weights that explain them",
+        **{name: count for name, count in counts.items() if count},
+        "reads": "by the likelihood of the recorded log-probs",
+    }
+
+
+def _within_rows(
+    tester: HypothesisTester, weights: WeightsByRow, evidence: Mapping[str, Any]
+) -> Named | None:
+    """Name the cause where one row is of several weights: one after the other, or mixed."""
+    switched = float((weights.switch >= 0).mean())
+    if switched > SWITCHED and weights.explained.mean() + switched > KNOWN_OR_SWITCHED:
+        message = (
+            f"In {share_of(switched)} the first tokens are of other weights than the last ones."
+        )
+        return "in-flight-update", make_suspicion(
+            _fit(tester, weights), message, [dict(evidence)], share_of_rows=switched
+        )
+    if weights.mixed > MIXED and pattern_of(tester).recorded_excess < OTHERS_SAMPLED:
+        message = (
+            f"In {share_of(weights.mixed)} some recorded log-probs are of other weights, token by "
+            "token: those of a draft model."
+        )
+        return "draft-recorded", make_suspicion(
+            _fit(tester, weights, weights.mixed),
+            message,
+            [dict(evidence)],
+            side="recorder",
+            share_of_rows=weights.mixed,
+        )
+    return None
+
+
+def _whose(
+    tester: HypothesisTester,
+    weights: WeightsByRow,
+    own: np.ndarray,
+    other: np.ndarray,
+    share: float,
+) -> str:
+    """Say whose weights made a column, in which share of the rows."""
+    names = ", ".join(weights.names[index] for index in np.unique(weights.best[other]))
+    known, rows = int((own | other).sum()), len(own)
+    which = "" if known == rows else f" that a checkpoint explains ({known:,} of {rows:,})"
+    return (
+        f"In {share_of(share)}{which} {tester.side.policy}_log_probs are those of {names}, not of "
+        "the trainer's weights."
+    )
+
+
+def _fit(tester: HypothesisTester, weights: WeightsByRow, mixed: float = 0.0) -> ExperimentFit:
+    """Return the evidence of weights: the share of rows that they explain, and how far ahead of the
+    trainer's own weights and, as a median over rows, of the next checkpoint they are.
+    """
+    explained = weights.explained | (weights.switch >= 0)
+    gain = np.maximum(weights.losses[0] - weights.by_token, 0.0)
+    ahead = np.sort(weights.losses, axis=0)
+    lead = float(np.median(ahead[1] - ahead[0])) if len(ahead) > 1 else NO_RIVAL
+    return fit_of_side(
+        tester.sample,
+        tester.side,
+        "weights",
+        explained=max(float(explained.mean()), mixed),
+        z=float(np.sqrt(2.0 * gain.sum())),
+        lead=float(np.sqrt(2.0 * lead)),
+    )
 
 
 def _over_steps(
@@ -153,7 +206,7 @@ def _over_steps(
     if len(rates) < 2 or not late or mixed or not other[then].mean() > SOME:
         return None
     count = np.bincount(weights.best[other & then], minlength=len(weights.names))
-    used = np.flatnonzero(count > 0.15 * count.sum())
+    used = np.flatnonzero(count > USED * count.sum())
     before = [one for one in rates if one not in late]
     if len(used) == 1 and all(one < min(late) for one in before) and (before or len(late) > 1):
         return "weights-never-synced", min(late)

@@ -25,6 +25,8 @@ SCALES = np.geomspace(1e-5, 10.0, 13)  # of logit noise, between which the best 
 UNSURE = 0.02  # sensitivity from which on noise of the logits shows in a token
 OUTLYING = 10.0  # noise scales from which a residual is an outlier
 LARGEST = 1e4  # nats: beyond it a residual counts as this
+# Times an engine's noise up to which the scale of a residual is that noise: it is estimated.
+MOST_NOISE = 1.3
 
 
 class Residual(Struct, frozen=True):
@@ -64,7 +66,9 @@ class Residual(Struct, frozen=True):
 
     def within(self, noise: float, outlying: float = 0.05) -> bool:
         """Tell whether the residual is engine noise, but for a share `outlying` of the tokens."""
-        return self.scale <= 1.3 * noise and self.outlying(max(noise, self.scale)) <= outlying
+        return (
+            self.scale <= MOST_NOISE * noise and self.outlying(max(noise, self.scale)) <= outlying
+        )
 
 
 def residuals(recorded: Array, predicted: Array) -> Array:

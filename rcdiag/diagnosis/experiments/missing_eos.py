@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion
+from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, passage_of
+from rcdiag.diagnosis.experiments.unlogged_sampling import make_suspicion
 from rcdiag.engines.changes import Forward, Passage
 
 ASKED = 48  # rows whose end is asked for
 FEWEST = 8
 LIKELY = 0.5  # probability of the end from which on a response was to end
+MOST = 0.5  # share of the responses that were to end
 KINDS = 4  # end tokens that are tried
 
 
@@ -40,15 +43,23 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
     for end in ends:
         probability += np.exp(forward.log_probs([_ended(sample, int(row), end) for row in asked]))
     share = float(np.mean(probability > LIKELY))
-    if share < 0.5:
+    if share < MOST:
         return None
     median = float(np.median(probability))
-    return "mask-drops-last", Suspicion(
-        confidence=0.9,
-        message=f"No response has an end token, and after the last token of {share:.0%} of them "
+    # What the model leaves elsewhere does not matter to the ends: scale and tail are those of 1.
+    fit = ExperimentFit(
+        kind="tokens",
+        explained=share,
+        z=(share - MOST) * 2.0 * float(np.sqrt(len(asked))),
+        tokens=len(asked),
+        rows=len(asked),
+    )
+    return "mask-drops-last", make_suspicion(
+        fit,
+        f"No response has an end token, and after the last token of {share:.0%} of them "
         f"the model would end, with probability {median:.2f} on the median: the end token was cut "
         "off, so that the policy is not trained to end.",
-        evidence=[
+        [
             {
                 "name": "probability of the end token after the last stored token",
                 "value": median,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.diagnosis.experiments.fit import FLOAT32, fit_residual, searched
+from rcdiag.diagnosis.experiment_fit import NO_RIVAL, ExperimentFit
+from rcdiag.diagnosis.experiments.fit import FLOAT32, Residual, fit_residual, searched
 from rcdiag.diagnosis.experiments.hypothesis_tester import Array
-from rcdiag.diagnosis.experiments.rescored_sample import Flags, RescoredSample, Side
+from rcdiag.diagnosis.experiments.rescored_sample import Counts, Flags, RescoredSample, Side
+from rcdiag.diagnosis.experiments.rounding import LIGHTEST, by_token
 from rcdiag.diagnosis.features.storage import StoredColumn
 
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.8, 2.2, 3.0)
@@ -114,3 +116,53 @@ def scanned_temperature(sample: RescoredSample, side: Side) -> float | None:
     log_temperature, least = searched(loss, np.log(TEMPERATURES).tolist(), steps=14)
     own = fit_residual(recorded, side.expected[at], sensitivity, resolution).nats
     return float(np.exp(log_temperature)) if least < own - 0.1 else None
+
+
+def fit_of_side(
+    sample: RescoredSample,
+    side: Side,
+    kind: str,
+    *,
+    explained: float,
+    z: float = 0.0,
+    lead: float = NO_RIVAL,
+    not_run: float = 0.0,
+) -> ExperimentFit:
+    """Return the evidence of a conclusion on a column, as the unchanged model explains it."""
+    return fit_of_residual(
+        sample,
+        side.residual,
+        side.known_at,
+        kind,
+        explained=explained,
+        z=z,
+        lead=lead,
+        not_run=not_run,
+    )
+
+
+def fit_of_residual(
+    sample: RescoredSample,
+    residual: Residual,
+    at: Counts,
+    kind: str,
+    *,
+    explained: float,
+    z: float,
+    lead: float,
+    not_run: float,
+) -> ExperimentFit:
+    """Return the evidence of a conclusion that leaves a residual at some tokens."""
+    own, rounding = by_token(residual, sample.token[at], sample.owner[at]), sample.rounding
+    return ExperimentFit(
+        kind=kind,
+        explained=float(np.clip(explained, 0.0, 1.0)),
+        z=z,
+        lead=lead,
+        scale=residual.scale / sample.noise,
+        tail=residual.tail / max(rounding.tail, LIGHTEST),
+        by_token=0.0 if own is None else max(own - (rounding.by_token or 0.0), 0.0),
+        tokens=len(at),
+        rows=len(np.unique(sample.owner[at])),
+        not_run=not_run,
+    )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion
+from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.experiments.fit import Estimate
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.diagnosis.experiments.sampling_estimates import (
@@ -15,24 +16,26 @@ from rcdiag.diagnosis.experiments.sampling_estimates import (
     support_of_tokens,
     temperature_of_tokens,
 )
+from rcdiag.diagnosis.experiments.sides import fit_of_side
 
 Named = tuple[str, Suspicion]  # slug of a cause, and what speaks for it
 
 FEWEST = 100  # tokens in unsure contexts that tell of a temperature
-UNSURE_OF_TEMPERATURE = 0.03
-SURE_OF_TWO, OF_NEITHER = (
-    0.97,
-    0.75,
-)  # confidence at most, and where tokens are of neither distribution
+DIFFER = 0.02  # log of the ratio of two columns' temperatures from which on they are two
+UNSURE_OF_TEMPERATURE = 0.03  # temperature up to which a difference may be the engine's noise
 OFF_ERRORS = 4.0  # standard errors from a temperature that are no chance
+# Nats of log-likelihood, of all tokens together, by which a temperature, and a kept set, must
+# explain them better than the columns' distribution; a kept set also has more to choose from.
+MORE_OF_TEMPERATURE, MORE_OF_KEPT_SET, AHEAD = 10.0, 12.0, 4.0
+FEW_OUTSIDE = 0.2  # of the tokens expected outside a kept set that engine noise may put there
 SPANS_EXPLAIN = 0.3  # distance in temperature that is left without spans of foreign tokens
 
 
 def make_suspicion(
-    confidence: float, message: str, evidence: Sequence[dict[str, Any]], **more: Any
+    fit: ExperimentFit, message: str, evidence: Sequence[dict[str, Any]], **more: Any
 ) -> Suspicion:
-    """Make a suspicion from positional arguments."""
-    return Suspicion(confidence=confidence, message=message, evidence=evidence, **more)
+    """Make a suspicion of an experiment; its probability is computed from `fit` at the end."""
+    return Suspicion(confidence=0.0, fit=fit, message=message, evidence=evidence, **more)
 
 
 def cause_in_sampling(
@@ -68,17 +71,23 @@ def cause_in_sampling(
             "reads": "at which the model explains the column",
         },
     ]
-    if trained is not None and abs(np.log(trained / recorded)) > 0.02:
-        return tokens, _columns_differ(sample, tokens, recorded, trained, evidence)
-    return tokens, _columns_agree(sample, tokens, recorded, evidence)
+    if trained is not None and abs(np.log(trained / recorded)) > DIFFER:
+        return tokens, _columns_differ(sample, sampler, tokens, recorded, trained, evidence)
+    return tokens, _columns_agree(sample, sampler, tokens, recorded, evidence)
 
 
 def _written(tokens: Estimate) -> str:
     return f"T = {tokens.value:.2f} ({tokens.low:.2f} to {tokens.high:.2f})"
 
 
+def _z_of(nats: float) -> float:
+    """Return a difference of log-likelihoods as standard errors, with its sign."""
+    return float(np.sign(nats) * np.sqrt(2.0 * abs(nats)))
+
+
 def _columns_differ(
     sample: RescoredSample,
+    sampler: Side,
     tokens: Estimate,
     recorded: float,
     trained: float,
@@ -86,22 +95,18 @@ def _columns_differ(
 ) -> Named:
     """Name the cause where sampler's and trainer's columns are of two temperatures.
 
-    The confidence is the posterior of the two temperatures given the tokens; it is lowered if the
-    tokens fit neither.
+    What speaks for it is the likelihood of the tokens at one temperature over that at the other,
+    and how much of the way from the farther to the nearer one their own temperature goes.
     """
     at = _written(tokens)
     likelier = float(
         (sample.distribution.log_prob_at(trained) - sample.distribution.log_prob_at(recorded)).sum()
     )
-    sure = min(1.0 / (1.0 + np.exp(-abs(likelier))), SURE_OF_TWO)
     nearer = trained if likelier > 0 else recorded
-    off = abs(tokens.value - nearer) - OFF_ERRORS * (tokens.high - tokens.value) / 1.96
-    if off > UNSURE_OF_TEMPERATURE:
-        sure = min(sure, OF_NEITHER)
     if likelier > 0:
         slug = "temperature-raw-recorded"
         words = f"Tokens were sampled at {at}; the recorded log-probs are of T = {recorded:.2f}"
-    elif abs(recorded - 1.0) < 0.02:
+    elif abs(recorded - 1.0) < DIFFER:
         slug = "sampler-ignores-temperature"
         words = (
             f"Tokens were sampled at {at} and recorded so; the trainer divides its logits by "
@@ -113,11 +118,24 @@ def _columns_differ(
             f"Tokens were sampled at {at} and recorded so; the trainer's log-probs are of "
             f"T = {trained:.2f}"
         )
-    return slug, make_suspicion(sure, f"{words}.", evidence)
+    off = max(abs(tokens.value - nearer) - OFF_ERRORS * _error(tokens), 0.0)
+    explained = 1.0 - off / abs(trained - recorded)
+    z = _z_of(abs(likelier))
+    fit = fit_of_side(sample, sampler, "tokens", explained=explained, z=z)
+    return slug, make_suspicion(fit, f"{words}.", evidence)
+
+
+def _error(tokens: Estimate) -> float:
+    """Return the standard error of an estimated temperature."""
+    return max((tokens.high - tokens.value) / 1.96, 1e-4)
 
 
 def _columns_agree(
-    sample: RescoredSample, tokens: Estimate, recorded: float, evidence: Sequence[dict[str, Any]]
+    sample: RescoredSample,
+    sampler: Side,
+    tokens: Estimate,
+    recorded: float,
+    evidence: Sequence[dict[str, Any]],
 ) -> Named | None:
     """Name sampling parameters that neither column has, so that no mismatch shows."""
     kept = support_of_tokens(sample.distribution, recorded)
@@ -125,56 +143,68 @@ def _columns_agree(
         sample.distribution.log_prob_at(tokens.value).sum()
         - sample.distribution.log_prob_at(recorded).sum()
     )
-    strict = kept.gain > 12.0 and kept.outside <= 0.2 * kept.expected
-    if strict and kept.gain > gain_of_temperature + 4.0:
-        return "top-p-silent", make_suspicion(
-            0.9,
-            f"Tokens were sampled with {kept.rule} {kept.value:g}: {kept.outside} of them "
-            f"lie outside, where {kept.expected:.0f} are to be expected; the log-probs are "
-            "of the whole distribution.",
-            [
-                {
-                    "name": kept.rule,
-                    "value": kept.value,
-                    "outside": kept.outside,
-                    "expected": kept.expected,
-                    "reads": "recovered from the tokens",
-                }
-            ],
+    strict = kept.gain > MORE_OF_KEPT_SET and kept.outside <= FEW_OUTSIDE * kept.expected
+    ahead = kept.gain - gain_of_temperature
+    if strict and ahead > AHEAD:
+        fit = fit_of_side(
+            sample,
+            sampler,
+            "tokens",
+            explained=1.0 - kept.outside / kept.expected,
+            z=_z_of(kept.gain),
+            lead=_z_of(ahead),
         )
-    error = max((tokens.high - tokens.value) / 1.96, 1e-4)
-    other = abs(tokens.value - recorded)
-    if not (other > UNSURE_OF_TEMPERATURE and other / error > 4.0 and gain_of_temperature > 10.0):
+        message = (
+            f"Tokens were sampled with {kept.rule} {kept.value:g}: {kept.outside} of them lie "
+            f"outside, where {kept.expected:.0f} are to be expected; the log-probs are of the "
+            "whole distribution."
+        )
+        found = {
+            "name": kept.rule,
+            "value": kept.value,
+            "outside": kept.outside,
+            "expected": kept.expected,
+            "reads": "recovered from the tokens",
+        }
+        return "top-p-silent", make_suspicion(fit, message, [found])
+    other, errors = abs(tokens.value - recorded), abs(tokens.value - recorded) / _error(tokens)
+    certain = errors > OFF_ERRORS and gain_of_temperature > MORE_OF_TEMPERATURE
+    if other <= UNSURE_OF_TEMPERATURE or not certain:
         return None
     foreign = foreign_tokens(sample.reading.log_prob, sample.reading.entropy, sample.owner)
     foreign &= sample.usable
     without = temperature_of_tokens(sample.distribution.take(~foreign[sample.distribution_at]))
-    if foreign.any() and abs(without.value - recorded) < SPANS_EXPLAIN * other:
-        return _masked_in(sample, foreign, without, _written(tokens))
+    share_left = abs(without.value - recorded) / other
+    if foreign.any() and share_left < SPANS_EXPLAIN:
+        fit = fit_of_side(sample, sampler, "tokens", explained=1.0 - share_left, z=errors)
+        return _masked_in(sample, fit, foreign, without, _written(tokens))
+    fit = fit_of_side(
+        sample, sampler, "tokens", explained=1.0, z=errors, lead=_z_of(max(-ahead, 0.0))
+    )
     return "temperature-silent", make_suspicion(
-        0.93,
+        fit,
         f"Tokens were sampled at {_written(tokens)}; the columns are of T = {recorded:.2f} and "
         "agree with each other, so no mismatch shows.",
         evidence,
     )
 
 
-def _masked_in(sample: RescoredSample, foreign: np.ndarray, without: Estimate, at: str) -> Named:
+def _masked_in(
+    sample: RescoredSample, fit: ExperimentFit, foreign: np.ndarray, without: Estimate, at: str
+) -> Named:
     """Name `mask-includes-tool` if spans of foreign tokens alone explain the higher temperature."""
     share = float(foreign.sum() / sample.usable.sum())
     rows = len(np.unique(sample.owner[foreign])) / len(sample.rows)
-    return "mask-includes-tool", make_suspicion(
-        0.85,
+    message = (
         f"{share:.1%} of the tokens stand in spans that the model would hardly sample, and the "
         f"mask takes them in; without them the tokens are of T = {without.value:.2f}, with them of "
-        f"{at}.",
-        [
-            {
-                "name": "tokens in spans of high surprisal",
-                "value": share,
-                "reads": "not sampled by the policy",
-            }
-        ],
-        side="recorder",
-        share_of_rows=rows,
+        f"{at}."
+    )
+    found = {
+        "name": "tokens in spans of high surprisal",
+        "value": share,
+        "reads": "not sampled by the policy",
+    }
+    return "mask-includes-tool", make_suspicion(
+        fit, message, [found], side="recorder", share_of_rows=rows
     )

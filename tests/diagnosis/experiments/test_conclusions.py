@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +12,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.causes.cause import Suspicion
 from rcdiag.diagnosis.experiments.conclude import run_experiments
 from rcdiag.diagnosis.experiments.contexts import _widths, run_packing
 from rcdiag.diagnosis.experiments.order import run_with_passes
 from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
-from rcdiag.diagnosis.experiments.unlogged_sampling import make_suspicion
 from rcdiag.diagnosis.verdict import verdict_with_experiments
 from rcdiag.engines.changes import Change, Passage
 from tests.diagnosis.experiments.samples import (
@@ -28,6 +29,10 @@ from tests.diagnosis.experiments.samples import (
 )
 
 T = 0.6
+
+
+def suspected(confidence: float, message: str, evidence: list[dict[str, Any]], **more: Any) -> Any:
+    return Suspicion(confidence=confidence, message=message, evidence=evidence, **more)
 
 
 def of_temperature(case: Case, model: TableOfLogits, temperature: float) -> NDArray[np.float64]:
@@ -81,9 +86,10 @@ def test_which_of_two_temperatures_sampled_is_no_surer_than_the_tokens():
     assert odds < 3.0
     model.noise = 0.0005
     (first, *_) = run_experiments(case.take(rows), model).suspicions
-    assert first[1].confidence == pytest.approx(1.0 / (1.0 + np.exp(-odds)), abs=0.02)
-    (first, *_) = run_experiments(case, model).suspicions
-    assert first[0] == "trainer-without-temperature"
+    assert first[1].fit.z == pytest.approx(np.sqrt(2.0 * odds), rel=0.02)
+    (whole, *_) = run_experiments(case, model).suspicions
+    assert whole[0] == "trainer-without-temperature"
+    assert first[1].confidence < whole[1].confidence
 
 
 def test_a_few_contexts_of_the_trainer_that_are_far_off_are_no_rounding():
@@ -155,12 +161,12 @@ def test_what_stands_beside_a_row_is_tried_before_chance():
     assert {"positions", "padding"} <= {test.experiment for test in ran.tests}
 
 
-@pytest.mark.parametrize(("guess", "with_law"), [(0.6, True), (0.9, False)])
+@pytest.mark.parametrize(("guess", "with_law"), [(0.6, True), (0.97, False)])
 def test_a_law_that_no_experiment_explains_alone_is_named_with_the_rest(guess, with_law):
     """Every law was tried alone: one that leaves more than noise has something else beside it."""
     case, model = made_up(lambda logits, prompt, response: of_likeliest(logits))
     found = run_experiments(case, model)
-    other = make_suspicion(
+    other = suspected(
         guess, "No experiment explains rollout_log_probs.", [{"name": "rms", "value": 1}]
     )
     outcome = replace(found, suspicions=[("weights-differ", other)])
@@ -178,7 +184,7 @@ def test_a_kept_set_of_the_table_stands_until_experiments_refute_all(refuted):
     case, model = made_up(lambda logits, prompt, response: of_likeliest(logits))
     table, _ = verdict_with_experiments(case, None)
     assert table.causes[0].slug == "truncated-law"
-    quiet = make_suspicion(0.95, "The checkpoint explains every column.", [], side="none")
+    quiet = suspected(0.95, "The checkpoint explains every column.", [], side="none")
     outcome = replace(
         run_experiments(case, model), suspicions=[("engine-noise", quiet)], ruled_out=list(refuted)
     )
@@ -201,7 +207,7 @@ def test_nothing_stands_beside_a_law_whose_trial_leaves_rounding(residual, with_
         residual=small,
         z=1.0,
     )
-    other = make_suspicion(0.55, "20% of the rows are off.", [{"name": "rms", "value": 1}])
+    other = suspected(0.55, "20% of the rows are off.", [{"name": "rms", "value": 1}])
     outcome = replace(found, suspicions=[("replica-unsynced", other)], tests=[test])
     diagnosis, _ = verdict_with_experiments(case, lambda mended: outcome)
     named = {cause.slug for cause in diagnosis.causes}
@@ -221,9 +227,7 @@ def test_what_no_experiment_explains_is_judged_by_who_sampled(sure, rows, verdic
     )
     outcome = run_experiments(case, model)
     few = case if rows is None else case.without_rows(np.arange(len(case.lengths)) >= rows)
-    wide = make_suspicion(
-        sure, "No experiment explains old_log_probs.", [{"name": "rms", "value": 1}]
-    )
+    wide = suspected(sure, "No experiment explains old_log_probs.", [{"name": "rms", "value": 1}])
     outcome = replace(outcome, suspicions=[("forwards-differ", replace(wide, verdict=None))])
     diagnosis, _ = verdict_with_experiments(few, lambda mended: outcome)
     assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("forwards-differ", verdict)
@@ -236,7 +240,7 @@ def test_certain_tokens_of_kept_sets_of_one_are_no_placeholders(sure, with_zeros
     case = case.with_log_probs("rollout", np.where(np.arange(len(rollout)) % 5, rollout, 0.0))
     table, _ = verdict_with_experiments(case, None)
     assert table.causes[0].slug == "zero-placeholder"
-    kept = make_suspicion(
+    kept = suspected(
         sure, "Top-p 0.9 explains rollout_log_probs.", [{"name": "top-p", "value": 0.9}]
     )
     outcome = replace(run_experiments(case, model), suspicions=[("top-p-renormalised", kept)])
@@ -256,7 +260,7 @@ def test_an_umbrella_does_not_hide_that_the_record_did_not_sample(refuted):
     )
     table, _ = verdict_with_experiments(case, None)
     assert (table.causes[0].slug, table.verdict) == ("draft-recorded", "broken")
-    wide = make_suspicion(
+    wide = suspected(
         0.7, "No experiment explains rollout_log_probs.", [{"name": "rms", "value": 1}]
     )
     outcome = replace(

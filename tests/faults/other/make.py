@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.faults.other import pairs  # noqa: F401 - registers every kind
-from tests.faults.other.registry import KINDS
-from tests.faults.other.tables import Plan, label, to_arrow
+from tests.faults.other.registry import KINDS, Kind
+from tests.faults.other.tables import Fault, Plan, label, to_arrow
 
 HALVES = ("dev", "kept")
 
@@ -35,15 +35,22 @@ def kind_of(index: int) -> str:
     return names[index // 2 % len(names)]
 
 
+def planned(
+    seed: int, index: int, name: str | None = None, **sizes: Any
+) -> tuple[Plan, list[Fault], Kind]:
+    """The plan of table `index` of a seed with its faults; a kind's own sizes go before `sizes`."""
+    made = KINDS[name or kind_of(index)]
+    plan = Plan(np.random.default_rng([seed, index]), **{**sizes, **made.fixed})
+    return plan, made.build(plan), made
+
+
 def make(seed: int, index: int, name: str | None = None) -> tuple[pa.Table, dict[str, Any]]:
     """Table `index` of a seed and its label; nothing else goes into it.
 
     A label's `faults` lists each fault with its acceptable causes, `visible` where it is above the
     engines' noise; "*" accepts any cause (one policy alone: nothing was compared).
     """
-    made = KINDS[name or kind_of(index)]
-    plan = Plan(np.random.default_rng([seed, index]), **made.fixed)
-    faults = made.build(plan)
+    plan, faults, made = planned(seed, index, name)
     columns, truth, _ = plan.run()
     key = {
         "index": index,

@@ -1,0 +1,259 @@
+"""Explains the recorded column of one side: the steps from the unchanged model to a cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from rcdiag.diagnosis.experiment_fit import NO_RIVAL
+from rcdiag.diagnosis.experiments.checkpoint_causes import cause_by_row, cause_of_weights
+from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
+from rcdiag.diagnosis.experiments.order import (
+    common_margin,
+    explains,
+    ranked,
+    run_with_passes,
+    run_without_passes,
+)
+from rcdiag.diagnosis.experiments.outcome import ExperimentOptions, Outcome
+from rcdiag.diagnosis.experiments.patterns import only_rows_off, pattern_of
+from rcdiag.diagnosis.experiments.rescored_sample import Side
+from rcdiag.diagnosis.experiments.sides import EXACT, at_temperature, fit_of_residual, side_of
+from rcdiag.diagnosis.experiments.unexplained import name_chance, name_unexplained
+from rcdiag.diagnosis.experiments.unlogged_sampling import Named, cause_in_sampling, make_suspicion
+from rcdiag.diagnosis.experiments.weights_by_row import weights_by_row
+from rcdiag.diagnosis.features.declared import Declared
+from rcdiag.engines.changes import Forward
+from rcdiag.formats import share_of
+
+# Share of tokens beyond float32 rounding up to which a column counts as the model's own in float32.
+FEW_INEXACT = 1e-3
+PARTLY = 0.8  # share of squares from which on a hypothesis is named though more than noise is left
+CLEAR_LEAD = 3.0  # standard errors over the best test of another cause, below which both are named
+# A column that the unchanged model explains has another cause beside noise only where a test beats
+# the model by CERTAIN standard errors, moves the column by more than MATTERS, and explains most.
+CERTAIN = 6.0  # standard errors
+MATTERS = 1e-3  # nats, rms
+MOST = 0.7  # share of the squares
+MUCH = 0.5  # nats per token: a gain of this size counts like MOST of the squares
+OF_OTHER_WEIGHTS = -3.0  # z of predicted - expected log-prob, below which others sampled the tokens
+LARGEST = 5.0  # nats: a larger distance counts as this one
+WORDS_OF_RECORDER = (
+    "recorded",
+    "stored",
+    "swapped",
+    "shift",
+    "cumulative",
+    "sign",
+    "base",
+    "draft",
+)
+
+
+def conclude_side(
+    outcome: Outcome, side: Side, other: Side | None, forward: Forward, given: ExperimentOptions
+) -> Named | None:
+    """Name the cause of one side's column; None where the unchanged model explains it."""
+    if side.residual.scale <= EXACT and side.residual.outlying(EXACT) < FEW_INEXACT:
+        return None
+    if not side.explained and other is not None and other.explained:
+        side = at_temperature(outcome.sample, side, other.temperature)
+    tester = HypothesisTester(
+        outcome.sample,
+        side,
+        forward,
+        other=other,
+        checkpoints=given.checkpoints,
+        coders=given.coders,
+        deadline=given.deadline,
+    )
+    if side.explained:
+        return _beside_noise(outcome, tester, given)
+    return _cause_of_mismatch(outcome, tester, given)
+
+
+def _beside_noise(
+    outcome: Outcome, tester: HypothesisTester, given: ExperimentOptions
+) -> Named | None:
+    """Name a cause that certainly moves a column whose rest the unchanged model explains."""
+    tests = outcome.record(run_without_passes(tester))
+    certain = _certain(tests, tester)
+    if not certain and outcome.sample.rounding.is_heavier_in(tester.side.residual):
+        # A heavy tail has a cause of its own: another context, say, moves the first tokens.
+        certain = _certain(outcome.record(run_with_passes(tester, given.progress)), tester)
+    return _name_best(outcome, ranked(certain), tester) if certain else None
+
+
+def _certain(tests: Sequence[HypothesisTest], tester: HypothesisTester) -> list[HypothesisTest]:
+    """Return tests that explain a column for certain, though the unchanged model is near."""
+    expected = tester.side.expected
+    return [
+        test
+        for test in tests
+        if explains(test, tester.sample.noise)
+        and test.z > CERTAIN
+        and (test.explained > MOST or test.gain > MUCH)
+        and float(np.sqrt(np.mean((test.predicted - expected[test.at]) ** 2))) > MATTERS
+    ]
+
+
+def _cause_of_mismatch(
+    outcome: Outcome, tester: HypothesisTester, given: ExperimentOptions
+) -> Named:
+    """Name the cause of a column that the unchanged model does not explain.
+
+    In this order: weights that the metadata declare, what takes no forward pass, other checkpoints,
+    rows that alone are off, what takes forward passes.
+    """
+    noise = tester.sample.noise
+    declared = bool(given.checkpoints) and Declared.of(tester.sample.case).weights_differ
+    named = _try_checkpoints(outcome, tester, given, declared=True) if declared else None
+    tests = outcome.record(run_without_passes(tester))
+    if named is not None:
+        return named
+    found = [test for test in tests if explains(test, noise)]
+    if not found:
+        if given.checkpoints and not declared and not tester.out_of_time:
+            named = _try_checkpoints(outcome, tester, given)
+        named = named or _in_some_rows(outcome, tester)
+        if named is not None:
+            return named
+        pattern = pattern_of(tester)
+        by_chance = name_chance(tester, pattern)
+        of_batch = by_chance is not None
+        tests += outcome.record(run_with_passes(tester, given.progress, of_batch=of_batch))
+        found = [test for test in tests if explains(test, noise)]
+        order = ranked(found or [test for test in tests if test.is_significant])
+        if not found and not (order and order[0].explained > PARTLY):
+            close = [_evidence(test, tester) for test in order]
+            return by_chance or name_unexplained(outcome, tester, pattern, order, close)
+    else:
+        order = ranked(found)
+    of_rows = cause_by_row(tester, order[0]) if order[0].slug == "stale-weights" else None
+    return of_rows or _name_best(outcome, order, tester)
+
+
+def _in_some_rows(outcome: Outcome, tester: HypothesisTester) -> Named | None:
+    """Name the cause of a subset of rows if only these are off; None if nothing explains them."""
+    part = only_rows_off(tester.sample, tester.side)
+    if part is None:
+        return None
+    share = len(part.rows) / len(tester.sample.rows)
+    sides = [side_of(part, side.name, side.policy) for side in outcome.sides]
+    mine = next(side for side in sides if side.name == tester.side.name)
+    if mine.explained:
+        _, named = cause_in_sampling(part, sides)
+    else:
+        # They are compared at the temperature of the other rows.
+        mine = at_temperature(part, mine, tester.side.temperature)
+        few = replace(tester, sample=part, side=mine)
+        found = [test for test in run_without_passes(few).tests if explains(test, part.noise)]
+        named = _name_best(outcome, ranked(found), few) if found else None
+    if named is None:
+        return None
+    slug, suspicion = named
+    return slug, replace(
+        suspicion,
+        message=f"In {share_of(share)}, which alone are off: {suspicion.message}",
+        share_of_rows=share,
+    )
+
+
+def _try_checkpoints(
+    outcome: Outcome,
+    tester: HypothesisTester,
+    given: ExperimentOptions,
+    *,
+    declared: bool = False,
+) -> Named | None:
+    """Score the rows with all checkpoints, and name whose weights made a column; None for none.
+
+    Unless metadata declare other weights, the worst rows are scored first: if no checkpoint
+    explains any of them, the others are not scored.
+    """
+    given.progress(f"weights of {len(given.checkpoints)} checkpoints")
+    sample = outcome.sample
+    some = None if declared or len(sample.rows) < 2 * len(tester.confirm) else tester.confirm
+    weights = weights_by_row(sample, tester.side, tester.forward, given.checkpoints, some)
+    if some is not None and weights.by_other_weights.any():
+        weights = weights_by_row(sample, tester.side, tester.forward, given.checkpoints)
+    outcome.weights[tester.side.name] = weights
+    scored = np.flatnonzero(np.isin(sample.owner, weights.rows))
+    for name, column in list(zip(weights.names, weights.columns, strict=True))[1:]:
+        words = f"weights of {name}"
+        test = tester.test("checkpoints", "stale-weights", words, column[scored], scored)
+        outcome.tests.append(replace(test, slug=_slug(test, tester)))
+    return cause_of_weights(tester, weights) if len(weights.rows) == len(sample.rows) else None
+
+
+# The best test.
+
+
+def _name_best(
+    outcome: Outcome, order: Sequence[HypothesisTest], tester: HypothesisTester
+) -> Named:
+    """Name the cause of the best test, with its lead over those of other causes."""
+    best = order[0]
+    slug = _slug(best, tester)
+    rivals = [test for test in order[1:] if _slug(test, tester) != slug]
+    leads = [common_margin(best, test, tester) for test in rivals]
+    close = [test for test, lead in zip(rivals, leads, strict=True) if lead < CLEAR_LEAD]
+    message = (
+        f"{best.setting[0].upper()}{best.setting[1:]} explains {tester.side.policy}_log_probs: rms "
+        f"of what is left falls from {best.baseline.rms:.2g} to {best.residual.rms:.2g} nats, by "
+        f"{best.z:.0f} standard errors."
+    )
+    fit = fit_of_residual(
+        tester.sample,
+        best.residual,
+        best.at,
+        "hypothesis",
+        explained=best.explained,
+        z=best.z,
+        lead=min(leads, default=NO_RIVAL),
+        not_run=outcome.not_run(tester.side),
+    )
+    return slug, make_suspicion(
+        fit,
+        message,
+        [_evidence(test, tester) for test in [best, *close[:2]]],
+        side=_side_at_fault(slug, tester),
+        also_possible=list(dict.fromkeys(_slug(test, tester) for test in close)),
+    )
+
+
+def _slug(test: HypothesisTest, tester: HypothesisTester) -> str:
+    """Return the cause of a test, which for weights depends on whose they are."""
+    if test.slug != "stale-weights":
+        return test.slug
+    if tester.side.name == "trainer":
+        return "reference-as-old" if test.experiment == "checkpoints" else "old-after-update"
+    # The weights that sampled give the tokens a higher log-prob than other weights do.
+    ahead = test.predicted - tester.side.expected[test.at]
+    _, row = np.unique(tester.sample.owner[test.at], return_inverse=True)
+    sums = np.bincount(row, np.clip(ahead, -LARGEST, LARGEST))
+    z = float(sums.sum() / max(np.sqrt(np.sum(sums**2)), 1e-12))
+    return "draft-recorded" if z < OF_OTHER_WEIGHTS else "stale-weights"
+
+
+def _side_at_fault(slug: str, tester: HypothesisTester) -> str:
+    """Return who is at fault: who recorded what, where the column alone is wrong."""
+    by_recorder = any(word in slug for word in WORDS_OF_RECORDER)
+    return "recorder" if tester.side.name == "sampler" and by_recorder else tester.side.name
+
+
+def _evidence(test: HypothesisTest, tester: HypothesisTester) -> dict[str, Any]:
+    """Return the numbers of a test, and how much of a column it explains."""
+    whole = explains(test, tester.sample.noise)
+    share = f"explains {max(test.explained, 0.0):.0%} of the squares"
+    return {
+        "name": test.setting,
+        "rms of the honest column": test.baseline.rms,
+        "rms left": test.residual.rms,
+        "z": test.z,
+        **test.values,
+        "reads": "explained" if whole else share,
+    }

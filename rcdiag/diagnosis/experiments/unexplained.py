@@ -1,0 +1,199 @@
+"""Names the best guess for a column that no experiment explains, by its residuals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
+from rcdiag.diagnosis.experiments.outcome import Outcome
+from rcdiag.diagnosis.experiments.patterns import Pattern, retokenised
+from rcdiag.diagnosis.experiments.rounding import by_token
+from rcdiag.diagnosis.experiments.sides import fit_of_side
+from rcdiag.diagnosis.experiments.unlogged_sampling import Named, make_suspicion
+from rcdiag.formats import share_of
+
+# Thresholds of the pattern of a residual; shares unless a unit is given.
+BY_CHANCE = 0.25  # of repeated contexts with several values: dropout leaves near 1, rounding 0
+MOST_ROWS_OFF = 0.7  # dropout hits every row, but short ones may escape it
+ENCODED_OTHERWISE = 0.8  # of the rows that are off from where their text encodes otherwise
+FIRST_TOKENS = 2.5  # rms of the first tokens over that of later ones: another prompt fades
+SWITCHED_ROWS = 0.3  # of the rows that are off only up to, or from, a token of their own
+EVENLY = 0.1  # of a row's tokens that are off: other contexts exceed it, coarse rounding does not
+SOME_ROWS = (0.03, 0.8)  # of the rows that are off, where a replica may have other weights
+EVENLY_IN_REPLICA = 0.08  # of such a row's tokens
+OF_THE_HEAD = 0.6  # of the squares that follows the token's id, where the output head is another
+FROM_ADVANTAGE = 3.0  # z of residual times advantage from which on an update moved the tokens
+# z of recorded - expected: below, the trainer's distribution sampled; above, the recorded one did.
+OTHERS_SAMPLED, RECORDED_SAMPLED = -6.0, 3.0
+# Scale of the residual, in units of the engine's noise, up to which it may be of other experts,
+# of quantised weights, of a trainer's rounding.
+EXPERTS_NOISE, QUANTISED_NOISE, FEW_TIMES = 8.0, 5.0, 3.0
+WORTH_SAYING = 0.1  # of the squares from which on what a test explains is evidence
+UNDECIDED = "the tokens do not show whether the recorded distribution sampled them"
+
+
+class Guess(Struct, frozen=True):
+    """A cause by elimination, and how strongly the pattern of the residuals speaks for it."""
+
+    slug: str
+    words: str
+    explained: float = 0.0  # share of rows, tokens or squares that follow the pattern
+    z: float = 0.0  # standard errors of the pattern, where that is what it is measured in
+
+
+def name_chance(tester: HypothesisTester, pattern: Pattern) -> Named | None:
+    """Name dropout where equal contexts got different values."""
+    share, side = pattern.differs_by_chance, tester.side
+    if share is None or share < BY_CHANCE or pattern.rows_off < MOST_ROWS_OFF:
+        return None
+    if side.name != "trainer":
+        return None
+    message = (
+        f"In {share_of(share, 'contexts that occur more than once')}, {side.policy}_log_probs "
+        "differ from each other: they were made by chance, not by another model."
+    )
+    return "dropout-in-trainer", make_suspicion(
+        fit_of_side(tester.sample, side, "pattern", explained=share),
+        message,
+        [{"name": "same context, other value", "value": share, "reads": "made by chance"}],
+        side="trainer",
+    )
+
+
+def name_unexplained(
+    outcome: Outcome,
+    tester: HypothesisTester,
+    pattern: Pattern,
+    order: Sequence[HypothesisTest],
+    close: Sequence[Mapping[str, Any]],
+) -> Named:
+    """Name the best guess for a column; `close` is the evidence of the best tests, in `order`."""
+    side = tester.side
+    guess = _by_elimination(tester, pattern)
+    not_run = len(set(outcome.open))
+    message = (
+        f"{_unsuccessful(outcome.experiments_of(side), not_run)} {side.policy}_log_probs (rms "
+        f"{side.residual.rms:.2g} nats from the checkpoint's); {guess.words}."
+    )
+    evidence = {
+        "name": "rms of recorded - honest log-prob",
+        side.policy: side.residual.rms,
+        "reads": guess.words,
+    }
+    worth = [
+        dict(numbers)
+        for test, numbers in zip(order[:2], close, strict=False)
+        if test.explained > WORTH_SAYING
+    ]
+    also = [test.slug for test in order[:3] if test.slug != guess.slug]
+    fit = fit_of_side(
+        tester.sample,
+        side,
+        "pattern",
+        explained=guess.explained,
+        z=guess.z,
+        lead=-order[0].z if order else 0.0,
+        not_run=outcome.not_run(side),
+    )
+    return guess.slug, make_suspicion(
+        fit,
+        message,
+        [evidence, *worth],
+        side=side.name,
+        share_of_rows=max(pattern.rows_off, 0.01),
+        also_possible=list(dict.fromkeys(also)) or None,
+        verdict=_verdict(guess, tester, not_run),
+    )
+
+
+def _verdict(guess: Guess, tester: HypothesisTester, not_run: int) -> str | None:
+    """Return the verdict of a guess where its cause's own is too sure."""
+    trainer = tester.side.name == "trainer"
+    noisy = tester.side.residual.scale < FEW_TIMES * tester.sample.noise
+    if guess.slug == "forwards-differ" and not noisy:
+        # The trainer's column is not from its own model: importance weights cannot correct that.
+        return "broken"
+    by_trainer = guess.slug == "weights-differ" and trainer
+    return "inconclusive" if by_trainer or not_run or guess.words == UNDECIDED else None
+
+
+def _unsuccessful(ran: int, not_run: int) -> str:
+    """Say that no experiment explains a column."""
+    if not not_run:
+        return "No experiment explains"
+    if not ran:
+        return f"No time was left for any of {not_run} experiments on"
+    return f"None of {ran} experiments, with {not_run} more to run, explains"
+
+
+def _by_elimination(tester: HypothesisTester, pattern: Pattern) -> Guess:
+    """Return the cause that the pattern of the residuals suggests, the clearest pattern first."""
+    share = retokenised(tester)
+    if share is not None and share > ENCODED_OTHERWISE:
+        words = "rows are off from where their text encodes to other tokens"
+        return Guess("retokenised", words, explained=share)
+    guess = _by_rows(tester, pattern)
+    if guess is None:
+        by_side = _of_sampler if tester.side.name == "sampler" else _of_trainer
+        guess = by_side(tester, pattern)
+    return guess
+
+
+def _by_rows(tester: HypothesisTester, pattern: Pattern) -> Guess | None:
+    """Return the cause that shows in which rows are off, and where in them."""
+    sampler, off = tester.side.name == "sampler", pattern.rows_off
+    if pattern.turns_later:
+        return Guess("context-stripped", "only turns after a tool's output are off", 1.0)
+    if pattern.first_tokens > FIRST_TOKENS:
+        part = 1.0 - 1.0 / pattern.first_tokens
+        return Guess("context-differs", "the first tokens of responses are off most", part)
+    if sampler and pattern.ends_in_rows > SWITCHED_ROWS:
+        words = "rows are off up to a token of their own"
+        return Guess("in-flight-update", words, pattern.ends_in_rows)
+    if pattern.by_prompt and pattern.rows_even > EVENLY:
+        words = "all rows of a prompt are off, or none"
+        return Guess("context-differs", words, pattern.rows_even)
+    if sampler and pattern.by_engine:
+        return Guess("replica-unsynced", "rows are off by the engine that made them", 1.0)
+    least, most = SOME_ROWS
+    if sampler and least < off < most and pattern.rows_even > EVENLY_IN_REPLICA:
+        return Guess("replica-unsynced", f"{share_of(off)} are off", pattern.rows_even)
+    return None
+
+
+def _of_sampler(tester: HypothesisTester, pattern: Pattern) -> Guess:
+    """Return the likeliest cause of a sampler's column that is off in all rows alike."""
+    side, sample = tester.side, tester.sample
+    times = side.residual.scale / sample.noise
+    of_ids = by_token(side.residual, sample.token[side.known], sample.owner[side.known])
+    if of_ids is not None and of_ids > OF_THE_HEAD:
+        words = "most of it follows the token's id, as the rows of an output head do"
+        return Guess("weights-differ", words, of_ids)
+    if tester.forward.tensors.experts and times < EXPERTS_NOISE:
+        return Guess("moe-routing", "few tokens are off by much, as other experts make them")
+    if times < QUANTISED_NOISE and not sample.rounding.is_heavier_in(side.residual):
+        return Guess("quantised-weights", "noise is a few times that of bfloat16")
+    excess = pattern.recorded_excess
+    if excess < OTHERS_SAMPLED:
+        words = "the tokens are of the trainer's distribution, not of the recorded one"
+        return Guess("draft-recorded", words, z=-excess)
+    sampled = "the recorded distribution sampled the tokens"
+    return Guess("weights-differ", sampled if excess > RECORDED_SAMPLED else UNDECIDED, z=excess)
+
+
+def _of_trainer(tester: HypothesisTester, pattern: Pattern) -> Guess:
+    """Return the likeliest cause of a trainer's column that is off in all rows alike."""
+    if pattern.begins_in_rows > SWITCHED_ROWS:
+        words = "rows are off from a token of their own on"
+        return Guess("context-differs", words, pattern.begins_in_rows)
+    if abs(pattern.reward) > FROM_ADVANTAGE:
+        words = "tokens moved with their advantage"
+        return Guess("old-after-update", words, z=abs(pattern.reward))
+    noisy = tester.side.residual.scale < FEW_TIMES * tester.sample.noise
+    if noisy and not tester.forward.tensors.experts:
+        words = "few contexts are off by much and all others to rounding, as by other weights"
+        return Guess("weights-differ", words)
+    return Guess("forwards-differ", "the trainer's forward pass was another")
