@@ -129,7 +129,7 @@ def test_the_column_that_is_out_of_place_is_named(policy: str, rows: np.ndarray)
     first = judged(shifted(made(), policy, rows)).causes[0]
     assert first.slug in ("shift-by-one", "shift-some-rows")
     assert first.side == ("recorder" if policy == "rollout" else "trainer")
-    assert f"`{policy}` stands 1 token later than the other column" in first.message
+    assert f"`{policy}` is 1 token later than the other column" in first.message
 
 
 @pytest.mark.parametrize("policy", ["rollout", "old"])
