@@ -73,8 +73,7 @@ def report(command: str, given: Values) -> None:
     from cli.terminal.screen import Screen
 
     Outputs.checked(given)
-    for name, option in (("against", "--against"), ("host", "--no-host")):
-        asked = not given["host"] if name == "host" else given[name]
+    for option, asked in (("--against", given["against"]), ("--no-host", not given["host"])):
         if asked and given["html"] is None:
             raise RcdiagError(f"{option} is for pages", hint="give --html FILE.html")
     sources = given["results"]
@@ -90,9 +89,8 @@ def report(command: str, given: Values) -> None:
                 result if source == "-" else source
                 for source, result in zip(sources, results, strict=True)
             ]
-            for path in rcdiag.report(
-                **_keywords(command, given) | {"results": files, "force": True}
-            ):
+            keywords = {**_keywords(command, given), "results": files, "force": True}
+            for path in rcdiag.report(**keywords):
                 screen.wrote(path)
         second = [] if given["json"] else [rcdiag.load_result(one) for one in given["against"]]
         for name, documents in (("before", results), ("after", second)):

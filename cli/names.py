@@ -20,7 +20,7 @@ PLACES = {
     "engines": "definitions.BACKENDS_OF_POLICIES",
     "formats": "definitions.FORMATS",
 }
-MOST = 8  # of the names that ship; added ones are all shown
+MOST = 5  # of the names that ship; added ones are all shown
 # The glossary says `loss.reinforce` and `verl dump` where the name means something else too, and
 # lists every generation of a trainer.
 NOT_OF_NAME = re.compile(r"^loss\.| dump$|-[\d.]+$")

@@ -264,10 +264,10 @@ OF_THE_COMMAND_LINE = {
             "exit 1 on findings of this level or above, or if nothing was compared.",
             LEVELS,
         ),
-        Parameter("force", bool, False, "overwrite outputs and recorded columns."),
+        Parameter("force", bool, False, "overwrite outputs."),
         Parameter("dry_run", bool, False, "check inputs and print what would run."),
         Parameter("quiet", bool, False, "print errors only."),
-        Parameter("verbose", bool, False, "print all numbers, limits and sources."),
+        Parameter("verbose", bool, False, "print all numbers, limits, sources and changes."),
     )
 }
 # What a command has beside the parameters of its function; figures are those of `rcdiag.report`.

@@ -79,7 +79,7 @@ def compare(
             A small table is read in this process, and so is every table with 1.
         rate: tokens per second of one engine, for the time that a dry run estimates. By default
             that of finished parts on disk, or of an earlier scoring of the table.
-        force: overwrite outputs and recorded columns.
+        force: overwrite outputs, and score policies that are recorded already.
         progress: listener for what happens meanwhile.
     """
     progress = progress or SILENT

@@ -41,7 +41,7 @@ def convert(
         tokenizer: checkpoint folder with the tokenizer for dumps that hold only text.
         columns: names of columns in the files, by the names that rcdiag knows; an empty one reads
             none.
-        force: overwrite outputs and recorded columns.
+        force: overwrite the output.
         progress: listener for what happens meanwhile.
     """
     target = Path(output)

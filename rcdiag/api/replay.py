@@ -128,7 +128,7 @@ def replay(
         save: folder for the updated model; needs exactly one preset.
         rows: about how many rows of the step to replay, in whole prompt groups. Only with one step.
         seed: seed of everything that is drawn at random.
-        force: overwrite outputs and recorded columns.
+        force: overwrite outputs.
         progress: listener for what happens meanwhile.
     """
     if rows is not None and steps > 1:

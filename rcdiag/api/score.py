@@ -85,7 +85,7 @@ def score(
         given: facts that the dump lacks, for all rows. `{"temperature": 0.7, "group_size": 8}`
         model: checkpoint folder or hub id for policies that name none. Alone it scores those of
             `old` (hf:float32) and `rollout` (vllm:bfloat16) that the table lacks.
-        policies: policies to score first, each by an engine. `{"vllm_bf16": "vllm:bfloat16"}`, with
+        policies: policies to score first. `{"vllm_bf16": "vllm:bfloat16"}`, with
             options after a comma: `"hf:bfloat16,lm_head=float32"`.
         ladder: ready set of policies to score: vllm and hf from low to full precision, or decode,
             prefill and hf in one precision.
