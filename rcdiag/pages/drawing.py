@@ -24,7 +24,6 @@ from rcdiag.pages.style import (
     SECOND,
     SOFT,
     as_text,
-    own_style,
 )
 from rcdiag.pages.svg import rendered
 from rcdiag.pages.ticks import (
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
-SMALLEST_LETTERS = 6.5  # points, what journals allow for labels
 LEAST_PANEL = 1.5  # inches: narrower panels stand two in a row
 LEAST_IN_CELL = 5.0  # points: numbers in cells that would be smaller stand in two lines
 COLOURS = {"first": FIRST, "second": SECOND, "ink": INK, "soft": SOFT}
@@ -68,14 +66,6 @@ class Points(Struct, frozen=True, kw_only=True):
     high: Numbers
     value: Numbers
     group: list[Value]
-
-
-def drawing(draw: Callable[[Figure], None], size: tuple[float, float], letters: float) -> Figure:
-    """Make a figure of a size in inches, with letters of a size in points."""
-    with own_style({"font.size": max(letters, SMALLEST_LETTERS)}):
-        made = PaperFigure(figsize=size, layout="constrained")
-        draw(made)
-        return made
 
 
 def draw_chart(chart: Chart, figure: FigureBase) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from rcdiag.pages.blocks import Figure
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.figures import FIGURES, applying
+from rcdiag.pages.style import own_style
 from rcdiag.results import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
     from matplotlib.figure import FigureBase
 
+SMALLEST_LETTERS = 6.5  # points, what journals allow for labels
 LETTERS = 10.0  # points, in a figure of its own size
 LOWEST = 0.8  # height over width of a figure for papers
 LEAST_SHRUNK = 0.5  # names of rows would overlap in a figure of less than half its height
@@ -56,13 +58,22 @@ def _svg(spec: FigureSpec, result: Result, name: str) -> str:
 
 def draw(spec: FigureSpec, result: Result, width: float | None = None) -> Drawing:
     """Draw a figure with matplotlib; with a `width` in inches height and letters go with it."""
-    from rcdiag.pages.drawing import drawing
-
     across, up = spec.size(result)
     wide = across if width is None else width
     high = up if width is None else max(up * max(width / across, LEAST_SHRUNK), LOWEST * width)
     letters = LETTERS * wide / across
     return drawing(lambda figure: draw_into(spec, result, figure), (wide, high), letters)
+
+
+def drawing(draw: Callable[[Drawing], None], size: tuple[float, float], letters: float) -> Drawing:
+    """Make a figure of a size in inches, with letters of a size in points."""
+    # Only within its own style is matplotlib loaded, which names a matplotlibrc that is not read.
+    with own_style({"font.size": max(letters, SMALLEST_LETTERS)}):
+        from rcdiag.pages.drawing import PaperFigure
+
+        made = PaperFigure(figsize=size, layout="constrained")
+        draw(made)
+        return made
 
 
 def draw_into(spec: FigureSpec, result: Result, figure: FigureBase) -> None:

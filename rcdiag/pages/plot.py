@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.pages.figures import FIGURES, applying
-from rcdiag.pages.page_figures import draw, draw_into
+from rcdiag.pages.page_figures import draw, draw_into, drawing
 from rcdiag.pages.tabs.diagnosis import BY_STEP
 from rcdiag.results import Result
 
@@ -43,7 +43,6 @@ def plot(result: Result, name: str | None, width: float | None = None) -> Figure
 
 def _group(result: Result, names: list[str], width: float | None) -> Figure:
     """Draw several figures in two columns, or below each other in a column of a paper."""
-    from rcdiag.pages.drawing import drawing
     from rcdiag.pages.style import NARROW
 
     across = ACROSS if width is None else width

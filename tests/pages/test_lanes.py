@@ -24,7 +24,8 @@ def test_every_candidate_has_a_lane_and_a_row_its_place(seen):
     svg = seen.page.locator(f"{FIGURE} svg")
     texts = svg.locator("text").evaluate_all("all => all.map(each => each.textContent)")
     named = [text for text in texts if not text.isdigit()]
-    assert named[:4] == ["rollout", "the trainer's", "step_4", "step_0"]
+    assert named[0] == "rollout"
+    assert named[-3:] == ["the trainer's", "step_4", "step_0"]
     assert svg.locator("rect.lane").count() == 3
     assert "row of the table" in texts
 

@@ -12,8 +12,8 @@ ROWS = "row of the table"
 LEFT = "rms left unexplained (nats)"
 # Label, tone and note of what an experiment leaves.
 LEFT_BY: tuple[tuple[str, Tone, str], ...] = (
-    ("by the experiment's", "first", ""),
-    ("by the experiment's, explained", "second", "explained"),
+    ("predicted by the experiment", "first", ""),
+    ("predicted by the experiment, down to engine noise", "second", "explained"),
 )
 
 
@@ -60,7 +60,7 @@ def left(result: DiagnoseResult) -> Chart:
                         shape="dot",
                         x="before",
                         y="experiment",
-                        label="by the checkpoint's own log-probs",
+                        label="predicted by the checkpoint",
                         tone="ink",
                     ),
                     *tested,
@@ -126,9 +126,9 @@ FIGURES = (
         name="unexplained-by-experiment",
         kind="diagnose",
         title="What each experiment leaves unexplained",
-        says="One point of a line is the rms of recorded minus the checkpoint's own log-prob, the "
-        "other that of recorded minus what the supposed fault would have made. The cause is the "
-        "line that reaches an engine's noise; logarithmic.",
+        says="The rms of recorded minus predicted log-probs, predicted by the checkpoint and by "
+        "each experiment, which supposes a fault; logarithmic. The cause is the experiment that "
+        "leaves no more than engine noise.",
         chart=left,
         applies=lambda result: bool(result.experiments),
         size=lambda result: (11.0, 1.2 + 0.3 * len(shown(result))),

@@ -191,10 +191,10 @@ FIGURES = (
         name="gradient-against-reference",
         kind="replay",
         title="Gradient against the reference",
-        says="The direction of each preset's gradient: 1 is that of the reference. Dots with 95% "
-        "intervals, where there are some, are unbiased; the others are of the whole gradients, "
-        "and count the noise that preset and reference share. Presets stand by their "
-        "health, the safest first; those with equal numbers share a row.",
+        says="Direction (cosine) and length of each preset's gradient, against those of the "
+        "reference, which are 1. Dots with 95% intervals, where there are some, are unbiased; the "
+        "others are of the whole gradients, and count the noise that preset and reference share. "
+        "Presets stand by their health, the safest first; those with equal numbers share a row.",
         chart=gradients,
         applies=lambda result: bool(_gradients(result)),
         size=_size,
@@ -203,10 +203,10 @@ FIGURES = (
         name="kl-after-step",
         kind="replay",
         title="After the step",
-        says="How far the step moves the policy from where it was, with 95% intervals. How far it "
-        "then is from the sampler hardly differs between presets: the values have it, and the "
-        "table its paired differences. Presets stand by their health, the safest first; those with "
-        "equal numbers share a row.",
+        says="How far the step moves the policy from where it was, with 95% intervals. Its "
+        "distance from the sampler hardly differs between presets: it is in the values, and its "
+        "paired differences in the table. Presets stand by their health, the safest first; those "
+        "with equal numbers share a row.",
         chart=after_step,
         applies=lambda result: any(preset.after_step for preset in result.presets.values()),
         size=_size,
@@ -226,8 +226,8 @@ FIGURES = (
         name="kl-over-steps",
         kind="replay",
         title="Over several steps",
-        says="Every preset goes its own way from the same start: distance from the sampler of "
-        "each step's batch.",
+        says="Every preset trains from the same start: its distance from the sampler, on the "
+        "batch of each step, with 95% intervals.",
         chart=over_steps,
         applies=lambda result: len(result.steps) > 1,
     ),

@@ -1,7 +1,7 @@
 // The renderer of charts: it knows panels, axes and marks, and no figure. A description is a table
 // and the panels that show its columns, as rcdiag/pages/charts.py says; what has its default is absent.
 const TONES = { first: "first", second: "second", ink: "tone-ink", soft: "tone-soft" };
-const [USUAL, DENSE] = [240, 150]; // height of a plot, on the screen and on paper
+const [USUAL, DENSE] = [240, 135]; // height of a plot, on the screen and on paper
 const LANE = 14; // height of a line of names of rules
 const STACKED = 16; // height of a name above its row
 const [BESIDE, DENSELY] = [250, 150]; // least width of a panel beside another, on the screen and on paper
@@ -41,7 +41,7 @@ function sideOf(panel, y, layers, width, dense) {
     const left = widest(y);
     return { left, height: panel.square ? Math.min(width - left - 10, 420) : (dense ? DENSE : USUAL) * (panel.height ?? 1) };
   }
-  const line = (dense ? 16 : 24) + (layers.some(({ mark }) => mark.shape === "cell") ? 8 : 0);
+  const line = (dense ? 14 : 24) + (layers.some(({ mark }) => mark.shape === "cell") ? 8 : 0);
   const size = panel.y.names.length;
   if (panel.y.hidden) return { left: 0, line, height: size * line };
   const longest = Math.max(...panel.y.names.map((name) => name.length), 0) * TEXT + 12;
