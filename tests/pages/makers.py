@@ -129,6 +129,14 @@ MAKERS: dict[str, Callable[[], Result | list[Result]]] = {
     "hostile-compare": cache(hostile_compare),
 }
 
-# All pages as parameters of a test: `make test` opens the first of them, `make nightly` each.
+# All pages as parameters of a test. `make test` opens the first of them, which has a part of each
+# command; `make nightly` those that have what the first one has not, `make weekly` each.
 FIRST, *OTHERS = MAKERS
-PAGES = [FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+NIGHTLY = ("score-turns", "replay-model", "diagnose", "hostile-score")
+PAGES = [
+    FIRST,
+    *(
+        pytest.param(name, marks=pytest.mark.slow if name in NIGHTLY else pytest.mark.weekly)
+        for name in OTHERS
+    ),
+]
