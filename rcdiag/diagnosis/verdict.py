@@ -119,7 +119,7 @@ def selected(table: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, 
     # A broken column that stays so accounts for what the experiments find in it.
     tried = [entry for entry in tried if entry[1].confidence >= max([NAMED, *broken])]
     of_table, of_experiments = (
-        max((weight(*entry) for entry in account), default=0.0) for account in (left, tried)
+        max((weight(*entry) for entry in account), default=-1.0) for account in (left, tried)
     )
     if of_table <= of_experiments:
         return _once([*settled, *tried])
