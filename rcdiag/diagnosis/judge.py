@@ -39,7 +39,6 @@ GENERIC_CAUSES = (GENERIC, "context-differs")
 # Faults of the trainer's layout: they hit every row, and do not pass while a run goes on.
 IN_EVERY_ROW = ("vocab-shard-wrong",)
 MUCH_LESS = 0.1  # confidence by which a narrow cause is less believed than an umbrella
-SURE = 0.9  # confidence from which on a cause is not overruled
 UNLOGGED_SAMPLING = ("temperature-silent", "top-p-silent")
 # Name of an evidence entry: the residual mismatch once a fault is repaired.
 RESIDUAL = "rms log-ratio without that fault"
