@@ -39,7 +39,6 @@ GENERIC_CAUSES = (GENERIC, "context-differs")
 # Faults of the trainer's layout: they hit every row, and do not pass while a run goes on.
 IN_EVERY_ROW = ("vocab-shard-wrong",)
 MUCH_LESS = 0.1  # confidence by which a narrow cause is less believed than an umbrella
-SURE = 0.9  # confidence from which on a cause is not overruled
 UNLOGGED_SAMPLING = ("temperature-silent", "top-p-silent")
 # Name of an evidence entry: the residual mismatch once a fault is repaired.
 RESIDUAL = "rms log-ratio without that fault"
@@ -189,11 +188,14 @@ def _weigh_stage(features: Features, stage: str) -> list[tuple[Cause, Suspicion]
 def weight(cause: Cause, suspicion: Suspicion) -> float:
     """Return the confidence by which causes that exclude each other are compared.
 
-    It is less for a cause that says less: a narrow one goes before an umbrella that is not much
-    more probable, and both before one that says only that the columns differ, or differ by noise.
+    It is less for a cause that says less: a narrow one goes before an umbrella, or noise, that is
+    not much more probable. That the two sides differ is true of every mismatch, so it goes last,
+    as does an umbrella that leaves the verdict open.
     """
-    says_least = cause.name == GENERIC or cause.name in NOTHING_WRONG
-    return suspicion.confidence - MUCH_LESS * (2 if says_least else is_umbrella(cause))
+    umbrella = is_umbrella(cause)
+    if cause.name == GENERIC or (umbrella and suspicion.verdict == "inconclusive"):
+        return suspicion.confidence - 1.0
+    return suspicion.confidence - MUCH_LESS * (2 if cause.name in NOTHING_WRONG else umbrella)
 
 
 def _weigh_stages(features: Features, last: str) -> list[tuple[Cause, Suspicion]]:
@@ -316,6 +318,8 @@ def verdict_of_cause(features: Features, cause: Cause, suspicion: Suspicion) -> 
     verdict = suspicion.verdict or cause.words.verdict
     if verdict == "guides":
         verdict = by_size(features)
+    if features.case.trainer is None:
+        return verdict
     if cause.stage != "difference" or verdict not in ("healthy", "correctable"):
         return verdict
     valid = features.validity.answer

@@ -107,8 +107,8 @@ def selected(table: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, 
         and entry[0].name not in NOTHING_WRONG
         and not _refuted(entry[0], outcome.ruled_out)
     ]
-    special = {cause.name: (cause, found) for cause, found in left}
-    tried = [special.get(SPECIAL_CASES.get(entry[0].name, ""), entry) for entry in tried]
+    tried = _confirmed(tried, left)
+    left = [entry for entry in left if entry[0].name not in {cause.name for cause, _ in tried}]
     everything = [*settled, *left, *tried]
     settled, left, tried = (_without_traces(each, everything) for each in (settled, left, tried))
     broken = [
@@ -118,25 +118,49 @@ def selected(table: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, 
     ]
     # A broken column that stays so accounts for what the experiments find in it.
     tried = [entry for entry in tried if entry[1].confidence >= max([NAMED, *broken])]
-    of_table, of_experiments = (
-        max((weight(*entry) for entry in account), default=0.0) for account in (left, tried)
-    )
-    if of_table <= of_experiments:
+    if _weight(left) <= _weight(tried):
         return _once([*settled, *tried])
     settled += [entry for entry in tried if entry[0].stage in SETTLED]
-    if any(cause.stage == "law" for cause, _ in left):
-        # Each sampling distribution was tried alone: one that leaves more than noise has a second
-        # cause beside it.
-        beside = [
-            entry
-            for entry in tried
-            if entry[0].stage == "difference" and entry[0].name not in NOTHING_WRONG
-        ]
-        return _once([*settled, *left, *([] if _explains_all(left, outcome) else beside)])
+    return _once([*settled, *_beside(left, tried, outcome)])
+
+
+def _confirmed(tried: Named, left: Named) -> list[tuple[Cause, Suspicion]]:
+    """Return the experiments' causes with what the table says of the same ones.
+
+    A cause that both name has the experiments' evidence and the surer one's confidence; one of
+    which the table names a special case is that case.
+    """
+    of_table = {cause.name: (cause, found) for cause, found in left}
+    confirmed = []
+    for cause, found in tried:
+        if SPECIAL_CASES.get(cause.name) in of_table:
+            confirmed.append(of_table[SPECIAL_CASES[cause.name]])
+        elif cause.name in of_table:
+            surer = max(found.confidence, of_table[cause.name][1].confidence)
+            confirmed.append((cause, replace(found, confidence=surer)))
+        else:
+            confirmed.append((cause, found))
+    return confirmed
+
+
+def _weight(account: Named) -> float:
+    """Return the weight of the cause that an account would name first."""
+    return max((weight(*entry) for entry in account), default=-1.0)
+
+
+def _beside(left: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, Suspicion]]:
+    """Return the table's account, with what the experiments add to it.
+
+    Each sampling distribution was tried alone: one that leaves more than noise has a second cause
+    beside it. An umbrella is said with what the experiments did not explain either.
+    """
     (cause, found), *others = left
-    if is_umbrella(cause):
-        found = _with_experiments(found, tried)
-    return _once([*settled, (cause, found), *others])
+    if any(one.stage == "law" for one, _ in left):
+        if _explains_all(left, outcome):
+            return list(left)
+        more = [entry for entry in tried if entry[0].stage == "difference"]
+        return [*left, *(entry for entry in more if entry[0].name not in NOTHING_WRONG)]
+    return [(cause, _with_experiments(found, tried) if is_umbrella(cause) else found), *others]
 
 
 def _refuted(cause: Cause, ruled_out: Collection[str]) -> bool:

@@ -36,11 +36,11 @@ LARGEST = 5.0  # nats: a larger distance from the model counts as this one
 MOST_EXPLAINED = 0.8
 # Share of the squares up to which a cause that was tested on a column counts as ruled out.
 HARDLY_EXPLAINED = 0.3
-CERTAIN = 4.0  # standard errors by which one temperature is likelier than another
-TEMPERATURES = (
-    "temperature-raw-recorded",
-    "trainer-without-temperature",
-    "sampler-ignores-temperature",
+CERTAIN = 4.0  # standard errors by which the tokens are of one distribution and not of another
+# Causes that differ by the distribution that sampled the tokens.
+OF_TOKENS = (
+    ("temperature-raw-recorded", "trainer-without-temperature", "sampler-ignores-temperature"),
+    ("temperature-silent", "top-p-silent"),
 )
 OF_WEIGHTS = {
     "stale-weights",
@@ -108,9 +108,9 @@ def _ruled_out(outcome: Outcome) -> list[str]:
     }
     tried = [test.slug for test in outcome.tests]
     for slug, suspicion in outcome.suspicions:
-        # Of two temperatures the tokens are of one: the likelihood rules the others out.
-        if slug in TEMPERATURES and suspicion.fit is not None and suspicion.fit.z > CERTAIN:
-            tried += TEMPERATURES
+        # The likelihood of the tokens rules out what would have sampled others.
+        certain = suspicion.fit is not None and suspicion.fit.z > CERTAIN
+        tried += [other for family in OF_TOKENS if certain and slug in family for other in family]
     return [slug for slug in dict.fromkeys(tried) if slug not in possible]
 
 

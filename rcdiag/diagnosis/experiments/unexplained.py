@@ -10,7 +10,7 @@ from msgspec import Struct
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
 from rcdiag.diagnosis.experiments.outcome import Outcome
 from rcdiag.diagnosis.experiments.patterns import Pattern, retokenised
-from rcdiag.diagnosis.experiments.rounding import by_token
+from rcdiag.diagnosis.experiments.rounding import LIGHTEST, by_token
 from rcdiag.diagnosis.experiments.sides import fit_of_side
 from rcdiag.diagnosis.experiments.unlogged_sampling import Named, make_suspicion
 from rcdiag.formats import share_of
@@ -41,7 +41,7 @@ class Guess(Struct, frozen=True):
     slug: str
     words: str
     explained: float = 0.0  # share of rows, tokens or squares that follow the pattern
-    z: float = 0.0  # standard errors of the pattern, where that is what it is measured in
+    z: float = 0.0  # standard errors of the pattern, or times that of rounding
 
 
 def name_chance(tester: HypothesisTester, pattern: Pattern) -> Named | None:
@@ -195,5 +195,6 @@ def _of_trainer(tester: HypothesisTester, pattern: Pattern) -> Guess:
     noisy = tester.side.residual.scale < FEW_TIMES * tester.sample.noise
     if noisy and not tester.forward.tensors.experts:
         words = "few contexts are off by much and all others to rounding, as by other weights"
-        return Guess("weights-differ", words)
+        times = tester.side.residual.tail / max(tester.sample.rounding.tail, LIGHTEST)
+        return Guess("weights-differ", words, 1.0 - 1.0 / max(times, 1.0) ** 2, times)
     return Guess("forwards-differ", "the trainer's forward pass was another")

@@ -37,7 +37,7 @@ def first_of(case, model: TableOfLogits):
 def test_more_noise_than_the_model_makes_in_bfloat16_is_no_rounding(times, rounding):
     slug, suspicion = first_of(*made_up(noise=times * ROUNDED))
     assert (slug == "engine-noise") == rounding
-    assert (suspicion.confidence > 0.9) == rounding
+    assert (suspicion.confidence > 0.8) == rounding
 
 
 def test_few_tokens_that_rounding_does_not_put_off_leave_doubt():
@@ -49,7 +49,7 @@ def test_few_tokens_that_rounding_does_not_put_off_leave_doubt():
     case = case.with_log_probs("rollout", np.minimum(case.log_probs["rollout"] + moved, 0.0))
     slug, suspicion = first_of(case, model)
     assert slug == "engine-noise"
-    assert suspicion.confidence == pytest.approx(0.7)
+    assert suspicion.fit.tail > 2.0
     assert "few tokens" in suspicion.message
     assert set(suspicion.also_possible or ()) == {"weights-differ", "context-differs"}
 
@@ -99,7 +99,7 @@ def test_what_follows_the_tokens_id_is_of_the_head(size, slug):
     moved = np.minimum(case.log_probs["rollout"] + head[case.token_id], 0.0)
     named, suspicion = first_of(case.with_log_probs("rollout", moved), model)
     assert named == slug
-    assert suspicion.confidence == pytest.approx(0.7)
+    assert suspicion.fit.by_token > 0.2
     assert "token's id" in suspicion.message
 
 

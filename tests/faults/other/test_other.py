@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from rcdiag.engines.changes import LowPrecision, Passage
+from tests.faults.other.forward import make_with_checkpoint
 from tests.faults.other.make import cycle, half, kind_of, make
 from tests.faults.other.models import EOS, Noise, distributions, logits, random_contexts
 from tests.faults.other.precision import bfloat16, float8, integers
@@ -208,3 +212,29 @@ def test_verdicts_by_cost() -> None:
     assert honest_verdicts("honest", 0.3, 10_000, 50.0) == {"correctable"}
     # Whether the sampler's distribution sampled cannot be seen on 100 tokens.
     assert "inconclusive" in honest_verdicts("weights", 0.1, 100, 50.0)
+
+
+def test_the_checkpoint_of_a_table_is_its_trainer():
+    """A healthy trainer's column is the checkpoint's up to noise, in read and log_probs alike."""
+    index = next(at for at in range(400) if kind_of(at) == "healthy")
+    table, key, checkpoints = make_with_checkpoint(3, index)
+    assert key["healthy"]
+    prompts, responses = table["prompt_ids"].to_pylist(), table["response_ids"].to_pylist()
+    passages = [
+        Passage(
+            np.array([*prompt, *response], np.int32),
+            len(prompt) + np.arange(len(response)),
+            row,
+            prefix=len(prompt),
+        )
+        for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True))
+    ][:20]
+    exact = checkpoints.log_probs(passages)
+    np.testing.assert_allclose(checkpoints.read(passages).log_prob, exact, atol=1e-9)
+    trainer = np.concatenate(table["old_log_probs"].to_pylist()[:20])
+    assert 0.0 < np.sqrt(np.mean((trainer - exact) ** 2)) < 0.03
+    rounded = checkpoints.log_probs(passages, LowPrecision())
+    assert 0.0 < np.sqrt(np.mean((rounded - exact) ** 2)) < 0.03
+    after = checkpoints.after_other_prefix
+    checkpoints.others = {Path("same"): checkpoints.models[0]}
+    np.testing.assert_allclose(after(passages, Path("same")), exact, atol=1e-4)
