@@ -145,7 +145,7 @@ def test_an_interrupted_save_leaves_nothing(model, table, tmp_path, monkeypatch,
         assert any(item.suffix == ".safetensors" for item in partial.iterdir())
         raise stop
 
-    monkeypatch.setattr("rcdiag.learning.policy._copy_the_rest", copy)
+    monkeypatch.setattr("rcdiag.learning.policy.shutil.copyfile", copy)
     with pytest.raises((KeyboardInterrupt, RcdiagError)):
         replay_model_of(table, model_of(model, save=tmp_path / "saved"), "disabled")
     assert list(tmp_path.iterdir()) == []
