@@ -10,7 +10,7 @@ from __future__ import annotations
 # than exceptions make, and a few are no more than these.
 ALL, NEARLY_ALL, MOST, PART, FEW = 0.999, 0.95, 0.8, 0.2, 0.02
 # Share of the squared log-ratios that have one sign where nothing but rounding goes the other way.
-ONE_SIDED = 0.98
+ONE_SIDED = 0.99
 # Counts: fewer tokens or ids than the first show no share or correlation, and fewer rows than the
 # second; fewer than the third, of rows, turns, steps or repeats, are no pattern at all.
 FEWEST, FEWEST_ROWS, FEWEST_OF_PATTERN = 20, 8, 4

@@ -12,7 +12,6 @@ from rcdiag.diagnosis.thresholds import (
     ALL,
     BY_ITS_ERROR,
     CERTAIN,
-    COARSE,
     FEW,
     FEWEST,
     NEARLY_ALL,
@@ -24,7 +23,9 @@ from rcdiag.diagnosis.thresholds import (
 )
 from rcdiag.formats import mean_ratio
 
-# Log-ratios of the other sign are at most engine noise (COARSE), or this share of the largest.
+# Nats: the largest log-ratios that engines in bfloat16 leave beside a kept set, whose rms is 0.03 at
+# most; or log-ratios of the other sign are at most this share of the largest.
+LARGEST_NOISE = 0.12
 OTHER_SIGN = 0.35
 # Nats: log-ratios where the sampler was kept from the token that was due.
 STRONG = -1.0
@@ -67,7 +68,9 @@ def _renormalised(features: Features) -> bool:
     lacks a part of the trainer's support.
     """
     low, high = np.quantile(features.log_ratios.values, [1 - ALL, ALL])
-    return bool(features.validity.lacks_support and high <= max(COARSE, OTHER_SIGN * abs(low)))
+    return bool(
+        features.validity.lacks_support and high <= max(LARGEST_NOISE, OTHER_SIGN * abs(low))
+    )
 
 
 def _kept_set(features: Features) -> Suspicion | None:
@@ -150,7 +153,12 @@ def banned(features: Features) -> tuple[str, Suspicion] | None:
     log_ratios, tokens = features.log_ratios, features.case.tokens
     mean, z = log_ratios.ratio_mean
     low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
-    if z > -BY_ITS_ERROR or low > RARE or high > COARSE or log_ratios.first_tokens > AT_A_PLACE:
+    if (
+        z > -BY_ITS_ERROR
+        or low > RARE
+        or high > LARGEST_NOISE
+        or log_ratios.first_tokens > AT_A_PLACE
+    ):
         return None
     strong = log_ratios.values < STRONG
     share = float(strong.mean())

@@ -18,9 +18,9 @@ from rcdiag.usecases.replay.preset import PresetLoss
 from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]
-# Numbers of a model are made in float32, whose last digits differ between processors: presets that
-# do the same on one would be two on another. Share of a number.
-FLOAT32 = 1e-6
+# Share of a number up to which two are equal: sums in another order differ by as much in float64, and
+# numbers of a model in float32. Presets that are one on some processor would else be two on another.
+FLOAT64, FLOAT32 = 1e-12, 1e-6
 
 
 class WithoutGroups(Struct, frozen=True):
@@ -82,7 +82,7 @@ def of_k3(batch: ReplayBatch, new: Array) -> WithoutGroups:
 
 
 def paired_differences(
-    numbers: Mapping[str, PresetNumbers], equal: float = 0.0
+    numbers: Mapping[str, PresetNumbers], equal: float = FLOAT64
 ) -> dict[str, dict[str, PairedDifference]]:
     """Compare every two presets; of presets that are equal in everything one alone is named.
 
