@@ -23,10 +23,9 @@ from rcdiag.diagnosis.thresholds import (
 )
 from rcdiag.formats import mean_ratio
 
-# Nats: the largest log-ratios that engines in bfloat16 leave beside a kept set, whose rms is 0.03 at
-# most; or log-ratios of the other sign are at most this share of the largest.
-LARGEST_NOISE = 0.12
-OTHER_SIGN = 0.35
+# Log-ratios of the other sign are at most those that engines in bfloat16 leave (nats, where their
+# rms is 0.03), or this share of the largest.
+NOISE, OTHER_SIGN = 0.12, 0.35
 # Nats: log-ratios where the sampler was kept from the token that was due.
 STRONG = -1.0
 # Where the end token was banned up to a position, hardly a response ends before this share of it,
@@ -68,9 +67,7 @@ def _renormalised(features: Features) -> bool:
     lacks a part of the trainer's support.
     """
     low, high = np.quantile(features.log_ratios.values, [1 - ALL, ALL])
-    return bool(
-        features.validity.lacks_support and high <= max(LARGEST_NOISE, OTHER_SIGN * abs(low))
-    )
+    return bool(features.validity.lacks_support and high <= max(NOISE, OTHER_SIGN * abs(low)))
 
 
 def _kept_set(features: Features) -> Suspicion | None:
@@ -153,12 +150,7 @@ def banned(features: Features) -> tuple[str, Suspicion] | None:
     log_ratios, tokens = features.log_ratios, features.case.tokens
     mean, z = log_ratios.ratio_mean
     low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
-    if (
-        z > -BY_ITS_ERROR
-        or low > RARE
-        or high > LARGEST_NOISE
-        or log_ratios.first_tokens > AT_A_PLACE
-    ):
+    if z > -BY_ITS_ERROR or low > RARE or high > NOISE or log_ratios.first_tokens > AT_A_PLACE:
         return None
     strong = log_ratios.values < STRONG
     share = float(strong.mean())

@@ -18,8 +18,8 @@ from rcdiag.usecases.replay.preset import PresetLoss
 from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]
-# Share of a number up to which two are equal: sums in another order differ by as much in float64, and
-# numbers of a model in float32. Presets that are one on some processor would else be two on another.
+# Share of a number up to which two are equal: sums in another order differ by as much in float64,
+# and numbers of a model in float32. Presets that are one on some processor would be two on another.
 FLOAT64, FLOAT32 = 1e-12, 1e-6
 
 

@@ -70,7 +70,7 @@ def test_what_two_presets_share_is_not_in_their_difference():
 def test_equal_presets_are_named_once():
     numbers = {
         "a": PresetNumbers(WithoutGroups(1.0, np.array([1.0, 1.1]))),
-        "b": PresetNumbers(WithoutGroups(1.0, np.array([1.0, 1.1]))),
+        "b": PresetNumbers(WithoutGroups(1.0 + 1e-15, np.array([1.0, 1.1]))),
         "c": PresetNumbers(WithoutGroups(3.0, np.array([2.0, 4.0]))),
     }
     pairs = paired_differences(numbers)
