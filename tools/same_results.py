@@ -111,7 +111,7 @@ LOOSE: tuple[tuple[str, Tolerance, str], ...] = (
     (
         r"(.*/)?(chi2|ess)_[a-z_]+/(low|high)",
         Tolerance(1e-8, 1e-14),
-        "E[ratio^2] without each group in turn, of whose differences ratios near 1 leave few digits",
+        "E[ratio^2] without each group in turn: ratios near 1 leave few digits of the differences",
     ),
     (
         r".*/(low|high)",
