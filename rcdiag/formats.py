@@ -12,7 +12,7 @@ from typing import Any, Protocol
 NOT_AVAILABLE = "n/a"
 # A number below this is what float64 leaves of a zero.
 NOISE = 1e-12
-# At most so many decimals near 1, and digits anywhere: log-probs are rounded by engines.
+# The most decimals near 1, and the most digits anywhere: engines round log-probs.
 DECIMALS, DIGITS = 4, 5
 # Digits of a power of ten -> raised letters, which any font and any terminal has.
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

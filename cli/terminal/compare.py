@@ -10,7 +10,7 @@ import math
 from rich.console import Console, Group
 from rich.table import Table
 
-from cli.terminal.fitted_tables import TableColumn, fitted, full_width
+from cli.terminal.fitted_tables import ScreenColumn, fitted, full_width
 from rcdiag.formats import measured, plural, share
 from rcdiag.pages.compare.words import counted_policies, how_rows_are_made, nearness
 from rcdiag.results import CompareResult, MetricValue
@@ -59,13 +59,13 @@ def _headlines(result: CompareResult) -> list[str]:
 
 def _policies(out: Console, result: CompareResult, verbose: bool) -> Table:
     columns = [
-        TableColumn(heading="", align="left"),
-        TableColumn(heading="policy", align="left"),
-        TableColumn(heading=heading_of(PolicySummary, "log_prob_mean"), dispensable=1),
-        TableColumn(heading=heading_of(PolicySummary, "behind")),
-        *([TableColumn(heading=heading_of(MetricValue, "low"), dispensable=3)] if verbose else []),
-        TableColumn(heading="sampler"),
-        TableColumn(
+        ScreenColumn(heading="", align="left"),
+        ScreenColumn(heading="policy", align="left"),
+        ScreenColumn(heading=heading_of(PolicySummary, "log_prob_mean"), dispensable=1),
+        ScreenColumn(heading=heading_of(PolicySummary, "behind")),
+        *([ScreenColumn(heading=heading_of(MetricValue, "low"), dispensable=3)] if verbose else []),
+        ScreenColumn(heading="sampler"),
+        ScreenColumn(
             heading=heading_of(PolicySummary, "setup"),
             align="left",
             dispensable=2,
@@ -130,12 +130,12 @@ def _cell(result: CompareResult, one: str, other: str, metric: str) -> str:
 def _ladder(out: Console, result: CompareResult, verbose: bool) -> Table:
     """Draw the steps from sampler to trainer; without `verbose` the largest few."""
     columns = [
-        TableColumn(heading="step", align="left"),
-        TableColumn(heading=heading_of(Rung, "contribution")),
-        TableColumn(heading=heading_of(MetricValue, "low"), dispensable=2),
-        TableColumn(heading="share"),
-        TableColumn(heading=heading_of(Rung, "k2"), dispensable=1),
-        TableColumn(heading=""),
+        ScreenColumn(heading="step", align="left"),
+        ScreenColumn(heading=heading_of(Rung, "contribution")),
+        ScreenColumn(heading=heading_of(MetricValue, "low"), dispensable=2),
+        ScreenColumn(heading="share"),
+        ScreenColumn(heading=heading_of(Rung, "k2"), dispensable=1),
+        ScreenColumn(heading=""),
     ]
     rungs = result.ladder.rungs
     if not verbose:

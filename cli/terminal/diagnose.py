@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cli.terminal.fitted_tables import TableColumn, fitted
+from cli.terminal.fitted_tables import ScreenColumn, fitted
 from cli.terminal.headline import draw_lines
 from rcdiag.formats import number, plural
 from rcdiag.pages.diagnose.words import explains, is_nearer, posterior_rows
@@ -56,13 +56,13 @@ def _settings(result: DiagnoseResult) -> list[tuple[str, str]]:
 
 def _experiments(out: Console, shown: Sequence[ExperimentResult]) -> Table:
     columns = [
-        TableColumn(heading="column", align="left", dispensable=3),
-        TableColumn(heading="supposed", align="left", words=True),
-        TableColumn(heading="cause", align="left", dispensable=1),
-        TableColumn(heading=heading_of(ExperimentResult, "rms_before")),
-        TableColumn(heading=heading_of(ExperimentResult, "rms_left")),
-        TableColumn(heading=heading_of(ExperimentResult, "z"), dispensable=2),
-        TableColumn(heading="", align="left"),
+        ScreenColumn(heading="column", align="left", dispensable=3),
+        ScreenColumn(heading="supposed", align="left", words=True),
+        ScreenColumn(heading="cause", align="left", dispensable=1),
+        ScreenColumn(heading=heading_of(ExperimentResult, "rms_before")),
+        ScreenColumn(heading=heading_of(ExperimentResult, "rms_left")),
+        ScreenColumn(heading=heading_of(ExperimentResult, "z"), dispensable=2),
+        ScreenColumn(heading="", align="left"),
     ]
     rows = [
         [

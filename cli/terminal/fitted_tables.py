@@ -24,7 +24,7 @@ def level(name: str | None) -> str:
     return f"[{COLOURS[name]}]{name}[/]" if name else ""
 
 
-class TableColumn(Struct, frozen=True, kw_only=True):
+class ScreenColumn(Struct, frozen=True, kw_only=True):
     """A column of a table on the terminal."""
 
     heading: str
@@ -36,7 +36,7 @@ class TableColumn(Struct, frozen=True, kw_only=True):
 
 
 def fitted(
-    out: Console, columns: Sequence[TableColumn], rows: Iterable[Sequence[str]], gap: int = 1
+    out: Console, columns: Sequence[ScreenColumn], rows: Iterable[Sequence[str]], gap: int = 1
 ) -> Table:
     """Return a table as wide as the terminal at most, without the columns that have no room."""
     cells = [list(row) for row in rows]
@@ -59,14 +59,14 @@ def fitted(
 
 
 def _part(
-    columns: Sequence[TableColumn], cells: Sequence[Sequence[str]], shown: Sequence[int]
-) -> tuple[list[TableColumn], list[list[str]]]:
+    columns: Sequence[ScreenColumn], cells: Sequence[Sequence[str]], shown: Sequence[int]
+) -> tuple[list[ScreenColumn], list[list[str]]]:
     """Return some columns of a table, by number, with their cells."""
     return [columns[index] for index in shown], [[row[index] for index in shown] for row in cells]
 
 
 def _width(
-    out: Console, columns: Sequence[TableColumn], cells: Sequence[Sequence[str]], gap: int
+    out: Console, columns: Sequence[ScreenColumn], cells: Sequence[Sequence[str]], gap: int
 ) -> int:
     """Return the least width at which no cell is cut and no word broken."""
     narrow = [
@@ -88,7 +88,7 @@ def _longest_word(out: Console, cell: str) -> str:
     return max(out.render_str(cell).plain.split(), key=len, default="")
 
 
-def _table(columns: Sequence[TableColumn], cells: Sequence[Sequence[str]], gap: int) -> Table:
+def _table(columns: Sequence[ScreenColumn], cells: Sequence[Sequence[str]], gap: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
     for column in columns:
         table.add_column(

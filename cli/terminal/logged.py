@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cli.terminal.fitted_tables import TableColumn, fitted
+from cli.terminal.fitted_tables import ScreenColumn, fitted
 from rcdiag.formats import plural
 from rcdiag.pages.score.logged import AGREES, LoggedLine, lines_of, sentences
 from rcdiag.results import LogComparison, LoggedKey
@@ -53,11 +53,11 @@ def _compared_with(comparison: LogComparison) -> str:
 def _table(out: Console, lines: Sequence[LoggedLine], comparison: LogComparison) -> Table:
     several = len(comparison.log_steps) > 1
     columns = [
-        TableColumn(heading=heading_of(LoggedKey, "key"), align="left"),
-        *([TableColumn(heading="step", dispensable=1)] if several else []),
-        TableColumn(heading=heading_of(LoggedKey, "theirs")),
-        TableColumn(heading=heading_of(LoggedKey, "ours")),
-        TableColumn(heading=heading_of(LoggedKey, "explained_by"), align="left"),
+        ScreenColumn(heading=heading_of(LoggedKey, "key"), align="left"),
+        *([ScreenColumn(heading="step", dispensable=1)] if several else []),
+        ScreenColumn(heading=heading_of(LoggedKey, "theirs")),
+        ScreenColumn(heading=heading_of(LoggedKey, "ours")),
+        ScreenColumn(heading=heading_of(LoggedKey, "explained_by"), align="left"),
     ]
     rows = [
         [

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cli.terminal.fitted_tables import COLOURS, TableColumn, fitted
+from cli.terminal.fitted_tables import COLOURS, ScreenColumn, fitted
 from cli.terminal.headline import draw_against_weights
 from rcdiag.diagnosis.rules import RULES
 from rcdiag.formats import measured, number, plural, with_interval
@@ -86,10 +86,10 @@ def _draw_groups(out: Console, groups: Sequence[Alike], verbose: bool) -> None:
 def _factors(out: Console, result: ReplayResult, verbose: bool) -> Table:
     """Draw the factors of the ratio; those that nothing has moved yet only with `verbose`."""
     columns = [
-        TableColumn(heading=heading_of(ReplayResult, "factors"), align="left"),
-        TableColumn(heading=heading_of(Factor, "k3_kl")),
-        TableColumn(heading=heading_of(MetricValue, "low"), dispensable=1),
-        TableColumn(heading=heading_of(Factor, "ess_seq"), dispensable=2),
+        ScreenColumn(heading=heading_of(ReplayResult, "factors"), align="left"),
+        ScreenColumn(heading=heading_of(Factor, "k3_kl")),
+        ScreenColumn(heading=heading_of(MetricValue, "low"), dispensable=1),
+        ScreenColumn(heading=heading_of(Factor, "ess_seq"), dispensable=2),
     ]
     moved = result.factors.get("staleness") is None or result.factors["staleness"].k3_kl.value
     rows = [
@@ -113,17 +113,17 @@ def _presets(out: Console, result: ReplayResult, groups: Sequence[Alike]) -> Tab
         else [(Shares, "top_sequences", 5)]
     )
     columns = [
-        TableColumn(heading=heading_of(ReplayResult, "presets"), align="left"),
-        TableColumn(heading=" loss", dispensable=9),
-        TableColumn(heading=" kept", dispensable=2),
-        TableColumn(heading=f" {RULES['health.clip_fraction'].heading}", dispensable=8),
-        *([] if with_model else [TableColumn(heading="|c| / none", dispensable=1)]),
+        ScreenColumn(heading=heading_of(ReplayResult, "presets"), align="left"),
+        ScreenColumn(heading=" loss", dispensable=9),
+        ScreenColumn(heading=" kept", dispensable=2),
+        ScreenColumn(heading=f" {RULES['health.clip_fraction'].heading}", dispensable=8),
+        *([] if with_model else [ScreenColumn(heading="|c| / none", dispensable=1)]),
         *(
-            TableColumn(heading=heading_of(owner, name).rjust(4), dispensable=dispensable)
+            ScreenColumn(heading=heading_of(owner, name).rjust(4), dispensable=dispensable)
             for owner, name, dispensable in more
         ),
-        TableColumn(heading="health", align="left"),
-        TableColumn(heading=heading_of(Health, "rules"), align="left", dispensable=3, style="dim"),
+        ScreenColumn(heading="health", align="left"),
+        ScreenColumn(heading=heading_of(Health, "rules"), align="left", dispensable=3, style="dim"),
     ]
     rows = []
     for group in groups:
@@ -175,9 +175,9 @@ def _rewards(name: str, after: AfterStep) -> str:
 def _splits(out: Console, result: ReplayResult) -> Table:
     ends = ("kl_whole", "kl_split", "kl_between")
     columns = [
-        TableColumn(heading=heading_of(ReplayResult, "presets"), align="left"),
-        TableColumn(heading=heading_of(SplitReport, "minibatches"), dispensable=1),
-        *(TableColumn(heading=heading_of(SplitReport, end)) for end in ends),
+        ScreenColumn(heading=heading_of(ReplayResult, "presets"), align="left"),
+        ScreenColumn(heading=heading_of(SplitReport, "minibatches"), dispensable=1),
+        *(ScreenColumn(heading=heading_of(SplitReport, end)) for end in ends),
     ]
     rows = [
         [
@@ -194,9 +194,9 @@ def _splits(out: Console, result: ReplayResult) -> Table:
 def _steps(out: Console, result: ReplayResult) -> Table:
     last = len(result.steps)
     columns = [
-        TableColumn(heading=heading_of(ReplayResult, "presets"), align="left"),
+        ScreenColumn(heading=heading_of(ReplayResult, "presets"), align="left"),
         *(  # the later the step, the more it says
-            TableColumn(
+            ScreenColumn(
                 heading=f"step {step.step}", dispensable=last - index if index < last else 0
             )
             for index, step in enumerate(result.steps, 1)
@@ -211,9 +211,9 @@ def _steps(out: Console, result: ReplayResult) -> Table:
 
 def _rules(out: Console, preset: PresetReplay) -> Table:
     columns = [
-        TableColumn(heading=heading_of(Health, "rules"), align="left"),
-        TableColumn(heading="level", align="left"),
-        TableColumn(heading=heading_of(Rule, "message"), align="left", words=True, style="dim"),
+        ScreenColumn(heading=heading_of(Health, "rules"), align="left"),
+        ScreenColumn(heading="level", align="left"),
+        ScreenColumn(heading=heading_of(Rule, "message"), align="left", words=True, style="dim"),
     ]
     rows = [
         [rule.name, f"[{COLOURS[rule.level]}]{rule.level}[/]", escape(rule.message)]

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cli.terminal.fitted_tables import BLOCKS, TableColumn, fitted, level
+from cli.terminal.fitted_tables import BLOCKS, ScreenColumn, fitted, level
 from cli.terminal.headline import draw_against_weights, draw_lines
 from cli.terminal.logged import draw_logged
 from rcdiag.errors import RcdiagError
@@ -70,12 +70,12 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
 def _main_table(out: Console, values: dict[str, MetricValue]) -> Table:
     """Draw the numbers that decide; a wide terminal says next to them what they are."""
     columns = [
-        TableColumn(heading=heading_of(ScoreResult, "mismatch"), align="left"),
-        TableColumn(heading=heading_of(MetricValue, "value")),
-        TableColumn(heading=heading_of(MetricValue, "low"), dispensable=1),
-        TableColumn(heading="ideal", dispensable=2),
-        TableColumn(heading=heading_of(MetricValue, "level"), align="left"),
-        TableColumn(heading="what it is", align="left", dispensable=3, extra=True, style="dim"),
+        ScreenColumn(heading=heading_of(ScoreResult, "mismatch"), align="left"),
+        ScreenColumn(heading=heading_of(MetricValue, "value")),
+        ScreenColumn(heading=heading_of(MetricValue, "low"), dispensable=1),
+        ScreenColumn(heading="ideal", dispensable=2),
+        ScreenColumn(heading=heading_of(MetricValue, "level"), align="left"),
+        ScreenColumn(heading="what it is", align="left", dispensable=3, extra=True, style="dim"),
     ]
     rows = [
         [*_cells(name, values[name]), escape(_in_short(metric.about))]
@@ -107,13 +107,13 @@ def _in_short(about: str) -> str:
 def _metric_table(out: Console, values: dict[str, MetricValue]) -> Table:
     """Draw all numbers by family, with their meaning."""
     columns = [
-        TableColumn(heading=heading_of(ScoreResult, "mismatch"), align="left"),
-        TableColumn(heading=heading_of(MetricValue, "value")),
-        TableColumn(heading=heading_of(MetricValue, "low"), dispensable=1),
-        TableColumn(heading="ideal", dispensable=4),
-        TableColumn(heading=heading_of(MetricValue, "level"), align="left"),
-        TableColumn(heading="limits", align="left", dispensable=2),
-        TableColumn(heading="what it is", align="left", dispensable=3, words=True, style="dim"),
+        ScreenColumn(heading=heading_of(ScoreResult, "mismatch"), align="left"),
+        ScreenColumn(heading=heading_of(MetricValue, "value")),
+        ScreenColumn(heading=heading_of(MetricValue, "low"), dispensable=1),
+        ScreenColumn(heading="ideal", dispensable=4),
+        ScreenColumn(heading=heading_of(MetricValue, "level"), align="left"),
+        ScreenColumn(heading="limits", align="left", dispensable=2),
+        ScreenColumn(heading="what it is", align="left", dispensable=3, words=True, style="dim"),
     ]
     rows = [
         [*_cells(name, values[name]), limits(name, values[name]), escape(metric.about)]
@@ -159,17 +159,17 @@ def _correction_table(out: Console, result: ScoreResult) -> Table:
         (CorrectionNumbers, "lost_target_mass_token", 4),
     ]
     columns = [
-        TableColumn(heading="trainer" if several else f"preset of {trainers.pop()}", align="left"),
+        ScreenColumn(heading="trainer" if several else f"preset of {trainers.pop()}", align="left"),
         *(
-            [TableColumn(heading=" mean weight"), TableColumn(heading=" bias bound")]
+            [ScreenColumn(heading=" mean weight"), ScreenColumn(heading=" bias bound")]
             if several
             else []
         ),
         *(
-            TableColumn(heading=f" {heading_of(owner, name)}", dispensable=dispensable)
+            ScreenColumn(heading=f" {heading_of(owner, name)}", dispensable=dispensable)
             for owner, name, dispensable in numbers
         ),
-        TableColumn(heading=heading_of(CorrectionResult, "level"), align="left"),
+        ScreenColumn(heading=heading_of(CorrectionResult, "level"), align="left"),
     ]
     alike = _without_correction(result)
     rows = [

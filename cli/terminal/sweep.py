@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cli.terminal.fitted_tables import TableColumn, fitted
+from cli.terminal.fitted_tables import ScreenColumn, fitted
 from cli.terminal.headline import draw_lines, shortened_to
 from rcdiag.formats import measured, number, percent
 from rcdiag.pages.sweep.words import (
@@ -58,12 +58,12 @@ def _nearest(out: Console, result: SweepResult, shown: list[Candidate]) -> Table
     advice = result.recommendation
     (none,) = [error(one) for one in advice.candidates if one.name == "none"]
     columns = [
-        TableColumn(heading=heading_of(Recommendation, "candidates"), align="left"),
-        TableColumn(heading=heading_of(Candidate, "gradient_bias")),
-        TableColumn(heading=heading_of(Candidate, "gradient_bias_high")),
-        TableColumn(heading=heading_of(Candidate, "gradient_noise")),
-        TableColumn(heading="error / none"),
-        TableColumn(heading="vs best", align="left", dispensable=1),
+        ScreenColumn(heading=heading_of(Recommendation, "candidates"), align="left"),
+        ScreenColumn(heading=heading_of(Candidate, "gradient_bias")),
+        ScreenColumn(heading=heading_of(Candidate, "gradient_bias_high")),
+        ScreenColumn(heading=heading_of(Candidate, "gradient_noise")),
+        ScreenColumn(heading="error / none"),
+        ScreenColumn(heading="vs best", align="left", dispensable=1),
     ]
     rows = []
     for one in shown:
@@ -107,12 +107,12 @@ def _draw_all(out: Console, result: SweepResult) -> None:
 
 def _families(out: Console, result: SweepResult) -> Table:
     columns = [
-        TableColumn(heading="family", align="left"),
-        TableColumn(heading=heading_of(SweepRow, "bounds")),
-        TableColumn(heading=heading_of(SweepRow, "kept_token_share"), dispensable=1),
-        TableColumn(heading=heading_of(SweepRow, "ess_seq_applied"), dispensable=2),
-        TableColumn(heading=heading_of(SweepRow, "ess_token_applied"), dispensable=3),
-        TableColumn(heading=heading_of(SweepRow, "weight_distance"), dispensable=1),
+        ScreenColumn(heading="family", align="left"),
+        ScreenColumn(heading=heading_of(SweepRow, "bounds")),
+        ScreenColumn(heading=heading_of(SweepRow, "kept_token_share"), dispensable=1),
+        ScreenColumn(heading=heading_of(SweepRow, "ess_seq_applied"), dispensable=2),
+        ScreenColumn(heading=heading_of(SweepRow, "ess_token_applied"), dispensable=3),
+        ScreenColumn(heading=heading_of(SweepRow, "weight_distance"), dispensable=1),
     ]
     rows = [
         _family_cells(name, _best(family, result.num_sequences))
@@ -140,10 +140,10 @@ def _best(family: SweepFamily, count: int) -> SweepRow | None:
 
 def _candidates(out: Console, result: SweepResult, shown: list[Candidate]) -> Table:
     columns = [
-        TableColumn(heading=heading_of(Recommendation, "candidates"), align="left"),
-        TableColumn(heading="rank"),
-        TableColumn(heading="efficiency"),
-        TableColumn(heading=heading_of(MetricValue, "low"), dispensable=1),
+        ScreenColumn(heading=heading_of(Recommendation, "candidates"), align="left"),
+        ScreenColumn(heading="rank"),
+        ScreenColumn(heading="efficiency"),
+        ScreenColumn(heading=heading_of(MetricValue, "low"), dispensable=1),
     ]
     rows = []
     for candidate in shown:

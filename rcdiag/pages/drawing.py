@@ -93,7 +93,7 @@ def _inches(figure: FigureBase) -> tuple[float, float]:
 
 
 def _draw_panel(chart: Chart, panel: Panel, axes: Axes, inches: float, high: float) -> None:
-    """Draw a panel into axes that have about so many inches of width and height."""
+    """Draw a panel into axes of about this width and height, in inches."""
     size = letter_size()
     axes.tick_params(labelsize="small")
     if panel.title:

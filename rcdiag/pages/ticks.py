@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 LETTER = 0.62  # width of a letter by its size
 PLOT_SHARE = 0.78  # of a panel's width that is plot
 STEPS = [1, 2, 2.5, 5, 10]  # between ticks, times a power of ten
-# Below so many decades of a logarithmic axis, ticks stand at these multiples of powers of ten.
+# Decades that a logarithmic axis spans at most, and the multiples of powers of ten at which its
+# ticks stand then.
 SUBS = (
     (1.2, (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)),
     (2.5, (1.0, 2.0, 5.0)),

@@ -179,8 +179,8 @@ class SweepRow(Part, frozen=True, kw_only=True):
         Number | None,
         Doc(
             "Distance of the applied weights from the ratios of whole sequences, given that those "
-            "average 1: at most so much is the mean of anything between -1 and 1 off. No ratio "
-            "beyond the bounds comes in. For weights by token it is a distance and no bound.",
+            "average 1. The mean of anything between -1 and 1 is off by this at most. Ratios "
+            "beyond the bounds are left out. For weights by token it is a distance, no bound.",
             unit="none",
             formula="max(1 - E[w], 0) + 2 E[(w - prod ratio)+] " + _OVER_ALL,
             direction=RATIO,

@@ -47,7 +47,7 @@ class LocalRunner(Struct, frozen=True):
         return None
 
     def workers(self, tokens: int) -> int:
-        """Return how many worker processes share a pass over so many tokens; 0 of a small table.
+        """Return how many worker processes share a pass; 0 for a table of few tokens.
 
         Definitions that a script has added are known in its own process alone, which then does all.
         """

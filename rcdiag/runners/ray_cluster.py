@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rcdiag.engines.process import Job
     from rcdiag.engines.schedule import RunningEngine
 
-# So many times a task is done again whose process died or whose node was lost.
+# How often a task is repeated whose process died or whose node was lost.
 RETRIES = 3
 # Tasks for each core that wait or run: enough that none is idle while results are added up.
 AHEAD = 2
@@ -205,7 +205,7 @@ class RayRunner:
         fitting = sum(int(node.get(name, 0) // size) for node in self._nodes)
         if not fitting:
             raise RcdiagError(
-                f"policy `{spec.name}` takes {size:g} {name}: no node of the cluster has so many",
+                f"policy `{spec.name}` takes {size:g} {name}: no node of the cluster has that many",
                 hint="nodes have " + ", ".join(f"{node.get(name, 0):g}" for node in self._nodes),
             )
         if self._devices is None:

@@ -26,7 +26,7 @@ Made = TypeVar("Made")
 
 
 class Devices(Struct, frozen=True):
-    """The devices that a user allows: so many, or those of these names."""
+    """The devices that a user allows: a number of them, or their names."""
 
     count: int
     names: tuple[str, ...] = ()  # GPUs as CUDA_VISIBLE_DEVICES has them; empty: any of them
@@ -62,7 +62,8 @@ class Devices(Struct, frozen=True):
         return chosen[: self.count]
 
 
-# Microseconds of processor time that a container may use in a period of so many, or `max`.
+# Two numbers: the microseconds of processor time that a container may use, or `max`, and the length
+# of the period in which it may use them.
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
@@ -88,11 +89,11 @@ class Runner(AbstractContextManager["Runner"], Protocol):
     """A runner that a user chose; inside `with` it has what it needs, a connection or nothing."""
 
     def workers(self, tokens: int) -> int:
-        """Return how many processes share a pass over so many tokens; 0: this one does it alone."""
+        """Return how many processes share a pass; 0: this one does it alone."""
         ...
 
     def place(self, tokens: int) -> str:
-        """Say where a pass over so many tokens is done, for a dry run."""
+        """Say where a pass over a table of this size is done, for a dry run."""
         ...
 
     def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Generator[Made]:

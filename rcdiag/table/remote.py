@@ -50,7 +50,7 @@ PACKAGES = {
 
 # Bytes at the end of a file that are fetched and kept together: most footers are shorter.
 TAIL = 1 << 16
-# So many of these are kept in memory, as a footer is read again and again.
+# How many of these ends are kept in memory: a footer is read several times.
 MOST_ENDS = 1024
 # What storages call the version of a file, the surest first.
 VERSIONS = (

@@ -12,7 +12,7 @@ from cli.app import app
 from cli.terminal.compare import _matrix
 from cli.terminal.console import TerminalConsole
 from cli.terminal.draw import draw
-from cli.terminal.fitted_tables import TableColumn, fitted
+from cli.terminal.fitted_tables import ScreenColumn, fitted
 from rcdiag.glossary import explain
 from rcdiag.pages.replay.words import alike, decided_by
 from rcdiag.pages.sweep.words import to_paste
@@ -133,10 +133,10 @@ def test_every_level_is_there_at_60_columns(results):
 
 def test_columns_leave_in_their_order_and_are_named():
     columns = [
-        TableColumn(heading="name", align="left"),
-        TableColumn(heading="first", dispensable=2),
-        TableColumn(heading="then", dispensable=1),
-        TableColumn(heading="level", align="left"),
+        ScreenColumn(heading="name", align="left"),
+        ScreenColumn(heading="first", dispensable=2),
+        ScreenColumn(heading="then", dispensable=1),
+        ScreenColumn(heading="level", align="left"),
     ]
     rows = [["a" * 20, "1", "2", "error"]]
 

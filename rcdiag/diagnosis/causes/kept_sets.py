@@ -29,7 +29,7 @@ NOISE, OTHER_SIGN = 0.12, 0.35
 # Nats: log-ratios where the sampler was kept from the token that was due.
 STRONG = -1.0
 # Where the end token was banned up to a position, hardly a response ends before this share of it,
-# and beyond it, over so many tokens, strong log-ratios are this many times as rare.
+# and strong log-ratios are RARER times as rare beyond it, which takes FEWEST_BEYOND tokens to see.
 EARLIER, FEWEST_BEYOND, RARER = 0.9, 100, 10.0
 
 

@@ -16,7 +16,7 @@ QUANTISED = ("fp8", "float8", "int8", "int4", "awq", "gptq", "nf4", "bitsandbyte
 BATCH_INVARIANT = ("batch_invariant", "enable_deterministic_inference")
 
 
-class Side(Struct, frozen=True, kw_only=True):
+class DeclaredSide(Struct, frozen=True, kw_only=True):
     """What the file's metadata says of one policy; None where it says nothing."""
 
     weights: Any = None  # fingerprint: a text, or one for each version
@@ -32,8 +32,8 @@ class Side(Struct, frozen=True, kw_only=True):
 class Declared(Struct, frozen=True, kw_only=True):
     """What is declared of sampler and trainer, and of how rows were sampled."""
 
-    sampler: Side
-    trainer: Side
+    sampler: DeclaredSide
+    trainer: DeclaredSide
     row_temperature: float | None  # that of all rows; None where absent or mixed
     mixed_temperatures: bool
 
@@ -70,13 +70,13 @@ class Declared(Struct, frozen=True, kw_only=True):
         return one is not None and one == two
 
 
-def _side(about: Any) -> Side:
+def _side(about: Any) -> DeclaredSide:
     about = about if isinstance(about, Mapping) else {}
     options = about.get("engine_options", {})
     options = options if isinstance(options, Mapping) else {}
     stated = [about.get("quantization"), options.get("quantization"), about.get("dtype")]
     texts = [str(value).lower() for value in stated if value]
-    return Side(
+    return DeclaredSide(
         weights=about.get("weights_fingerprint"),
         model=about.get("model"),
         temperature=_number(about.get("temperature")),
