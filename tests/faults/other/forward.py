@@ -17,7 +17,6 @@ import pyarrow as pa
 from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
 from rcdiag.engines.changes import (
     Change,
-    Experts,
     KeyValueCache,
     LowPrecision,
     Moved,
@@ -26,6 +25,7 @@ from rcdiag.engines.changes import (
     Quantised,
     Reading,
     RotaryBase,
+    SwappedExperts,
     Tensors,
 )
 from tests.faults.other.make import planned
@@ -126,7 +126,7 @@ class Checkpoints:
                 return replace(model, eps=epsilon)
             case RotaryBase(factor):
                 return replace(model, frequency=factor**-0.25)
-            case Experts(_, one, other):
+            case SwappedExperts(_, one, other):
                 order = np.arange(len(model.weights["experts"]))
                 order[[one, other]] = order[[other, one]]
                 return model.with_weights(experts=model.weights["experts"][order])
