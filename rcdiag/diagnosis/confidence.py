@@ -64,8 +64,9 @@ def _of_experiment(fit: ExperimentFit) -> dict[str, float]:
         "explained": fit.explained,
         "z": _bounded(math.log10(max(fit.z, 0.1)), 2.0),
         "lead": _bounded(fit.lead / NO_RIVAL, 1.0),
-        "scale": _bounded(math.log10(max(fit.scale, 1e-3)), 1.5),
-        "tail": _bounded(math.log10(max(fit.tail, 1e-3)), 1.5),
+        # What is left below the engine's noise is as good as that noise.
+        "scale": _bounded(math.log10(max(fit.scale, 1.0)), 1.5),
+        "tail": _bounded(math.log10(max(fit.tail, 1.0)), 1.5),
         "by token": fit.by_token,
         "not run": fit.not_run,
         **{f"kind {kind}": float(fit.kind == kind) for kind in KINDS},

@@ -117,10 +117,11 @@ def selected(table: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, 
         if cause.words.verdict == "broken" and found.mended is None
     ]
     # A broken column that stays so accounts for what the experiments find in it.
-    tried = [entry for entry in tried if entry[1].confidence >= max([NAMED, *broken])]
-    if _weight(left) <= _weight(tried):
-        return _once([*settled, *tried])
-    settled += [entry for entry in tried if entry[0].stage in SETTLED]
+    tried = [entry for entry in tried if entry[1].confidence >= max(broken, default=0.0)]
+    sure = [entry for entry in tried if entry[1].confidence >= NAMED]
+    if _weight(left) <= _weight(sure):
+        return _once([*settled, *sure])
+    settled += [entry for entry in sure if entry[0].stage in SETTLED]
     return _once([*settled, *_beside(left, tried, outcome)])
 
 
@@ -158,8 +159,14 @@ def _beside(left: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, Su
     if any(one.stage == "law" for one, _ in left):
         if _explains_all(left, outcome):
             return list(left)
-        more = [entry for entry in tried if entry[0].stage == "difference"]
-        return [*left, *(entry for entry in more if entry[0].name not in NOTHING_WRONG)]
+        more = [
+            entry
+            for entry in tried
+            if entry[0].stage == "difference"
+            and entry[0].name not in NOTHING_WRONG
+            and entry[1].confidence >= NAMED
+        ]
+        return [*left, *more]
     return [(cause, _with_experiments(found, tried) if is_umbrella(cause) else found), *others]
 
 

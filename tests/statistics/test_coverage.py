@@ -164,7 +164,9 @@ def test_intervals_of_the_toy_hold_the_truth_as_often_as_theory_says(prompt_effe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("prompts", "runs"), [(30, 1000), (300, 400)])
+@pytest.mark.parametrize(
+    ("prompts", "runs"), [(30, 1000), pytest.param(300, 400, marks=pytest.mark.weekly)]
+)
 def test_intervals_of_fewer_and_of_more_prompts_hold_the_truth_as_often(prompts, runs):
     result = coverage_of(prompts, runs)
     assert max(result.pop(name) for name in (TOKEN, SEQUENCE)) < 0.7
