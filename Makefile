@@ -53,7 +53,7 @@ nightly: $(READY) ## after `make test`: every number of the store, trainers' own
 	@if $(PY) -m pip download -q --no-deps -d .venv/oracle verl==0.9.1 >/dev/null 2>&1; then \
 	    $(PYTEST) -m oracle tests; \
 	else echo "left out: comparison with the trainers' own code (the package index is not reached)"; fi
-	@$(PYTEST) -m "slow$(if $(CHROMIUM),, and not browser)" tests
+	@$(PYTEST) -m "slow and not weekly$(if $(CHROMIUM),, and not browser)" tests
 	@$(ALONE) $(PY) -m tests.fuzz --seconds 60 --seed $(SEED)
 	@$(ALONE) $(PY) -m tests.kill --seconds 60 --seed $(SEED)
 
@@ -68,7 +68,7 @@ test-pages: $(READY) ## open the reports in headless Chromium
 	@$(PYTEST) -m browser tests
 
 test-slow: $(READY) ## tests that take minutes: every path of vLLM, every page
-	@$(PYTEST) -m "slow$(if $(CHROMIUM),, and not browser)" tests
+	@$(PYTEST) -m "slow and not weekly$(if $(CHROMIUM),, and not browser)" tests
 
 test-oracle: $(READY) ## compare with the trainers' own helpers (downloads their wheels)
 	@$(PY) -m pytest -q -m oracle tests
