@@ -23,7 +23,8 @@ from rcdiag.table.trajectories import segment_sum
 Array = NDArray[np.floating]
 T = TypeVar("T", bound=np.floating)
 
-SAFETY_BOUND = 20.0  # nats, of a guard without a bound of its own
+# Nats: log-ratios are clamped to +-20 before exp, as in verl and slime, unless a trainer differs.
+SAFETY_BOUND = 20.0
 
 
 def exp(logs: NDArray[T]) -> NDArray[T]:
