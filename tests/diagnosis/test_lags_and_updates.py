@@ -74,6 +74,17 @@ def test_an_advantage_that_nothing_follows_is_no_update() -> None:
     assert "old-after-update" not in {cause.slug for cause in diagnose(updated(0.0)).causes}
 
 
+def test_one_group_whose_rewards_vary_is_no_update_of_the_table() -> None:
+    """Eight rows that rise with their advantage, among 120 whose advantage is 0, are eight rows."""
+    case = updated(0.05)
+    group = (EVERY // 8).astype(np.uint64)
+    advantage = np.where(group == 3, np.where(EVERY % 2 == 0, 0.94, -0.94), 0.0)
+    old = case.log_probs["rollout"] + 0.05 * advantage[case.owner]
+    facts = replace(case.facts, advantage=advantage, group=group)
+    one = replace(case.with_log_probs("old", single(np.minimum(old, -1e-4))), facts=facts)
+    assert "old-after-update" not in {cause.slug for cause in diagnose(one).causes}
+
+
 def test_a_dump_that_was_merged_twice_stands_twice_whatever_its_groups_are_called() -> None:
     twice = taken_twice(made(rows=64), 64)
     group = np.arange(len(twice.lengths)).astype(np.uint64)

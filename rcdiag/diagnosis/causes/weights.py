@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array, Case, Counts, Flags
 from rcdiag.diagnosis.causes.cause import (
@@ -42,8 +43,9 @@ from rcdiag.formats import share_of
 EXPLAINED, LARGEST_DRIFT = 0.08, 0.5
 # Standard errors of E[1 / ratio] under a draft, over those of E[ratio]: noise of its own engine.
 BY_NOISE = 0.4
-# Rows whose advantage the log-ratio follows: the correlation, and its t statistic.
-LEAST_CORRELATION, LEAST_T = 0.5, 6.0
+# Rows whose log-ratio follows the advantage: the correlation within prompt groups, and its t
+# statistic in standard errors.
+LEAST_CORRELATION, LEAST_T = 0.5, 4.5
 
 
 def _declared_weights(features: Features) -> Suspicion | None:
@@ -411,18 +413,16 @@ def _old_after_update(features: Features) -> Suspicion | None:
     """Look for rows whose log-probs rose with their advantage: `old` was computed after updates.
 
     An update on these rows raises the log-probs of those with a positive advantage and lowers
-    those of the others. Rows of a stale sampler do not follow their own advantages.
+    those of the others. Rows of a stale sampler do not follow their own advantages. Responses to
+    one prompt are compared with each other: prompts differ in both columns for other reasons.
     """
     advantage, tokens = features.case.facts.advantage, features.case.tokens
     if advantage is None or features.validity.answer == INVALID or not len(tokens):
         return None
-    mean = tokens.row_sums(features.log_ratios.values) / np.maximum(tokens.per_row, 1)
     known = np.isfinite(advantage) & (tokens.per_row > 0)
-    count = int(known.sum())
-    if count < FEWEST or np.ptp(advantage[known]) == 0 or np.ptp(mean[known]) == 0:
-        return None
-    r = float(np.corrcoef(advantage[known], mean[known])[0, 1])
-    t = r * np.sqrt((count - 2) / max(1.0 - r * r, TINY))
+    mean = tokens.row_sums(features.log_ratios.values)[known] / tokens.per_row[known]
+    group = _groups(features.case.facts.group, known)
+    r, t = _follows(_centred(mean, group), _centred(advantage[known], group))
     if r < LEAST_CORRELATION or t < LEAST_T:
         return None
     return Suspicion(
@@ -435,6 +435,33 @@ def _old_after_update(features: Features) -> Suspicion | None:
         ],
         also_possible=["stale-weights"],
     )
+
+
+def _groups(group: NDArray[np.uint64] | None, known: Flags) -> Counts:
+    """Return the number of each row's prompt group; all rows are one where none share a prompt."""
+    rows = int(known.sum())
+    if group is None:
+        return np.zeros(rows, np.int64)
+    names, number = np.unique(group[known], return_inverse=True)
+    return number if len(names) < rows else np.zeros(rows, np.int64)
+
+
+def _centred(values: Array, group: Counts) -> Array:
+    """Return each row's value less the mean of its group, [rows]."""
+    return values - (np.bincount(group, values) / np.maximum(np.bincount(group), 1))[group]
+
+
+def _follows(mean: Array, advantage: Array) -> tuple[float, float]:
+    """Return the correlation of two columns of mean zero, and its t statistic.
+
+    t = sum(mean * advantage) / sqrt(sum((mean * advantage)^2)) lets every row count once, however
+    large: a single group with a reward that varies gives 8 rows, not the t of the whole table.
+    """
+    product = mean * advantage
+    size = np.sqrt((mean @ mean) * (advantage @ advantage))
+    if np.count_nonzero(product) < FEWEST or not size > 0:
+        return 0.0, 0.0
+    return float(product.sum() / size), float(product.sum() / np.sqrt(product @ product))
 
 
 WEIGHTS = (
