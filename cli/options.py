@@ -55,6 +55,11 @@ def read_columns(texts: Sequence[str]) -> dict[str, str]:
     return dict(pairs(texts, "--column", "CANONICAL=NAME", example))
 
 
+def read_keys(texts: Sequence[str]) -> dict[str, str]:
+    """Read `--key QUANTITY=KEY` of a training log as a mapping."""
+    return dict(pairs(texts, "--key", "QUANTITY=KEY", "--key k3=my/kl"))
+
+
 def read_given(texts: Sequence[str]) -> dict[str, str]:
     """Read `--given NAME=VALUE` as a mapping; a name that is given twice has one value."""
     values: dict[str, str] = {}
@@ -135,6 +140,13 @@ OPTIONS: dict[str, CommandOption] = {
         repeats=True,
         read=read_columns,
         example="rollout_log_probs=inference_logprobs",
+    ),
+    "keys": CommandOption(
+        ("--key",),
+        metavar="QUANTITY=KEY",
+        repeats=True,
+        read=read_keys,
+        example="k3=my/kl",
     ),
     "tokenizer": CommandOption(metavar="PATH", common=True),
     "rows": CommandOption(metavar="N", common=True),

@@ -15,7 +15,9 @@ from rcdiag.pages.diagnose.words import explains, is_nearer, posterior_rows
 from rcdiag.results import DiagnoseResult
 from rcdiag.results.diagnose import ExperimentResult
 from rcdiag.results.doc import heading_of
+from rcdiag.results.log_summary import KeyMoved, LogSummary
 
+MOVED = 8  # keys that moved, without -v
 SHOWN = 4  # trials without -v, of those that fit better than the checkpoint itself
 
 
@@ -24,6 +26,9 @@ def draw_diagnose(out: Console, result: DiagnoseResult, verbose: bool) -> None:
 
     With `verbose` a table of all settings that were tried.
     """
+    if result.logs:
+        draw_logs(out, result.logs, verbose)
+        return
     if result.trainer_model is None:
         return  # the headline has said that no experiment was run
     read = f"{plural(result.rows_read, 'row')}, scored with {result.trainer_model}"
@@ -36,6 +41,44 @@ def draw_diagnose(out: Console, result: DiagnoseResult, verbose: bool) -> None:
     if result.open:
         lines.append(("not run", f"{', '.join(result.open)}: no time left (--budget)"))
     draw_lines(out, lines)
+
+
+def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool) -> None:
+    """Draw of each log which keys moved and when; with `verbose` relations and all keys too."""
+    for log in logs:
+        if len(logs) > 1:
+            out.print(f"[bold]{escape(log.file)}[/]: {log.verdict}. {escape(log.summary)}\n")
+        if log.moved:
+            out.print(_moved(out, log.moved if verbose else log.moved[:MOVED]))
+        if len(log.moved) > MOVED and not verbose:
+            out.print(f"[dim]and {len(log.moved) - MOVED} more (all: -v)[/]")
+        if not verbose:
+            continue
+        draw_lines(out, [(f"{one.level}", f"{one.says} ({one.relation})") for one in log.relations])
+        draw_lines(out, [(one.key, f"{one.quantity}: {one.means}") for one in log.quantities])
+
+
+def _moved(out: Console, moved: Sequence[KeyMoved]) -> Table:
+    columns = [
+        ScreenColumn(heading="key that moved", align="left", words=True),
+        ScreenColumn(heading="step"),
+        ScreenColumn(heading="95%", dispensable=1),
+        ScreenColumn(heading="before"),
+        ScreenColumn(heading="after"),
+        ScreenColumn(heading="moves", align="left", dispensable=2),
+    ]
+    rows = [
+        [
+            escape(one.key),
+            str(one.moved_at),
+            f"{one.earliest} to {one.latest}",
+            number(one.median_before),
+            number(one.median_after),
+            one.shape,
+        ]
+        for one in moved
+    ]
+    return fitted(out, columns, rows, gap=2)
 
 
 def _settings(result: DiagnoseResult) -> list[tuple[str, str]]:

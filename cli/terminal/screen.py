@@ -15,7 +15,7 @@ from cli.terminal.console import TerminalConsole, write_out
 from cli.terminal.draw import draw
 from cli.terminal.progress import Bars
 from rcdiag.errors import on_command_line, one_of, without_secrets
-from rcdiag.pages.headline import answer
+from rcdiag.pages.headline import answer, compared
 from rcdiag.results import SEVERITIES, ConvertResult, Document, Result, to_json
 from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
 
@@ -88,8 +88,8 @@ class Screen:
         severity = SEVERITY_OF_VERDICT.get(verdict or "")
         if severity is not None and SEVERITIES.index(severity) >= least:
             failing.insert(0, f"verdict {verdict}")
-        elif diagnosis is not None and "trainer" not in diagnosis.pair:
-            failing.insert(0, "nothing was compared: the table has one policy")
+        elif diagnosis is not None and not compared(diagnosis):
+            failing.insert(0, "nothing was compared: one policy alone")
         if failing:
             slugs = ", ".join(dict.fromkeys(failing))
             self.err.print(f"exit 1 by --fail-on {self.fail_on}: {slugs}", soft_wrap=True)

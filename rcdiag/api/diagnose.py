@@ -8,11 +8,13 @@ from typing import Any
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.formats import plural
 from rcdiag.results import DiagnoseResult
 from rcdiag.table.survey import known_steps
 from rcdiag.usecases.case_of_table import pair_of_table
 from rcdiag.usecases.checkpoints import Model, folders_of, tried_checkpoints
 from rcdiag.usecases.diagnose import diagnose as run
+from rcdiag.usecases.diagnose_log import diagnose_logs, logs_of
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.tables import Source, drawn, name_of, open_table
 
@@ -29,11 +31,16 @@ def diagnose(
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
     given: Mapping[str, Any] | None = None,
+    keys: Mapping[str, str] | None = None,
+    trainer: str | None = None,
     rows: int = 256,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Steps[DiagnoseResult]:
     """Name the causes of a mismatch; with a checkpoint, test them by experiments.
+
+    A training log in place of a dump is diagnosed by its own numbers: what moved, when, and which
+    causes can move it so.
 
     Args:
         source: a trainer's dump or a parquet table: file, folder, glob or URL; several of one run
@@ -50,6 +57,8 @@ def diagnose(
             none.
         format: format of the dump, where its files do not show it.
         given: facts that the dump lacks, for all rows. `{"temperature": 0.7, "group_size": 8}`
+        keys: of a training log: what rcdiag calls a quantity -> the key under which it is logged.
+        trainer: of a training log: the trainer that wrote it, where its keys do not tell.
         rows: about how many rows to score with the checkpoint, spread over the table.
         seed: seed of everything that is drawn at random.
         progress: listener for what happens meanwhile.
@@ -66,16 +75,24 @@ def diagnose(
             "against the trainer's",
             hint=setting("model", "PATH"),
         )
-    table = open_table(
-        source,
-        columns=columns,
-        needed=needed,
-        format=format,
-        given=given,
-        progress=progress,
-    )
-    sampler, trainer = pair_of_table(table, behavior, target)
-    for name in (sampler, trainer):
+    try:
+        table = open_table(
+            source,
+            columns=columns,
+            needed=needed,
+            format=format,
+            given=given,
+            progress=progress,
+        )
+    except RcdiagError:
+        logs = None if format is not None else logs_of(source, keys)
+        if logs is None:
+            raise
+        steps = sum(len(log.rows) for log in logs)
+        yield f"{name_of(source)}: a training log of {plural(steps, 'step')}; would diagnose it"
+        return diagnose_logs(logs, keys=keys, trainer=trainer, given=given or {}, seed=seed)
+    sampler, trainer_side = pair_of_table(table, behavior, target)
+    for name in (sampler, trainer_side):
         if name is not None:
             table.require(f"{name}_log_probs")
     trainer_model = None if model is None else Model(str(model))
@@ -85,13 +102,13 @@ def diagnose(
         if not trainer_model.by_step or not steps:
             trainer_model.of_step(None)
         tried = tried_checkpoints(trainer_model, folders_of(named), [*steps, 0][:1])
-    pair = sampler if trainer is None else f"{sampler} -> {trainer}"
+    pair = sampler if trainer_side is None else f"{sampler} -> {trainer_side}"
     with_model = "" if trainer_model is None else f" with {trainer_model.name}"
     yield f"{name_of(source)}: {table.num_rows:,} sequences; would diagnose {pair}{with_model}"
     return run(
         drawn(table, None, seed),
         sampler=sampler,
-        trainer=trainer,
+        trainer=trainer_side,
         model=trainer_model,
         checkpoints=tried,
         budget=budget,

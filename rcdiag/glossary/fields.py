@@ -22,6 +22,7 @@ from rcdiag.results import (
     convert,
     diagnose,
     diagnosis,
+    log_summary,
     logged,
     replay,
     score,
@@ -32,7 +33,7 @@ from rcdiag.results.guide import Guide
 
 TITLE = "field of a result"
 # Fields of one name are explained in this order.
-_MODULES = (base, diagnosis, score, logged, sweep, replay, compare, diagnose, convert)
+_MODULES = (base, diagnosis, score, logged, sweep, replay, compare, diagnose, log_summary, convert)
 _TABLES = {"compare": "scored.parquet", "convert": "dump.jsonl -o dump.parquet"}
 _SUFFIX = re.compile(r"(Result|Report|Replay|Summary)$")
 

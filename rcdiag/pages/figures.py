@@ -12,7 +12,7 @@ from rcdiag.results import Result
 def _shipped() -> Sequence[FigureSpec]:
     """Import the files of figures; the terminal needs none of them."""
     from rcdiag.pages.compare import pairs, policies
-    from rcdiag.pages.diagnose import experiments
+    from rcdiag.pages.diagnose import experiments, logs
     from rcdiag.pages.replay import factors, model_step, pull
     from rcdiag.pages.score import (
         bounds,
@@ -36,6 +36,7 @@ def _shipped() -> Sequence[FigureSpec]:
         *policies.FIGURES,
         *pairs.FIGURES,
         *experiments.FIGURES,
+        *logs.FIGURES,
         *candidates.FIGURES,
         *families.FIGURES,
         *forecast.FIGURES,

@@ -178,6 +178,8 @@ def level_of(diagnosis: Diagnosis) -> str:
 
 def compared(diagnosis: Diagnosis) -> bool:
     """Tell whether two policies were compared, without which nothing is healthy."""
+    if diagnosis.pair is None:  # of a training log
+        return bool(diagnosis.causes)
     return "trainer" in diagnosis.pair
 
 
@@ -194,6 +196,8 @@ def _about(result: Result) -> str:
     names = [Path(str(path)).name for path in dump]
     table = names[0] if names else "table"
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    if logs := getattr(result, "logs", ()):
+        return f"{table}{more}, {plural(sum(log.num_steps for log in logs), 'step')}"
     left_out = getattr(result, "rows_left_out", 0)
     without = f" ({left_out:,} left out)" if left_out else ""
     size = f"{plural(result.num_sequences, 'response')}{without}, "

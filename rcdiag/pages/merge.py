@@ -68,7 +68,7 @@ class DumpResults(Struct, frozen=True, kw_only=True):
             if result is not None:
                 return result.behavior, result.target
         if self.diagnosis is not None:
-            pair = self.diagnosis.pair
+            pair = self.diagnosis.pair or {}
             return pair.get("sampler") or "", pair.get("trainer") or ""
         if self.compare is not None and self.compare.ladder.policies:
             return self.compare.ladder.policies[0], self.compare.ladder.policies[-1]

@@ -19,6 +19,7 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc, Number
+from rcdiag.results.log_summary import LogSummary
 from rcdiag.results.parts import Part
 from rcdiag.results.show import Shown, Summary, size
 
@@ -173,6 +174,14 @@ class DiagnoseResult(Shown, frozen=True, kw_only=True):
     duration: Annotated[Number, Doc("How long a diagnosis took.", unit="seconds")]
     findings: Findings = field(default_factory=list)
     diagnosis: DiagnosisOfTable = None
+    logs: Annotated[
+        list[LogSummary],
+        Doc(
+            "The training logs that were diagnosed in place of a table; empty for a table. "
+            "`num_sequences` and `num_tokens` are 0 then.",
+            added=True,
+        ),
+    ] = field(default_factory=list)
 
     def _summary(self) -> Summary:
         """Summarise the experiments, the best of each column first."""

@@ -162,8 +162,11 @@ class Diagnosis(Part, frozen=True, kw_only=True):
     ]
     summary: Annotated[str, Doc("The verdict and its cause in one or two sentences.")]
     pair: Annotated[
-        dict[str, str],
-        Doc("The policies that are judged: `sampler` and `trainer`, whatever the command."),
+        dict[str, str] | None,
+        Doc(
+            "The policies that are judged: `sampler` and `trainer`, whatever the command; null "
+            "where a training log is judged, which holds none."
+        ),
     ]
     causes: Annotated[
         list[NamedCause], Doc("Causes by name, the one that decides the verdict first.")

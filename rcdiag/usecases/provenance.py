@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -11,6 +12,7 @@ import shlex
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,42 @@ def provenance(dump: Table, seed: int, device: str | None = None) -> dict[str, A
     source = dump.drawn_from or dump
     names = {**source.naming.taken, **source.renames}
     drawn = {} if dump.drawn_from is None else {"rows_drawn": dump.num_rows}
+    return {
+        **_of_run(device),
+        "dump": [file.name for file in source.sources],
+        "rows": source.num_rows,
+        **drawn,
+        **({"columns_read_as": names} if names else {}),
+        "fingerprint": dump.fingerprint,
+        "seed": seed,
+        "time": _now(),
+    }
+
+
+def provenance_of_files(paths: Sequence[Path], seed: int) -> dict[str, Any]:
+    """Command line, versions, machine and files, where no table was read but training logs."""
+    return {
+        **_of_run(None),
+        "dump": [str(path) for path in paths],
+        "rows": 0,
+        "fingerprint": hashed_files(paths),
+        "seed": seed,
+        "time": _now(),
+    }
+
+
+def hashed_files(paths: Sequence[Path]) -> str:
+    """Return a hash of the contents of files, and of the files of folders."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        for file in files:
+            if file.is_file():
+                digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _of_run(device: str | None) -> dict[str, Any]:
     known = commit()
     libraries = LIBRARIES if device is None else (*LIBRARIES, *ENGINES)
     return {
@@ -44,14 +82,11 @@ def provenance(dump: Table, seed: int, device: str | None = None) -> dict[str, A
         "host": socket.gethostname(),
         "device": device or _processor(),
         **({"commit": known} if known else {}),
-        "dump": [file.name for file in source.sources],
-        "rows": source.num_rows,
-        **drawn,
-        **({"columns_read_as": names} if names else {}),
-        "fingerprint": dump.fingerprint,
-        "seed": seed,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 @cache

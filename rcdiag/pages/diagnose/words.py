@@ -18,6 +18,10 @@ def is_nearer(one: ExperimentResult) -> bool:
 
 def answer(result: DiagnoseResult) -> str:
     """Say what the experiments explain."""
+    if result.logs:
+        known = sum(len(log.quantities) for log in result.logs)
+        of = ", ".join(dict.fromkeys(log.trainer or "a trainer" for log in result.logs))
+        return f"from {plural(known, 'known key')} of a log of {of}, without a token"
     if result.trainer_model is None:
         return "from the table only: --model CKPT runs experiments"
     explained = [one for one in result.experiments if one.explained]

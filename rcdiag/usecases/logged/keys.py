@@ -71,11 +71,11 @@ class KeyNames(Struct, frozen=True):
 
 def check_keys(log: Log, trainer: Trainer) -> None:
     """Refuse a log without any key of the trainer, and say whose keys it has."""
-    if _count(log, trainer):
+    if count_keys(log, trainer):
         return
-    other = max(families().values(), key=lambda one: _count(log, one))
+    other = max(families().values(), key=lambda one: count_keys(log, one))
     some = ", ".join(list(log.keys)[:4])
-    counts = _count(log, other)
+    counts = count_keys(log, other)
     hint = (
         f"{counts} of its keys are those of {other.family}: {setting('trainer', other.family)}"
         if counts
@@ -85,7 +85,7 @@ def check_keys(log: Log, trainer: Trainer) -> None:
     raise RcdiagError(f"{log.path}: no key of {trainer.name} in it; it has {some}", hint=hint)
 
 
-def _count(log: Log, trainer: Trainer) -> int:
+def count_keys(log: Log, trainer: Trainer) -> int:
     """Count the keys of a log that rcdiag may compute for a trainer."""
     names = KeyNames.of(trainer)
     ours = filter(None, map(names.ours, log.keys))

@@ -1,0 +1,410 @@
+"""Causes that a training log can show, each by the numbers of the steps in which it holds.
+
+A log has means over tokens where a table has tokens. What it can tell apart: whether the recorded
+distribution sampled (E[ratio] = 1 + k3 - k1 is 1 then), whether the two columns belong to the same
+tokens, whether a column holds log-probs at all, which of the two moved, and what grows with the
+steps. Where that names no single cause an umbrella, or several, are the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, LIKELY, WEAK, fact
+from rcdiag.diagnosis.logged.window import Window
+
+# log_ratio below this, nats rms, is the rounding of two engines in all honest runs known.
+ENGINE = 0.045  # k3 of .001, the guide of k3_kl
+# Lagging weights and coarse precision differ by less than this, nats rms; so much surprisal under
+# the trainer, on the mean and beyond the sampler's, leaves no doubt.
+LARGEST_DRIFT, BEYOND_DOUBT = 0.5, 3.0
+# E[ratio] is off 1 if it is so by this many standard errors over steps and by this share of k3.
+SURE, OF_K3 = 4.0, 0.25
+# Distance of two probabilities above which one side alone is certain of a token.
+CERTAIN = 0.95
+# |k1| above which means of ratios over the tokens of a step are ruled by their largest tokens.
+HEAVY = 0.7
+# Mean surprisals that differ by less than this share of the mismatch's size, which is at least
+# APART nats rms, belong to the same values in another order. The trainer finds tokens likelier if
+# they differ by more than NO_LESS of it.
+SAME_SURPRISAL, APART, NO_LESS = 0.05, 0.3, 0.02
+# Correlation of probabilities above which the values stand at their own tokens.
+RELATED = 0.9
+# Mean difference of rows over their mean distance below which rows differ in both directions.
+ALIKE = 0.5
+# Bases of logarithms, as factors of the surprisal, and how exactly steps keep them.
+BASES, EXACTLY = {"2": math.log(2.0), "10": math.log(10.0)}, 0.02
+# Correlations below which, or distances of probabilities above which, a log that has nothing
+# else is no longer one of rounding.
+OF_ENGINE = {"pearson": 0.995, "prob_diff": 0.01}
+LARGEST_VOCABULARY = 2**18  # tokens; of a vocabulary that the user does not give
+MIRRORED = 0.05  # of the other surprisal: one is minus the other
+ONE_TOKEN = 1e-9  # a share of the values that counts as some
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """A cause that the numbers of some steps show."""
+
+    slug: str
+    score: float
+    message: str
+    evidence: Sequence[dict[str, Any]]
+    verdict: str | None = None  # None: that of the cause's words
+    side: str | None = None
+    also_possible: Sequence[str] = ()
+
+
+Weigh = Callable[[Window], Found | None]
+
+
+def _not_finite(window: Window) -> Found | None:
+    bad = [
+        one for one in window.run.of_mismatch if window.not_finite(one.quantity.name) > ONE_TOKEN
+    ]
+    if not bad:
+        return None
+    share = max(window.not_finite(one.quantity.name) for one in bad)
+    return Found(
+        slug="nan-log-probs",
+        score=EXACT if share > 0.5 else CLEAR,
+        message=f"`{bad[0].key}` is no finite number in {share:.0%} of the steps: some log-probs "
+        "are NaN or infinite.",
+        evidence=[
+            fact(one.key, "no finite number", share=window.not_finite(one.quantity.name))
+            for one in bad[:3]
+        ],
+    )
+
+
+def _identical(window: Window) -> Found | None:
+    """Look for a mismatch of exactly 0, which two engines never have."""
+    sizes = [window.values(name) for name in ("k3", "abs_diff", "prob_diff")]
+    logged = [values for values in sizes if len(values)]
+    if not logged or any(np.abs(values).max() > 0.0 for values in logged):
+        return None
+    names = [name for name in ("k3", "abs_diff", "prob_diff") if len(window.values(name))]
+    return Found(
+        slug="columns-identical",
+        score=CLEAR,
+        verdict="inconclusive",
+        message=f"`{window.key(names[0])}` is exactly 0 in every step: one column is a copy of the "
+        "other, or both engines are the same to the last bit.",
+        evidence=[window.fact(name, "exactly 0", 0.0) for name in names],
+    )
+
+
+def _impossible_surprisals(window: Window) -> Found | None:
+    """Look for surprisals that no log-probs have: below 0, or exactly 0."""
+    for name, side in (("sampler_log_ppl", "recorder"), ("trainer_log_ppl", "trainer")):
+        value = window.number(name)
+        if value is None or value > 1e-6:
+            continue
+        other = window.number("trainer_log_ppl" if side == "recorder" else "sampler_log_ppl")
+        mirrored = other is not None and abs(value + other) < MIRRORED * other
+        if abs(value) <= 1e-6:
+            slug, what = "zero-placeholder", "exactly 0: zeros stand where log-probs belong"
+        elif value >= -1.0 and not mirrored:
+            slug, what = "probabilities-stored", "between -1 and 0: minus a mean probability"
+        else:
+            slug, what = "sign-flipped", "below 0: log-probs have the other sign"
+        return Found(
+            slug=slug,
+            score=EXACT if slug != "probabilities-stored" else CLEAR,
+            side=side,
+            message=f"`{window.key(name)}` is {value:.3g}, {what}.",
+            evidence=[window.fact(name, what.partition(":")[0])],
+            also_possible=["sign-flipped", "probabilities-stored", "zero-placeholder"],
+        )
+    return None
+
+
+def _worse_than_uniform(window: Window) -> Found | None:
+    """Look for a trainer that gives its tokens less than one over the size of the vocabulary."""
+    value = window.number("trainer_log_ppl")
+    vocabulary = int(window.given.get("vocab_size", LARGEST_VOCABULARY))
+    bound = math.log(vocabulary)
+    if value is None or value <= bound:
+        return None
+    evidence = [window.fact("trainer_log_ppl", f"above ln({vocabulary}) = {bound:.1f}")]
+    if (sampler := window.number("sampler_log_ppl")) is not None:
+        evidence.append(window.fact("sampler_log_ppl", "as ever" if sampler < 5 else "high too"))
+    return Found(
+        slug="forwards-differ",
+        score=CLEAR,
+        verdict="broken",
+        side="trainer",
+        message=f"`{window.key('trainer_log_ppl')}` is {value:.3g} nats, above the {bound:.1f} of "
+        "a uniform guess: the trainer's forward pass is broken, or its column belongs to other "
+        "tokens.",
+        evidence=evidence,
+        also_possible=["shift-by-one", "rows-swapped", "attention-to-padding", "position-ids"],
+    )
+
+
+def _other_tokens(window: Window) -> Found | None:
+    """Look for equal mean surprisals of columns whose tokens do not belong together."""
+    rms, pearson = window.rms, window.number("pearson")
+    difference = window.k1
+    if rms is None or rms < APART or difference is None:
+        return None
+    if abs(difference.value) > SAME_SURPRISAL * rms or (pearson is not None and pearson > RELATED):
+        return None
+    # A shift costs each row one of its ends, most often a sure one: all rows move alike.
+    of_rows, mean = window.number("log_ppl_abs_diff"), window.number("log_ppl_diff")
+    swapped = of_rows is not None and mean is not None and abs(mean) < ALIKE * of_rows
+    evidence = [
+        window.fact("k3", "large at single tokens"),
+        window.fact("k1", "near 0: the same values, at other tokens", difference.value),
+    ]
+    if of_rows is not None:
+        reads = "rows differ, in both directions" if swapped else "rows move alike"
+        evidence.append(window.fact("log_ppl_abs_diff", reads))
+    if pearson is not None:
+        evidence.append(window.fact("pearson", "the probabilities of a token are unrelated"))
+    return Found(
+        slug="rows-swapped" if swapped else "shift-by-one",
+        score=LIKELY,
+        verdict="broken",
+        message=f"Both columns have the same mean surprisal (`{window.key('k1')}` "
+        f"{difference.value:.2g}) but differ by {rms:.2g} nats at single tokens: the "
+        "tokens are not aligned.",
+        evidence=evidence,
+        also_possible=["shift-by-one", "rows-swapped", "shift-some-rows", "shift-after-tool"],
+    )
+
+
+def _other_base(window: Window) -> Found | None:
+    """Look for surprisals of which one is the other times ln 2 or ln 10, step by step."""
+    trainer, sampler = window.values("trainer_log_ppl"), window.values("sampler_log_ppl")
+    if not len(trainer) or len(trainer) != len(sampler) or not (np.abs(sampler) > 0.0).all():
+        return None
+    factor = np.abs(np.log(np.abs(trainer / sampler)))
+    for base, size in BASES.items():
+        if np.abs(factor - abs(math.log(size))).max() < EXACTLY:
+            return Found(
+                slug="log-base",
+                score=CLEAR,
+                verdict="broken",
+                message=f"`{window.key('trainer_log_ppl')}` and `{window.key('sampler_log_ppl')}` "
+                f"have the ratio of natural logarithms to those of base {base} in every step.",
+                evidence=[
+                    window.fact("trainer_log_ppl", f"ln {base} times, or over, the other"),
+                    window.fact("sampler_log_ppl", "the other"),
+                ],
+            )
+    return None
+
+
+def _not_the_sampler(window: Window) -> Found | None:
+    """Look for tokens that the trainer finds likelier than the policy that is said to sample."""
+    k1 = window.k1
+    excess, rms = window.excess, window.rms
+    if k1 is None or rms is None or rms < ENGINE:
+        return None
+    below = k1.z < -SURE and k1.value < -NO_LESS * rms
+    if not below:
+        return None
+    evidence = [window.fact("k1", "below 0: the trainer finds the tokens likelier")]
+    if excess is not None:
+        evidence.append(
+            fact(
+                " - ".join(window.keys_of_excess),
+                "E[ratio] is above 1: the recorded distribution did not sample",
+                value=float(f"{1.0 + excess.value:.4g}"),
+                z=round(excess.z, 1),
+            )
+        )
+    return Found(
+        slug="temperature-raw-recorded",
+        score=LIKELY,
+        verdict="broken",
+        message=f"The trainer finds the sampled tokens likelier than the recorded policy does, by "
+        f"{-k1.value:.2g} nats a token: the recorded distribution is not the one that sampled, as "
+        "where log-probs are recorded before the temperature.",
+        evidence=evidence,
+        side="recorder",
+        also_possible=["draft-recorded", "entropy-recorded", "log-probs-divided", "penalty"],
+    )
+
+
+def _kept_set(window: Window) -> Found | None:
+    """Look for a mean ratio below 1: the trainer gives tokens outside a kept set some mass."""
+    excess, k1, rms = window.excess, window.k1, window.rms
+    if excess is None or k1 is None or rms is None or k1.value > HEAVY:
+        return None
+    k3 = rms**2 / 2.0
+    if excess.z > -SURE or excess.value > -max(OF_K3 * k3, 1e-3) or excess.value < -0.6:
+        return None
+    # Renormalised over a set with the probability q, a probability grows by 1 - q at most.
+    largest = window.number("prob_diff_max")
+    if largest is not None and largest > CERTAIN:
+        return _certain_tokens(window)
+    # Where all tokens have the same q, k3 = q - 1 - ln q is less than 1 - q.
+    if -excess.value < k3:
+        return None
+    return Found(
+        slug="truncated-law",
+        score=LIKELY,
+        verdict="broken",
+        message=f"The mean ratio is {1.0 + excess.value:.3f}, below 1: the trainer gives part of "
+        "its probability to tokens that the sampler's top-p, top-k or min-p left out, and the "
+        "recorded log-probs are renormalised over the rest.",
+        evidence=[
+            fact(
+                " - ".join(window.keys_of_excess),
+                "E[ratio] is the kept probability",
+                value=float(f"{1.0 + excess.value:.4g}"),
+                z=round(excess.z, 1),
+            ),
+            window.fact("k1", "above k3"),
+        ],
+        side="recorder",
+        also_possible=["top-p-renormalised", "top-k-renormalised", "min-p-renormalised", "penalty"],
+    )
+
+
+def _certain_tokens(window: Window) -> Found:
+    """Tokens whose recorded probability is about 1 where the trainer's is not."""
+    return Found(
+        slug="zero-placeholder",
+        score=WEAK,
+        verdict="broken",
+        message=f"The mean ratio is below 1, and at some tokens the two probabilities differ by "
+        f"{window.number('prob_diff_max'):.2g}: log-probs of 0 are recorded that are none.",
+        evidence=[
+            window.fact("prob_diff_max", "one side is certain of a token, the other is not"),
+            window.fact("k1", "above k3"),
+        ],
+        also_possible=["top-one-recorded", "truncated-law"],
+    )
+
+
+def _flatter_trainer(window: Window) -> Found | None:
+    """Look for a trainer whose own entropy is far from the surprisal of what was sampled."""
+    entropy, sampler = window.number("entropy"), window.number("sampler_log_ppl")
+    k1, rms = window.k1, window.rms
+    if entropy is None or sampler is None or k1 is None or rms is None or rms < ENGINE:
+        return None
+    away = entropy - sampler
+    if abs(away) < max(3.0 * abs(k1.value), 0.15 * sampler) or k1.value < 0 or k1.value > HEAVY:
+        return None
+    return Found(
+        slug="trainer-without-temperature",
+        score=WEAK,
+        verdict="broken",
+        message=f"The trainer's entropy is {entropy:.2f} nats where the sampled tokens have a "
+        f"surprisal of {sampler:.2f}: the two sides use other temperatures.",
+        evidence=[
+            window.fact("entropy", "of the trainer's distribution"),
+            window.fact("sampler_log_ppl", "of the distribution that sampled"),
+        ],
+        also_possible=["sampler-ignores-temperature", "forwards-differ"],
+    )
+
+
+def _other_forward(window: Window) -> Found | None:
+    """A mismatch beyond rounding: other weights, contexts or functions, which means do not tell."""
+    rms = window.rms
+    names = [name for name in ("k3", "abs_diff", "exp_abs_diff") if window.number(name) is not None]
+    if rms is None:
+        bad = [
+            name
+            for name, bound in OF_ENGINE.items()
+            if (value := window.number(name)) is not None
+            and (value < bound if name == "pearson" else value > bound)
+        ]
+        if not bad:
+            return None
+        names, size = bad, f"`{window.key(bad[0])}` {window.number(bad[0]):.3g}"
+    elif rms < ENGINE:
+        return None
+    else:
+        size = f"{rms:.2g} nats at a token"
+    excess, k1 = window.excess, window.k1
+    known = excess is not None and (k1 is None or abs(k1.value) <= HEAVY)
+    sampled = (
+        known
+        and excess is not None
+        and abs(excess.value)
+        < max(OF_K3 * (rms or 1.0) ** 2 / 2.0, SURE * (excess.error if excess.error > 0 else 0.0))
+    )
+    evidence = [window.fact(name, "beyond the rounding of two engines") for name in names]
+    if excess is not None:
+        evidence.append(
+            fact(
+                " - ".join(window.keys_of_excess),
+                "E[ratio] near 1: the recorded distribution sampled" if sampled else "E[ratio]",
+                value=float(f"{1.0 + excess.value:.4g}"),
+                z=round(excess.z, 1),
+            )
+        )
+    if (rms or 0.0) > LARGEST_DRIFT:
+        sure = 0.0 if window.k1 is None else window.k1.value
+        return Found(
+            slug="context-differs",
+            score=GUESS,
+            verdict="broken" if sure > BEYOND_DOUBT or (known and not sampled) else "inconclusive",
+            message=f"The two sides differ by {size}, beyond lagging weights: they saw other "
+            "contexts, or their columns do not belong together.",
+            evidence=evidence,
+            also_possible=["forwards-differ", "shift-by-one", "rows-swapped", "reference-as-old"],
+        )
+    tail = (
+        "importance weights are valid"
+        if sampled
+        else "the log does not show whether the recorded distribution sampled"
+    )
+    return Found(
+        slug="forwards-differ",
+        score=WEAK if sampled else GUESS,
+        verdict="correctable" if sampled else "inconclusive",
+        message=f"The two sides differ by {size}, beyond rounding, and {tail}: other weights, "
+        "precision or contexts, which means over tokens do not tell apart.",
+        evidence=evidence,
+        also_possible=["stale-weights", "weights-differ", "quantised-weights", "context-differs"],
+    )
+
+
+def _noise(window: Window) -> Found | None:
+    """A mismatch that is no larger than the rounding of two engines."""
+    names = [
+        name
+        for name in ("k3", "abs_diff", "exp_abs_diff", "pearson", "prob_diff")
+        if window.number(name) is not None
+    ]
+    if not names:
+        return None
+    return Found(
+        slug="engine-noise",
+        score=CLEAR,
+        message=f"`{window.key(names[0])}` is {window.number(names[0]):.2g}: the size of the "
+        "rounding of two engines.",
+        evidence=[window.fact(name, "rounding") for name in names],
+        also_possible=["bf16-logits", "healthy"],
+    )
+
+
+# In the order in which they are asked: the first that a window shows is what it is.
+LOG_CAUSES: tuple[Weigh, ...] = (
+    _not_finite,
+    _impossible_surprisals,
+    _identical,
+    _other_base,
+    _worse_than_uniform,
+    _other_tokens,
+    _not_the_sampler,
+    _kept_set,
+    _flatter_trainer,
+    _other_forward,
+    _noise,
+)
+
+
+def found_in(window: Window) -> Found | None:
+    """Return the cause that the numbers of some steps show; None where they hold no mismatch."""
+    return next((found for weigh in LOG_CAUSES if (found := weigh(window)) is not None), None)

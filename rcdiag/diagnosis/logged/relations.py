@@ -1,0 +1,136 @@
+"""Relations that hold between the numbers of one log, as rules of the concern `log`.
+
+A relation that fails says that two keys are not of the same tokens, or that one of them is no
+number of two distributions. One that holds rules causes out.
+"""
+
+from __future__ import annotations
+
+import math
+
+from rcdiag.diagnosis.logged.causes import LARGEST_VOCABULARY
+from rcdiag.diagnosis.logged.window import Window
+from rcdiag.diagnosis.rules import Rule
+from rcdiag.results.guide import PROPOSAL, Guide
+
+IDENTITY = "both are means over the same rows"
+SAMPLED = "E[ratio] is 1 under the distribution that sampled"
+# Surprisals of float32 agree to this; trainers that average micro-batches differ by more.
+ROUNDING, MICRO_BATCHES = 1e-3, 0.05
+
+
+def _of_uniform(window: Window) -> float | None:
+    value = window.number("trainer_log_ppl")
+    vocabulary = int(window.given.get("vocab_size", LARGEST_VOCABULARY))
+    return None if value is None else value / math.log(vocabulary)
+
+
+def _difference(window: Window) -> float | None:
+    trainer, sampler = window.number("trainer_log_ppl"), window.number("sampler_log_ppl")
+    logged = window.number("log_ppl_diff")
+    if trainer is None or sampler is None or logged is None:
+        return None
+    return abs(trainer - sampler - logged) / max(abs(trainer), abs(sampler), 1.0)
+
+
+def _mean_ratio(window: Window) -> float | None:
+    return None if window.excess is None else 1.0 + window.excess.value
+
+
+def _below_zero(name: str) -> object:
+    return lambda window: None if (value := window.number(name)) is None else min(value, 0.0)
+
+
+def _unlike(window: Window) -> float | None:
+    pearson = window.number("pearson")
+    return None if pearson is None else 1.0 - pearson
+
+
+LOG_RULES: tuple[Rule[Window], ...] = (
+    Rule(
+        name="log.mean-ratio",
+        says="The mean ratio of a log, 1 + k3 - k1, is 1 where the recorded distribution sampled. "
+        "Below 1: the sampler kept a set of tokens and renormalised. Above 1: the tokens came from "
+        "another distribution, or the columns belong to other tokens. At KL above .7 nats single "
+        "tokens rule it.",
+        formula="E[ratio] = 1 + k3_kl - kl",
+        direction="log_ratio = trainer - sampler",
+        unit="ratio",
+        guide=Guide(warning=0.02, error=0.1, around=1.0, source=PROPOSAL),
+        value=_mean_ratio,
+        message=lambda window: (
+            f"E[ratio] is {_mean_ratio(window):.4g} by "
+            f"{' and '.join(f'`{key}`' for key in window.keys_of_excess)}: {SAMPLED}"
+        ),
+    ),
+    Rule(
+        name="log.uniform-guess",
+        says="The trainer's mean surprisal over that of a uniform guess among the tokens of the "
+        "vocabulary. Above 1 the trainer is worse than a guess: its forward pass is broken, or its "
+        "log-probs belong to other tokens.",
+        formula="training_log_ppl / ln(vocabulary)",
+        unit="share",
+        guide=Guide(warning=0.5, error=1.0, source=PROPOSAL),
+        value=_of_uniform,
+        message=lambda window: (
+            f"`{window.key('trainer_log_ppl')}` is "
+            f"{window.number('trainer_log_ppl'):.3g} nats, {_of_uniform(window):.0%} of a uniform "
+            "guess"
+        ),
+    ),
+    Rule(
+        name="log.surprisals-and-difference",
+        says="The difference of both mean surprisals is logged too, and is the same number where "
+        "all are of the same rows; means of micro-batches, or keys of other batches, differ.",
+        formula="|training_log_ppl - rollout_log_ppl - log_ppl_diff| / the larger of them, or 1",
+        unit="share",
+        guide=Guide(warning=ROUNDING, error=MICRO_BATCHES, source=f"{PROPOSAL}: {IDENTITY}"),
+        value=_difference,
+        message=lambda window: (
+            f"`{window.key('log_ppl_diff')}` is off the difference of both "
+            f"surprisals by {_difference(window):.2g}"
+        ),
+    ),
+    Rule(
+        name="log.k3-below-zero",
+        says="k3 is never below 0, token by token: a mean below 0 is no k3.",
+        formula="ratio - 1 - log_ratio >= 0",
+        unit="nats",
+        guide=Guide(warning=-1e-9, error=-1e-6, source="x - 1 - ln x >= 0"),
+        value=_below_zero("k3"),  # type: ignore[arg-type]
+        message=lambda window: f"`{window.key('k3')}` is {window.number('k3'):.3g}",
+    ),
+    Rule(
+        name="log.surprisal-below-zero",
+        says="A mean surprisal is never below 0: log-probs of a log have another sign, or are "
+        "probabilities.",
+        formula="-mean(log-prob) >= 0",
+        unit="nats",
+        guide=Guide(warning=-1e-9, error=-1e-6, source="a probability is 1 at most"),
+        value=_below_zero("sampler_log_ppl"),  # type: ignore[arg-type]
+        message=lambda window: (
+            f"`{window.key('sampler_log_ppl')}` is {window.number('sampler_log_ppl'):.3g}"
+        ),
+    ),
+    Rule(
+        name="log.chi-squared",
+        says="E[ratio^2] - 1 is at least E[ratio]^2 - 1, and so not below 0 where the recorded "
+        "distribution sampled. Far below 0 the recorded log-probs are renormalised over a kept "
+        "set, or the sequences' ratios vanish: -1 means that all are 0.",
+        formula="E[ratio^2] >= E[ratio]^2 = 1",
+        unit="none",
+        guide=Guide(warning=-0.02, error=-0.2, source=PROPOSAL),
+        value=_below_zero("chi2_token"),  # type: ignore[arg-type]
+        message=lambda window: f"`{window.key('chi2_token')}` is {window.number('chi2_token'):.3g}",
+    ),
+    Rule(
+        name="log.unlike-probabilities",
+        says="One minus the correlation of both probabilities over tokens, which a shift or an "
+        "exchange of rows brings to 1, and rounding leaves below .005.",
+        formula="1 - rollout_actor_probs_pearson_corr",
+        unit="correlation",
+        guide=Guide(warning=0.01, error=0.1, source=PROPOSAL),
+        value=_unlike,
+        message=lambda window: f"`{window.key('pearson')}` is {window.number('pearson'):.4g}",
+    ),
+)

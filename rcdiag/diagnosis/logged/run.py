@@ -1,0 +1,140 @@
+"""A training log as series of quantities, by the keys of any trainer."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib.resources import files
+
+import numpy as np
+from msgspec import Struct, convert
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError, setting
+from rcdiag.logs.log import Log
+from rcdiag.registry import Registry
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+# Below these a logarithm says nothing: a mismatch of 1e-7 nats is one of float32.
+FLOORS = {"log": 1e-7, "correlation": 1e-6}
+
+
+class Quantity(Struct, frozen=True, kw_only=True):
+    """A number that a training log may hold at each step, and the keys that trainers give it."""
+
+    name: str
+    says: str
+    unit: str
+    scale: str  # on which it moves: `log`, `linear`, or `correlation` (log of one minus it)
+    keys: tuple[str, ...]
+    mismatch: bool = False  # a number of the two policies; others stand beside it
+
+    def scaled(self, values: Array) -> Array:
+        """Return values on the scale on which the quantity moves."""
+        if self.scale == "log":
+            return np.log(np.maximum(values, FLOORS["log"]))
+        if self.scale == "correlation":
+            return np.log(np.maximum(1.0 - values, FLOORS["correlation"]))
+        return values
+
+
+def _shipped() -> tuple[Quantity, ...]:
+    text = files(__package__).joinpath("quantities.toml").read_text(encoding="utf-8")
+    return tuple(
+        convert({"name": name, **of}, Quantity) for name, of in tomllib.loads(text).items()
+    )
+
+
+QUANTITIES: Registry[Quantity] = Registry("quantity of logs", _shipped)
+
+
+class Series(Struct, frozen=True, kw_only=True):
+    """A quantity of a run at each step that logs it; values may be NaN or infinite."""
+
+    quantity: Quantity
+    key: str  # as the log has it
+    steps: Counts  # [logged steps] ascending
+    values: Array  # [logged steps]
+
+    def within(self, first: float, last: float) -> Array:
+        """Return the values of the steps from `first` to `last`, both counted."""
+        return self.values[(self.steps >= first) & (self.steps <= last)]
+
+
+class LoggedRun(Struct, frozen=True, dict=True):
+    """One run's log, by quantity."""
+
+    name: str  # of the file
+    log: Log
+    series: Mapping[str, Series]  # quantity -> its numbers
+
+    @cached_property
+    def steps(self) -> Counts:
+        """Return the steps that have a number of any quantity, ascending."""
+        return np.unique(np.concatenate([one.steps for one in self.series.values()]))
+
+    @property
+    def of_mismatch(self) -> list[Series]:
+        """Return the series of the two policies."""
+        return [one for one in self.series.values() if one.quantity.mismatch]
+
+
+def logged_run(name: str, log: Log, keys: Mapping[str, str] | None = None) -> LoggedRun:
+    """Read a log by quantity; `keys` names keys that no trainer known to rcdiag has.
+
+    A quantity that a log has under two keys is taken from the first in the quantity's list.
+    """
+    given = dict(keys or {})
+    for quantity, key in given.items():
+        if quantity not in QUANTITIES:
+            raise RcdiagError(
+                f"{setting('keys', f'{quantity}={key}', '--key')}: no quantity of logs",
+                hint="one of " + ", ".join(QUANTITIES),
+            )
+        if key not in log.keys:
+            raise RcdiagError(
+                f"{log.path}: no key {key!r}", hint="it has " + ", ".join(list(log.keys)[:8])
+            )
+    found = {
+        quantity.name: key
+        for quantity in QUANTITIES.values()
+        if (key := given.get(quantity.name) or _key_of(quantity, list(log.keys))) is not None
+    }
+    series = {quantity: _series(QUANTITIES[quantity], key, log) for quantity, key in found.items()}
+    return LoggedRun(name, log, series)
+
+
+def _key_of(quantity: Quantity, keys: Sequence[str]) -> str | None:
+    """Return the key of a log that has a quantity; None where none has."""
+    spelled = {key: _spellings(key) for key in keys}
+    for known in quantity.keys:
+        for key in keys:
+            if known in spelled[key]:
+                return key
+    return None
+
+
+def _spellings(key: str) -> set[str]:
+    """Return a key with and without the words that loggers put before it, such as `train/`."""
+    plain, found = key.partition("@")[0], set()  # ROLL's tag, `actor/clipfrac@sum`
+    while plain:
+        found.add(plain)
+        _, _, plain = plain.partition("/")
+    return found
+
+
+def _series(quantity: Quantity, key: str, log: Log) -> Series:
+    rows = [
+        (0 if step is None else step, row[key].value)
+        for step, row in log.rows.items()
+        if key in row
+    ]
+    return Series(
+        quantity=quantity,
+        key=key,
+        steps=np.array([step for step, _ in rows], np.int64),
+        values=np.array([value for _, value in rows], np.float64),
+    )

@@ -1,0 +1,141 @@
+"""The numbers of a stretch of a run's steps: medians of what is logged, and what they imply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from rcdiag.diagnosis.causes.cause import fact
+from rcdiag.diagnosis.logged.run import Array, LoggedRun, Series
+
+# E|x| of a normal x with standard deviation 1.
+ABS_MEAN = 0.7979
+FEWEST = 2  # steps of which a standard error is computed
+
+
+class Estimate(Struct, frozen=True):
+    """A number over the steps of a window, with its standard error over steps."""
+
+    value: float
+    error: float  # NaN where the window has one step
+
+    @property
+    def z(self) -> float:
+        """Return how many standard errors the number is from 0; 0 where the error is unknown."""
+        return self.value / self.error if self.error > 0 else 0.0
+
+
+class Window(Struct, frozen=True, dict=True):
+    """The steps from `first` to `last` of a run, both counted."""
+
+    run: LoggedRun
+    first: int
+    last: int
+    given: Mapping[str, Any] = {}
+
+    def series(self, name: str) -> Series | None:
+        """Return the whole series of a quantity; None where the log lacks it."""
+        return self.run.series.get(name)
+
+    def values(self, name: str) -> Array:
+        """Return the values of a quantity in the window; empty where the log lacks it."""
+        one = self.series(name)
+        return np.zeros(0) if one is None else one.within(self.first, self.last)
+
+    def number(self, name: str) -> float | None:
+        """Return the median of a quantity's finite values; None without any."""
+        values = self.values(name)
+        finite = values[np.isfinite(values)]
+        return float(np.median(finite)) if len(finite) else None
+
+    def not_finite(self, name: str) -> float:
+        """Return the share of the window's values of a quantity that are no finite numbers."""
+        values = self.values(name)
+        return float(np.mean(~np.isfinite(values))) if len(values) else 0.0
+
+    def key(self, name: str) -> str:
+        """Return the key under which the log has a quantity."""
+        one = self.series(name)
+        return name if one is None else one.key
+
+    def fact(self, name: str, reads: str, value: float | None = None) -> dict[str, Any]:
+        """Return an entry of evidence: a key of the log, its median here, and how it reads."""
+        found = self.number(name) if value is None else value
+        return fact(self.key(name), reads, value=None if found is None else float(f"{found:.4g}"))
+
+    def estimate(self, *names: str) -> Estimate | None:
+        """Return the first quantity less the others, step by step, with its error over steps."""
+        several = [self.series(name) for name in names]
+        if any(one is None for one in several):
+            return None
+        by_step: dict[int, list[float]] = {}
+        for one in several:
+            assert one is not None
+            for step, value in zip(one.steps.tolist(), one.values.tolist(), strict=True):
+                if self.first <= step <= self.last:
+                    by_step.setdefault(step, []).append(value)
+        rows = [values for values in by_step.values() if len(values) == len(names)]
+        made = np.array([values[0] - sum(values[1:]) for values in rows])
+        return _estimate(made[np.isfinite(made)])
+
+    @cached_property
+    def excess(self) -> Estimate | None:
+        """Return E[ratio] - 1, which is 0 where the recorded distribution sampled.
+
+        It is logged as the mean ratio, or follows from k3 - k1 = E[ratio] - 1.
+        """
+        if (of_ratio := self.estimate("ratio_mean")) is not None:
+            return Estimate(of_ratio.value - 1.0, of_ratio.error)
+        return self.estimate("k3", "k1")
+
+    @cached_property
+    def k1(self) -> Estimate | None:
+        """Return the mean of minus log_ratio: logged, or by surprisals, or as k3 - E[ratio] + 1."""
+        logged = self.estimate("k1") or self.estimate("log_ppl_diff")
+        if logged is not None:
+            return logged
+        derived = self.estimate("k3", "ratio_mean")
+        return None if derived is None else Estimate(derived.value + 1.0, derived.error)
+
+    @property
+    def keys_of_excess(self) -> Sequence[str]:
+        """Return the keys that E[ratio] - 1 is computed from."""
+        if self.series("ratio_mean") is not None:
+            return [self.key("ratio_mean")]
+        return [self.key("k3"), self.key("k1")]
+
+    @cached_property
+    def rms(self) -> float | None:
+        """Return the typical size of log_ratio, nats: sqrt(2 k3), or that of mean |log_ratio|.
+
+        Both are exact for small normal log-ratios, and a size of the right order elsewhere.
+        """
+        k3 = self.number("k3")
+        if k3 is not None:
+            return float(np.sqrt(2.0 * max(k3, 0.0)))
+        for name, back in (("abs_diff", float), ("exp_abs_diff", _log)):
+            value = self.number(name)
+            if value is not None:
+                return float(back(value)) / ABS_MEAN
+        return None
+
+
+def _log(value: float) -> float:
+    return float(np.log(max(value, 1.0)))
+
+
+def _estimate(values: Array) -> Estimate | None:
+    """Return the mean of values with its standard error; None without any.
+
+    The mean, and not the median: E[ratio] is often made by few steps.
+    """
+    if not len(values):
+        return None
+    if len(values) < FEWEST:
+        return Estimate(float(values[0]), float("nan"))
+    error = float(np.std(values, ddof=1)) / float(np.sqrt(len(values)))
+    return Estimate(float(np.mean(values)), max(error, 1e-15))

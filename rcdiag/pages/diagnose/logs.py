@@ -1,0 +1,67 @@
+"""Figures of training logs: every known key over the steps, and where it moved."""
+
+from __future__ import annotations
+
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
+from rcdiag.pages.definitions import FigureSpec
+from rcdiag.results import DiagnoseResult
+from rcdiag.results.log_summary import LoggedQuantity
+
+ON_LOG_SCALE = 50.0  # values above 0 that are further apart than this factor
+MOST = 18  # panels
+
+
+def over_steps(result: DiagnoseResult) -> Chart:
+    """Return one panel for each known key; several runs are lines of one panel."""
+    shown = _keys(result)
+    rows = [
+        (one.key, f"{one.key} of {log.file}", step, value)
+        for log in result.logs
+        for one in log.quantities
+        if one.key in shown
+        for step, value in zip(one.at_steps, one.numbers, strict=True)
+    ]
+    return Chart(
+        columns=("key", "run", "step", "value"),
+        rows=rows,
+        panels=[_panel(result, key) for key in shown],
+        across=3,
+    )
+
+
+def _keys(result: DiagnoseResult) -> list[str]:
+    """Return the keys with a panel: those that moved, in that order, then the others."""
+    moved = [one.key for log in result.logs for one in log.moved]
+    known = [one.key for log in result.logs for one in log.quantities]
+    return list(dict.fromkeys([*moved, *known]))[:MOST]
+
+
+def _panel(result: DiagnoseResult, key: str) -> Panel:
+    of_key: list[LoggedQuantity] = [
+        one for log in result.logs for one in log.quantities if one.key == key
+    ]
+    values = [value for one in of_key for value in one.numbers if value is not None]
+    far = bool(values) and min(values) > 0 and max(values) > ON_LOG_SCALE * min(values)
+    steps = {one.moved_at for log in result.logs for one in log.moved if one.key == key}
+    return Panel(
+        title=key,
+        x=ChartAxis(label="training step", whole=True),
+        y=ChartAxis(label=of_key[0].unit, scale="log" if far else "linear"),
+        marks=[Mark(shape="line", x="step", y="value", group="run", thin=True)],
+        rules=[ReferenceLine(at=step, label=f"moves at step {step}") for step in sorted(steps)],
+        where=("key", key),
+        height=0.6,
+    )
+
+
+FIGURES = (
+    FigureSpec(
+        name="log-over-steps",
+        kind="diagnose",
+        title="Keys of the log over the steps",
+        says="Keys that moved stand first, in the order in which they did; dashed: the step at "
+        "which a key moved.",
+        chart=over_steps,
+        applies=lambda result: bool(result.logs),
+    ),
+)

@@ -1,0 +1,140 @@
+"""Use case `diagnose` for training logs: what a run's own numbers show, without any token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rcdiag.diagnosis.logged.changes import Change
+from rcdiag.diagnosis.logged.judge import Judged, judge
+from rcdiag.diagnosis.logged.run import LoggedRun, Series, logged_run
+from rcdiag.diagnosis.rules import judged as judged_rules
+from rcdiag.errors import RcdiagError
+from rcdiag.logs import Log, read_log
+from rcdiag.results.diagnose import DiagnoseResult
+from rcdiag.results.diagnosis import VERDICTS
+from rcdiag.results.log_summary import KeyMoved, LoggedQuantity, LogSummary, Relation
+from rcdiag.trainers import families
+from rcdiag.usecases.logged.keys import count_keys
+from rcdiag.usecases.provenance import provenance_of_files
+
+# The verdicts, the one that speaks for several runs first.
+WORST_FIRST = ("broken", "correctable", "inconclusive", "healthy")
+assert set(WORST_FIRST) == set(VERDICTS)
+
+
+def logs_of(source: object, keys: Mapping[str, str] | None) -> list[Log] | None:
+    """Read files as training logs; None where one is none, or no key of theirs is known.
+
+    Keys that are given make any log one that is known.
+    """
+    paths = [source] if isinstance(source, (str, Path)) else source
+    if not isinstance(paths, (list, tuple)) or not paths:
+        return None
+    logs = []
+    for path in paths:
+        if not isinstance(path, (str, Path)) or "://" in str(path):
+            return None
+        try:
+            log = read_log(Path(path))
+        except RcdiagError:
+            return None
+        if not keys and not logged_run(str(path), log).series:
+            return None
+        logs.append(log)
+    return logs
+
+
+def diagnose_logs(
+    logs: Sequence[Log],
+    *,
+    keys: Mapping[str, str] | None,
+    trainer: str | None,
+    given: Mapping[str, Any],
+    seed: int,
+) -> DiagnoseResult:
+    """Diagnose training logs; of several the worst speaks, and each has its own summary."""
+    began = time.monotonic()
+    runs = [logged_run(Path(log.path).name, log, keys) for log in logs]
+    known = [trainer or _family_of(log) for log in logs]
+    found = [judge(run, family=of, given=given) for run, of in zip(runs, known, strict=True)]
+    worst = min(
+        range(len(found)), key=lambda index: WORST_FIRST.index(found[index].diagnosis.verdict)
+    )
+    return DiagnoseResult(
+        provenance=provenance_of_files([log.path for log in logs], seed),
+        num_sequences=0,
+        num_tokens=0,
+        trainer_model=None,
+        checkpoints=[],
+        steps_of_model=None,
+        rows_read=0,
+        noise_scale=None,
+        token_temperature=None,
+        experiments=[],
+        weights=[],
+        open=[],
+        duration=time.monotonic() - began,
+        diagnosis=found[worst].diagnosis,
+        logs=[
+            _summary(run, of, judged) for run, of, judged in zip(runs, known, found, strict=True)
+        ],
+    )
+
+
+def _family_of(log: Log) -> str | None:
+    """Return the trainer that most keys of a log are of; None where none has any."""
+    counts = {name: count_keys(log, trainer) for name, trainer in families().items()}
+    best = max(counts, key=lambda name: counts[name])
+    return best if counts[best] else None
+
+
+def _summary(run: LoggedRun, trainer: str | None, judged: Judged) -> LogSummary:
+    return LogSummary(
+        file=str(run.log.path),
+        log_format=run.log.format,
+        trainer=trainer,
+        num_steps=len(run.steps) if run.series else len(run.log.rows),
+        verdict=judged.diagnosis.verdict,
+        summary=judged.diagnosis.summary,
+        quantities=[_quantity(one) for one in run.series.values()],
+        moved=[_moved(change) for change in judged.changes],
+        relations=[
+            Relation(
+                relation=rule.name,
+                number=number,
+                level=level,
+                says=rule.message(judged.last),
+            )
+            for rule, level in (judged_rules("log", judged.last) if judged.last else ())
+            if (number := rule.number(judged.last)) is not None
+        ],
+    )
+
+
+def _quantity(series: Series) -> LoggedQuantity:
+    return LoggedQuantity(
+        key=series.key,
+        quantity=series.quantity.name,
+        means=series.quantity.says,
+        unit=series.quantity.unit,
+        at_steps=series.steps.tolist(),
+        numbers=[float(f"{x:.6g}") if np.isfinite(x) else None for x in series.values],
+    )
+
+
+def _moved(change: Change) -> KeyMoved:
+    return KeyMoved(
+        key=change.key,
+        quantity=change.quantity,
+        moved_at=change.step,
+        earliest=change.low,
+        latest=change.high,
+        median_before=float(f"{change.before:.4g}"),
+        median_after=float(f"{change.after:.4g}"),
+        shape=change.shape,
+    )
