@@ -88,8 +88,8 @@ def diagnose(
         logs = None if format is not None else logs_of(source, keys)
         if logs is None:
             raise
-        steps = sum(len(log.rows) for log in logs)
-        yield f"{name_of(source)}: a training log of {plural(steps, 'step')}; would diagnose it"
+        length = sum(len(log.rows) for log in logs)
+        yield f"{name_of(source)}: a training log of {plural(length, 'step')}; would diagnose it"
         return diagnose_logs(logs, keys=keys, trainer=trainer, given=given or {}, seed=seed)
     sampler, trainer_side = pair_of_table(table, behavior, target)
     for name in (sampler, trainer_side):

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause_words import cause_words
+from rcdiag.formats import plural
 from rcdiag.pages.blocks import (
     Cell,
     Figure,
@@ -146,17 +147,24 @@ def _head(dump: DumpResults) -> PageHead:
     diagnosed = dump.diagnosis
     verdict = NOT_JUDGED if diagnosed is None else diagnosed.verdict
     behavior, target = dump.pair
-    largest = dump.largest
     facts = [
         f"{behavior} → {target}" if target else behavior,
-        f"{counted_rows(largest.num_sequences, dump.rows_left_out, 'response')}, "
-        f"{largest.num_tokens:,} tokens",
+        _size(dump),
         _steps(dump),
         str(dump.results[0].provenance.get("time", ""))[:10],
         _text(dump),
     ]
     level = "unknown" if diagnosed is None else level_of(diagnosed)
     return PageHead(level, verdict, dump.dump, [fact for fact in facts if fact])
+
+
+def _size(dump: DumpResults) -> str:
+    """Say how large the table is, or how many steps a training log has."""
+    if dump.diagnose is not None and dump.diagnose.logs:
+        return plural(sum(log.num_steps for log in dump.diagnose.logs), "logged step")
+    largest = dump.largest
+    rows = counted_rows(largest.num_sequences, dump.rows_left_out, "response")
+    return f"{rows}, {largest.num_tokens:,} tokens"
 
 
 def _steps(dump: DumpResults) -> str:

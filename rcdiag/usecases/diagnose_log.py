@@ -13,12 +13,12 @@ from rcdiag.diagnosis.logged.changes import Change
 from rcdiag.diagnosis.logged.judge import Judged, judge
 from rcdiag.diagnosis.logged.run import LoggedRun, Series, logged_run
 from rcdiag.diagnosis.rules import judged as judged_rules
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.logs import Log, read_log
 from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.diagnosis import VERDICTS
 from rcdiag.results.log_summary import KeyMoved, LoggedQuantity, LogSummary, Relation
-from rcdiag.trainers import families
+from rcdiag.trainers import families, find_trainer
 from rcdiag.usecases.logged.keys import count_keys
 from rcdiag.usecases.provenance import provenance_of_files
 
@@ -60,7 +60,9 @@ def diagnose_logs(
     """Diagnose training logs; of several the worst speaks, and each has its own summary."""
     began = time.monotonic()
     runs = [logged_run(Path(log.path).name, log, keys) for log in logs]
-    known = [trainer or _family_of(log) for log in logs]
+    named = None if trainer is None else find_trainer(trainer).family
+    known = [named or _family_of(log) for log in logs]
+    given = {"vocab_size": _vocabulary(given["vocab_size"])} if "vocab_size" in given else {}
     found = [judge(run, family=of, given=given) for run, of in zip(runs, known, strict=True)]
     worst = min(
         range(len(found)), key=lambda index: WORST_FIRST.index(found[index].diagnosis.verdict)
@@ -84,6 +86,19 @@ def diagnose_logs(
             _summary(run, of, judged) for run, of, judged in zip(runs, known, found, strict=True)
         ],
     )
+
+
+def _vocabulary(value: object) -> int:
+    try:
+        size = int(str(value))
+    except ValueError:
+        size = 0
+    if size < 2:
+        raise RcdiagError(
+            f"{setting('given', f'vocab_size={value}')}: no number of tokens",
+            hint="give what the model's config.json has as vocab_size",
+        )
+    return size
 
 
 def _family_of(log: Log) -> str | None:

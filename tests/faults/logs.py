@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import tempfile
+import tomllib
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -23,6 +24,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import rcdiag
+from rcdiag.diagnosis.confidence import COEFFICIENTS
+from rcdiag.diagnosis.logged.judge import judge, predictors
+from rcdiag.diagnosis.logged.run import logged_run
+from rcdiag.logs import read_log
+from tests.faults.fit import section, written
 from tests.faults.other.make import make
 
 # Kinds of tables whose fault a mean over a step shows; `healthy` twice as often as each.
@@ -230,12 +236,37 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+def observations(folders: list[Path]) -> list[dict[str, Any]]:
+    """Return predictors and outcome of each cause that stored logs show."""
+    seen = []
+    for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
+        label = json.loads(path.read_text())
+        run = logged_run(path.name, read_log(path.with_suffix(".jsonl")))
+        for found in judge(run).found:
+            named = predictors(found, len(run.steps))
+            seen.append({"predictors": named, "right": found.slug in label["acceptable"]})
+    return seen
+
+
+def fit(folders: list[Path]) -> None:
+    """Fit the confidence in causes of logs, and write its coefficients."""
+    seen = observations(folders)
+    logs = sum(len(list(folder.glob("*.json"))) for folder in folders)
+    sections = tomllib.loads(COEFFICIENTS.read_text())
+    sections["log"] = section(seen, "python -m tests.faults.logs --fit FOLDER ...", logs)
+    COEFFICIENTS.write_text(written(sections))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--logs", type=int, default=52)
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--store", type=Path, help="write the logs and their labels to this folder")
+    parser.add_argument("--fit", type=Path, nargs="+", help="folders of stored logs")
     given = parser.parse_args()
+    if given.fit:
+        fit(given.fit)
+        return
     if given.store is not None:
         given.store.mkdir(parents=True, exist_ok=True)
         for index in range(given.logs):

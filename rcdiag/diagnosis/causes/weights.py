@@ -448,7 +448,8 @@ def _groups(group: NDArray[np.uint64] | None, known: Flags) -> Counts:
 
 def _centred(values: Array, group: Counts) -> Array:
     """Return each row's value less the mean of its group, [rows]."""
-    return values - (np.bincount(group, values) / np.maximum(np.bincount(group), 1))[group]
+    mean: Array = np.bincount(group, values) / np.maximum(np.bincount(group), 1)
+    return values - mean[group]
 
 
 def _follows(mean: Array, advantage: Array) -> tuple[float, float]:

@@ -25,6 +25,9 @@ ENGINE = 0.045  # k3 of .001, the guide of k3_kl
 LARGEST_DRIFT, BEYOND_DOUBT = 0.5, 3.0
 # E[ratio] is off 1 if it is so by this many standard errors over steps and by this share of k3.
 SURE, OF_K3 = 4.0, 0.25
+# Probability that top-p, top-k and min-p leave out: less than the least, and more than the most,
+# are other causes.
+LEAST_LEFT_OUT, MOST_LEFT_OUT = 0.005, 0.6
 # Distance of two probabilities above which one side alone is certain of a token.
 CERTAIN = 0.95
 # |k1| above which means of ratios over the tokens of a step are ruled by their largest tokens.
@@ -47,7 +50,7 @@ MIRRORED = 0.05  # of the other surprisal: one is minus the other
 ONE_TOKEN = 1e-9  # a share of the values that counts as some
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class Found(Struct, frozen=True, kw_only=True, eq=False):
     """A cause that the numbers of some steps show."""
 
     slug: str
@@ -60,6 +63,11 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 Weigh = Callable[[Window], Found | None]
+
+
+def _of_k1(window: Window, reads: str) -> dict[str, Any]:
+    assert window.k1 is not None
+    return fact(window.key_of_k1, reads, value=float(f"{window.k1.value:.4g}"))
 
 
 def _not_finite(window: Window) -> Found | None:
@@ -159,7 +167,7 @@ def _other_tokens(window: Window) -> Found | None:
     swapped = of_rows is not None and mean is not None and abs(mean) < ALIKE * of_rows
     evidence = [
         window.fact("k3", "large at single tokens"),
-        window.fact("k1", "near 0: the same values, at other tokens", difference.value),
+        _of_k1(window, "near 0: the same values, at other tokens"),
     ]
     if of_rows is not None:
         reads = "rows differ, in both directions" if swapped else "rows move alike"
@@ -170,7 +178,7 @@ def _other_tokens(window: Window) -> Found | None:
         slug="rows-swapped" if swapped else "shift-by-one",
         score=LIKELY,
         verdict="broken",
-        message=f"Both columns have the same mean surprisal (`{window.key('k1')}` "
+        message=f"Both columns have the same mean surprisal (`{window.key_of_k1}` "
         f"{difference.value:.2g}) but differ by {rms:.2g} nats at single tokens: the "
         "tokens are not aligned.",
         evidence=evidence,
@@ -209,7 +217,7 @@ def _not_the_sampler(window: Window) -> Found | None:
     below = k1.z < -SURE and k1.value < -NO_LESS * rms
     if not below:
         return None
-    evidence = [window.fact("k1", "below 0: the trainer finds the tokens likelier")]
+    evidence = [_of_k1(window, "below 0: the trainer finds the tokens likelier")]
     if excess is not None:
         evidence.append(
             fact(
@@ -238,14 +246,15 @@ def _kept_set(window: Window) -> Found | None:
     if excess is None or k1 is None or rms is None or k1.value > HEAVY:
         return None
     k3 = rms**2 / 2.0
-    if excess.z > -SURE or excess.value > -max(OF_K3 * k3, 1e-3) or excess.value < -0.6:
+    left_out = -excess.value  # the probability that the trainer gives to tokens left out
+    if excess.z > -SURE or not max(OF_K3 * k3, LEAST_LEFT_OUT) < left_out < MOST_LEFT_OUT:
         return None
     # Renormalised over a set with the probability q, a probability grows by 1 - q at most.
     largest = window.number("prob_diff_max")
     if largest is not None and largest > CERTAIN:
         return _certain_tokens(window)
     # Where all tokens have the same q, k3 = q - 1 - ln q is less than 1 - q.
-    if -excess.value < k3:
+    if left_out < k3:
         return None
     return Found(
         slug="truncated-law",
@@ -261,7 +270,7 @@ def _kept_set(window: Window) -> Found | None:
                 value=float(f"{1.0 + excess.value:.4g}"),
                 z=round(excess.z, 1),
             ),
-            window.fact("k1", "above k3"),
+            _of_k1(window, "above k3"),
         ],
         side="recorder",
         also_possible=["top-p-renormalised", "top-k-renormalised", "min-p-renormalised", "penalty"],
@@ -278,7 +287,7 @@ def _certain_tokens(window: Window) -> Found:
         f"{window.number('prob_diff_max'):.2g}: log-probs of 0 are recorded that are none.",
         evidence=[
             window.fact("prob_diff_max", "one side is certain of a token, the other is not"),
-            window.fact("k1", "above k3"),
+            _of_k1(window, "above k3"),
         ],
         also_possible=["top-one-recorded", "truncated-law"],
     )
@@ -344,15 +353,16 @@ def _other_forward(window: Window) -> Found | None:
             )
         )
     if (rms or 0.0) > LARGEST_DRIFT:
-        sure = 0.0 if window.k1 is None else window.k1.value
+        away = 0.0 if window.k1 is None else window.k1.value
+        doubtless = away > BEYOND_DOUBT or (known and not sampled)
         return Found(
-            slug="context-differs",
-            score=GUESS,
-            verdict="broken" if sure > BEYOND_DOUBT or (known and not sampled) else "inconclusive",
-            message=f"The two sides differ by {size}, beyond lagging weights: they saw other "
-            "contexts, or their columns do not belong together.",
+            slug="forwards-differ",
+            score=WEAK if doubtless or sampled else GUESS,
+            verdict="broken" if doubtless else "inconclusive",
+            message=f"The two sides differ by {size}, more than lagging weights do: other "
+            "contexts, another model, or columns that do not belong together.",
             evidence=evidence,
-            also_possible=["forwards-differ", "shift-by-one", "rows-swapped", "reference-as-old"],
+            also_possible=["context-differs", "shift-by-one", "rows-swapped", "reference-as-old"],
         )
     tail = (
         "importance weights are valid"

@@ -19,8 +19,11 @@ from rcdiag.diagnosis.logged.run import Array, Counts, Series
 LEAST_GAIN = 24.0
 # Chi-squared with one degree of freedom, 95%: steps with less are in the interval of a change.
 INTERVAL = 3.84
-# Least movement that counts, by scale: a factor of 1.5, or .02 in the number's own unit.
-LEAST_MOVED = {"log": float(np.log(1.5)), "correlation": float(np.log(1.5)), "linear": 0.02}
+# Least movement that counts, by scale: a factor of 1.5 (of E[ratio^2] 1.05), or .02 in the number's
+# own unit.
+FACTOR = float(np.log(1.5))
+LEAST_MOVED = {"log": FACTOR, "correlation": FACTOR, "squared ratio": 0.05, "linear": 0.02}
+POWERS = (0.5, 1.0)  # of the steps since a bend
 FEWEST = 6  # steps of a series in which a change is looked for
 FEWEST_OF_SIDE = 2  # steps on each side of a change
 # A spike is one step or two this many times the noise away from its neighbours on both sides.
@@ -59,7 +62,7 @@ def _noise(y: Array) -> float:
     """Return the standard deviation of a series without its movements."""
     away = np.abs(np.diff(y))
     size = float(np.median(away)) / (MAD * np.sqrt(2.0))
-    return max(size, 1e-3 * float(np.ptp(y)), 1e-12)
+    return float(max(size, 1e-3 * float(np.ptp(y)), 1e-12))
 
 
 def _within(
@@ -115,14 +118,20 @@ def _jumps(y: Array) -> Array:
 
 
 def _bends(y: Array) -> Array:
-    """Return by how much a bend at each index lowers the sum of squares of a constant."""
+    """Return by how much a bend at each index lowers the sum of squares of a constant.
+
+    From the bend on the series grows as a power of the steps since, on its own scale: a mismatch
+    of weights that drift apart grows fast at first where its logarithm is taken.
+    """
     n = len(y)
     centred, gain = y - y.mean(), np.zeros(n)
     place = np.arange(n, dtype=np.float64)
     for at in range(0, n - 2 * FEWEST_OF_SIDE):
-        ramp = np.maximum(place - at, 0.0)
-        ramp -= ramp.mean()
-        gain[at] = (ramp @ centred) ** 2 / (ramp @ ramp)
+        since = np.maximum(place - at, 0.0)
+        for power in POWERS:
+            ramp = since**power
+            ramp -= ramp.mean()
+            gain[at] = max(gain[at], (ramp @ centred) ** 2 / (ramp @ ramp))
     return gain
 
 
@@ -135,7 +144,8 @@ def spikes_of(series: Series) -> Counts:
     noise = max(_noise(y), LEAST_MOVED[series.quantity.scale] / SPIKE)
     padded = np.pad(y, 2, mode="edge")
     around = np.median(np.stack([padded[:-4], padded[1:-3], padded[3:-1], padded[4:]]), axis=0)
-    return series.steps[finite][y - around > SPIKE * noise]
+    spikes: Counts = series.steps[finite][y - around > SPIKE * noise]
+    return spikes
 
 
 def period_of(steps: Counts) -> int | None:

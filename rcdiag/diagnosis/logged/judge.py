@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import LIKELY, fact
+from rcdiag.diagnosis.confidence import COEFFICIENTS, MOST
 from rcdiag.diagnosis.judge import DECIDES
 from rcdiag.diagnosis.logged.causes import Found, found_in
 from rcdiag.diagnosis.logged.changes import Change, changes_of, period_of, spikes_of
@@ -46,6 +47,8 @@ FELL_BEHIND = 4.0
 FOLLOWS, FEWEST = 0.6, 8
 # A mismatch after its changes is back where it was before within this factor.
 BACK = 2.0
+ORDER = ("broken", "inconclusive", "correctable", "healthy")  # of causes by their verdicts
+USUAL_STEPS = 30
 NO_NUMBER = "The log holds no finite number that compares the sampler with the trainer."
 SHOWN = 4  # numbers of a sentence
 STALE = ("stale-weights", "weights-never-synced")
@@ -56,6 +59,7 @@ class Judged(Struct, frozen=True, kw_only=True):
 
     diagnosis: Diagnosis
     changes: Sequence[Change]
+    found: Sequence[Found] = ()  # the evidence of the causes
     last: Window | None = None  # the last stretch of steps; None without a number of the mismatch
 
 
@@ -73,7 +77,11 @@ def judge(
     found = [(window, found_in(window)) for window in stretches]
     named = [(window, one) for window, one in found if one is not None]
     faults = [(window, one) for window, one in named if one.slug not in NOTHING_WRONG]
-    causes = _causes(run, changes, faults or named[-1:])
+    began = _each_once(run, changes, faults or named[-1:])
+    causes = sorted(
+        (_named_cause(one, step, len(run.steps)) for one, step in began.items()),
+        key=lambda one: (ORDER.index(one.verdict), -one.confidence),
+    )
     verdict = _verdict(causes)
     return Judged(
         diagnosis=Diagnosis(
@@ -91,6 +99,7 @@ def judge(
             ),
         ),
         changes=changes,
+        found=list(began),
         last=stretches[-1],
     )
 
@@ -118,7 +127,9 @@ def _stretches(run: LoggedRun, changes: Sequence[Change], given: Mapping[str, An
     clearest = max(gains, key=lambda name: gains[name])
     for change in changes:
         if change.quantity == clearest:
-            cuts.add(_grown(run, change.step, last) if change.shape == "creep" else change.step)
+            cuts.add(change.step)
+            if change.shape == "creep":
+                cuts.add(_grown(run, change.step, last))
     for one in run.of_mismatch:
         bad = one.steps[~np.isfinite(one.values)]
         if len(bad):
@@ -133,21 +144,15 @@ def _grown(run: LoggedRun, step: int, last: int) -> int:
     return int(after[-max(len(after) // 4, 1)])
 
 
-def _causes(
+def _each_once(
     run: LoggedRun, changes: Sequence[Change], faults: Sequence[tuple[Window, Found]]
-) -> list[NamedCause]:
-    """Return the causes of the stretches with a fault, the clearest first, each once."""
-    first = int(run.steps[0])
-    causes: dict[str, NamedCause] = {}
+) -> dict[Found, int | None]:
+    """Return the causes of the stretches, each with its first step; None: from the beginning on."""
+    causes: dict[str, tuple[Found, int | None]] = {}
     for window, found in faults:
-        began = _began(changes, window)
-        one = _by_course(run, changes, found, window)
-        step = None if began <= first else began
-        if one.slug in causes or (one.slug in NOTHING_WRONG and causes):
-            continue
-        causes[one.slug] = _named_cause(one, step)
-    order = ("broken", "inconclusive", "correctable", "healthy")
-    return sorted(causes.values(), key=lambda one: (order.index(one.verdict), -one.confidence))
+        one, began = _by_course(run, changes, found), _began(changes, window)
+        causes.setdefault(one.slug, (one, None if began <= run.steps[0] else began))
+    return dict(causes.values())
 
 
 def _began(changes: Sequence[Change], window: Window) -> int:
@@ -160,7 +165,7 @@ def _began(changes: Sequence[Change], window: Window) -> int:
     return min(bends, default=window.first)
 
 
-def _by_course(run: LoggedRun, changes: Sequence[Change], found: Found, window: Window) -> Found:
+def _by_course(run: LoggedRun, changes: Sequence[Change], found: Found) -> Found:
     """Name weights that lag where the course of the mismatch over the steps shows it."""
     if found.slug != "forwards-differ" or found.verdict == "broken":
         return found
@@ -220,7 +225,7 @@ def _rank_correlation(one: Any, other: Any) -> float:
     return float(spearmanr(x, y).statistic)
 
 
-def _named_cause(found: Found, step: int | None) -> NamedCause:
+def _named_cause(found: Found, step: int | None, steps: int) -> NamedCause:
     words = CAUSES[found.slug].words
     verdict = found.verdict or words.verdict
     if verdict == "guides":
@@ -233,7 +238,7 @@ def _named_cause(found: Found, step: int | None) -> NamedCause:
     return NamedCause(
         slug=found.slug,
         verdict=verdict,
-        confidence=confidence(found),
+        confidence=confidence(found, steps),
         side=found.side or words.side,
         share_of_rows=1.0,
         message=found.message,
@@ -244,19 +249,25 @@ def _named_cause(found: Found, step: int | None) -> NamedCause:
     )
 
 
-def confidence(found: Found) -> float:
+def predictors(found: Found, steps: int) -> dict[str, float]:
+    """Return what the confidence in a cause is computed from, by name."""
+    return {
+        "constant": 1.0,
+        "score": math.log(found.score / (1.0 - found.score)),
+        "umbrella": float(CAUSES[found.slug].words.family == "umbrellas"),
+        "steps": math.log10(max(steps, 1) / USUAL_STEPS),
+    }
+
+
+def confidence(found: Found, steps: int) -> float:
     """Return the probability that a cause that a log shows with such evidence is right."""
-    coefficients = _coefficients()
-    total = coefficients["constant"] + coefficients["score"] * math.log(
-        found.score / (1.0 - found.score)
-    )
-    return round(min(1.0 / (1.0 + math.exp(-total)), 0.98), 3)
+    weights = _coefficients()
+    total = sum(weights[name] * value for name, value in predictors(found, steps).items())
+    return round(min(1.0 / (1.0 + math.exp(-total)), MOST), 3)
 
 
 @cache
 def _coefficients() -> dict[str, float]:
-    from rcdiag.diagnosis.confidence import COEFFICIENTS
-
     weights: dict[str, float] = tomllib.loads(COEFFICIENTS.read_text())["log"]["coefficients"]
     return weights
 

@@ -26,11 +26,9 @@ def _of_uniform(window: Window) -> float | None:
 
 
 def _difference(window: Window) -> float | None:
-    trainer, sampler = window.number("trainer_log_ppl"), window.number("sampler_log_ppl")
-    logged = window.number("log_ppl_diff")
-    if trainer is None or sampler is None or logged is None:
-        return None
-    return abs(trainer - sampler - logged) / max(abs(trainer), abs(sampler), 1.0)
+    left = window.estimate("trainer_log_ppl", "sampler_log_ppl", "log_ppl_diff")
+    size = window.number("trainer_log_ppl")
+    return None if left is None or size is None else abs(left.value) / max(abs(size), 1.0)
 
 
 def _mean_ratio(window: Window) -> float | None:

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 # Below these a logarithm says nothing: a mismatch of 1e-7 nats is one of float32.
-FLOORS = {"log": 1e-7, "correlation": 1e-6}
+FLOOR = 1e-7
 
 
 class Quantity(Struct, frozen=True, kw_only=True):
@@ -28,17 +28,19 @@ class Quantity(Struct, frozen=True, kw_only=True):
     name: str
     says: str
     unit: str
-    scale: str  # on which it moves: `log`, `linear`, or `correlation` (log of one minus it)
+    # On which it moves: `linear`, `log`, `correlation` (log of one minus it), or `squared ratio`
+    # (log of one plus it).
+    scale: str
     keys: tuple[str, ...]
     mismatch: bool = False  # a number of the two policies; others stand beside it
 
     def scaled(self, values: Array) -> Array:
         """Return values on the scale on which the quantity moves."""
-        if self.scale == "log":
-            return np.log(np.maximum(values, FLOORS["log"]))
-        if self.scale == "correlation":
-            return np.log(np.maximum(1.0 - values, FLOORS["correlation"]))
-        return values
+        if self.scale == "linear":
+            return values
+        sizes = {"log": values, "correlation": 1.0 - values, "squared ratio": 1.0 + values}
+        scaled: Array = np.log(np.maximum(sizes[self.scale], FLOOR))
+        return scaled
 
 
 def _shipped() -> tuple[Quantity, ...]:
@@ -98,12 +100,11 @@ def logged_run(name: str, log: Log, keys: Mapping[str, str] | None = None) -> Lo
             raise RcdiagError(
                 f"{log.path}: no key {key!r}", hint="it has " + ", ".join(list(log.keys)[:8])
             )
-    found = {
-        quantity.name: key
-        for quantity in QUANTITIES.values()
-        if (key := given.get(quantity.name) or _key_of(quantity, list(log.keys))) is not None
-    }
-    series = {quantity: _series(QUANTITIES[quantity], key, log) for quantity, key in found.items()}
+    series = {}
+    for quantity in QUANTITIES.values():
+        found = given.get(quantity.name) or _key_of(quantity, list(log.keys))
+        if found is not None:
+            series[quantity.name] = _series(quantity, found, log)
     return LoggedRun(name, log, series)
 
 

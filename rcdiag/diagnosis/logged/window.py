@@ -102,6 +102,14 @@ class Window(Struct, frozen=True, dict=True):
         return None if derived is None else Estimate(derived.value + 1.0, derived.error)
 
     @property
+    def key_of_k1(self) -> str:
+        """Return the key, or the difference of keys, that k1 is taken from."""
+        for name in ("k1", "log_ppl_diff"):
+            if self.series(name) is not None:
+                return self.key(name)
+        return f"{self.key('k3')} - {self.key('ratio_mean')} + 1"
+
+    @property
     def keys_of_excess(self) -> Sequence[str]:
         """Return the keys that E[ratio] - 1 is computed from."""
         if self.series("ratio_mean") is not None:

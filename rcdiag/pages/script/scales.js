@@ -39,8 +39,8 @@ function linearScale(axis, values, most) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((times) => times * power).find((each) => each >= rough);
   const ticks = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) {
-    ticks.push(Number(at.toPrecision(10)));
+  for (let place = Math.ceil(low / step); place * step <= high + step * 1e-9; place += 1) {
+    ticks.push(Number((place * step).toPrecision(10)) || 0);
   }
   const shown = axis.whole ? ticks.filter(Number.isInteger) : ticks;
   return { place: (value) => (value - low) / (high - low), ticks: shown, text: (value) => written(axis, value) };

@@ -39,6 +39,7 @@ from rcdiag.pages.headline import Headline, answer, counted, headline
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.score.words import clusters
+from rcdiag.pages.tabs.training_log import training_log
 from rcdiag.results import Finding, MetricValue
 from rcdiag.results.base import by_severity
 from rcdiag.results.guide import Guide
@@ -79,6 +80,7 @@ def tab(results: DumpResults) -> Tab:
         _verdict(results),
         _gauges(results),
         _steps(results),
+        training_log(results.diagnose),
         _against(results),
         _findings(results),
         _experiments(results),

@@ -1,0 +1,77 @@
+"""Sections on training logs: keys over the steps, when each moved, which relations hold."""
+
+from __future__ import annotations
+
+from rcdiag.pages.blocks import (
+    Block,
+    Figures,
+    Fold,
+    Paragraph,
+    Section,
+    amount,
+    code,
+    numbers,
+    table,
+    term,
+    text,
+    words,
+)
+from rcdiag.pages.page_figures import figures_of
+from rcdiag.results import DiagnoseResult
+from rcdiag.results.log_summary import LogSummary
+
+
+def training_log(result: DiagnoseResult | None) -> Section | None:
+    """Show the logs that were diagnosed; None where a table was."""
+    if result is None or not result.logs:
+        return None
+    blocks: list[Block] = []
+    for log in result.logs:
+        if len(result.logs) > 1:
+            blocks.append(Paragraph(text=f"{log.file}: {log.verdict}. {log.summary}"))
+    blocks.append(Figures(items=figures_of(result, ["log-over-steps"])))
+    for place, log in enumerate(result.logs):
+        blocks += _of_log(log, place)
+    return Section(title="The log over the steps", blocks=blocks, name="log")
+
+
+def _of_log(log: LogSummary, place: int) -> list[Block]:
+    moved = table(
+        f"moved-{place}",
+        f"Keys that moved, {log.file}",
+        [
+            words("Key", lambda one: code(one.key)),
+            numbers("Step", lambda one: amount(one.moved_at, str(one.moved_at))),
+            words("95% interval", lambda one: text(f"{one.earliest} to {one.latest}")),
+            numbers("Before", lambda one: amount(one.median_before)),
+            numbers("After", lambda one: amount(one.median_after)),
+            words("Moves", lambda one: text(one.shape)),
+        ],
+        log.moved,
+        lambda one: {"key": f"{one.key} {one.moved_at}"},
+    )
+    relations = table(
+        f"relations-{place}",
+        f"Relations between keys, in the last steps of {log.file}",
+        [
+            words("Relation", lambda one: term(one.relation)),
+            words("Level", lambda one: text(one.level)),
+            words("Says", lambda one: text(one.says)),
+        ],
+        log.relations,
+        lambda one: {"key": one.relation},
+    )
+    known = table(
+        f"keys-{place}",
+        "What the keys are",
+        [
+            words("Key", lambda one: code(one.key)),
+            words("Quantity", lambda one: text(one.quantity)),
+            words("Means", lambda one: text(f"{one.means} ({one.unit})")),
+        ],
+        log.quantities,
+        lambda one: {"key": one.key},
+    )
+    blocks: list[Block] = [moved] if log.moved else []
+    blocks += [relations] if log.relations else []
+    return [*blocks, Fold(label=f"{len(log.quantities)} keys that are known", blocks=[known])]

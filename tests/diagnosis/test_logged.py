@@ -1,0 +1,346 @@
+"""A training log in place of a table: quantities by key, change points, relations, causes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rcdiag
+from rcdiag.diagnosis.logged.changes import _jumps, changes_of, period_of, spikes_of
+from rcdiag.diagnosis.logged.run import QUANTITIES, Series
+from rcdiag.errors import RcdiagError
+from rcdiag.results import DiagnoseResult
+
+STEPS = 60
+BEGINS = 34  # index of the first step with a fault
+
+
+def series(values: Any, quantity: str = "k3") -> Series:
+    array = np.asarray(values, np.float64)
+    return Series(
+        quantity=QUANTITIES[quantity], key="key", steps=np.arange(len(array)), values=array
+    )
+
+
+def noise(seed: int, size: float = 0.2, count: int = STEPS) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0.0, size, count)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_jump_is_found_at_its_step(seed: int) -> None:
+    y = noise(seed) - 7.0
+    y[BEGINS:] += 1.5
+    (change,) = changes_of(series(np.exp(y)))
+    assert change.shape == "jump"
+    assert change.low <= BEGINS <= change.high
+    assert abs(change.step - BEGINS) <= 2
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_steady_growth_is_found_where_it_begins(seed: int) -> None:
+    y = noise(seed) - 7.0 + 0.12 * np.maximum(np.arange(STEPS) - BEGINS, 0)
+    (change,) = changes_of(series(np.exp(y)))
+    assert change.shape == "creep"
+    assert abs(change.step - BEGINS) <= 3
+
+
+def test_steps_without_a_change_have_none() -> None:
+    found = [changes_of(series(np.exp(noise(seed) - 7.0))) for seed in range(200)]
+    assert not any(found)
+
+
+def test_a_mismatch_that_falls_back_has_two_changes() -> None:
+    y = noise(1) - 7.0
+    y[20:40] += 2.0
+    assert [change.step for change in changes_of(series(np.exp(y)))] == [20, 40]
+
+
+def test_spikes_at_equal_distances_have_a_period() -> None:
+    y = noise(2) - 7.0
+    y[[9, 19, 29, 39, 49]] += 4.0
+    found = spikes_of(series(np.exp(y)))
+    assert found.tolist() == [9, 19, 29, 39, 49]
+    assert period_of(found) == 10
+    assert period_of(np.array([3, 9, 29])) is None
+
+
+@given(st.lists(st.floats(-5, 5), min_size=6, max_size=30))
+def test_gain_of_a_jump_is_what_two_means_take_off_the_squares(values: list[float]) -> None:
+    y = np.array(values)
+    whole = np.square(y - y.mean()).sum()
+    for at in range(2, len(y) - 1):
+        parts = sum(np.square(part - part.mean()).sum() for part in (y[:at], y[at:]))
+        assert _jumps(y)[at] == pytest.approx(whole - parts, abs=1e-9)
+
+
+def log_of(rows: list[dict[str, float]], folder: Path, name: str = "log.jsonl") -> Path:
+    path = folder / name
+    path.write_text(
+        "".join(json.dumps({"step": i + 1, **row}) + "\n" for i, row in enumerate(rows))
+    )
+    return path
+
+
+def gaussian(sigma: float, seed: int, *, entropy: float = 0.5) -> dict[str, float]:
+    """What verl logs of a step whose log-ratios are N(-sigma^2 / 2, sigma^2): E[ratio] = 1."""
+    wobble = float(np.exp(np.random.default_rng(seed).normal(0.0, 0.05)))
+    k1 = sigma**2 / 2.0 * wobble
+    return {
+        "rollout_corr/kl": k1,
+        "rollout_corr/k3_kl": k1,
+        "rollout_corr/rollout_log_ppl": entropy,
+        "rollout_corr/training_log_ppl": entropy + k1,
+        "rollout_corr/log_ppl_diff": k1,
+        "training/rollout_probs_diff_mean": 0.2 * sigma * wobble,
+        "training/rollout_actor_probs_pearson_corr": 1.0 - 0.3 * sigma**2,
+        "actor/ppo_kl": 1e-4 * wobble,
+    }
+
+
+def run_of(first: float, then: float, begins: int = BEGINS) -> list[dict[str, float]]:
+    return [gaussian(first if i < begins else then, i) for i in range(STEPS)]
+
+
+def diagnosed(rows: list[dict[str, float]], folder: Path, **options: Any) -> DiagnoseResult:
+    return rcdiag.diagnose(log_of(rows, folder), **options)
+
+
+def test_rounding_alone_is_healthy(tmp_path: Path) -> None:
+    result = diagnosed(run_of(0.01, 0.01), tmp_path)
+    assert result.diagnosis is not None
+    assert result.diagnosis.verdict == "healthy"
+    assert result.diagnosis.pair is None
+    assert [cause.slug for cause in result.diagnosis.causes] == ["engine-noise"]
+    assert result.logs[0].trainer == "verl"
+
+
+def test_an_honest_mismatch_that_begins_is_correctable_from_its_step_on(tmp_path: Path) -> None:
+    diagnosis = diagnosed(run_of(0.01, 0.2), tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == "correctable"
+    assert diagnosis.causes[0].slug == "forwards-differ"
+    assert diagnosis.causes[0].from_step == BEGINS + 1  # steps count from 1
+    keys = {entry["name"] for entry in diagnosis.causes[0].evidence}
+    assert "rollout_corr/k3_kl" in keys
+
+
+def test_a_run_whose_forward_pass_broke(tmp_path: Path) -> None:
+    """The shape of a verl run with lossy communication: healthy `ppo_kl`, reward that rises."""
+    rows = run_of(0.01, 0.01)
+    for i, row in enumerate(rows[BEGINS:]):
+        row |= {
+            "rollout_corr/kl": 16.3 + 0.1 * (i % 3),
+            "rollout_corr/k3_kl": 15.4 + 0.1 * (i % 3),
+            "rollout_corr/training_log_ppl": 16.63 + 0.1 * (i % 3),
+            "rollout_corr/rollout_log_ppl": 0.33,
+            "rollout_corr/log_ppl_diff": 16.3 + 0.1 * (i % 3),
+            "training/rollout_actor_probs_pearson_corr": 0.01,
+            "training/rollout_probs_diff_mean": 0.8,
+        }
+    result = diagnosed(rows, tmp_path)
+    assert result.diagnosis is not None
+    assert result.diagnosis.verdict == "broken"
+    first = result.diagnosis.causes[0]
+    assert (first.slug, first.side, first.from_step) == ("forwards-differ", "trainer", BEGINS + 1)
+    assert "uniform guess" in first.message
+    assert result.diagnosis.over_steps is not None
+    assert "`actor/ppo_kl` compare" in result.diagnosis.over_steps.says
+    levels = {one.relation: one.level for one in result.logs[0].relations}
+    assert levels["log.uniform-guess"] == "error"
+    assert levels["log.surprisals-and-difference"] == "ok"
+
+
+def test_a_vocabulary_that_is_given_lowers_the_bound(tmp_path: Path) -> None:
+    rows = run_of(0.01, 0.01)
+    for row in rows:
+        row["rollout_corr/training_log_ppl"] = 8.0
+    verdicts = [
+        diagnosed(rows, tmp_path, given=facts).diagnosis.causes[0].message  # type: ignore[union-attr]
+        for facts in ({}, {"vocab_size": 1000})
+    ]
+    assert "uniform" not in verdicts[0]
+    assert "uniform" in verdicts[1]
+
+
+def test_tokens_that_the_trainer_finds_likelier_were_not_sampled_so(tmp_path: Path) -> None:
+    """Raw log-probs beside a temperature: k1 is below 0 by as much as it would be above."""
+    rows = run_of(0.01, 0.2)
+    for row in rows[BEGINS:]:
+        for key in ("rollout_corr/kl", "rollout_corr/log_ppl_diff"):
+            row[key] = -row[key]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "temperature-raw-recorded")
+
+
+def test_a_mean_ratio_below_1_is_a_kept_set(tmp_path: Path) -> None:
+    rows = run_of(0.01, 0.01)
+    for i, row in enumerate(rows):  # each token renormalised over .9: log_ratio = ln .9
+        k1 = -np.log(0.9) + 0.001 * (i % 5)
+        row |= {"rollout_corr/kl": k1, "rollout_corr/k3_kl": 0.9 - 1.0 + k1}
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "truncated-law")
+    assert "0.900" in diagnosis.causes[0].message
+
+
+def test_equal_surprisals_at_other_tokens_are_not_aligned(tmp_path: Path) -> None:
+    rows = run_of(0.01, 0.01)
+    for i, row in enumerate(rows[BEGINS:]):
+        row |= {
+            "rollout_corr/kl": 0.002 * (-1) ** i,
+            "rollout_corr/k3_kl": 1.5 + 0.02 * (i % 4),
+            "rollout_corr/log_ppl_diff": 0.01,
+            "rollout_corr/log_ppl_abs_diff": 0.011,
+            "training/rollout_actor_probs_pearson_corr": 0.02,
+        }
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "shift-by-one")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "slug"),
+    [
+        ("rollout_corr/rollout_log_ppl", 0.0, "zero-placeholder"),
+        ("rollout_corr/rollout_log_ppl", -1.9, "sign-flipped"),
+        ("rollout_corr/rollout_log_ppl", -0.7, "probabilities-stored"),
+        ("rollout_corr/kl", float("nan"), "nan-log-probs"),
+    ],
+)
+def test_numbers_that_no_log_probs_have(tmp_path: Path, key: str, value: float, slug: str) -> None:
+    rows = run_of(0.01, 0.01)
+    for row in rows:
+        row[key] = value
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", slug)
+    assert key in diagnosis.causes[0].message
+
+
+def test_a_mismatch_of_exactly_0_is_left_open(tmp_path: Path) -> None:
+    rows = [{"rollout_corr/kl": 0.0, "rollout_corr/k3_kl": 0.0} for _ in range(STEPS)]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("inconclusive", "columns-identical")
+
+
+def test_surprisals_of_another_base(tmp_path: Path) -> None:
+    rows = run_of(0.01, 0.01)
+    for i, row in enumerate(rows):
+        surprisal = 0.5 + 0.01 * (i % 7)
+        row |= {
+            "rollout_corr/training_log_ppl": surprisal,
+            "rollout_corr/rollout_log_ppl": surprisal / np.log(10.0),
+        }
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.causes[0].slug == "log-base"
+
+
+def test_a_mismatch_that_follows_the_staleness_is_of_stale_weights(tmp_path: Path) -> None:
+    rows = []
+    for i in range(STEPS):
+        lag = i % 4
+        rows.append({**gaussian(0.06 + 0.05 * lag, i), "staleness": float(lag)})
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "stale-weights")
+
+
+def test_a_mismatch_that_grows_is_of_weights_that_stay_behind(tmp_path: Path) -> None:
+    rows = [gaussian(0.03 + 0.006 * max(i - 20, 0), i) for i in range(STEPS)]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "weights-never-synced")
+    assert diagnosis.causes[0].from_step is not None
+    assert abs(diagnosis.causes[0].from_step - 21) <= 4
+
+
+def test_a_log_without_a_number_of_the_mismatch_compares_nothing(tmp_path: Path) -> None:
+    rows = [{"critic/score/mean": 0.5, "actor/ppo_kl": 1e-4} for _ in range(STEPS)]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == "inconclusive"
+    assert diagnosis.causes == []
+    assert diagnosis.next
+
+
+def test_all_formats_give_the_same_diagnosis(tmp_path: Path) -> None:
+    rows = run_of(0.01, 0.2)
+    asked = [log_of(rows, tmp_path)]
+    table = tmp_path / "log.csv"
+    with table.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, ["step", *rows[0]])
+        writer.writeheader()
+        writer.writerows({"step": i + 1, **row} for i, row in enumerate(rows))
+    asked.append(table)
+    state = tmp_path / "trainer_state.json"
+    history = [{"step": i + 1, **row} for i, row in enumerate(rows)]
+    state.write_text(json.dumps({"log_history": history}))
+    asked.append(state)
+    console = tmp_path / "console.log"
+    console.write_text(
+        "".join(
+            f"step:{i + 1} - " + " - ".join(f"{key}:{value!r}" for key, value in row.items()) + "\n"
+            for i, row in enumerate(rows)
+        )
+    )
+    asked.append(console)
+    found = [rcdiag.diagnose(path) for path in asked]
+    assert {one.logs[0].log_format for one in found} == {"jsonl", "csv", "json", "console"}
+    first = found[0].diagnosis
+    assert all(one.diagnosis == first for one in found)
+
+
+def test_keys_of_an_unknown_trainer_are_named(tmp_path: Path) -> None:
+    rows = [
+        {"my/k1": row["rollout_corr/kl"], "my/k3": row["rollout_corr/k3_kl"]}
+        for row in run_of(0.01, 0.2)
+    ]
+    named = diagnosed(rows, tmp_path, keys={"k1": "my/k1", "k3": "my/k3"})
+    assert named.diagnosis is not None
+    assert named.diagnosis.verdict == "correctable"
+    assert named.logs[0].trainer is None
+    with pytest.raises(RcdiagError, match="no key 'my/k4'"):
+        diagnosed(rows, tmp_path, keys={"k1": "my/k4"})
+    with pytest.raises(RcdiagError, match="no quantity of logs"):
+        diagnosed(rows, tmp_path, keys={"k7": "my/k1"})
+
+
+def test_of_several_runs_the_worst_speaks_and_each_has_its_summary(tmp_path: Path) -> None:
+    healthy = log_of(run_of(0.01, 0.01), tmp_path, "healthy.jsonl")
+    failed = log_of(run_of(0.01, 0.2), tmp_path, "failed.jsonl")
+    result = rcdiag.diagnose([healthy, failed])
+    assert result.diagnosis is not None
+    assert result.diagnosis.verdict == "correctable"
+    assert [log.verdict for log in result.logs] == ["healthy", "correctable"]
+
+
+def test_what_is_neither_a_dump_nor_a_log_keeps_its_refusal(tmp_path: Path) -> None:
+    path = tmp_path / "text.jsonl"
+    path.write_text('{"prompt": "a", "completion": "b"}\n')
+    with pytest.raises(RcdiagError) as refused:
+        rcdiag.diagnose(path)
+    assert "token ids" in (refused.value.hint or "")
+
+
+@pytest.mark.weekly
+def test_made_logs_meet_the_aims() -> None:
+    """Faults that a log shows: right in 85%, first step within two in 90%, no false alarm."""
+    from tests.faults.logs import KINDS, judged, right
+
+    results = [judged(index, seed=77) for index in range(len(KINDS))]
+    faulty = [one for one in results if not one["healthy"]]
+    healthy = [one for one in results if one["healthy"]]
+    assert sum(map(right, faulty)) >= 0.8 * len(faulty)
+    assert not any(one["verdict"] == "broken" for one in healthy)
+    missed = [o for o in faulty if o["verdict"] == "healthy" and "healthy" not in o["verdicts"]]
+    assert not missed
