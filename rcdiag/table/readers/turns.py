@@ -1,0 +1,178 @@
+"""Turns of a trajectory become rows: one rule for all formats whose records are single turns.
+
+A turn is one call of the sampler, and its prompt is the whole context. Where that prompt begins
+with all tokens of the turns before it, the turn goes on in their row: the tokens between are those
+of tools and templates, which nobody sampled, and their response_mask is 0. Where it does not, the
+history was written anew (Qwen3's chat template drops earlier thinking, agents summarise), and the
+turn begins a row of its own: in one row its tokens would stand in a context that no engine saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field
+from numpy.typing import NDArray
+
+from rcdiag.table.readers.jsonl import check_length, floats, ids
+from rcdiag.table.readers.reader import Notes
+
+Tokens = NDArray[np.int32]
+
+EMPTY = "a turn without any sampled token is left out"
+JOINED = "turns of one trajectory were joined into a row; tokens between them have response_mask 0"
+SPLIT = (
+    "a turn whose prompt does not begin with the tokens of the turns before it (its history was "
+    "written anew) begins another row of its trajectory; `turn` is the number of a row's first "
+    "turn, from 0"
+)
+FIRST = (
+    "the first turn that begins another row is {turn}: its prompt has other tokens than those "
+    "before it from place {place} on"
+)
+MIXED = "turns of one row differ in {name}: it is unknown"
+
+
+class Turn(Struct, frozen=True):
+    """A sampled sequence, with the whole context before it."""
+
+    number: int  # of its record in the file
+    where: str  # file, record and turn, for messages
+    prompt: Tokens | None  # None where it is not recorded
+    tokens: Tokens
+    log_probs: NDArray[np.float32] | None
+    columns: dict[str, Any] = field(default_factory=dict)  # a row has those that its turns share
+    # Sequences of one call start from the same context, and do not follow each other.
+    call: Any = None
+
+
+def turn_of(
+    number: int,
+    where: str,
+    prompt: list[int] | None,
+    tokens: list[int],
+    log_probs: list[float] | None,
+    names: tuple[str, str],
+    *,
+    call: Any = None,
+    **columns: Any,
+) -> Turn:
+    """Make a turn of the lists in a record; `names` are those of its log-probs and its tokens."""
+    check_length(log_probs, len(tokens), where, *names)
+    return Turn(
+        number=number,
+        where=where,
+        prompt=None if prompt is None else ids(prompt),
+        tokens=ids(tokens),
+        log_probs=None if log_probs is None else floats(log_probs),
+        columns=columns,
+        call=call,
+    )
+
+
+class JoinedTurns(Struct):
+    """Turns of which each one's prompt begins with the tokens of all before it."""
+
+    turns: list[Turn]
+    first: int  # number of the first one in its trajectory, from 0
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """Return all tokens so far, those of the prompt included."""
+        last = self.turns[-1]
+        return None if last.prompt is None else np.concatenate([last.prompt, last.tokens])
+
+    def agree_until(self, turn: Turn) -> int | None:
+        """Return how many tokens a turn's prompt shares with these; None where it goes on."""
+        known = self.tokens
+        if known is None or turn.prompt is None:
+            return 0
+        compared = min(len(known), len(turn.prompt))
+        other = np.flatnonzero(known[:compared] != turn.prompt[:compared])
+        if len(other):
+            return int(other[0])
+        same_call = turn.call is not None and turn.call == self.turns[-1].call
+        return None if len(turn.prompt) >= len(known) and not same_call else compared
+
+    def row(self) -> dict[str, Any]:
+        """Return the columns of tokens."""
+        first, last = self.turns[0], self.turns[-1]
+        if first.prompt is None or last.prompt is None:
+            return {
+                "response_ids": first.tokens,
+                "rollout_log_probs": first.log_probs,
+                "response_mask": np.ones(len(first.tokens), np.uint8),
+            }
+        response = np.concatenate([last.prompt[len(first.prompt) :], last.tokens])
+        mask = np.zeros(len(response), np.uint8)
+        log_probs = np.zeros(len(response), np.float32)
+        for turn in self.turns:
+            assert turn.prompt is not None
+            start = len(turn.prompt) - len(first.prompt)
+            mask[start : start + len(turn.tokens)] = 1
+            if turn.log_probs is not None:
+                log_probs[start : start + len(turn.tokens)] = turn.log_probs
+        measured = all(turn.log_probs is not None for turn in self.turns)
+        return {
+            "prompt_ids": first.prompt,
+            "response_ids": response,
+            "response_mask": mask,
+            "rollout_log_probs": log_probs if measured else None,
+        }
+
+    def shared(self, notes: Notes) -> dict[str, Any]:
+        """Return the columns that all turns have in common, and the end of the last one."""
+        columns = dict(self.turns[-1].columns)
+        for name in columns:
+            values = {turn.columns.get(name) for turn in self.turns}
+            if name != "finish_reason" and len(values) > 1:
+                notes.change(MIXED.format(name=name), 1)
+                columns[name] = None
+        return columns
+
+
+def joined(turns: Sequence[Turn], notes: Notes) -> list[JoinedTurns]:
+    """Join the turns of one trajectory, in the order in which they were sampled, where they go on.
+
+    A turn goes on in the longest row whose tokens its prompt begins with.
+    """
+    rows: list[JoinedTurns] = []
+    numbers: dict[Any, int] = {}  # call -> number of its turn; several samples of it are one turn
+    for place, turn in enumerate(turns):
+        call = ("turn", place) if turn.call is None else turn.call
+        number = numbers.setdefault(call, len(numbers))
+        agreeing = [row.agree_until(turn) for row in rows]
+        before = [row for row, until in zip(rows, agreeing, strict=True) if until is None]
+        if before:
+            longest = max(before, key=lambda row: 0 if row.tokens is None else len(row.tokens))
+            longest.turns.append(turn)
+            continue
+        if rows and number not in {row.first for row in rows}:
+            if SPLIT not in notes.changes:
+                most = max(until for until in agreeing if until is not None)
+                notes.change(FIRST.format(turn=turn.where, place=f"{most:,}"), 1)
+            notes.change(SPLIT, 1)
+        rows.append(JoinedTurns([turn], number))
+    for row in rows:
+        if len(row.turns) > 1:
+            notes.change(JOINED, 1)
+    return rows
+
+
+def rows_of_turns(
+    turns: Iterable[Turn], notes: Notes, columns: dict[str, Any]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of one trajectory, each with `columns` and the number of its first record."""
+    sampled = []
+    for turn in turns:
+        if len(turn.tokens):
+            sampled.append(turn)
+        else:
+            notes.change(EMPTY, 1)
+    for row in joined(sampled, notes):
+        yield (
+            row.turns[0].number,
+            {**row.row(), **row.shared(notes), "turn": row.first, **columns},
+        )
