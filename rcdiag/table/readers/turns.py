@@ -9,15 +9,20 @@ turn begins a row of its own: in one row its tokens would stand in a context tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from rcdiag.errors import RcdiagError
+from rcdiag.table.hashing import hashed_lists
+from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.jsonl import check_length, floats, ids
-from rcdiag.table.readers.reader import Notes
+from rcdiag.table.readers.reader import Dump, Notes, Rows
+from rcdiag.table.trajectories import Ragged
 
 Tokens = NDArray[np.int32]
 
@@ -32,24 +37,26 @@ FIRST = (
     "the first turn that begins another row is {turn}: its prompt has other tokens than those "
     "before it from place {place} on"
 )
+GROUPED = "group_id: trajectories with equal first prompts are a prompt group"
 MIXED = "turns of one row differ in {name}: it is unknown"
 
 
 class Turn(Struct, frozen=True):
     """A sampled sequence, with the whole context before it."""
 
-    number: int  # of its record in the file
+    record: int  # its number in the file
     where: str  # file, record and turn, for messages
     prompt: Tokens | None  # None where it is not recorded
     tokens: Tokens
-    log_probs: NDArray[np.float32] | None
+    # Column -> a number for each sampled token; a row has the columns that all its turns have.
+    numbers: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)  # a row has those that its turns share
     # Sequences of one call start from the same context, and do not follow each other.
     call: Any = None
 
 
 def turn_of(
-    number: int,
+    record: int,
     where: str,
     prompt: list[int] | None,
     tokens: list[int],
@@ -61,12 +68,13 @@ def turn_of(
 ) -> Turn:
     """Make a turn of the lists in a record; `names` are those of its log-probs and its tokens."""
     check_length(log_probs, len(tokens), where, *names)
+    known = {} if log_probs is None else {"rollout_log_probs": floats(log_probs)}
     return Turn(
-        number=number,
+        record=record,
         where=where,
         prompt=None if prompt is None else ids(prompt),
         tokens=ids(tokens),
-        log_probs=None if log_probs is None else floats(log_probs),
+        numbers=known,
         columns=columns,
         call=call,
     )
@@ -97,29 +105,27 @@ class JoinedTurns(Struct):
         return None if len(turn.prompt) >= len(known) and not same_call else compared
 
     def row(self) -> dict[str, Any]:
-        """Return the columns of tokens."""
+        """Return the columns of tokens; what nobody sampled has the number 0.0."""
         first, last = self.turns[0], self.turns[-1]
         if first.prompt is None or last.prompt is None:
-            return {
-                "response_ids": first.tokens,
-                "rollout_log_probs": first.log_probs,
-                "response_mask": np.ones(len(first.tokens), np.uint8),
-            }
+            mask = np.ones(len(first.tokens), np.uint8)
+            return {"response_ids": first.tokens, "response_mask": mask, **first.numbers}
         response = np.concatenate([last.prompt[len(first.prompt) :], last.tokens])
         mask = np.zeros(len(response), np.uint8)
-        log_probs = np.zeros(len(response), np.float32)
+        having = set.intersection(*(set(turn.numbers) for turn in self.turns))
+        numbers = {name: np.zeros(len(response), np.float32) for name in sorted(having)}
         for turn in self.turns:
             assert turn.prompt is not None
             start = len(turn.prompt) - len(first.prompt)
-            mask[start : start + len(turn.tokens)] = 1
-            if turn.log_probs is not None:
-                log_probs[start : start + len(turn.tokens)] = turn.log_probs
-        measured = all(turn.log_probs is not None for turn in self.turns)
+            sampled = slice(start, start + len(turn.tokens))
+            mask[sampled] = 1
+            for name, values in numbers.items():
+                values[sampled] = turn.numbers[name]
         return {
             "prompt_ids": first.prompt,
             "response_ids": response,
             "response_mask": mask,
-            "rollout_log_probs": log_probs if measured else None,
+            **numbers,
         }
 
     def shared(self, notes: Notes) -> dict[str, Any]:
@@ -164,15 +170,46 @@ def joined(turns: Sequence[Turn], notes: Notes) -> list[JoinedTurns]:
 def rows_of_turns(
     turns: Iterable[Turn], notes: Notes, columns: dict[str, Any]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of one trajectory, each with `columns` and the number of its first record."""
+    """Yield the rows of one trajectory, each with `columns` and the number of its first record.
+
+    Rows of one trajectory share its prompt group. Without a group in `columns` trajectories are
+    grouped by the prompt of their first turn: that of a later turn is another one.
+    """
     sampled = []
     for turn in turns:
         if len(turn.tokens):
             sampled.append(turn)
         else:
             notes.change(EMPTY, 1)
+    if sampled and columns.get("group_id") is None and sampled[0].prompt is not None:
+        prompt = sampled[0].prompt
+        (number,) = hashed_lists(Ragged(prompt, np.array([0, len(prompt)])))
+        columns = {**columns, "group_id": f"{number:016x}"}
+        notes.changes.setdefault(GROUPED, 0)
     for row in joined(sampled, notes):
         yield (
-            row.turns[0].number,
+            row.turns[0].record,
             {**row.row(), **row.shared(notes), "turn": row.first, **columns},
         )
+
+
+def reading_turns(
+    rows_of: Callable[[Path, Dump], Iterable[tuple[int, dict[str, Any]]]], nothing: str, hint: str
+) -> Callable[[Dump], Iterator[Rows]]:
+    """Return the reader of dumps whose files `rows_of` reads, one by itself; see `gather`.
+
+    A dump none of whose records has token ids is refused: it is `nothing`, and `hint` says what to
+    dump in its place.
+    """
+
+    def read(dump: Dump) -> Iterator[Rows]:
+        found = False
+        for file in dump.files:
+            for rows in gather(rows_of(file, dump), file):
+                found = True
+                yield rows
+        if not found:
+            more = f" (and {len(dump.files) - 1} more files)" if len(dump.files) > 1 else ""
+            raise RcdiagError(f"{dump.files[0]}{more}: {nothing}", hint=hint)
+
+    return read
