@@ -85,7 +85,7 @@ def _of_steps(trajectory: Atif, number: int, where: str, notes: Notes) -> Iterat
 
 ATIF = Reader(
     name="atif",
-    says="Agent trajectories (ATIF) with token ids in the metrics of their steps, as Harbor writes.",
+    says="Agent trajectories (ATIF) with token ids in the metrics of steps, as Harbor writes.",
     patterns=("trajectory*.json", "*.trajectory.json"),
     detect=lambda peek: str(peek.record.get("schema_version", "")).startswith("ATIF-"),
     read=reading_turns(_rows, "agent trajectories (ATIF), and no step has token ids", ASK),

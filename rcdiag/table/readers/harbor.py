@@ -20,9 +20,9 @@ from rcdiag.table.readers.reader import Dump, Reader
 from rcdiag.table.readers.turns import Turn, reading_turns, rows_of_turns, turn_of
 
 ASK = (
-    "Harbor records token ids and log-probs with the agent's option `collect_rollout_details: true` "
-    "(terminus-2, for models that return them); run the trials so, or record rows in the trainer by "
-    "rcdiag.Recorder (docs/recording.md)"
+    "Harbor keeps token ids and log-probs with the agent's option `collect_rollout_details: true` "
+    "(terminus-2, with a server that returns them); run the trials so, or record rows in the "
+    "trainer by rcdiag.Recorder (docs/recording.md)"
 )
 
 WITHOUT_IDS = "a trial without token ids is left out"
@@ -109,7 +109,7 @@ def _of_chat(detail: Detail, number: int, where: str) -> Iterator[Turn]:
             raise RcdiagError(
                 f"{where}: `{name}` has {len(lists)} turns, `completion_token_ids` has "
                 f"{len(tokens)}: which belong together cannot be told",
-                hint="Harbor leaves out what a call of the model did not return; the ATIF trajectory "
+                hint="Harbor leaves out what a call of the model did not return; the trajectory "
                 "of the trial (agent/trajectory.json) keeps the lists of a turn together",
             )
     for turn, sampled in enumerate(tokens):

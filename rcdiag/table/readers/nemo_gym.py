@@ -22,8 +22,8 @@ from rcdiag.table.readers.turns import Turn, reading_turns, rows_of_turns, turn_
 
 ASK = (
     "rollouts with token ids come from a model server with `return_token_id_information: true` "
-    "(vllm_model_for_training.yaml) and an agent that passes them on, as simple_agent does; collect "
-    "them again so, or record rows in the trainer by rcdiag.Recorder (docs/recording.md)"
+    "(vllm_model_for_training.yaml) and an agent that passes them on, as simple_agent does; "
+    "collect them again so, or record rows in the trainer by rcdiag.Recorder (docs/recording.md)"
 )
 
 FAILED = "a rollout that failed (_ng_failure_class) is left out"

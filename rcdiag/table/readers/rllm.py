@@ -18,9 +18,9 @@ from rcdiag.table.readers.reader import Dump, Notes, Reader
 from rcdiag.table.readers.turns import Turn, reading_turns, rows_of_turns, turn_of
 
 ASK = (
-    "rLLM's EpisodeLogger (trainer.episode_log_dir) leaves prompt_ids, response_ids and logprobs of "
-    "the steps out: dump whole episodes, a line of json.dumps(episode.to_dict()) each, beside its "
-    "call of log_episodes, or record rows by rcdiag.Recorder (docs/recording.md)"
+    "rLLM's EpisodeLogger (trainer.episode_log_dir) leaves prompt_ids, response_ids and logprobs "
+    "of the steps out: dump whole episodes, a line of json.dumps(episode.to_dict()) each, where it "
+    "is called, or record rows by rcdiag.Recorder (docs/recording.md)"
 )
 
 WITHOUT_IDS = "a step without response_ids is left out"

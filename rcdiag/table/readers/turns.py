@@ -158,7 +158,7 @@ def joined(turns: Sequence[Turn], notes: Notes) -> list[JoinedTurns]:
         if rows and number not in {row.first for row in rows}:
             if SPLIT not in notes.changes:
                 most = max(until for until in agreeing if until is not None)
-                notes.change(FIRST.format(turn=turn.where, place=f"{most:,}"), 1)
+                notes.change(FIRST.format(turn=turn.where.rpartition("/")[2], place=f"{most:,}"), 1)
             notes.change(SPLIT, 1)
         rows.append(JoinedTurns([turn], number))
     for row in rows:
