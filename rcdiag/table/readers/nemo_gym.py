@@ -117,20 +117,23 @@ def _turns(rollout: Rollout, number: int, where: str, notes: Notes) -> Iterator[
             hint="give the rollouts, not the inputs that they were made from",
         )
     asked = rollout.responses_create_params or Sampled()
+    # Items of tools have no tokens; an agent that knows none writes empty lists.
+    sampled = [
+        (place, item)
+        for place, item in enumerate(response.output)
+        if item.generation_token_ids or item.generation_log_probs
+    ]
     # An agent that ran into its limit may pad the output with a message: a copy of the last turn.
     seen: list[tuple[list[int] | None, list[int]]] = [([0], [0])]
-    sampling = [place for place, item in enumerate(response.output) if item.generation_token_ids]
-    for place, item in enumerate(response.output):
+    for place, item in sampled:
         tokens = item.generation_token_ids or []
-        if not tokens and not item.generation_log_probs:
-            continue  # a tool's output; an agent that knows no tokens writes empty lists
         if (item.prompt_token_ids, tokens) in seen:
             notes.change(COPIED, 1)
             continue
         seen.append((item.prompt_token_ids, tokens))
         if item.routed_experts is not None:
             notes.change(EXPERTS, 1)
-        incomplete = response.incomplete_details if place == sampling[-1] else None
+        incomplete = response.incomplete_details if item is sampled[-1][1] else None
         yield turn_of(
             number,
             f"{where}, output {place}",

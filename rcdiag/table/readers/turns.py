@@ -37,6 +37,7 @@ FIRST = (
     "the first turn that begins another row is {turn}: its prompt has other tokens than those "
     "before it from place {place} on"
 )
+NO_PROMPT = "a turn is a row of its own where prompt ids do not tell which turns it goes on from"
 GROUPED = "group_id: trajectories with equal first prompts are a prompt group"
 MIXED = "turns of one row differ in {name}: it is unknown"
 
@@ -86,23 +87,36 @@ class JoinedTurns(Struct):
     turns: list[Turn]
     first: int  # number of the first one in its trajectory, from 0
 
-    @property
-    def tokens(self) -> Tokens | None:
-        """Return all tokens so far, those of the prompt included."""
+    def goes_on_in(self, turn: Turn) -> bool:
+        """Tell whether a turn's prompt begins with all tokens so far."""
         last = self.turns[-1]
-        return None if last.prompt is None else np.concatenate([last.prompt, last.tokens])
+        if last.prompt is None or turn.prompt is None:
+            return False
+        if turn.call is not None and turn.call == last.call:
+            return False
+        # The sampled tokens first: they are fewer, and a history is most often rewritten there.
+        end = self.length
+        start = end - len(last.tokens)
+        return (
+            len(turn.prompt) >= end
+            and np.array_equal(turn.prompt[start:end], last.tokens)
+            and np.array_equal(turn.prompt[:start], last.prompt)
+        )
 
-    def agree_until(self, turn: Turn) -> int | None:
-        """Return how many tokens a turn's prompt shares with these; None where it goes on."""
-        known = self.tokens
-        if known is None or turn.prompt is None:
-            return 0
-        compared = min(len(known), len(turn.prompt))
-        other = np.flatnonzero(known[:compared] != turn.prompt[:compared])
-        if len(other):
-            return int(other[0])
-        same_call = turn.call is not None and turn.call == self.turns[-1].call
-        return None if len(turn.prompt) >= len(known) and not same_call else compared
+    @property
+    def length(self) -> int:
+        """Return how many tokens there are so far, those of the prompt included."""
+        last = self.turns[-1]
+        return len(last.tokens) if last.prompt is None else len(last.prompt) + len(last.tokens)
+
+    def parts_from(self, prompt: Tokens) -> int:
+        """Return the first place at which a prompt does not hold the tokens so far."""
+        last = self.turns[-1]
+        assert last.prompt is not None
+        known = np.concatenate([last.prompt, last.tokens])
+        size = min(len(known), len(prompt))
+        other = np.flatnonzero(known[:size] != prompt[:size])
+        return int(other[0]) if len(other) else size
 
     def row(self) -> dict[str, Any]:
         """Return the columns of tokens; what nobody sampled has the number 0.0."""
@@ -149,22 +163,29 @@ def joined(turns: Sequence[Turn], notes: Notes) -> list[JoinedTurns]:
     for place, turn in enumerate(turns):
         call = ("turn", place) if turn.call is None else turn.call
         number = numbers.setdefault(call, len(numbers))
-        agreeing = [row.agree_until(turn) for row in rows]
-        before = [row for row, until in zip(rows, agreeing, strict=True) if until is None]
+        before = [row for row in rows if row.goes_on_in(turn)]
         if before:
-            longest = max(before, key=lambda row: 0 if row.tokens is None else len(row.tokens))
-            longest.turns.append(turn)
+            max(before, key=lambda row: row.length).turns.append(turn)
             continue
         if rows and number not in {row.first for row in rows}:
-            if SPLIT not in notes.changes:
-                most = max(until for until in agreeing if until is not None)
-                notes.change(FIRST.format(turn=turn.where.rpartition("/")[2], place=f"{most:,}"), 1)
-            notes.change(SPLIT, 1)
+            _note_split(turn, rows, notes)
         rows.append(JoinedTurns([turn], number))
     for row in rows:
         if len(row.turns) > 1:
             notes.change(JOINED, 1)
     return rows
+
+
+def _note_split(turn: Turn, rows: Sequence[JoinedTurns], notes: Notes) -> None:
+    """Note a turn that begins another row, and of the first one where its prompt parts."""
+    known = [row for row in rows if row.turns[-1].prompt is not None]
+    if turn.prompt is None or not known:
+        notes.change(NO_PROMPT, 1)
+        return
+    if SPLIT not in notes.changes:
+        place = max(row.parts_from(turn.prompt) for row in known)
+        notes.change(FIRST.format(turn=turn.where.rpartition("/")[2], place=f"{place:,}"), 1)
+    notes.change(SPLIT, 1)
 
 
 def rows_of_turns(
