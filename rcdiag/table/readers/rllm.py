@@ -35,6 +35,7 @@ class Step(msgspec.Struct):
     prompt_ids: list[Id] | None = None
     response_ids: list[Id] | None = None
     logprobs: list[float] | None = None
+    chat_completions: list[Any] | None = None
     advantage: list[float] | float | None = None
     weight_version: Int | None = None
     reward: float | None = None
@@ -57,6 +58,11 @@ class Episode(msgspec.Struct):
 
 
 def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
+    template = None
+    if dump.tokenizer is not None:
+        from rcdiag.table.readers.chat_template import ChatTemplate
+
+        template = ChatTemplate(dump.tokenizer, dump.notes)
     for where, number, episode in records(file, Episode):
         task, colon, _ = (episode.id or episode.episode_id or "").partition(":")
         step = episode.step if episode.training_step is None else episode.training_step
@@ -72,7 +78,7 @@ def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
                 "step": step,
             }
             turns = _turns(trajectory, number, here, dump.notes)
-            yield from rows_of_turns(turns, dump.notes, columns)
+            yield from rows_of_turns(turns, dump.notes, columns, template)
 
 
 def _turns(trajectory: Trajectory, number: int, where: str, notes: Notes) -> Iterator[Turn]:
@@ -89,6 +95,7 @@ def _turns(trajectory: Trajectory, number: int, where: str, notes: Notes) -> Ite
             tokens,
             step.logprobs or None,
             ("logprobs", "response_ids"),
+            messages=_before(step.chat_completions or []),
             policy_version=step.weight_version,
             finish_reason=output.get("finish_reason") if isinstance(output, dict) else None,
         )
@@ -100,6 +107,13 @@ def _turns(trajectory: Trajectory, number: int, where: str, notes: Notes) -> Ite
                 advantages = [advantages] * len(tokens)
             turn = replace(turn, numbers={**turn.numbers, "advantages": floats(advantages)})
         yield turn
+
+
+def _before(messages: list[Any]) -> list[Any]:
+    """Return the messages of a step's prompt: its chat ends with the answer that was sampled."""
+    last = messages[-1] if messages else None
+    answered = isinstance(last, dict) and last.get("role") == "assistant"
+    return messages[:-1] if answered else []
 
 
 def _reward(trajectory: Trajectory, notes: Notes) -> float | None:

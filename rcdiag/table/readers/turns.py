@@ -10,8 +10,9 @@ turn begins a row of its own: in one row its tokens would stand in a context tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -23,6 +24,9 @@ from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.jsonl import check_length, floats, ids
 from rcdiag.table.readers.reader import Dump, Notes, Rows
 from rcdiag.table.trajectories import Ragged
+
+if TYPE_CHECKING:
+    from rcdiag.table.readers.chat_template import ChatTemplate
 
 Tokens = NDArray[np.int32]
 
@@ -52,6 +56,7 @@ class Turn(Struct, frozen=True):
     # Column -> a number for each sampled token; a row has the columns that all its turns have.
     numbers: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)  # a row has those that its turns share
+    messages: list[Any] | None = None  # of the chat before it, where the dump has them
     # Sequences of one call start from the same context, and do not follow each other.
     call: Any = None
 
@@ -65,6 +70,7 @@ def turn_of(
     names: tuple[str, str],
     *,
     call: Any = None,
+    messages: list[Any] | None = None,
     **columns: Any,
 ) -> Turn:
     """Make a turn of the lists in a record; `names` are those of its log-probs and its tokens."""
@@ -77,6 +83,7 @@ def turn_of(
         tokens=ids(tokens),
         numbers=known,
         columns=columns,
+        messages=messages,
         call=call,
     )
 
@@ -142,6 +149,14 @@ class JoinedTurns(Struct):
             **numbers,
         }
 
+    def boundaries(self) -> list[tuple[Tokens, int, list[Any]]]:
+        """Return later turns with messages: prompt, place where sampled tokens end, messages."""
+        return [
+            (turn.prompt, len(before.prompt) + len(before.tokens), turn.messages)
+            for before, turn in pairwise(self.turns)
+            if before.prompt is not None and turn.prompt is not None and turn.messages
+        ]
+
     def shared(self, notes: Notes) -> dict[str, Any]:
         """Return the columns that all turns have in common, and the end of the last one."""
         columns = dict(self.turns[-1].columns)
@@ -189,12 +204,16 @@ def _note_split(turn: Turn, rows: Sequence[JoinedTurns], notes: Notes) -> None:
 
 
 def rows_of_turns(
-    turns: Iterable[Turn], notes: Notes, columns: dict[str, Any]
+    turns: Iterable[Turn],
+    notes: Notes,
+    columns: dict[str, Any],
+    template: ChatTemplate | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of one trajectory, each with `columns` and the number of its first record.
 
     Rows of one trajectory share its prompt group. Without a group in `columns` trajectories are
-    grouped by the prompt of their first turn: that of a later turn is another one.
+    grouped by the prompt of their first turn: that of a later turn is another one. Prompts of turns
+    that have messages are held against the chat template.
     """
     sampled = []
     for turn in turns:
@@ -208,6 +227,8 @@ def rows_of_turns(
         columns = {**columns, "group_id": f"{number:016x}"}
         notes.changes.setdefault(GROUPED, 0)
     for row in joined(sampled, notes):
+        if template is not None:
+            template.hold(row.boundaries())
         yield (
             row.turns[0].record,
             {**row.row(), **row.shared(notes), "turn": row.first, **columns},
