@@ -93,7 +93,7 @@ def _turn_boundary(features: Features) -> Suspicion | None:
     lost = one.lost.sum() >= one.added.sum()
     what = f"token {one.separator} is missing" if lost else "a token stands twice"
     known = (
-        f"between messages that were rendered together it stands at all {one.elsewhere:,} places"
+        f"where messages were rendered together it is there, at {one.elsewhere:,} places"
         if one.elsewhere
         else f"it stands at {int(one.kept.sum()):,} others"
     )
