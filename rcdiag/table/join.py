@@ -26,6 +26,8 @@ from rcdiag.table.survey import UniqueSampleIds
 from rcdiag.table.table import Table
 
 NAMED = 10
+# Tokens behind a place where two sides part by which a token that one has more is told.
+COMPARED = 4
 ROW = "__row"
 PLACE = "__place"
 Hashes = NDArray[np.uint64]
@@ -120,9 +122,10 @@ def _joined(
         }
     if report.common_samples == 0:
         by_id = report.matched_by == "sample_id"
+        where = _first_difference(wide.filter(in_all & ~same), names, report)
         raise RcdiagError(
             f"{', '.join(report.tables)}: no sample is in all tables with the same tokens "
-            f"({report.tokens_differ:,} have other tokens)",
+            f"({report.tokens_differ:,} have other tokens{where})",
             hint="join what was recorded of one run; "
             + ("is `sample_id` the same thing in both?" if by_id else "rows are matched by tokens"),
         )
@@ -140,6 +143,26 @@ def _joined(
     noted = with_metadata(joined.schema, metadata)
     file = replace(file, path=sources[0].path, url=sources[0].url, converted=path, origin=origin)
     return replace(joined, schema=noted, files=(file,)), report
+
+
+def _first_difference(wrong: pl.LazyFrame, names: Sequence[str], report: JoinReport) -> str:
+    """Say where the tokens of the first sample with other tokens part, in two dumps."""
+    own = ["response_ids", "__ids0"]
+    rows = wrong.select(own).head(1).collect().rows()
+    if len(names) != 2 or not rows or None in rows[0]:
+        return ""
+    one, other = rows[0]
+    pairs = zip(one, other, strict=False)
+    least = min(len(one), len(other))
+    place = next((at for at, (a, b) in enumerate(pairs) if a != b), least)
+    sample = report.left_out[0].removesuffix(" (other tokens)")
+    text = f"; those of {sample} part at place {place} of the response"
+    # A token that one side has more shows in what follows: it goes on as on the other side.
+    for longer, shorter, name in ((one, other, names[0]), (other, one, names[1])):
+        follows = longer[place + 1 : place + 1 + COMPARED]
+        if place < len(longer) and follows == shorter[place : place + len(follows)]:
+            return f"{text}, where {name} has token {longer[place]} and the other has not"
+    return text
 
 
 class JoinedOrigin(Struct, frozen=True):

@@ -125,9 +125,20 @@ def _is_of_inspect(path: AnyFile) -> bool:
         return False
 
 
+def _is_text(path: AnyFile) -> bool:
+    head = Peek(path).head
+    try:
+        head[: max(len(head) - 3, 1)].decode()  # the last character may be cut off
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in head
+
+
 def _unknown(path: AnyFile, name: str) -> RcdiagError:
     keys = Peek(path).record
     found = f" (JSON with the keys {', '.join(keys)})" if keys else ""
+    if not keys and _is_text(path):
+        found = " (text)"
     known = f"{setting('format', 'NAME', '--from')} sets one of {', '.join(READERS)}"
     if keys and not any(isinstance(value, list) for value in keys.values()):
         known += "; a dump has lists of token ids and log-probs, text alone is not enough"
@@ -137,6 +148,11 @@ def _unknown(path: AnyFile, name: str) -> RcdiagError:
         known += (
             f"; {setting('format', JSON_LINES.name, '--from')} reads JSON lines under names of "
             "your own"
+        )
+    elif found:
+        known += (
+            "; a dump has lists of token ids and log-probs, text alone is not enough; a log of a "
+            "trainer's metrics goes beside a dump, by rcdiag score DUMP --logged FILE"
         )
     else:
         known += "; or write the dump as parquet or JSON lines, under any column names"

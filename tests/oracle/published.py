@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 # A wheel may ask for another Python, or be built for one system: nothing of it is installed.
 _ANY_PYTHON = ("--only-binary", ":all:", "--python-version", "3.12")
+_NEWER_PYTHON = ("--only-binary", ":all:", "--python-version", "3.14")
 _LINUX = (
     *("--only-binary", ":all:", "--python-version", "3.11", "--implementation", "cp"),
     *("--platform", "manylinux1_x86_64"),
@@ -33,7 +34,7 @@ _LINUX = (
 def wheel(package: str, version: str) -> zipfile.ZipFile:
     with TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder]
-        platform = _LINUX if package == "openrlhf" else _ANY_PYTHON
+        platform = {"openrlhf": _LINUX, "nemo-gym": _NEWER_PYTHON}.get(package, _ANY_PYTHON)
         subprocess.run(
             [*command, *platform, f"{package}=={version}"], check=True, capture_output=True
         )

@@ -73,3 +73,32 @@ def test_a_row_without_tokens_to_compare_is_counted_and_never_dropped_in_silence
     report = joined(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet")[1]
     assert (report.common_samples, report.tokens_differ) == (1, 1)
     assert report.left_out == ["s1 (other tokens)"]
+
+
+@pytest.mark.parametrize("longer", ["a", "b"])
+def test_a_token_that_one_side_has_more_is_named(tmp_path, longer):
+    """As where the trainer's chat template puts a separator that the agent loop lost."""
+    lost, whole = [5, 6, 8, 9, 5, 6, 8, 9], [5, 6, 7, 8, 9, 5, 6, 7, 8, 9]
+    for name in ("a", "b"):
+        ids = whole if name == longer else lost
+        write_policies(
+            tmp_path / f"{name}.parquet",
+            {name: [[-0.5] * len(ids)]},
+            response_ids=[ids],
+            sample_id=["s0"],
+        )
+    with pytest.raises(RcdiagError, match="no sample is in all") as caught:
+        joined(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet")
+    assert caught.value.message.endswith(
+        "(1 have other tokens; those of s0 part at place 2 of the response, "
+        f"where {longer} has token 7 and the other has not)"
+    )
+
+
+def test_tokens_that_differ_otherwise_have_their_place_named(tmp_path):
+    for name, ids in (("a", [5, 6, 8]), ("b", [5, 4, 2])):
+        lists = {name: [[-0.5] * 3]}
+        path = tmp_path / f"{name}.parquet"
+        write_policies(path, lists, response_ids=[ids], sample_id=["s0"])
+    with pytest.raises(RcdiagError, match=r"those of s0 part at place 1 of the response\)$"):
+        joined(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet")

@@ -14,6 +14,7 @@ from rcdiag.diagnosis.causes.sampled_tokens import MASK_INCLUDES_TOOL, SAMPLED_T
 from rcdiag.diagnosis.causes.stored_precision import FLOOR_CLIP, STORED_PRECISION
 from rcdiag.diagnosis.causes.temperatures import TEMPERATURES
 from rcdiag.diagnosis.causes.transformed_values import TRANSFORMED_VALUES
+from rcdiag.diagnosis.causes.turn_boundaries import TURN_BOUNDARY
 from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SAMPLING
 from rcdiag.diagnosis.causes.vocabulary import VOCABULARY
 
@@ -36,4 +37,15 @@ STORAGE = (
     *STORED_PRECISION,
 )
 
-CAUSES.ship((*STORAGE, *RECORDING, *ALIGNMENT, *SAMPLED_TOKENS, *SAMPLING, *CONTEXT, *DIFFERENCE))
+CAUSES.ship(
+    (
+        *STORAGE,
+        *RECORDING,
+        TURN_BOUNDARY,
+        *ALIGNMENT,
+        *SAMPLED_TOKENS,
+        *SAMPLING,
+        *CONTEXT,
+        *DIFFERENCE,
+    )
+)

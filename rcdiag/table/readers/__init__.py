@@ -16,12 +16,16 @@ def _shipped() -> Sequence[Reader]:
     """Import the readers; a table that rcdiag wrote itself is read without them."""
     from rcdiag.table.readers.areal import AREAL
     from rcdiag.table.readers.art import ART
+    from rcdiag.table.readers.atif import ATIF
+    from rcdiag.table.readers.harbor import HARBOR
     from rcdiag.table.readers.json_lines import JSON_LINES
     from rcdiag.table.readers.ms_swift import MS_SWIFT
+    from rcdiag.table.readers.nemo_gym import NEMO_GYM
     from rcdiag.table.readers.nemo_rl import NEMO_RL
     from rcdiag.table.readers.open_instruct import OPEN_INSTRUCT
     from rcdiag.table.readers.parquet import PARQUET
     from rcdiag.table.readers.prime_rl import PRIME_RL
+    from rcdiag.table.readers.rllm import RLLM
     from rcdiag.table.readers.roll import ROLL
     from rcdiag.table.readers.sglang import SGLANG
     from rcdiag.table.readers.skyrl import SKYRL
@@ -44,6 +48,10 @@ def _shipped() -> Sequence[Reader]:
         OPEN_INSTRUCT,
         ROLL,
         TINKER,
+        NEMO_GYM,
+        HARBOR,
+        ATIF,
+        RLLM,
         VLLM,
         SGLANG,
     )

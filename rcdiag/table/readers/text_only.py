@@ -156,15 +156,15 @@ def _texts(row: TextRow, tokenizer: Any, notes: Notes) -> tuple[str, str]:
         notes.change(NO_MASK, 1)
     if isinstance(row.prompt, str):
         return row.prompt, _joined(row.response)
-    prompt = _rendered(tokenizer, row.prompt, open_turn=True)
+    prompt = rendered(tokenizer, row.prompt, open_turn=True)
     if isinstance(row.response, list) and len(row.response) > 1:
-        whole = _rendered(tokenizer, [*row.prompt, *row.response], open_turn=False)
+        whole = rendered(tokenizer, [*row.prompt, *row.response], open_turn=False)
         if whole.startswith(prompt):
             return prompt, whole[len(prompt) :]
     return prompt, _joined(row.response)
 
 
-def _rendered(tokenizer: Any, messages: Messages, *, open_turn: bool) -> str:
+def rendered(tokenizer: Any, messages: Messages, *, open_turn: bool) -> str:
     """Return messages as one text; an open turn ends where the policy begins to answer."""
     if not tokenizer.chat_template:
         raise RcdiagError(

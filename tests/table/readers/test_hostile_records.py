@@ -13,19 +13,26 @@ from hypothesis import strategies as st
 import rcdiag
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers import READERS
+from tests.table.readers import test_harbor as harbor
+from tests.table.readers import test_nemo_gym as gym
 from tests.table.readers import test_nemo_rl as nemo
 from tests.table.readers import test_open_instruct as instruct
 from tests.table.readers import test_prime_rl as prime
+from tests.table.readers import test_rllm as rllm
 from tests.table.readers import test_sglang as sglang
 from tests.table.readers import test_slime as slime
 from tests.table.readers import test_tinker as tinker
 from tests.table.readers import test_vllm as vllm
 
 GOOD = {
+    "atif": harbor.trajectory(*harbor.TURNS),
+    "harbor": harbor.trial(harbor.chat(*harbor.TURNS)),
+    "nemo-gym": gym.rollout(gym.call([1], [2], [-0.5]), gym.message([1, 2, 3], [4], [-1.0])),
     "nemo-rl": nemo.sample([1, 2], [3, 4], [1, 1], [-0.5, -0.25], [-0.5, -0.5], [0.5, 0.5]),
     "open-instruct": instruct.rollout(0, 0, [1], [2, 3], [-0.5, 0.0]),
     "prime-rl": prime.exported([1], [2, 3], [1, 1], [-0.5, -0.25], [-0.5, -0.5]),
     "prime-rl traces": prime.episode(prime.trace(prime.SINGLE)),
+    "rllm": rllm.episode(*rllm.TURNS),
     "sglang": {"request": {"sampling_params": {"temperature": 1.0}}, "response": sglang.response()},
     "tinker": tinker.call([1, 2], ([3, 4], [-0.5, -0.25])),
     "vllm": {"request": vllm.REQUEST, "response": vllm.completion([vllm.choice(0, [4], [-0.5])])},

@@ -113,6 +113,7 @@ COMMON = {
     "top_k": -1,
     "model_path": "tinker://weights/4",
     "finish_reason": "stop",
+    "turn": 0,
     "step": 4,
     "group_id": "run/train/4/2",
     "split": "train",

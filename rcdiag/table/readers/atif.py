@@ -1,0 +1,94 @@
+"""Trajectories in the Agent Trajectory Interchange Format (ATIF) may have the tokens of each step.
+
+Harbor writes them beside a trial's result, as agent/trajectory.json. They hold the same calls as
+the result's rollout_details, and no reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rcdiag.table.readers.harbor import ASK, AgentInfo
+from rcdiag.table.readers.jsonl import Id, Int, records
+from rcdiag.table.readers.reader import Dump, Notes, Reader
+from rcdiag.table.readers.turns import Turn, reading_turns, rows_of_turns, turn_of
+
+COPIED = (
+    "a step that ATIF marks as copied from an earlier trajectory (is_copied_context) is left out"
+)
+SEVERAL = "a step that stands for several calls of the model (llm_call_count) is left out"
+
+
+class Metrics(msgspec.Struct):
+    prompt_token_ids: list[Id] | None = None
+    completion_token_ids: list[Id] | None = None
+    logprobs: list[float] | None = None
+
+
+class AtifStep(msgspec.Struct):
+    source: str | None = None
+    metrics: Metrics | None = None
+    is_copied_context: bool | None = None
+    llm_call_count: Int | None = None
+
+
+class Atif(msgspec.Struct):
+    """A trajectory, with those of its subagents."""
+
+    steps: list[AtifStep] | None = None
+    session_id: str | None = None
+    trajectory_id: str | None = None
+    agent: AgentInfo | None = None
+    subagent_trajectories: list[Atif] | None = None
+
+
+def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
+    for where, number, trajectory in records(file, Atif):
+        columns = {"trajectory": trajectory.session_id}
+        yield from _of_atif(trajectory, number, where, dump.notes, columns)
+
+
+def _of_atif(
+    trajectory: Atif, number: int, where: str, notes: Notes, columns: dict[str, Any]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a trajectory and of those of its subagents."""
+    own = {**columns, "agent": trajectory.agent.name if trajectory.agent else None}
+    yield from rows_of_turns(_of_steps(trajectory, number, where, notes), notes, own)
+    for place, inner in enumerate(trajectory.subagent_trajectories or ()):
+        here = f"{where}, subagent {place}"
+        # A subagent may share the session of its parent; its own id tells it apart.
+        name = inner.trajectory_id or inner.session_id or columns["trajectory"]
+        yield from _of_atif(inner, number, here, notes, {**columns, "trajectory": name})
+
+
+def _of_steps(trajectory: Atif, number: int, where: str, notes: Notes) -> Iterator[Turn]:
+    for place, step in enumerate(trajectory.steps or ()):
+        metrics = step.metrics
+        if metrics is None or not (metrics.completion_token_ids or metrics.logprobs):
+            continue
+        if step.is_copied_context or (step.llm_call_count or 1) > 1:
+            notes.change(COPIED if step.is_copied_context else SEVERAL, 1)
+            continue
+        yield turn_of(
+            number,
+            f"{where}, step {place}",
+            metrics.prompt_token_ids or None,
+            metrics.completion_token_ids or [],
+            metrics.logprobs or None,
+            ("logprobs", "completion_token_ids"),
+        )
+
+
+ATIF = Reader(
+    name="atif",
+    says="Agent trajectories (ATIF) with token ids in the metrics of steps, as Harbor writes.",
+    patterns=("trajectory*.json", "*.trajectory.json"),
+    detect=lambda peek: str(peek.record.get("schema_version", "")).startswith("ATIF-"),
+    read=reading_turns(_rows, "agent trajectories (ATIF), and no step has token ids", ASK),
+    source="https://github.com/harbor-framework/harbor/blob/main/docs/rfcs/"
+    "0001-trajectory-format.md",
+)

@@ -1,0 +1,180 @@
+"""NeMo-Gym collects rollouts as JSON lines, with token ids on the items that the model gave.
+
+A line is a whole trajectory: a response of OpenAI's Responses API whose `output` has all turns.
+The item of a turn that carries tokens has `prompt_token_ids`, the whole context of that call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import field
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.jsonl import Id, Int, records
+from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.reader import Dump, Notes, Reader
+from rcdiag.table.readers.turns import Turn, reading_turns, rows_of_turns, turn_of
+
+ASK = (
+    "rollouts with token ids come from a model server with `return_token_id_information: true` "
+    "(vllm_model_for_training.yaml) and an agent that passes them on, as simple_agent does; "
+    "collect them again so, or record rows in the trainer by rcdiag.Recorder (docs/recording.md)"
+)
+
+FAILED = "a rollout that failed (_ng_failure_class) is left out"
+WITHOUT_IDS = "a rollout whose agent recorded no token ids is left out"
+COPIED = (
+    "a message that an agent padded its output with, a copy of an earlier turn or one token 0, is "
+    "left out"
+)
+MASKED = "a rollout that its environment flags (mask_sample) keeps its rows; response_mask is 0"
+EXPERTS = "routed experts of the turns are left out"
+
+
+class Item(msgspec.Struct):
+    """An item of the output; items of tools and of users have no tokens."""
+
+    prompt_token_ids: list[Id] | None = None
+    generation_token_ids: list[Id] | None = None
+    generation_log_probs: list[float] | None = None
+    routed_experts: Any = None
+
+
+class Incomplete(msgspec.Struct):
+    reason: str | None = None
+
+
+class Sampled(msgspec.Struct):
+    temperature: float | None = None
+    top_p: float | None = None
+
+
+class GymResponse(Sampled):
+    output: list[Item] | None = None
+    incomplete_details: Incomplete | None = None
+    model: str | None = None
+
+
+class Agent(msgspec.Struct):
+    name: str | None = None
+
+
+class Rollout(GymResponse):
+    """A rollout with the request beside its response; or a response alone."""
+
+    response: GymResponse | None = None
+    # Where the round-trip data of Gym's own tests keep a response; a request has a text or a list.
+    input: Any = None
+    responses_create_params: Sampled | None = None
+    reward: float | None = None
+    agent_ref: Agent | None = None
+    mask_sample: bool | None = None
+    task_index: Int | None = field(default=None, name="_ng_task_index")
+    rollout_index: Int | None = field(default=None, name="_ng_rollout_index")
+    failure: Any = field(default=None, name="_ng_failure_class")
+
+
+def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
+    for where, number, rollout in records(file, Rollout):
+        if rollout.failure is not None:
+            dump.notes.change(FAILED, 1)
+            continue
+        turns = list(_turns(rollout, number, where, dump.notes))
+        if not turns:
+            dump.notes.change(WITHOUT_IDS, 1)
+        elif rollout.mask_sample:
+            dump.notes.change(MASKED, 1)
+        for _, row in rows_of_turns(turns, dump.notes, _columns(rollout)):
+            if rollout.mask_sample:
+                row["response_mask"] = np.zeros_like(row["response_mask"])
+            yield number, row
+
+
+def _response(rollout: Rollout, where: str) -> GymResponse:
+    if rollout.response is not None:
+        return rollout.response
+    if rollout.output is not None:
+        return rollout
+    if isinstance(rollout.input, dict):
+        try:
+            return msgspec.convert(rollout.input, GymResponse)
+        except msgspec.ValidationError as error:
+            raise RcdiagError(f"{where}: `input`: {error}", hint=ASK) from error
+    return GymResponse()
+
+
+def _turns(rollout: Rollout, number: int, where: str, notes: Notes) -> Iterator[Turn]:
+    """Yield the turns of a rollout that carry tokens."""
+    response = _response(rollout, where)
+    if response.output is None:
+        raise RcdiagError(
+            f"{where}: no `output`, so that this is no response of NeMo-Gym",
+            hint="give the rollouts, not the inputs that they were made from",
+        )
+    asked = rollout.responses_create_params or Sampled()
+    # Items of tools have no tokens; an agent that knows none writes empty lists.
+    sampled = [
+        (place, item)
+        for place, item in enumerate(response.output)
+        if item.generation_token_ids or item.generation_log_probs
+    ]
+    # An agent that ran into its limit may pad the output with a message: a copy of the last turn.
+    seen: list[tuple[list[int] | None, list[int]]] = [([0], [0])]
+    for place, item in sampled:
+        tokens = item.generation_token_ids or []
+        if (item.prompt_token_ids, tokens) in seen:
+            notes.change(COPIED, 1)
+            continue
+        seen.append((item.prompt_token_ids, tokens))
+        if item.routed_experts is not None:
+            notes.change(EXPERTS, 1)
+        incomplete = response.incomplete_details if item is sampled[-1][1] else None
+        yield turn_of(
+            number,
+            f"{where}, output {place}",
+            item.prompt_token_ids or None,
+            tokens,
+            item.generation_log_probs or None,
+            ("generation_log_probs", "generation_token_ids"),
+            temperature=asked.temperature if response.temperature is None else response.temperature,
+            top_p=asked.top_p if response.top_p is None else response.top_p,
+            finish_reason=incomplete.reason if incomplete else None,
+        )
+
+
+def _columns(rollout: Rollout) -> dict[str, Any]:
+    task, sample = rollout.task_index, rollout.rollout_index
+    return {
+        "reward": rollout.reward,
+        "group_id": None if task is None else str(task),
+        "trajectory": None if task is None or sample is None else f"{task}/{sample}",
+        "agent": rollout.agent_ref.name if rollout.agent_ref else None,
+    }
+
+
+def _detect(peek: Peek) -> bool:
+    record = peek.record
+    if record.get("response", ...) is None and "_ng_task_index" in record:
+        return True  # a rollout that failed
+    places = (record, record.get("response"), record.get("input"))
+    return any(
+        isinstance(place, dict)
+        and place.get("object") == "response"
+        and isinstance(place.get("output"), list)
+        for place in places
+    )
+
+
+NEMO_GYM = Reader(
+    name="nemo-gym",
+    says="NeMo-Gym's rollouts, JSON lines that `ng_collect_rollouts` or `gym eval run` wrote.",
+    patterns=("*.jsonl", "*.json"),
+    detect=_detect,
+    read=reading_turns(_rows, "rollouts of NeMo-Gym, and none of them has token ids", ASK),
+    source="https://github.com/NVIDIA-NeMo/Gym/blob/main/nemo_gym/openai_utils.py",
+)

@@ -1,0 +1,136 @@
+"""rLLM's episodes, one JSON file or line each, where their steps hold token ids.
+
+An episode that is dumped whole does (`Episode.to_dict()`, `model_dump()`, `rllm eval` with
+--save-episodes). `EpisodeLogger` writes the text of steps and neither ids nor log-probs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from rcdiag.table.readers.jsonl import Id, Int, check_length, floats, records
+from rcdiag.table.readers.reader import Dump, Notes, Reader
+from rcdiag.table.readers.turns import Turn, reading_turns, rows_of_turns, turn_of
+
+ASK = (
+    "rLLM's EpisodeLogger (trainer.episode_log_dir) leaves prompt_ids, response_ids and logprobs "
+    "of the steps out: dump whole episodes, a line of json.dumps(episode.to_dict()) each, where it "
+    "is called, or record rows by rcdiag.Recorder (docs/recording.md)"
+)
+
+WITHOUT_IDS = "a step without response_ids is left out"
+LAST_REWARD = (
+    "reward: that of the last step, where a trajectory has none of its own, as rLLM takes it"
+)
+
+
+class Step(msgspec.Struct):
+    """A call of the model."""
+
+    prompt_ids: list[Id] | None = None
+    response_ids: list[Id] | None = None
+    logprobs: list[float] | None = None
+    chat_completions: list[Any] | None = None
+    advantage: list[float] | float | None = None
+    weight_version: Int | None = None
+    reward: float | None = None
+    model_output: Any = None
+
+
+class Trajectory(msgspec.Struct):
+    name: str | None = None
+    uid: str | None = None
+    reward: float | None = None
+    steps: list[Step] = []
+
+
+class Episode(msgspec.Struct):
+    trajectories: list[Trajectory]
+    id: str | None = None
+    episode_id: str | None = None
+    training_step: Int | None = None
+    step: Int | None = None
+
+
+def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
+    template = None
+    if dump.tokenizer is not None:
+        from rcdiag.table.readers.chat_template import ChatTemplate
+
+        template = ChatTemplate(dump.tokenizer, dump.notes)
+    for where, number, episode in records(file, Episode):
+        task, colon, _ = (episode.id or episode.episode_id or "").partition(":")
+        step = episode.step if episode.training_step is None else episode.training_step
+        for place, trajectory in enumerate(episode.trajectories):
+            here = f"{where}, trajectory {place}"
+            # An episode is called "task:rollout", and trajectories of one name are compared.
+            group = f"{task}:{trajectory.name}" if task and colon else None
+            columns = {
+                "reward": _reward(trajectory, dump.notes),
+                "group_id": group,
+                "trajectory": trajectory.uid,
+                "agent": trajectory.name,
+                "step": step,
+            }
+            turns = _turns(trajectory, number, here, dump.notes)
+            yield from rows_of_turns(turns, dump.notes, columns, template)
+
+
+def _turns(trajectory: Trajectory, number: int, where: str, notes: Notes) -> Iterator[Turn]:
+    for place, step in enumerate(trajectory.steps):
+        here = f"{where}, step {place}"
+        if not step.response_ids and not step.logprobs:
+            notes.change(WITHOUT_IDS, 1)
+            continue
+        tokens, output = step.response_ids or [], step.model_output
+        turn = turn_of(
+            number,
+            here,
+            step.prompt_ids or None,
+            tokens,
+            step.logprobs or None,
+            ("logprobs", "response_ids"),
+            messages=_before(step.chat_completions or []),
+            policy_version=step.weight_version,
+            finish_reason=output.get("finish_reason") if isinstance(output, dict) else None,
+        )
+        if step.advantage is not None:
+            advantages = step.advantage
+            if isinstance(advantages, list):
+                check_length(advantages, len(tokens), here, "advantage", "response_ids")
+            else:
+                advantages = [advantages] * len(tokens)
+            turn = replace(turn, numbers={**turn.numbers, "advantages": floats(advantages)})
+        yield turn
+
+
+def _before(messages: list[Any]) -> list[Any]:
+    """Return the messages of a step's prompt: its chat ends with the answer that was sampled."""
+    last = messages[-1] if messages else None
+    answered = isinstance(last, dict) and last.get("role") == "assistant"
+    return messages[:-1] if answered else []
+
+
+def _reward(trajectory: Trajectory, notes: Notes) -> float | None:
+    if trajectory.reward is not None or not trajectory.steps:
+        return trajectory.reward
+    notes.changes.setdefault(LAST_REWARD, 0)
+    return trajectory.steps[-1].reward
+
+
+RLLM = Reader(
+    name="rllm",
+    says="rLLM's episodes with the token ids of their steps, a file or a JSON line each.",
+    patterns=("episode_*.json", "*episodes*.jsonl"),
+    detect=lambda peek: (
+        isinstance(peek.record.get("trajectories"), list)
+        and {"is_correct", "termination_reason"} <= peek.keys
+    ),
+    read=reading_turns(_rows, "episodes of rLLM, and no step has response_ids", ASK),
+    source="https://github.com/rllm-org/rllm/blob/main/rllm/types.py",
+)

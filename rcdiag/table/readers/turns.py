@@ -1,0 +1,257 @@
+"""Turns of a trajectory become rows: one rule for all formats whose records are single turns.
+
+A turn is one call of the sampler, and its prompt is the whole context. Where that prompt begins
+with all tokens of the turns before it, the turn goes on in their row: the tokens between are those
+of tools and templates, which nobody sampled, and their response_mask is 0. Where it does not, the
+history was written anew (Qwen3's chat template drops earlier thinking, agents summarise), and the
+turn begins a row of its own: in one row its tokens would stand in a context that no engine saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct, field
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.hashing import hashed_lists
+from rcdiag.table.readers.gather import gather
+from rcdiag.table.readers.jsonl import check_length, floats, ids
+from rcdiag.table.readers.reader import Dump, Notes, Rows
+from rcdiag.table.trajectories import Ragged
+
+if TYPE_CHECKING:
+    from rcdiag.table.readers.chat_template import ChatTemplate
+
+Tokens = NDArray[np.int32]
+
+EMPTY = "a turn without any sampled token is left out"
+JOINED = "turns of one trajectory were joined into a row; tokens between them have response_mask 0"
+SPLIT = (
+    "a turn whose prompt does not begin with the tokens of the turns before it (its history was "
+    "written anew) begins another row of its trajectory; `turn` is the number of a row's first "
+    "turn, from 0"
+)
+FIRST = (
+    "the first turn that begins another row is {turn}: its prompt has other tokens than those "
+    "before it from place {place} on"
+)
+NO_PROMPT = "a turn is a row of its own where prompt ids do not tell which turns it goes on from"
+GROUPED = "group_id: trajectories with equal first prompts are a prompt group"
+MIXED = "turns of one row differ in {name}: it is unknown"
+
+
+class Turn(Struct, frozen=True):
+    """A sampled sequence, with the whole context before it."""
+
+    record: int  # its number in the file
+    where: str  # file, record and turn, for messages
+    prompt: Tokens | None  # None where it is not recorded
+    tokens: Tokens
+    # Column -> a number for each sampled token; a row has the columns that all its turns have.
+    numbers: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    columns: dict[str, Any] = field(default_factory=dict)  # a row has those that its turns share
+    messages: list[Any] | None = None  # of the chat before it, where the dump has them
+    # Sequences of one call start from the same context, and do not follow each other.
+    call: Any = None
+
+
+def turn_of(
+    record: int,
+    where: str,
+    prompt: list[int] | None,
+    tokens: list[int],
+    log_probs: list[float] | None,
+    names: tuple[str, str],
+    *,
+    call: Any = None,
+    messages: list[Any] | None = None,
+    **columns: Any,
+) -> Turn:
+    """Make a turn of the lists in a record; `names` are those of its log-probs and its tokens."""
+    check_length(log_probs, len(tokens), where, *names)
+    known = {} if log_probs is None else {"rollout_log_probs": floats(log_probs)}
+    return Turn(
+        record=record,
+        where=where,
+        prompt=None if prompt is None else ids(prompt),
+        tokens=ids(tokens),
+        numbers=known,
+        columns=columns,
+        messages=messages,
+        call=call,
+    )
+
+
+class JoinedTurns(Struct):
+    """Turns of which each one's prompt begins with the tokens of all before it."""
+
+    turns: list[Turn]
+    first: int  # number of the first one in its trajectory, from 0
+
+    def goes_on_in(self, turn: Turn) -> bool:
+        """Tell whether a turn's prompt begins with all tokens so far."""
+        last = self.turns[-1]
+        if last.prompt is None or turn.prompt is None:
+            return False
+        if turn.call is not None and turn.call == last.call:
+            return False
+        # The sampled tokens first: they are fewer, and a history is most often rewritten there.
+        end = self.length
+        start = end - len(last.tokens)
+        return (
+            len(turn.prompt) >= end
+            and np.array_equal(turn.prompt[start:end], last.tokens)
+            and np.array_equal(turn.prompt[:start], last.prompt)
+        )
+
+    @property
+    def length(self) -> int:
+        """Return how many tokens there are so far, those of the prompt included."""
+        last = self.turns[-1]
+        return len(last.tokens) if last.prompt is None else len(last.prompt) + len(last.tokens)
+
+    def parts_from(self, prompt: Tokens) -> int:
+        """Return the first place at which a prompt does not hold the tokens so far."""
+        last = self.turns[-1]
+        assert last.prompt is not None
+        known = np.concatenate([last.prompt, last.tokens])
+        size = min(len(known), len(prompt))
+        other = np.flatnonzero(known[:size] != prompt[:size])
+        return int(other[0]) if len(other) else size
+
+    def row(self) -> dict[str, Any]:
+        """Return the columns of tokens; what nobody sampled has the number 0.0."""
+        first, last = self.turns[0], self.turns[-1]
+        if first.prompt is None or last.prompt is None:
+            mask = np.ones(len(first.tokens), np.uint8)
+            return {"response_ids": first.tokens, "response_mask": mask, **first.numbers}
+        response = np.concatenate([last.prompt[len(first.prompt) :], last.tokens])
+        mask = np.zeros(len(response), np.uint8)
+        having = set.intersection(*(set(turn.numbers) for turn in self.turns))
+        numbers = {name: np.zeros(len(response), np.float32) for name in sorted(having)}
+        for turn in self.turns:
+            assert turn.prompt is not None
+            start = len(turn.prompt) - len(first.prompt)
+            sampled = slice(start, start + len(turn.tokens))
+            mask[sampled] = 1
+            for name, values in numbers.items():
+                values[sampled] = turn.numbers[name]
+        return {
+            "prompt_ids": first.prompt,
+            "response_ids": response,
+            "response_mask": mask,
+            **numbers,
+        }
+
+    def boundaries(self) -> list[tuple[Tokens, int, list[Any]]]:
+        """Return later turns with messages: prompt, place where sampled tokens end, messages."""
+        return [
+            (turn.prompt, len(before.prompt) + len(before.tokens), turn.messages)
+            for before, turn in pairwise(self.turns)
+            if before.prompt is not None and turn.prompt is not None and turn.messages
+        ]
+
+    def shared(self, notes: Notes) -> dict[str, Any]:
+        """Return the columns that all turns have in common, and the end of the last one."""
+        columns = dict(self.turns[-1].columns)
+        for name in columns:
+            values = {turn.columns.get(name) for turn in self.turns}
+            if name != "finish_reason" and len(values) > 1:
+                notes.change(MIXED.format(name=name), 1)
+                columns[name] = None
+        return columns
+
+
+def joined(turns: Sequence[Turn], notes: Notes) -> list[JoinedTurns]:
+    """Join the turns of one trajectory, in the order in which they were sampled, where they go on.
+
+    A turn goes on in the longest row whose tokens its prompt begins with.
+    """
+    rows: list[JoinedTurns] = []
+    numbers: dict[Any, int] = {}  # call -> number of its turn; several samples of it are one turn
+    for place, turn in enumerate(turns):
+        call = ("turn", place) if turn.call is None else turn.call
+        number = numbers.setdefault(call, len(numbers))
+        before = [row for row in rows if row.goes_on_in(turn)]
+        if before:
+            max(before, key=lambda row: row.length).turns.append(turn)
+            continue
+        if rows and number not in {row.first for row in rows}:
+            _note_split(turn, rows, notes)
+        rows.append(JoinedTurns([turn], number))
+    for row in rows:
+        if len(row.turns) > 1:
+            notes.change(JOINED, 1)
+    return rows
+
+
+def _note_split(turn: Turn, rows: Sequence[JoinedTurns], notes: Notes) -> None:
+    """Note a turn that begins another row, and of the first one where its prompt parts."""
+    known = [row for row in rows if row.turns[-1].prompt is not None]
+    if turn.prompt is None or not known:
+        notes.change(NO_PROMPT, 1)
+        return
+    if SPLIT not in notes.changes:
+        place = max(row.parts_from(turn.prompt) for row in known)
+        notes.change(FIRST.format(turn=turn.where.rpartition("/")[2], place=f"{place:,}"), 1)
+    notes.change(SPLIT, 1)
+
+
+def rows_of_turns(
+    turns: Iterable[Turn],
+    notes: Notes,
+    columns: dict[str, Any],
+    template: ChatTemplate | None = None,
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of one trajectory, each with `columns` and the number of its first record.
+
+    Rows of one trajectory share its prompt group. Without a group in `columns` trajectories are
+    grouped by the prompt of their first turn: that of a later turn is another one. Prompts of turns
+    that have messages are held against the chat template.
+    """
+    sampled = []
+    for turn in turns:
+        if len(turn.tokens):
+            sampled.append(turn)
+        else:
+            notes.change(EMPTY, 1)
+    if sampled and columns.get("group_id") is None and sampled[0].prompt is not None:
+        prompt = sampled[0].prompt
+        (number,) = hashed_lists(Ragged(prompt, np.array([0, len(prompt)])))
+        columns = {**columns, "group_id": f"{number:016x}"}
+        notes.changes.setdefault(GROUPED, 0)
+    for row in joined(sampled, notes):
+        if template is not None:
+            template.hold(row.boundaries())
+        yield (
+            row.turns[0].record,
+            {**row.row(), **row.shared(notes), "turn": row.first, **columns},
+        )
+
+
+def reading_turns(
+    rows_of: Callable[[Path, Dump], Iterable[tuple[int, dict[str, Any]]]], nothing: str, hint: str
+) -> Callable[[Dump], Iterator[Rows]]:
+    """Return the reader of dumps whose files `rows_of` reads, one by itself; see `gather`.
+
+    A dump none of whose records has token ids is refused: it is `nothing`, and `hint` says what to
+    dump in its place.
+    """
+
+    def read(dump: Dump) -> Iterator[Rows]:
+        found = False
+        for file in dump.files:
+            for rows in gather(rows_of(file, dump), file):
+                found = True
+                yield rows
+        if not found:
+            more = f" (and {len(dump.files) - 1} more files)" if len(dump.files) > 1 else ""
+            raise RcdiagError(f"{dump.files[0]}{more}: {nothing}", hint=hint)
+
+    return read
