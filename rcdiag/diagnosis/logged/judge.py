@@ -16,7 +16,7 @@ from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import LIKELY, fact
 from rcdiag.diagnosis.confidence import COEFFICIENTS, MOST
 from rcdiag.diagnosis.judge import DECIDES
-from rcdiag.diagnosis.logged.causes import Found, found_in
+from rcdiag.diagnosis.logged.causes import ENGINE, Found, found_in
 from rcdiag.diagnosis.logged.changes import Change, changes_of, period_of, spikes_of
 from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import Window
@@ -48,7 +48,8 @@ FOLLOWS, FEWEST = 0.6, 8
 # A mismatch after its changes is back where it was before within this factor.
 BACK = 2.0
 ORDER = ("broken", "inconclusive", "correctable", "healthy")  # of causes by their verdicts
-USUAL_STEPS = 30
+# Steps of a stretch, and keys of a mismatch, from which the confidence is counted.
+USUAL_STEPS, USUAL_KEYS = 30, 10
 NO_NUMBER = "The log holds no finite number that compares the sampler with the trainer."
 SHOWN = 4  # numbers of a sentence
 STALE = ("stale-weights", "weights-never-synced")
@@ -59,7 +60,8 @@ class Judged(Struct, frozen=True, kw_only=True):
 
     diagnosis: Diagnosis
     changes: Sequence[Change]
-    found: Sequence[Found] = ()  # the evidence of the causes
+    # The evidence of each cause, its stretch, and the step that it began at.
+    found: Mapping[Found, tuple[Window, int | None]] = {}
     last: Window | None = None  # the last stretch of steps; None without a number of the mismatch
 
 
@@ -79,7 +81,7 @@ def judge(
     faults = [(window, one) for window, one in named if one.slug not in NOTHING_WRONG]
     began = _each_once(run, changes, faults or named[-1:])
     causes = sorted(
-        (_named_cause(one, step, len(run.steps)) for one, step in began.items()),
+        (_named_cause(one, window, step) for one, (window, step) in began.items()),
         key=lambda one: (ORDER.index(one.verdict), -one.confidence),
     )
     verdict = _verdict(causes)
@@ -99,7 +101,7 @@ def judge(
             ),
         ),
         changes=changes,
-        found=list(began),
+        found=began,
         last=stretches[-1],
     )
 
@@ -146,12 +148,16 @@ def _grown(run: LoggedRun, step: int, last: int) -> int:
 
 def _each_once(
     run: LoggedRun, changes: Sequence[Change], faults: Sequence[tuple[Window, Found]]
-) -> dict[Found, int | None]:
-    """Return the causes of the stretches, each with its first step; None: from the beginning on."""
-    causes: dict[str, tuple[Found, int | None]] = {}
+) -> dict[Found, tuple[Window, int | None]]:
+    """Return the causes of the stretches, each with its stretch and its first step.
+
+    The step is None where a cause holds from the beginning on.
+    """
+    causes: dict[str, tuple[Found, tuple[Window, int | None]]] = {}
     for window, found in faults:
         one, began = _by_course(run, changes, found), _began(changes, window)
-        causes.setdefault(one.slug, (one, None if began <= run.steps[0] else began))
+        step = None if began <= run.steps[0] else began
+        causes.setdefault(one.slug, (one, (window, step)))
     return dict(causes.values())
 
 
@@ -225,7 +231,7 @@ def _rank_correlation(one: Any, other: Any) -> float:
     return float(spearmanr(x, y).statistic)
 
 
-def _named_cause(found: Found, step: int | None, steps: int) -> NamedCause:
+def _named_cause(found: Found, window: Window, step: int | None) -> NamedCause:
     words = CAUSES[found.slug].words
     verdict = found.verdict or words.verdict
     if verdict == "guides":
@@ -238,7 +244,7 @@ def _named_cause(found: Found, step: int | None, steps: int) -> NamedCause:
     return NamedCause(
         slug=found.slug,
         verdict=verdict,
-        confidence=confidence(found, steps),
+        confidence=confidence(found, window),
         side=found.side or words.side,
         share_of_rows=1.0,
         message=found.message,
@@ -249,20 +255,24 @@ def _named_cause(found: Found, step: int | None, steps: int) -> NamedCause:
     )
 
 
-def predictors(found: Found, steps: int) -> dict[str, float]:
-    """Return what the confidence in a cause is computed from, by name."""
+def predictors(found: Found, window: Window) -> dict[str, float]:
+    """Return what the confidence in a cause is computed from, by name; all are bounded."""
+    steps = int(((window.run.steps >= window.first) & (window.run.steps <= window.last)).sum())
+    size = 0.0 if window.rms is None else math.log10(max(window.rms, 1e-4) / ENGINE)
     return {
         "constant": 1.0,
         "score": math.log(found.score / (1.0 - found.score)),
         "umbrella": float(CAUSES[found.slug].words.family == "umbrellas"),
         "steps": math.log10(max(steps, 1) / USUAL_STEPS),
+        "keys": math.log10(max(len(window.run.of_mismatch), 1) / USUAL_KEYS),
+        "size": min(max(size, -2.0), 2.0),
     }
 
 
-def confidence(found: Found, steps: int) -> float:
+def confidence(found: Found, window: Window) -> float:
     """Return the probability that a cause that a log shows with such evidence is right."""
     weights = _coefficients()
-    total = sum(weights[name] * value for name, value in predictors(found, steps).items())
+    total = sum(weights[name] * value for name, value in predictors(found, window).items())
     return round(min(1.0 / (1.0 + math.exp(-total)), MOST), 3)
 
 
@@ -292,13 +302,11 @@ def _over_steps(
         first = of_mismatch[0]
         together = [one for one in of_mismatch if one.low <= first.high][:SHOWN]
         named = ", ".join(f"`{one.key}` ({one.before:.2g} to {one.after:.2g})" for one in together)
-        when = (
-            f"step {first.step}"
-            if first.low == first.high
-            else (f"step {first.step} (95%: {first.low} to {first.high})")
-        )
-        verb = "creep from" if first.shape == "creep" else "jump at"
-        said.append(f"First to move: {named}, which {verb} {when}.")
+        when = f"step {first.step}"
+        if first.low < first.high:
+            when += f" (95%: {first.low} to {first.high})"
+        verb = f"From {when} on" if first.shape == "creep" else f"At {when}"
+        said.append(f"{verb} {named}.")
         beside = [
             one
             for one in changes
@@ -306,7 +314,7 @@ def _over_steps(
         ][:SHOWN]
         if beside:
             later = ", ".join(f"`{one.key}` at step {one.step}" for one in beside)
-            said.append(f"After it: {later}.")
+            said.append(f"Later {later}.")
         again = [one for one in of_mismatch if one.quantity == first.quantity]
         back = next((one for one in again[1:] if one.after < BACK * first.before), None)
         if back is not None and first.after > first.before:
