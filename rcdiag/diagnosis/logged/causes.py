@@ -221,7 +221,7 @@ def _not_the_sampler(window: Window) -> Found | None:
     if excess is not None:
         evidence.append(
             fact(
-                " - ".join(window.keys_of_excess),
+                window.name_of_ratio,
                 "E[ratio] is above 1: the recorded distribution did not sample",
                 value=float(f"{1.0 + excess.value:.4g}"),
                 z=round(excess.z, 1),
@@ -265,7 +265,7 @@ def _kept_set(window: Window) -> Found | None:
         "recorded log-probs are renormalised over the rest.",
         evidence=[
             fact(
-                " - ".join(window.keys_of_excess),
+                window.name_of_ratio,
                 "E[ratio] is the kept probability",
                 value=float(f"{1.0 + excess.value:.4g}"),
                 z=round(excess.z, 1),
@@ -346,7 +346,7 @@ def _other_forward(window: Window) -> Found | None:
     if excess is not None:
         evidence.append(
             fact(
-                " - ".join(window.keys_of_excess),
+                window.name_of_ratio,
                 "E[ratio] near 1: the recorded distribution sampled" if sampled else "E[ratio]",
                 value=float(f"{1.0 + excess.value:.4g}"),
                 z=round(excess.z, 1),

@@ -56,10 +56,7 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         unit="ratio",
         guide=Guide(warning=0.02, error=0.1, around=1.0, source=PROPOSAL),
         value=_mean_ratio,
-        message=lambda window: (
-            f"E[ratio] is {_mean_ratio(window):.4g} by "
-            f"{' and '.join(f'`{key}`' for key in window.keys_of_excess)}: {SAMPLED}"
-        ),
+        message=lambda window: f"`{window.name_of_ratio}` is {_mean_ratio(window):.4g}: {SAMPLED}",
     ),
     Rule(
         name="log.uniform-guess",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -110,11 +110,11 @@ class Window(Struct, frozen=True, dict=True):
         return f"{self.key('k3')} - {self.key('ratio_mean')} + 1"
 
     @property
-    def keys_of_excess(self) -> Sequence[str]:
-        """Return the keys that E[ratio] - 1 is computed from."""
+    def name_of_ratio(self) -> str:
+        """Return the key of the mean ratio, or the sum of keys that it is computed as."""
         if self.series("ratio_mean") is not None:
-            return [self.key("ratio_mean")]
-        return [self.key("k3"), self.key("k1")]
+            return self.key("ratio_mean")
+        return f"1 + {self.key('k3')} - {self.key('k1')}"
 
     @cached_property
     def rms(self) -> float | None:
