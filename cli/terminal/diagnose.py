@@ -47,14 +47,20 @@ def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool) -> None:
     """Draw of each log which keys moved and when; with `verbose` relations and all keys too."""
     for log in logs:
         if len(logs) > 1:
-            out.print(f"[bold]{escape(log.file)}[/]: {log.verdict}. {escape(log.summary)}\n")
-        if log.moved:
-            out.print(_moved(out, log.moved if verbose else log.moved[:MOVED]))
-        if len(log.moved) > MOVED and not verbose:
-            out.print(f"[dim]and {len(log.moved) - MOVED} more (all: -v)[/]")
+            out.print(f"[bold]{escape(log.file)}[/]: {log.log_verdict}. {escape(log.summary)}\n")
+        if log.keys_moved:
+            out.print(_moved(out, log.keys_moved if verbose else log.keys_moved[:MOVED]))
+        if len(log.keys_moved) > MOVED and not verbose:
+            out.print(f"[dim]and {len(log.keys_moved) - MOVED} more (all: -v)[/]")
         if not verbose:
             continue
-        draw_lines(out, [(f"{one.level}", f"{one.says} ({one.relation})") for one in log.relations])
+        draw_lines(
+            out,
+            [
+                (one.relation_level, f"{one.relation_says} ({one.relation})")
+                for one in log.relations
+            ],
+        )
         draw_lines(out, [(one.key, f"{one.quantity}: {one.means}") for one in log.quantities])
 
 
@@ -70,10 +76,10 @@ def _moved(out: Console, moved: Sequence[KeyMoved]) -> Table:
     rows = [
         [
             escape(one.key),
-            str(one.moved_at),
+            str(one.step_moved),
             f"{one.earliest} to {one.latest}",
-            number(one.median_before),
-            number(one.median_after),
+            number(one.key_before),
+            number(one.key_after),
             one.shape,
         ]
         for one in moved

@@ -11,13 +11,13 @@ from rcdiag.results.parts import Part
 class KeyMoved(Part, frozen=True, kw_only=True):
     """A movement of one logged key over the steps."""
 
-    key: Annotated[str, Doc("Key of a training log.")]
-    quantity: Annotated[str, Doc("What a key logs, by rcdiag's name: `k3`, `grad_norm`.")]
-    moved_at: Annotated[int, Doc("Training step from which on a key is another number.")]
+    key: Annotated[str, Doc("The key of a number as the trainer's log writes it.")]
+    quantity: Annotated[str, Doc("What a key logs, by rcdiag's name.", example="k3, grad_norm")]
+    step_moved: Annotated[int, Doc("Training step from which on a key is another number.")]
     earliest: Annotated[int, Doc("First step of the 95% interval of a movement.")]
     latest: Annotated[int, Doc("Last step of the 95% interval of a movement.")]
-    median_before: Annotated[Number, Doc("Median of a key before it moved.")]
-    median_after: Annotated[Number, Doc("Median of a key after it moved.")]
+    key_before: Annotated[Number, Doc("Median of a key before it moved.")]
+    key_after: Annotated[Number, Doc("Median of a key after it moved.")]
     shape: Annotated[
         str,
         Doc(
@@ -30,10 +30,10 @@ class KeyMoved(Part, frozen=True, kw_only=True):
 class LoggedQuantity(Part, frozen=True, kw_only=True):
     """The numbers of one key, step by step."""
 
-    key: Annotated[str, Doc("Key of a training log.")]
-    quantity: Annotated[str, Doc("What a key logs, by rcdiag's name.")]
+    key: Annotated[str, Doc("The key of a number as the trainer's log writes it.")]
+    quantity: Annotated[str, Doc("What a key logs, by rcdiag's name.", example="k3, grad_norm")]
     means: Annotated[str, Doc("What a quantity of a log is, in a few words.")]
-    unit: Annotated[str, Doc("Unit of a logged quantity.")]
+    quantity_unit: Annotated[str, Doc("Unit of a logged quantity.")]
     at_steps: Annotated[list[int], Doc("Training steps at which a key is logged.")]
     numbers: Annotated[
         list[Number | None], Doc("What was logged, step by step; null where it is no number.")
@@ -48,21 +48,25 @@ class Relation(Part, frozen=True, kw_only=True):
         Doc("Name of a relation between logged keys.", example="rcdiag explain log.mean-ratio"),
     ]
     number: Annotated[Number, Doc("The number that a relation is about, in the last steps.")]
-    level: Annotated[str, Doc("ok, warning or error, by the relation's bounds.")]
-    says: Annotated[str, Doc("A relation between keys, with its numbers, in a sentence.")]
+    relation_level: Annotated[str, Doc("Level of a relation: ok, warning or error, by its bounds.")]
+    relation_says: Annotated[str, Doc("A relation between keys, with its numbers, in a sentence.")]
 
 
 class LogSummary(Part, frozen=True, kw_only=True):
     """What one training log holds and shows."""
 
-    file: Annotated[str, Doc("Path of a training log.")]
-    log_format: Annotated[str, Doc("Format of a training log.")]
-    trainer: Annotated[
+    file: Annotated[str, Doc("The trainer's log that was read, as it was named.")]
+    log_format: Annotated[
+        str, Doc("The format that the trainer's log was read as, told from its content.")
+    ]
+    trainer_of_log: Annotated[
         str | None, Doc("The trainer whose keys a log has; null where it is none that is known.")
     ]
     num_steps: Annotated[int, Doc("Number of training steps in a log.", unit="steps")]
-    verdict: Annotated[str, Doc("The verdict on one of several logs.")]
-    summary: Annotated[str, Doc("The verdict on one log and its cause in a few sentences.")]
+    log_verdict: Annotated[str, Doc("The verdict on one of several logs.")]
+    summary: Annotated[str, Doc("The verdict and its cause in one or two sentences.")]
     quantities: Annotated[list[LoggedQuantity], Doc("What rcdiag knows of a log's keys.")]
-    moved: Annotated[list[KeyMoved], Doc("Keys that moved, the first first.", see=("moved_at",))]
+    keys_moved: Annotated[
+        list[KeyMoved], Doc("Keys that moved, the first first.", see=("step_moved",))
+    ]
     relations: Annotated[list[Relation], Doc("Relations between keys, in the last steps.")]

@@ -112,18 +112,18 @@ def _summary(run: LoggedRun, trainer: str | None, judged: Judged) -> LogSummary:
     return LogSummary(
         file=str(run.log.path),
         log_format=run.log.format,
-        trainer=trainer,
+        trainer_of_log=trainer,
         num_steps=len(run.steps) if run.series else len(run.log.rows),
-        verdict=judged.diagnosis.verdict,
+        log_verdict=judged.diagnosis.verdict,
         summary=judged.diagnosis.summary,
         quantities=[_quantity(one) for one in run.series.values()],
-        moved=[_moved(change) for change in judged.changes],
+        keys_moved=[_moved(change) for change in judged.changes],
         relations=[
             Relation(
                 relation=rule.name,
                 number=number,
-                level=level,
-                says=rule.message(judged.last),
+                relation_level=level,
+                relation_says=rule.message(judged.last),
             )
             for rule, level in (judged_rules("log", judged.last) if judged.last else ())
             if (number := rule.number(judged.last)) is not None
@@ -136,7 +136,7 @@ def _quantity(series: Series) -> LoggedQuantity:
         key=series.key,
         quantity=series.quantity.name,
         means=series.quantity.says,
-        unit=series.quantity.unit,
+        quantity_unit=series.quantity.unit,
         at_steps=series.steps.tolist(),
         numbers=[float(f"{x:.6g}") if np.isfinite(x) else None for x in series.values],
     )
@@ -146,10 +146,10 @@ def _moved(change: Change) -> KeyMoved:
     return KeyMoved(
         key=change.key,
         quantity=change.quantity,
-        moved_at=change.step,
+        step_moved=change.step,
         earliest=change.low,
         latest=change.high,
-        median_before=float(f"{change.before:.4g}"),
-        median_after=float(f"{change.after:.4g}"),
+        key_before=float(f"{change.before:.4g}"),
+        key_after=float(f"{change.after:.4g}"),
         shape=change.shape,
     )

@@ -118,7 +118,7 @@ def test_rounding_alone_is_healthy(tmp_path: Path) -> None:
     assert result.diagnosis.verdict == "healthy"
     assert result.diagnosis.pair is None
     assert [cause.slug for cause in result.diagnosis.causes] == ["engine-noise"]
-    assert result.logs[0].trainer == "verl"
+    assert result.logs[0].trainer_of_log == "verl"
 
 
 def test_an_honest_mismatch_that_begins_is_correctable_from_its_step_on(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_run_whose_forward_pass_broke(tmp_path: Path) -> None:
     assert "uniform guess" in first.message
     assert result.diagnosis.over_steps is not None
     assert "`actor/ppo_kl` compare" in result.diagnosis.over_steps.says
-    levels = {one.relation: one.level for one in result.logs[0].relations}
+    levels = {one.relation: one.relation_level for one in result.logs[0].relations}
     assert levels["log.uniform-guess"] == "error"
     assert levels["log.surprisals-and-difference"] == "ok"
 
@@ -308,7 +308,7 @@ def test_keys_of_an_unknown_trainer_are_named(tmp_path: Path) -> None:
     named = diagnosed(rows, tmp_path, keys={"k1": "my/k1", "k3": "my/k3"})
     assert named.diagnosis is not None
     assert named.diagnosis.verdict == "correctable"
-    assert named.logs[0].trainer is None
+    assert named.logs[0].trainer_of_log is None
     with pytest.raises(RcdiagError, match="no key 'my/k4'"):
         diagnosed(rows, tmp_path, keys={"k1": "my/k4"})
     with pytest.raises(RcdiagError, match="no quantity of logs"):
@@ -321,7 +321,7 @@ def test_of_several_runs_the_worst_speaks_and_each_has_its_summary(tmp_path: Pat
     result = rcdiag.diagnose([healthy, failed])
     assert result.diagnosis is not None
     assert result.diagnosis.verdict == "correctable"
-    assert [log.verdict for log in result.logs] == ["healthy", "correctable"]
+    assert [log.log_verdict for log in result.logs] == ["healthy", "correctable"]
 
 
 def test_what_is_neither_a_dump_nor_a_log_keeps_its_refusal(tmp_path: Path) -> None:

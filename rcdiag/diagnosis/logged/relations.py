@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from rcdiag.diagnosis.logged.causes import LARGEST_VOCABULARY
+from rcdiag.diagnosis.logged.causes import ENGINE, LARGEST_VOCABULARY
 from rcdiag.diagnosis.logged.window import Window
 from rcdiag.diagnosis.rules import Rule
 from rcdiag.results.guide import PROPOSAL, Guide
@@ -35,6 +35,13 @@ def _mean_ratio(window: Window) -> float | None:
     return None if window.excess is None else 1.0 + window.excess.value
 
 
+def _excess(window: Window) -> float | None:
+    """Return E[ratio] - 1 over E[log_ratio^2]; None at the size of rounding."""
+    if window.excess is None or window.rms is None or window.rms < ENGINE:
+        return None
+    return window.excess.value / window.rms**2
+
+
 def _below_zero(name: str) -> object:
     return lambda window: None if (value := window.number(name)) is None else min(value, 0.0)
 
@@ -47,16 +54,19 @@ def _unlike(window: Window) -> float | None:
 LOG_RULES: tuple[Rule[Window], ...] = (
     Rule(
         name="log.mean-ratio",
-        says="The mean ratio of a log, 1 + k3 - k1, is 1 where the recorded distribution sampled. "
-        "Below 1: the sampler kept a set of tokens and renormalised. Above 1: the tokens came from "
-        "another distribution, or the columns belong to other tokens. At KL above .7 nats single "
-        "tokens rule it.",
-        formula="E[ratio] = 1 + k3_kl - kl",
+        says="How far the mean ratio of a log, 1 + k3 - k1, is from 1, over the size of the "
+        "mismatch. About 0 where the recorded distribution sampled. Far below: the sampler kept a "
+        "set of tokens and renormalised. Far above: the tokens came from another distribution, or "
+        "the columns belong to other tokens. Above .7 nats of KL single tokens rule it.",
+        formula="(E[ratio] - 1) / E[log_ratio^2] = (k3_kl - kl) / (2 k3_kl)",
         direction="log_ratio = trainer - sampler",
-        unit="ratio",
-        guide=Guide(warning=0.02, error=0.1, around=1.0, source=PROPOSAL),
-        value=_mean_ratio,
-        message=lambda window: f"`{window.name_of_ratio}` is {_mean_ratio(window):.4g}: {SAMPLED}",
+        unit="share",
+        guide=Guide(warning=0.25, error=0.5, around=0.0, source=f"{PROPOSAL}: {SAMPLED}"),
+        value=_excess,
+        message=lambda window: (
+            f"`{window.name_of_ratio}` is {_mean_ratio(window):.4g}, "
+            f"{_excess(window):.2g} of E[log_ratio^2] away from 1"
+        ),
     ),
     Rule(
         name="log.uniform-guess",

@@ -31,7 +31,7 @@ def over_steps(result: DiagnoseResult) -> Chart:
 
 def _keys(result: DiagnoseResult) -> list[str]:
     """Return the keys with a panel: those that moved, in that order, then the others."""
-    moved = [one.key for log in result.logs for one in log.moved]
+    moved = [one.key for log in result.logs for one in log.keys_moved]
     known = [one.key for log in result.logs for one in log.quantities]
     return list(dict.fromkeys([*moved, *known]))[:MOST]
 
@@ -42,11 +42,11 @@ def _panel(result: DiagnoseResult, key: str) -> Panel:
     ]
     values = [value for one in of_key for value in one.numbers if value is not None]
     far = bool(values) and min(values) > 0 and max(values) > ON_LOG_SCALE * min(values)
-    steps = {one.moved_at for log in result.logs for one in log.moved if one.key == key}
+    steps = {one.step_moved for log in result.logs for one in log.keys_moved if one.key == key}
     return Panel(
         title=key,
         x=ChartAxis(label="training step", whole=True),
-        y=ChartAxis(label=of_key[0].unit, scale="log" if far else "linear"),
+        y=ChartAxis(label=of_key[0].quantity_unit, scale="log" if far else "linear"),
         marks=[Mark(shape="line", x="step", y="value", group="run", thin=True)],
         rules=[ReferenceLine(at=step, label=f"moves at step {step}") for step in sorted(steps)],
         where=("key", key),

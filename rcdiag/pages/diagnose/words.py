@@ -20,7 +20,7 @@ def answer(result: DiagnoseResult) -> str:
     """Say what the experiments explain."""
     if result.logs:
         known = sum(len(log.quantities) for log in result.logs)
-        of = ", ".join(dict.fromkeys(log.trainer or "a trainer" for log in result.logs))
+        of = ", ".join(dict.fromkeys(log.trainer_of_log or "a trainer" for log in result.logs))
         return f"from {plural(known, 'known key')} of a log of {of}, without a token"
     if result.trainer_model is None:
         return "from the table only: --model CKPT runs experiments"

@@ -28,7 +28,7 @@ def training_log(result: DiagnoseResult | None) -> Section | None:
     blocks: list[Block] = []
     for log in result.logs:
         if len(result.logs) > 1:
-            blocks.append(Paragraph(text=f"{log.file}: {log.verdict}. {log.summary}"))
+            blocks.append(Paragraph(text=f"{log.file}: {log.log_verdict}. {log.summary}"))
     blocks.append(Figures(items=figures_of(result, ["log-over-steps"])))
     for place, log in enumerate(result.logs):
         blocks += _of_log(log, place)
@@ -41,22 +41,22 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
         f"Keys that moved, {log.file}",
         [
             words("Key", lambda one: code(one.key)),
-            numbers("Step", lambda one: amount(one.moved_at, str(one.moved_at))),
+            numbers("Step", lambda one: amount(one.step_moved, str(one.step_moved))),
             words("95% interval", lambda one: text(f"{one.earliest} to {one.latest}")),
-            numbers("Before", lambda one: amount(one.median_before)),
-            numbers("After", lambda one: amount(one.median_after)),
+            numbers("Before", lambda one: amount(one.key_before)),
+            numbers("After", lambda one: amount(one.key_after)),
             words("Moves", lambda one: text(one.shape)),
         ],
-        log.moved,
-        lambda one: {"key": f"{one.key} {one.moved_at}"},
+        log.keys_moved,
+        lambda one: {"key": f"{one.key} {one.step_moved}"},
     )
     relations = table(
         f"relations-{place}",
         f"Relations between keys, in the last steps of {log.file}",
         [
             words("Relation", lambda one: term(one.relation)),
-            words("Level", lambda one: text(one.level)),
-            words("Says", lambda one: text(one.says)),
+            words("Level", lambda one: text(one.relation_level)),
+            words("Says", lambda one: text(one.relation_says)),
         ],
         log.relations,
         lambda one: {"key": one.relation},
@@ -67,11 +67,11 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
         [
             words("Key", lambda one: code(one.key)),
             words("Quantity", lambda one: text(one.quantity)),
-            words("Means", lambda one: text(f"{one.means} ({one.unit})")),
+            words("Means", lambda one: text(f"{one.means} ({one.quantity_unit})")),
         ],
         log.quantities,
         lambda one: {"key": one.key},
     )
-    blocks: list[Block] = [moved] if log.moved else []
+    blocks: list[Block] = [moved] if log.keys_moved else []
     blocks += [relations] if log.relations else []
     return [*blocks, Fold(label=f"{len(log.quantities)} keys that are known", blocks=[known])]
