@@ -36,6 +36,9 @@ def draw_logged(out: Console, comparison: LogComparison, verbose: bool) -> None:
         out.print(f"[dim]{escape(name)}: {escape(sentence)}[/]")
     if comparison.step_reason:
         out.print(f"[dim]steps: {escape(comparison.step_reason)}[/]")
+    shows = comparison.log_shows
+    if shows is not None and shows.log_verdict not in ("healthy", "inconclusive"):
+        out.print(escape(f"the log alone: {shows.log_verdict}. {shows.summary}"))
     others = f"{plural(len(comparison.not_ours), 'logged key')} not computed here"
     missing = f"{plural(len(comparison.not_logged), 'computed key')} not logged"
     out.print(f"[dim]{others}; {missing}{'' if verbose else ' (names: -v)'}[/]")

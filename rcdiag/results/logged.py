@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from rcdiag.results.doc import Doc, Number
+from rcdiag.results.log_summary import LogSummary
 from rcdiag.results.parts import Part
 
 EXAMPLE = "rcdiag score rollouts.parquet --logged metrics.jsonl"
@@ -118,6 +119,15 @@ class LogComparison(Part, frozen=True, kw_only=True):
         list[str],
         Doc("Keys that rcdiag computes as the trainer defines them, and that the log lacks."),
     ]
+    log_shows: Annotated[
+        LogSummary | None,
+        Doc(
+            "What the trainer's log shows by itself, all of its steps: which keys moved and when, "
+            "as `rcdiag diagnose LOG` says it; null where the log has no known key.",
+            added=True,
+            see=("keys_moved", "relations"),
+        ),
+    ] = None
 
     @property
     def unexplained(self) -> list[LoggedKey]:

@@ -7,18 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from rcdiag.diagnosis.logged.changes import Change
-from rcdiag.diagnosis.logged.judge import Judged, judge
-from rcdiag.diagnosis.logged.run import LoggedRun, Series, logged_run
-from rcdiag.diagnosis.rules import judged as judged_rules
+from rcdiag.diagnosis.logged.judge import judge
+from rcdiag.diagnosis.logged.run import logged_run
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.logs import Log, read_log
 from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.diagnosis import VERDICTS
-from rcdiag.results.log_summary import KeyMoved, LoggedQuantity, LogSummary, Relation
 from rcdiag.trainers import families, find_trainer
+from rcdiag.usecases.log_alone import summarised
 from rcdiag.usecases.logged.keys import count_keys
 from rcdiag.usecases.provenance import provenance_of_files
 
@@ -83,7 +79,7 @@ def diagnose_logs(
         duration=time.monotonic() - began,
         diagnosis=found[worst].diagnosis,
         logs=[
-            _summary(run, of, judged) for run, of, judged in zip(runs, known, found, strict=True)
+            summarised(run, of, judged) for run, of, judged in zip(runs, known, found, strict=True)
         ],
     )
 
@@ -106,50 +102,3 @@ def _family_of(log: Log) -> str | None:
     counts = {name: count_keys(log, trainer) for name, trainer in families().items()}
     best = max(counts, key=lambda name: counts[name])
     return best if counts[best] else None
-
-
-def _summary(run: LoggedRun, trainer: str | None, judged: Judged) -> LogSummary:
-    return LogSummary(
-        file=str(run.log.path),
-        log_format=run.log.format,
-        trainer_of_log=trainer,
-        num_steps=len(run.steps) if run.series else len(run.log.rows),
-        log_verdict=judged.diagnosis.verdict,
-        summary=judged.diagnosis.summary,
-        quantities=[_quantity(one) for one in run.series.values()],
-        keys_moved=[_moved(change) for change in judged.changes],
-        relations=[
-            Relation(
-                relation=rule.name,
-                number=number,
-                relation_level=level,
-                relation_says=rule.message(judged.last),
-            )
-            for rule, level in (judged_rules("log", judged.last) if judged.last else ())
-            if (number := rule.number(judged.last)) is not None
-        ],
-    )
-
-
-def _quantity(series: Series) -> LoggedQuantity:
-    return LoggedQuantity(
-        key=series.key,
-        quantity=series.quantity.name,
-        means=series.quantity.says,
-        quantity_unit=series.quantity.unit,
-        at_steps=series.steps.tolist(),
-        numbers=[float(f"{x:.6g}") if np.isfinite(x) else None for x in series.values],
-    )
-
-
-def _moved(change: Change) -> KeyMoved:
-    return KeyMoved(
-        key=change.key,
-        quantity=change.quantity,
-        step_moved=change.step,
-        earliest=change.low,
-        latest=change.high,
-        key_before=float(f"{change.before:.4g}"),
-        key_after=float(f"{change.after:.4g}"),
-        shape=change.shape,
-    )

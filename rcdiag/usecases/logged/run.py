@@ -13,6 +13,7 @@ from rcdiag.statistics.accumulator import Step
 from rcdiag.table.survey import known_steps
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
+from rcdiag.usecases.log_alone import log_alone
 from rcdiag.usecases.logged.keys import KeyNames
 from rcdiag.usecases.logged.likely_plans import tried_plans
 from rcdiag.usecases.logged.reasons import (
@@ -66,6 +67,7 @@ def compared(log: Log, result: ScoreResult, dump: Table, plan: Plan) -> LogCompa
         keys=sorted(keys, key=lambda key: (key.agrees, key.explained_by is not None)),
         not_ours={key: count for key, count in log.keys.items() if names.ours(key) not in ours},
         not_logged=sorted(ours - logged),
+        log_shows=log_alone(log, plan.trainer.family),
     )
 
 

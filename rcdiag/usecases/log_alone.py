@@ -1,0 +1,65 @@
+"""What a training log shows by itself, as a part of a result."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rcdiag.diagnosis.logged.changes import Change
+from rcdiag.diagnosis.logged.judge import Judged, judge
+from rcdiag.diagnosis.logged.run import LoggedRun, Series, logged_run
+from rcdiag.diagnosis.rules import judged as judged_rules
+from rcdiag.logs import Log
+from rcdiag.results.log_summary import KeyMoved, LoggedQuantity, LogSummary, Relation
+
+
+def log_alone(log: Log, trainer: str) -> LogSummary | None:
+    """Judge a trainer's log; None where no key of it is known."""
+    run = logged_run(log.path.name, log)
+    return summarised(run, trainer, judge(run, family=trainer)) if run.series else None
+
+
+def summarised(run: LoggedRun, trainer: str | None, judged: Judged) -> LogSummary:
+    return LogSummary(
+        file=str(run.log.path),
+        log_format=run.log.format,
+        trainer_of_log=trainer,
+        num_steps=len(run.steps) if run.series else len(run.log.rows),
+        log_verdict=judged.diagnosis.verdict,
+        summary=judged.diagnosis.summary,
+        quantities=[_quantity(one) for one in run.series.values()],
+        keys_moved=[_moved(change) for change in judged.changes],
+        relations=[
+            Relation(
+                relation=rule.name,
+                number=number,
+                relation_level=level,
+                relation_says=rule.message(judged.last),
+            )
+            for rule, level in (judged_rules("log", judged.last) if judged.last else ())
+            if (number := rule.number(judged.last)) is not None
+        ],
+    )
+
+
+def _quantity(series: Series) -> LoggedQuantity:
+    return LoggedQuantity(
+        key=series.key,
+        quantity=series.quantity.name,
+        means=series.quantity.says,
+        quantity_unit=series.quantity.unit,
+        at_steps=series.steps.tolist(),
+        numbers=[float(f"{x:.6g}") if np.isfinite(x) else None for x in series.values],
+    )
+
+
+def _moved(change: Change) -> KeyMoved:
+    return KeyMoved(
+        key=change.key,
+        quantity=change.quantity,
+        step_moved=change.step,
+        earliest=change.low,
+        latest=change.high,
+        key_before=float(f"{change.before:.4g}"),
+        key_after=float(f"{change.after:.4g}"),
+        shape=change.shape,
+    )
