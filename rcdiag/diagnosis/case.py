@@ -19,6 +19,11 @@ Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
 
+def spread_over(count: int, most: int) -> Counts:
+    """Return at most `most` indices below `count`, evenly spread."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
+
+
 class RowFacts(Struct, frozen=True, kw_only=True):
     """What the table's columns state of each row besides its tokens; None where absent."""
 

@@ -23,13 +23,10 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Array, Case
 from rcdiag.formats import mean_ratio
 from rcdiag.statistics.intervals import student_quantile
-
-Array = NDArray[np.float64]
 
 VALID, INVALID, UNKNOWN = "valid", "invalid", "unknown"
 

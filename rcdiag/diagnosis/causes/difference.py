@@ -6,8 +6,8 @@ If nothing narrower fits it is `forwards-differ`: two passes that differ without
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rcdiag.diagnosis.case import Array, Flags
 from rcdiag.diagnosis.causes.cause import (
     CLEAR,
     EXACT,
@@ -106,13 +106,13 @@ def _uniform(features: Features) -> float:
     return -float(np.log(float(features.case.tokens.token_id.max()) + 1.0))
 
 
-def _deficits(features: Features) -> NDArray[np.float64]:
+def _deficits(features: Features) -> Array:
     """Return by how many nats a uniform guess scores each row's tokens better than the trainer."""
     tokens = features.case.tokens
     return tokens.per_row * _uniform(features) - tokens.row_sums(tokens.trainer)
 
 
-def _below_a_uniform_guess(features: Features) -> NDArray[np.bool_]:
+def _below_a_uniform_guess(features: Features) -> Flags:
     """Detect rows [rows] whose tokens the trainer surely scores worse than a uniform guess would.
 
     Over whatever distribution p samples, E[uniform / p] <= 1, so that by Markov's inequality the

@@ -14,14 +14,13 @@ from math import floor, log10
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
+from rcdiag.diagnosis.case import Array, Counts
 
 # Error of a float32 sum of a few hundred terms, nats: the finest resolution.
 FLOAT32 = 2e-6
 SCALES = np.geomspace(1e-5, 10.0, 13)  # of logit noise, between which the best is searched
+SCANNED = 1_500  # tokens of a distribution on which a setting is searched
 UNSURE = 0.02  # sensitivity from which on noise of the logits shows in a token
 OUTLYING = 10.0  # noise scales from which a residual is an outlier
 LARGEST = 1e4  # nats: beyond it a residual counts as this

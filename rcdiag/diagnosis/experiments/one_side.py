@@ -184,7 +184,8 @@ def _try_checkpoints(
     scored = np.flatnonzero(np.isin(sample.owner, weights.rows))
     for name, column in list(zip(weights.names, weights.columns, strict=True))[1:]:
         words = f"weights of {name}"
-        test = tester.test("checkpoints", "stale-weights", words, column[scored], scored)
+        test = tester.test("stale-weights", words, column[scored], scored)
+        test = replace(test, experiment="checkpoints")
         outcome.tests.append(replace(test, slug=_slug(test, tester)))
     return cause_of_weights(tester, weights) if len(weights.rows) == len(sample.rows) else None
 

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.experiments.contexts import CONTEXTS
+from rcdiag.diagnosis.experiments.batches import BATCHES
 from rcdiag.diagnosis.experiments.fit import fit_residual, margin
 from rcdiag.diagnosis.experiments.functions import FUNCTIONS
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
@@ -23,6 +23,7 @@ from rcdiag.diagnosis.experiments.output_layer import (
     SOFTCAP,
     VOCABULARY_SHARDS,
 )
+from rcdiag.diagnosis.experiments.prompts import EXCHANGED_IDS, PROMPTS, STRIPPED, TRUNCATIONS
 from rcdiag.diagnosis.experiments.recorded import (
     DIVIDED,
     NOT_SHIFTED,
@@ -48,7 +49,7 @@ EXPERIMENTS: Registry[Experiment] = Registry(
         *(KEPT_SETS, PENALTIES, BIASES, MIN_TOKENS),
         *(SOFTCAP, ROUNDED_LOGITS, PADDING_ROWS, VOCABULARY_SHARDS),
         NOT_SHIFTED,
-        *CONTEXTS,
+        *(EXCHANGED_IDS, PROMPTS, TRUNCATIONS, *BATCHES, STRIPPED),
         *FUNCTIONS,
         *WEIGHTS,
     ),
@@ -114,7 +115,7 @@ def _run(experiment: Experiment, tester: HypothesisTester) -> list[HypothesisTes
     began = time.monotonic()
     tests = [test for test in experiment.run(tester) if len(test.at)]
     spent = (time.monotonic() - began) / max(len(tests), 1)
-    return [replace(test, seconds=spent) for test in tests]
+    return [replace(test, experiment=experiment.name, seconds=spent) for test in tests]
 
 
 def explains(test: HypothesisTest, noise: float) -> bool:

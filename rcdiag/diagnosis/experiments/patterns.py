@@ -7,12 +7,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from rcdiag.diagnosis.case import Array, Counts, Flags
 from rcdiag.diagnosis.experiments.fit import fit_residual
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTester
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
-
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 ROW_OFF = 0.03  # share of a row's tokens from which on it is off
 NEAR = 8  # tokens whose positions are alike
@@ -70,12 +68,12 @@ def pattern_of(tester: HypothesisTester) -> Pattern:
     )
 
 
-def rows_off(sample: RescoredSample, side: Side) -> NDArray[np.bool_]:
+def rows_off(sample: RescoredSample, side: Side) -> Flags:
     """Flag the rows of a sample in which more than a few tokens are off, [rows]."""
     return _share_off(sample, side) > ROW_OFF
 
 
-def _tokens_off(sample: RescoredSample, side: Side) -> NDArray[np.bool_]:
+def _tokens_off(sample: RescoredSample, side: Side) -> Flags:
     """Flag tokens that are off by more than an engine's noise, [known tokens]."""
     at = side.known_at
     return (
@@ -140,7 +138,7 @@ def _by_chance(sample: RescoredSample, side: Side) -> float | None:
     return differ / (differ + same) if differ + same >= REPEATED else None
 
 
-def _usual(off: NDArray[np.bool_], position: Counts, counted: NDArray[np.bool_]) -> Array:
+def _usual(off: Flags, position: Counts, counted: Flags) -> Array:
     """Return the share of tokens that are off near each one's position, [known tokens].
 
     The first tokens of responses are often near-certain, so that other weights do not move them.
@@ -152,9 +150,7 @@ def _usual(off: NDArray[np.bool_], position: Counts, counted: NDArray[np.bool_])
     return values
 
 
-def _within_rows(
-    off: NDArray[np.bool_], row: Counts, count: int, usual: Array
-) -> tuple[Array, Array]:
+def _within_rows(off: Flags, row: Counts, count: int, usual: Array) -> tuple[Array, Array]:
     """Tell for every row whether tokens are off only before, or only after, one of its own."""
     ends, begins = np.zeros(count), np.zeros(count)
     borders = np.searchsorted(row, np.arange(count + 1))
@@ -191,7 +187,7 @@ def _with_reward(sample: RescoredSample, at: Counts, residual: Array) -> float:
     return _z(np.nan_to_num(values * np.clip(residual, -1.0, 1.0)), row)
 
 
-def _later_turns(sample: RescoredSample, at: Counts, off: NDArray[np.bool_]) -> bool:
+def _later_turns(sample: RescoredSample, at: Counts, off: Flags) -> bool:
     """Tell whether all tokens that are off stand after a token that was not sampled."""
     sampled = sample.case.mask[sample.place]
     if sampled.all():
@@ -203,7 +199,7 @@ def _later_turns(sample: RescoredSample, at: Counts, off: NDArray[np.bool_]) -> 
     return bool(off.sum() > 10 and (off & ~after_tool[at]).sum() < 0.02 * off.sum())
 
 
-def _by_engine(sample: RescoredSample, bad: NDArray[np.bool_]) -> bool:
+def _by_engine(sample: RescoredSample, bad: Flags) -> bool:
     """Tell whether the rows that are off are those of some engines."""
     engines = sample.case.facts.engine
     if engines is None:
@@ -213,7 +209,7 @@ def _by_engine(sample: RescoredSample, bad: NDArray[np.bool_]) -> bool:
     return len(rates) > 1 and max(rates) > 0.7 and min(rates) < 0.1
 
 
-def _by_prompt(sample: RescoredSample, bad: NDArray[np.bool_]) -> bool:
+def _by_prompt(sample: RescoredSample, bad: Flags) -> bool:
     """Tell whether rows of one prompt are off together, where some prompts' are and some not."""
     groups: dict[bytes, list[bool]] = {}
     for row, flag in zip(sample.rows, bad, strict=True):
@@ -253,9 +249,7 @@ def retokenised(tester: HypothesisTester) -> float | None:
     return agree / rows if rows >= 5 else None
 
 
-def _differs(
-    tester: HypothesisTester, ids: NDArray[np.int32], mask: NDArray[np.bool_]
-) -> int | None:
+def _differs(tester: HypothesisTester, ids: NDArray[np.int32], mask: Flags) -> int | None:
     """Return the first token that differs when the text of a response is encoded anew."""
     assert tester.encode is not None
     assert tester.decode is not None

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.experiments.fit import residuals
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
     GAIN,
-    Array,
-    Counts,
     Experiment,
     HypothesisTest,
     HypothesisTester,
@@ -25,60 +24,29 @@ SMALL = 0.05  # nats
 
 def run_quantities(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try the likeliest token's log-prob, the entropy, and other units of the expected column."""
-    side, reading = tester.side, tester.sample.reading
-    at, expected = side.known_at, side.expected[side.known_at]
-    owner = tester.sample.owner[at]
-    at_one = np.all(side.temperature[at] == 1.0)
-    top, entropy = reading.top[at], reading.entropy[at]
-    if not at_one:
-        at_distribution = tester.distribution_at
-        distribution = tester.distribution
-        top_log_prob = -_entropy_and_top(tester)[0]
-        yield tester.test(
-            "quantities",
-            "top-one-recorded",
-            "log-prob of the likeliest token",
-            top_log_prob,
-            at_distribution,
-        )
-        entropies = distribution.entropy(tester.distribution_temperature)
-        for sign, words in ((1.0, "entropy"), (-1.0, "minus the entropy")):
-            yield tester.test(
-                "quantities", "entropy-recorded", words, sign * entropies, at_distribution
-            )
+    side, reading, at = tester.side, tester.sample.reading, tester.side.known_at
+    expected, owner = side.expected[at], tester.sample.owner[at]
+    if np.all(side.temperature[at] == 1.0):
+        of_context = at
+        top, entropy = reading.top[at], reading.entropy[at]
     else:
-        yield tester.test(
-            "quantities", "top-one-recorded", "log-prob of the likeliest token", top, at
-        )
-        for sign, words in ((1.0, "entropy"), (-1.0, "minus the entropy")):
-            yield tester.test("quantities", "entropy-recorded", words, sign * entropy, at)
-    yield tester.test("quantities", "sign-flipped", "minus the log-prob", -expected, at)
-    for base, name in ((LN_2, "2"), (LN_10, "10")):
-        yield tester.test(
-            "quantities", "log-base", f"logarithm of base {name}", expected / base, at
-        )
-    yield tester.test("quantities", "probabilities-stored", "the probability", np.exp(expected), at)
-    sums = _running_sums(expected, owner)
-    yield tester.test("quantities", "cumulative-stored", "running sums of the row", sums, at)
-    _, row = np.unique(owner, return_inverse=True)
+        of_context = tester.distribution_at
+        logits = scaled(tester.distribution.logits, tester.distribution_temperature)
+        top = logits.max(axis=1) - log_sum(logits)
+        entropy = tester.distribution.entropy(tester.distribution_temperature)
+    yield tester.test("top-one-recorded", "log-prob of the likeliest token", top, of_context)
+    yield tester.test("entropy-recorded", "entropy", entropy, of_context)
+    yield tester.test("entropy-recorded", "minus the entropy", -entropy, of_context)
+    yield tester.test("sign-flipped", "minus the log-prob", -expected, at)
+    yield tester.test("log-base", "logarithm of base 2", expected / LN_2, at)
+    yield tester.test("log-base", "logarithm of base 10", expected / LN_10, at)
+    yield tester.test("probabilities-stored", "the probability", np.exp(expected), at)
+    _, first, row = np.unique(owner, return_index=True, return_inverse=True)
+    sums = np.cumsum(expected)
+    running = sums - (sums - expected)[first][row]
+    yield tester.test("cumulative-stored", "running sums of the row", running, at)
     means = (np.bincount(row, expected) / np.bincount(row))[row]
-    yield tester.test("quantities", "cumulative-stored", "the row's mean", means, at)
-
-
-def _entropy_and_top(tester: HypothesisTester) -> tuple[Array, Array]:
-    """Return -max log-prob and the entropy at the side's temperature, [tokens with logits]."""
-    logits = scaled(tester.distribution.logits, tester.distribution_temperature)
-    return log_sum(logits) - logits.max(axis=1), tester.distribution.entropy(
-        tester.distribution_temperature
-    )
-
-
-def _running_sums(values: Array, owner: Counts) -> Array:
-    """Add values up from the beginning of each row."""
-    sums = np.cumsum(values)
-    first = np.flatnonzero(np.append(True, owner[1:] != owner[:-1]))
-    before = sums[first] - values[first]
-    return sums - np.repeat(before, np.diff(np.append(first, len(values))))
+    yield tester.test("cumulative-stored", "the row's mean", means, at)
 
 
 def run_divided(tester: HypothesisTester) -> Iterator[HypothesisTest]:
@@ -95,7 +63,6 @@ def run_divided(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     if min(abs(factor * LN_2 - 1.0), abs(factor * LN_10 - 1.0)) < 0.003:
         return
     yield tester.test(
-        "divided",
         "log-probs-divided",
         f"log-probs, not logits, divided by {1.0 / factor:.3g}",
         factor * expected,
@@ -117,7 +84,7 @@ def run_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         shifted[inside] = side.expected[moved[inside]]
         # At the border of a row no neighbour exists: the recorded value counts as explained.
         shifted[~inside] = side.recorded[~inside]
-        yield tester.test("shifts", "shift-by-one", words, shifted[at], at)
+        yield tester.test("shift-by-one", words, shifted[at], at)
         own = np.abs(residuals(side.recorded[at], side.expected[at]))
         other = np.abs(residuals(side.recorded[at], shifted[at]))
         rows = np.searchsorted(sample.rows, sample.owner[at])
@@ -125,7 +92,6 @@ def run_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         if better.any() and not better.all():
             mixed = np.where(better[rows], shifted[at], side.expected[at])
             yield tester.test(
-                "shifts",
                 "shift-some-rows",
                 f"{words} in {share_of(float(better.mean()))}",
                 mixed,
@@ -140,7 +106,6 @@ def run_not_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     def attempt(rows: Counts) -> HypothesisTest:
         passages = [one for row in rows if len((one := tester.passage(int(row))).places) > 0]
         return tester.test(
-            "not-shifted",
             "logits-not-shifted",
             "log-prob under the logits that have read the token",
             tester.forward.after(passages),
@@ -191,7 +156,6 @@ def run_ids(tester: HypothesisTester) -> Iterator[HypothesisTest]:
             for one, other in swaps
         )
         yield tester.test(
-            "token-ids",
             "eos-one-sided" if one_sided else "special-token-ids",
             f"token id {words}",
             predicted,
@@ -231,7 +195,6 @@ def run_rows(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     if moved >= 2:
         at = side.known_at
         yield tester.test(
-            "other-rows",
             "rows-swapped",
             f"{moved} of {len(rows)} rows hold another row's values",
             predicted[at],

@@ -13,15 +13,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Array, Case, Counts, Flags
 from rcdiag.diagnosis.experiments.fit import FLOAT32, Residual, fit_residual
 from rcdiag.diagnosis.experiments.rounding import Rounding, rounding_of
 from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
 from rcdiag.engines.changes import Forward, LowPrecision, Passage, Reading
-
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 DISTRIBUTION_TOKENS = 6_144  # whose logits are held
 DISTRIBUTION_LOGITS = 1 << 26  # logits that are held at most, of any vocabulary

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from rcdiag.diagnosis.experiments.fit import UNSURE, Counts, Residual
+from rcdiag.diagnosis.case import Counts
+from rcdiag.diagnosis.experiments.fit import UNSURE, Residual
 
 LEAST, MOST = 1e-3, 0.3  # noise of logits that is never less, and never more
 # Two engines in bfloat16 leave .75 to 1.1 times what the model's own pass does; other kernels, and

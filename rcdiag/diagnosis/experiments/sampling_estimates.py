@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from rcdiag.diagnosis.case import Array, Counts, Flags
 from rcdiag.diagnosis.experiments.fit import Estimate, golden
 from rcdiag.diagnosis.experiments.trainer_distribution import (
     Ranked,
@@ -20,9 +20,6 @@ from rcdiag.diagnosis.experiments.trainer_distribution import (
     log_prob_variance,
     scaled,
 )
-
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 
 class Surprise(Struct, frozen=True):
@@ -54,7 +51,7 @@ SPAN = 4  # tokens in a row
 FOREIGN = 3.0  # nats of surprisal above entropy, on average over a span
 
 
-def foreign_tokens(log_prob: Array, entropy: Array, owner: Counts) -> NDArray[np.bool_]:
+def foreign_tokens(log_prob: Array, entropy: Array, owner: Counts) -> Flags:
     """Flag tokens in spans that the policy would hardly have sampled, [tokens].
 
     Another temperature raises the surprisal a little everywhere; tool or template text has it in

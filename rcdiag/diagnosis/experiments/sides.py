@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from rcdiag.diagnosis.case import Array, Counts, Flags, spread_over
 from rcdiag.diagnosis.experiment_fit import NO_RIVAL, ExperimentFit
-from rcdiag.diagnosis.experiments.fit import FLOAT32, Residual, fit_residual, searched
-from rcdiag.diagnosis.experiments.hypothesis_tester import Array
-from rcdiag.diagnosis.experiments.rescored_sample import Counts, Flags, RescoredSample, Side
+from rcdiag.diagnosis.experiments.fit import (
+    FLOAT32,
+    SCANNED,
+    Residual,
+    fit_residual,
+    searched,
+)
+from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.diagnosis.experiments.rounding import LIGHTEST, by_token
 from rcdiag.diagnosis.features.storage import StoredColumn
 
@@ -17,7 +23,6 @@ FEW_OFF = 0.004
 EXACT = 3e-5  # scale of the noise of two float32 passes
 # tail above which a dense trainer's column is more than the rounding of its own model
 UNEVEN = 10.0
-SCANNED = 1_500  # distribution tokens on which temperatures are searched
 
 
 def side_of(sample: RescoredSample, name: str, policy: str) -> Side:
@@ -97,7 +102,7 @@ def scanned_temperature(sample: RescoredSample, side: Side) -> float | None:
     chosen = np.flatnonzero(side.known[sample.distribution_at])
     if len(chosen) < 50:
         return None
-    few = chosen[np.unique(np.linspace(0, len(chosen) - 1, SCANNED).astype(np.int64))]
+    few = chosen[spread_over(len(chosen), SCANNED)]
     distribution, at = sample.distribution.take(few), sample.distribution_at[few]
     recorded, sensitivity, resolution = (
         side.recorded[at],

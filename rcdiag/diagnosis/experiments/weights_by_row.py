@@ -8,14 +8,11 @@ from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from rcdiag.diagnosis.case import Array, Counts, Flags
 from rcdiag.diagnosis.experiments.fit import residuals
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.engines.changes import Change, Forward, Moved
-
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 SWITCHED = 12.0  # nats by which two checkpoints must explain a row better than one
 EXPLAINED = 1.0  # mean loss of a row's tokens below which an engine's noise is all that is left
@@ -52,17 +49,17 @@ class WeightsByRow(Struct, frozen=True, dict=True):
         return counts
 
     @cached_property
-    def explained(self) -> NDArray[np.bool_]:
+    def explained(self) -> Flags:
         """Tell which rows their likeliest candidate explains to the engine's noise, [rows]."""
-        flags: NDArray[np.bool_] = self.losses.min(axis=0) < EXPLAINED * np.maximum(self.tokens, 1)
+        flags: Flags = self.losses.min(axis=0) < EXPLAINED * np.maximum(self.tokens, 1)
         return flags
 
     @property
-    def by_other_weights(self) -> NDArray[np.bool_]:
+    def by_other_weights(self) -> Flags:
         """Flag rows that other weights than the trainer's explain, at least in part, [rows]."""
         better = self.losses[0] - self.losses[1:].min(axis=0) > DECISIVE
         of_tokens = self.by_token < EXPLAINED * np.maximum(self.tokens, 1)
-        flags: NDArray[np.bool_] = (better & of_tokens) | (self.switch >= 0)
+        flags: Flags = (better & of_tokens) | (self.switch >= 0)
         return flags
 
     @property

@@ -8,13 +8,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case, PairTokens
+from rcdiag.diagnosis.case import Array, Case, Counts, Flags, PairTokens
 from rcdiag.diagnosis.features.log_ratios import cross_fitted
 from rcdiag.diagnosis.thresholds import EQUAL, RELATED, SAME, SURELY, UNRELATED
-
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Counts = NDArray[np.int64]
 
 LAGS = (-2, -1, 0, 1, 2)
 # Fewest tokens of a turn whose shift can be detected.

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Array, Case, Counts, Flags
 from rcdiag.diagnosis.features.log_ratios import ENGINE_NOISE, LARGE_MISMATCH, LogRatios
 from rcdiag.diagnosis.thresholds import (
     BY_ITS_ERROR,
@@ -22,10 +22,6 @@ from rcdiag.diagnosis.thresholds import (
     PART,
     TINY,
 )
-
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Counts = NDArray[np.int64]
 
 # Multiple of other steps' k3 from which a step's is large, and the least k3 that counts, nats per
 # token, of a large step and of the others.

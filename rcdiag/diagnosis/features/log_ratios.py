@@ -9,12 +9,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import PairTokens
+from rcdiag.diagnosis.case import Array, Counts, Flags, PairTokens
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, EQUAL, FEWEST, TINY
 from rcdiag.diagnosis.validity import LARGEST
-
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 # Nats, rms: two bfloat16 engines with the same dense weights differ by less than the first; above
 # the second something else is wrong.
@@ -250,7 +247,7 @@ class Agreement(NamedTuple):
 
 
 def cross_fitted(
-    label: NDArray[np.int64] | NDArray[np.int32], values: Array, half: Flags, least: int = 5
+    label: Counts | NDArray[np.int32], values: Array, half: Flags, least: int = 5
 ) -> Agreement:
     """Return how the means of `values` by label agree between two halves.
 

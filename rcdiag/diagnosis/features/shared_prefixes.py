@@ -8,11 +8,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Array, Case
 from rcdiag.table.hashing import mixed
 
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 Hashes = NDArray[np.uint64]
 
 FAR = 0.7  # nats between two tokens of one context, from which on their ratio says something

@@ -7,14 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Array, Case, Counts, Flags
 from rcdiag.diagnosis.thresholds import CERTAIN, EQUAL, FEWEST, NEARLY_ALL, RARE, SURE, TINY, UNSURE
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB
-
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 # Ranges of surprisal, nats, in which tokens are compared.
 SURE_RANGE, SURPRISALS = (0.003, 0.15), (0.5, 1.2, 2.5, 20.0)
@@ -54,7 +50,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
 
     values: Array
     other: Array  # those of the other policy; NaN where there is no other
-    row_of: NDArray[np.int64]  # [tokens] index of the row, ascending
+    row_of: Counts  # [tokens] index of the row, ascending
 
     @cached_property
     def finite(self) -> Flags:
@@ -159,12 +155,12 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         return len(np.unique(rare)) < NEARLY_ALL * len(rare) or len(rare) < FEWEST
 
     @cached_property
-    def row_starts(self) -> NDArray[np.int64]:
+    def row_starts(self) -> Counts:
         """Return the index of each row's first token."""
         return np.flatnonzero(np.diff(self.row_of, prepend=-1))
 
     @cached_property
-    def row_lengths(self) -> NDArray[np.int64]:
+    def row_lengths(self) -> Counts:
         """Return the tokens of each row that has one."""
         return np.diff(np.append(self.row_starts, len(self.values)))
 
