@@ -114,6 +114,11 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
             rows=len(self.lengths),
         )
 
+    @property
+    def table_mask(self) -> Flags:
+        """Return the table's own mask, whatever was masked out since, [response tokens]."""
+        return self.mask if self.own_mask is None else self.own_mask
+
     @cached_property
     def picked_tokens(self) -> bool:
         """Tell whether single tokens were masked out of rows that still count."""
@@ -169,6 +174,12 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
         """Return the case with other log-probs of one policy."""
         return replace(self, log_probs={**self.log_probs, policy: values})
 
+    def of_sampled(self, tokens: Flags) -> Flags:
+        """Return flags of response tokens from flags of the sampled ones."""
+        flags = np.zeros(len(self.mask), np.bool_)
+        flags[np.flatnonzero(self.mask)[tokens]] = True
+        return flags
+
     def flagged(self, tokens: Flags) -> Flags:
         """Return flags of response tokens from flags of the pair's tokens."""
         flags = np.zeros(len(self.mask), np.bool_)
@@ -177,8 +188,7 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
 
     def without_tokens(self, tokens: Flags) -> Case:
         """Return the case with some response tokens masked out; `tokens` [response tokens]."""
-        own = self.mask if self.own_mask is None else self.own_mask
-        return replace(self, mask=self.mask & ~tokens, own_mask=own)
+        return replace(self, mask=self.mask & ~tokens, own_mask=self.table_mask)
 
     def without_values(self, tokens: Flags) -> Case:
         """Return the case with sampled tokens masked out that have no valid log-prob.

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 
 from rcdiag.diagnosis.case import Case, Flags
-from rcdiag.diagnosis.causes.cause import EXACT, GUESS, WEAK, Suspicion, fact, one_of, shipped
+from rcdiag.diagnosis.causes.cause import (
+    EXACT,
+    GUESS,
+    WEAK,
+    Suspicion,
+    fact,
+    shipped,
+    shipped_family,
+)
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.alignment import LAGS, LEAST_COMPARED
 from rcdiag.diagnosis.thresholds import (
@@ -157,7 +165,7 @@ def _rows_swapped(features: Features) -> Suspicion | None:
 def _put_back(features: Features, exchanged: Flags, moved: str) -> Case:
     """Return the case with swapped rows of a policy moved back; other misfits are masked."""
     case, partner = features.case, features.alignment.best_row
-    taken_out = (case.mask if case.own_mask is None else case.own_mask) & ~case.mask
+    taken_out = case.table_mask & ~case.mask
     own = case.log_probs[moved]
     values = own.copy()
     lost = np.zeros(len(case.mask), np.bool_)
@@ -215,10 +223,7 @@ def _share_off(facts: Mapping[str, Any], good: str, rows: str) -> float | None:
 
 
 ALIGNMENT = (
-    *(
-        shipped(slug, "alignment", one_of(slug, _shift))
-        for slug in ("shift-by-one", "shift-after-tool", "shift-some-rows")
-    ),
+    *shipped_family(("shift-by-one", "shift-after-tool", "shift-some-rows"), "alignment", _shift),
     shipped("rows-swapped", "alignment", _rows_swapped),
     shipped("retokenised", "alignment", _retokenised, needs_two=False),
 )

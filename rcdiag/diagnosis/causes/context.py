@@ -161,10 +161,10 @@ def _prompt_truncated(features: Features) -> Suspicion | None:
             fact(
                 "rms log-ratio by prompt length",
                 "jumps at a length limit",
-                up_to=float(np.median(rms[short])),
-                beyond=float(np.median(rms[long])),
+                up_to=np.median(rms[short]),
+                beyond=np.median(rms[long]),
                 limit=first,
-                rows_beyond=int(long.sum()),
+                rows_beyond=long.sum(),
             )
         ],
         share_of_rows=float(long.sum() / rows.known.sum()),
@@ -212,8 +212,8 @@ def _padding_counts(features: Features) -> Suspicion | None:
             fact(
                 "rms log-ratio of padded rows",
                 "those without padding agree",
-                longest_of_batch=float(np.median(rms[bare])),
-                padded=float(np.median(rms[padded])),
+                longest_of_batch=np.median(rms[bare]),
+                padded=np.median(rms[padded]),
                 rows_of_batch=size,
             )
         ],

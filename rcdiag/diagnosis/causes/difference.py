@@ -17,6 +17,7 @@ from rcdiag.diagnosis.causes.cause import (
     fact,
     one_of,
     shipped,
+    shipped_family,
 )
 from rcdiag.diagnosis.causes.noise import BITWISE, NOISE, is_engine_noise
 from rcdiag.diagnosis.causes.penalties import penalty
@@ -88,10 +89,7 @@ def _not_of_these_tokens(features: Features) -> Suspicion | None:
         "not of these tokens, as where logits are not shifted by one.",
         evidence=[
             fact(
-                "mean log-prob",
-                "below that of a uniform guess",
-                **{trainer: mean},
-                uniform=uniform,
+                "mean log-prob", "below that of a uniform guess", **{trainer: mean}, uniform=uniform
             )
         ],
         also_possible=["special-token-ids", "context-differs", "forwards-differ"],
@@ -282,10 +280,7 @@ def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicio
 
 DIFFERENCE = (
     *WEIGHTS,
-    *(
-        shipped(slug, "difference", one_of(slug, _quantised))
-        for slug in ("fp8-weights", "int8-weights", "int4-weights")
-    ),
+    *shipped_family(("fp8-weights", "int8-weights", "int4-weights"), "difference", _quantised),
     shipped(
         "reference-as-old",
         "difference",

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.diagnosis.case import PairTokens
-from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, Suspicion, fact, one_of, shipped
+from rcdiag.diagnosis.causes.cause import (
+    CLEAR,
+    LIKELY,
+    Suspicion,
+    fact,
+    mean_ratio_fact,
+    one_of,
+    shipped,
+    shipped_family,
+)
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE
 from rcdiag.diagnosis.thresholds import (
@@ -32,6 +41,8 @@ STRONG = -1.0
 # and strong log-ratios are RARER times as rare beyond it, which takes FEWEST_BEYOND tokens to see.
 EARLIER, FEWEST_BEYOND, RARER = 0.9, 100, 10.0
 
+KEPT_SET_SLUGS = ("top-p-renormalised", "top-k-renormalised", "min-p-renormalised")
+
 
 def sets_of_one(features: Features, policy: str | None) -> bool:
     """Detect kept sets of one token in a column: many exact zeros, and hardly a value near 0.
@@ -49,11 +60,7 @@ def sets_of_one(features: Features, policy: str | None) -> bool:
 def declared_kept_set(features: Features) -> str | None:
     """Return which kept set the table's columns declare; None where none."""
     facts = features.case.facts
-    for slug, values in (
-        ("top-p-renormalised", facts.top_p),
-        ("top-k-renormalised", facts.top_k),
-        ("min-p-renormalised", facts.min_p),
-    ):
+    for slug, values in zip(KEPT_SET_SLUGS, (facts.top_p, facts.top_k, facts.min_p), strict=True):
         if values is not None and np.isfinite(values).any():
             known = values[np.isfinite(values)]
             acts = known < 1.0 if slug == "top-p-renormalised" else known > 0.0
@@ -92,13 +99,11 @@ def _kept_set(features: Features) -> Suspicion | None:
         f"{mean_ratio(mean)} ({z:+.0f} standard errors from 1), log-ratios are at most noise "
         f"above 0 and at least {low:.2f}.",
         evidence=[
-            fact("E[ratio]", "the mean mass that the kept set holds", value=mean, z=z),
-            fact("log-ratios", "one sign and bounded", low=float(low), high=float(high)),
+            mean_ratio_fact(log_ratios, "the mean mass that the kept set holds"),
+            fact("log-ratios", "one sign and bounded", low=low, high=high),
         ],
         also_possible=[
-            "top-p-renormalised",
-            "top-k-renormalised",
-            "min-p-renormalised",
+            *KEPT_SET_SLUGS,
             "logit-bias",
             "min-tokens",
             "vocabulary-padding",
@@ -116,7 +121,7 @@ def _from_certain_tokens(features: Features) -> Suspicion | None:
     unsure = zero & (tokens.trainer < CERTAIN)
     if unsure.sum() < FEWEST or float(np.quantile(tokens.trainer[unsure], 0.1)) < UNSURE:
         return None  # zeros at unlikely tokens are placeholders
-    (mean, z) = features.log_ratios.ratio_mean
+    mean = features.log_ratios.ratio_mean[0]
     return Suspicion(
         confidence=CLEAR,
         message=f"Recorded log-probs are renormalised over a kept set: {int(zero.sum()):,} tokens "
@@ -126,12 +131,12 @@ def _from_certain_tokens(features: Features) -> Suspicion | None:
             fact(
                 "log-probs of exactly 0",
                 "kept sets of one token",
-                **{features.case.sampler: int(zero.sum())},
-                unsure_for_the_trainer=int(unsure.sum()),
+                **{features.case.sampler: zero.sum()},
+                unsure_for_the_trainer=unsure.sum(),
             ),
-            fact("E[ratio]", "the mean mass that the kept set holds", value=mean, z=z),
+            mean_ratio_fact(features.log_ratios, "the mean mass that the kept set holds"),
         ],
-        also_possible=["top-p-renormalised", "top-k-renormalised", "min-p-renormalised"],
+        also_possible=KEPT_SET_SLUGS,
     )
 
 
@@ -148,7 +153,7 @@ def banned(features: Features) -> tuple[str, Suspicion] | None:
     if not features.log_ratios.show_sampling:
         return None
     log_ratios, tokens = features.log_ratios, features.case.tokens
-    mean, z = log_ratios.ratio_mean
+    z = log_ratios.ratio_mean[1]
     low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
     if z > -BY_ITS_ERROR or low > RARE or high > NOISE or log_ratios.first_tokens > AT_A_PLACE:
         return None
@@ -171,7 +176,7 @@ def banned(features: Features) -> tuple[str, Suspicion] | None:
         "sampler was kept from the token that was due"
         + (f", at positions up to {int(last_place)}." if slug == "min-tokens" else "."),
         evidence=[
-            fact("E[ratio]", "mass that the sampler could not take", value=mean, z=z),
+            mean_ratio_fact(log_ratios, "mass that the sampler could not take"),
             fact(
                 "strongly negative log-ratios",
                 "tokens in place of a banned one",
@@ -203,14 +208,6 @@ def _none_ends_before(tokens: PairTokens, place: float) -> bool:
 
 
 KEPT_SETS = (
-    *(
-        shipped(slug, "law", one_of(slug, _which_kept_set))
-        for slug in (
-            "truncated-law",
-            "top-p-renormalised",
-            "top-k-renormalised",
-            "min-p-renormalised",
-        )
-    ),
+    *shipped_family(("truncated-law", *KEPT_SET_SLUGS), "law", _which_kept_set),
     shipped("min-tokens", "law", one_of("min-tokens", banned)),
 )

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, WEAK, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import (
+    CLEAR,
+    EXACT,
+    WEAK,
+    Suspicion,
+    by_token_fact,
+    fact,
+    shipped,
+)
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
 from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE
 from rcdiag.diagnosis.thresholds import FEW, MOST, SLIGHT
@@ -77,12 +85,7 @@ def _engine_noise(features: Features) -> Suspicion | None:
         evidence=[
             fact("rms log-ratio", "rounding", rms=log_ratios.rms),
             features.validity.evidence,
-            fact(
-                "shift per token id, repeated in the other half of the rows",
-                "too weak for a drift of weights",
-                correlation=log_ratios.by_token_id.correlation,
-                explained=log_ratios.by_token_id.explained,
-            ),
+            by_token_fact(log_ratios, "too weak for a drift of weights"),
         ],
         also_possible=others if small else ["moe-routing", "quantised-weights", *others[:2]],
     )

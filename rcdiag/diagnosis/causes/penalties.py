@@ -118,7 +118,7 @@ def pushed(features: Features) -> Suspicion | None:
                 "log-ratio of these ids",
                 few.reads,
                 ids=few.ids[:8],
-                mean=float(log_ratios.values[named].mean()),
+                mean=log_ratios.values[named].mean(),
                 share_of_squares=round(few.held, 3),
             )
         ],

@@ -8,7 +8,9 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, RowFacts
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, LIKELY, WEAK, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.columns import by_column, side_of
 from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features.storage import StoredColumn
 from rcdiag.diagnosis.thresholds import (
     ALL,
     CERTAIN,
@@ -173,45 +175,42 @@ def _top_one(features: Features) -> Suspicion | None:
                     fact(
                         "log-prob of rare tokens",
                         "it is that of the most likely token",
-                        **{policy: float(np.median(own[rare]))},
-                        other_side=float(np.median(other[rare])),
+                        **{policy: np.median(own[rare])},
+                        other_side=np.median(other[rare]),
                     )
                 ],
-                side="recorder" if policy == case.sampler else "trainer",
+                side=side_of(features, policy),
                 also_possible=["entropy-recorded"],
             )
     return None
 
 
-def _entropy_recorded(features: Features) -> Suspicion | None:
-    case = features.case
-    for policy, column in features.columns.items():
-        if len(column.values) < FEWEST or np.mean(column.values == 0) > PART:
-            continue
-        positive = float(np.mean(column.values[column.finite] >= 0)) if column.finite.any() else 0
-        values = -np.abs(column.values) if positive > NEARLY_ALL else column.values
-        stated = _states_entropy(features, policy)
-        if not stated and not _like_entropy(values, column.other):
-            continue
-        if not stated and _parts_tokens_of_a_context(features, policy):
-            continue
-        return Suspicion(
-            confidence=EXACT if stated else LIKELY,
-            message=f"The values of `{policy}` are the entropy of the next token"
-            f"{'' if positive > NEARLY_ALL else ' with a minus sign'}, not the sampled token's "
-            "log-prob: rare tokens have ordinary values, sure ones too low ones.",
-            evidence=[
-                fact(
-                    "spread of values over that of the other side",
-                    "entropies spread less",
-                    **{policy: float(np.std(values)) / max(_spread(column.other), EQUAL)},
-                )
-            ],
-            side="recorder" if policy == case.sampler else "trainer",
-            also_possible=["top-one-recorded"],
-            mended=case.without_tokens(np.ones(len(case.mask), np.bool_)),
-        )
-    return None
+@by_column
+def _entropy_recorded(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
+    if np.mean(column.values == 0) > PART:
+        return None
+    positive = float(np.mean(column.values[column.finite] >= 0)) if column.finite.any() else 0
+    values = -np.abs(column.values) if positive > NEARLY_ALL else column.values
+    stated = _states_entropy(features, policy)
+    if not stated and not _like_entropy(values, column.other):
+        return None
+    if not stated and _parts_tokens_of_a_context(features, policy):
+        return None
+    return Suspicion(
+        confidence=EXACT if stated else LIKELY,
+        message=f"The values of `{policy}` are the entropy of the next token"
+        f"{'' if positive > NEARLY_ALL else ' with a minus sign'}, not the sampled token's "
+        "log-prob: rare tokens have ordinary values, sure ones too low ones.",
+        evidence=[
+            fact(
+                "spread of values over that of the other side",
+                "entropies spread less",
+                **{policy: float(np.std(values)) / max(_spread(column.other), EQUAL)},
+            )
+        ],
+        also_possible=["top-one-recorded"],
+        mended=features.case.without_tokens(np.ones(len(features.case.mask), np.bool_)),
+    )
 
 
 def _parts_tokens_of_a_context(features: Features, policy: str) -> bool:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import EXACT, LIKELY, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.columns import side_of
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.location import IdOutlier
 from rcdiag.diagnosis.features.log_ratios import FIRST_TOKENS
@@ -36,8 +37,7 @@ def tool_spans(case: Case) -> Flags | None:
     They are spans of NaN inside responses, with sampled tokens on both sides, where no token of the
     table is masked. None where NaN is anything else, or absent.
     """
-    own = case.mask if case.own_mask is None else case.own_mask
-    if not own.all():
+    if not case.table_mask.all():
         return None
     pair = [case.sampler] if case.trainer is None else [case.sampler, case.trainer]
     nan = np.any([np.isnan(case.log_probs[policy]) for policy in pair], axis=0)
@@ -105,14 +105,14 @@ def _last_zeros(features: Features) -> Suspicion | None:
                 fact(
                     "exact zeros at end tokens",
                     "no log-prob for the end token",
-                    **{policy: float(zeros[last].mean())},
-                    elsewhere=float(zeros[~last].mean()),
+                    **{policy: zeros[last].mean()},
+                    elsewhere=zeros[~last].mean(),
                 )
             ],
-            side="recorder" if policy == features.case.sampler else "trainer",
+            side=side_of(features, policy),
             also_possible=["zero-placeholder", "special-token-ids"],
             verdict="broken",
-            mended=_without_sampled(features.case, last),
+            mended=features.case.without_tokens(features.case.of_sampled(last)),
         )
     return None
 
@@ -138,13 +138,6 @@ def _end_tokens(case: Case) -> Flags:
         return last
     flags: Flags = last & (ids == np.bincount(ids[last]).argmax())
     return flags
-
-
-def _without_sampled(case: Case, sampled: Flags) -> Case:
-    """Mask out some of the sampled tokens."""
-    flags = np.zeros(len(case.mask), np.bool_)
-    flags[np.flatnonzero(case.mask)[sampled]] = True
-    return case.without_tokens(flags)
 
 
 def _before_ids(case: Case, outliers: list[IdOutlier]) -> Case:
@@ -196,7 +189,7 @@ def _mask_drops_last(features: Features) -> Suspicion | None:
     rows = np.flatnonzero(case.lengths > 1)
     if len(rows) < FEWEST:
         return None
-    mask = case.mask if case.own_mask is None else case.own_mask
+    mask = case.table_mask
     last = case.start[rows] + case.lengths[rows] - 1
     masked = ~mask[last]
     ids, counts = np.unique(case.token_id[last][masked], return_counts=True)
@@ -215,7 +208,7 @@ def _mask_drops_last(features: Features) -> Suspicion | None:
             fact(
                 f"responses that end with a masked token {end}",
                 "the end token is masked",
-                share=float(counts.max() / len(rows)),
+                share=counts.max() / len(rows),
             )
         ],
         side="trainer",
@@ -234,7 +227,7 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
     if len(stopped) < FEWEST:
         return None
     last = case.start[stopped] + case.lengths[stopped] - 1
-    mask = case.mask if case.own_mask is None else case.own_mask
+    mask = case.table_mask
     counts = np.sort(np.unique(case.token_id[last], return_counts=True)[1])[::-1]
     most = float(counts[:FEWEST_OF_PATTERN].sum() / len(stopped))
     if len(counts) <= FEWEST_OF_PATTERN or most > MOST or mask[last].mean() < NEARLY_ALL:
@@ -252,7 +245,7 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
                 "last tokens of responses that stopped",
                 "no end token among them",
                 different=len(counts),
-                share_of_the_commonest=float(counts[0] / len(stopped)),
+                share_of_the_commonest=counts[0] / len(stopped),
             )
         ],
         side="recorder",
@@ -274,7 +267,7 @@ def _mask_includes_tool(features: Features) -> Suspicion | None:
                 fact(
                     "NaN tokens in spans between sampled tokens",
                     "no token is masked",
-                    tokens=int(spans.sum()),
+                    tokens=spans.sum(),
                     rows=len(np.unique(case.owner[spans])),
                 )
             ],
@@ -308,8 +301,8 @@ def _mask_includes_tool(features: Features) -> Suspicion | None:
                 fact(
                     "tokens in runs of zeros",
                     "nobody sampled them",
-                    tokens=int(runs.sum()),
-                    trainer=float(np.median(trainer[runs])),
+                    tokens=runs.sum(),
+                    trainer=np.median(trainer[runs]),
                 )
             ],
             side="recorder",
@@ -369,8 +362,8 @@ def _nobody_samples(features: Features) -> Suspicion | None:
             fact(
                 "log-prob of token ids that nobody samples",
                 "a tool or a template wrote them",
-                tokens=int(named.sum()),
-                median=float(np.median(likelier[named])),
+                tokens=named.sum(),
+                median=np.median(likelier[named]),
             )
         ],
         side="recorder",
@@ -391,8 +384,7 @@ def _short_runs(features: Features, zero: Flags) -> Flags:
 
 def _parted_by(case: Case, tools: Flags) -> Case:
     """Return the case with a mask that leaves out what tools wrote, which parts turns."""
-    own = case.mask if case.own_mask is None else case.own_mask
-    return replace(case.without_tokens(tools), own_mask=own & ~tools)
+    return replace(case.without_tokens(tools), own_mask=case.table_mask & ~tools)
 
 
 def _long_runs(owner: np.ndarray, flags: np.ndarray, least: int = 4) -> np.ndarray:

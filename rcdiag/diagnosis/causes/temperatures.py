@@ -19,8 +19,9 @@ from rcdiag.diagnosis.causes.cause import (
     LIKELY,
     Suspicion,
     fact,
-    one_of,
+    mean_ratio_fact,
     shipped,
+    shipped_family,
 )
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
 from rcdiag.diagnosis.features.log_ratios import VISIBLE
@@ -314,12 +315,12 @@ def _divided(features: Features) -> Suspicion | None:
         message=f"E[ratio] is {mean_ratio(mean)} and every log-ratio has one sign: the trainer "
         "divided log-probs, not logits, by the temperature, so that they no longer sum to 1.",
         evidence=[
-            fact("E[ratio]", "the trainer's probabilities do not sum to 1", value=mean, z=z),
+            mean_ratio_fact(log_ratios, "the trainer's probabilities do not sum to 1"),
             fact(
                 "log-prob of sure tokens, sampler / trainer",
                 "a log-sum in every context",
-                low=float(low),
-                high=float(high),
+                low=low,
+                high=high,
             ),
         ],
         side="trainer",
@@ -377,13 +378,14 @@ def _softcap(features: Features) -> Suspicion | None:
 
 
 TEMPERATURES = (
-    *(
-        shipped(slug, "law", one_of(slug, _temperature_fault))
-        for slug in (
+    *shipped_family(
+        (
             "temperature-raw-recorded",
             "trainer-without-temperature",
             "sampler-ignores-temperature",
-        )
+        ),
+        "law",
+        _temperature_fault,
     ),
     shipped("log-probs-divided", "law", _divided),
     shipped("logit-softcap", "law", _softcap),

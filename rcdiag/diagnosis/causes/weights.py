@@ -14,6 +14,7 @@ from rcdiag.diagnosis.causes.cause import (
     LIKELY,
     WEAK,
     Suspicion,
+    by_token_fact,
     fact,
     shipped,
 )
@@ -355,12 +356,7 @@ def _weights_differ(features: Features) -> Suspicion | None:
         message=f"Log-ratios ({log_ratios.rms:.2g} nats rms) depend on the token, the same in both "
         "halves of the rows: the sampler's weights are not the trainer's.",
         evidence=[
-            fact(
-                "shift per token id, repeated in the other half of the rows",
-                "systematic, not noise",
-                correlation=log_ratios.by_token_id.correlation,
-                explained=log_ratios.by_token_id.explained,
-            ),
+            by_token_fact(log_ratios, "systematic, not noise"),
             features.validity.evidence,
         ],
         also_possible=[

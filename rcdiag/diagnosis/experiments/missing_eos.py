@@ -23,7 +23,7 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
     A response that was cut at a limit breaks off in the middle, where an end is unlikely.
     """
     case, ends = sample.case, forward.tensors.end_ids[:KINDS]
-    sampled = case.mask if case.own_mask is None else case.own_mask
+    sampled = case.table_mask
     last = case.start[sample.rows] + case.lengths[sample.rows] - 1
     whole = sample.rows[sampled[last]]
     if not ends or len(whole) < FEWEST or np.isin(case.token_id[last], ends).any():

@@ -51,7 +51,7 @@ class Alignment(Struct, frozen=True, dict=True):
         Masked tokens and NaN end a turn; tokens that a repair masked out later do not.
         """
         case, tokens = self.case, self.tokens
-        between = ~(case.mask if case.own_mask is None else case.own_mask)
+        between = ~case.table_mask
         for policy in (case.sampler, case.trainer):
             between |= ~np.isfinite(case.log_probs[str(policy)])
         part = np.cumsum(between)[tokens.place]
@@ -236,7 +236,7 @@ class Alignment(Struct, frozen=True, dict=True):
         Tokens that were masked out since keep their number: another row has its own at it.
         """
         case = self.case
-        own = case.mask if case.own_mask is None else case.own_mask
+        own = case.table_mask
         before: Counts = np.cumsum(own) - own
         first: Counts = before[np.minimum(case.start, len(own) - 1)]
         return (before - first[case.owner])[self.tokens.place]
