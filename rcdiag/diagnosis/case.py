@@ -24,6 +24,11 @@ def spread_over(count: int, most: int) -> Counts:
     return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
 
 
+def rms(values: Array) -> float:
+    """Return the root of the mean square; 0 of no values."""
+    return float(np.sqrt(np.mean(np.square(values)))) if len(values) else 0.0
+
+
 class RowFacts(Struct, frozen=True, kw_only=True):
     """What the table's columns state of each row besides its tokens; None where absent."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.case import Array, Case, Flags
+from rcdiag.diagnosis.case import Array, Case, Flags, spread_over
 from rcdiag.diagnosis.causes.cause import EXACT, LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.columns import side_of
 from rcdiag.diagnosis.features import Features
@@ -233,7 +233,7 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
     if len(counts) <= FEWEST_OF_PATTERN or most > MOST or mask[last].mean() < NEARLY_ALL:
         return None
     # Text ends with fewer distinct tokens than it contains; otherwise these ids are not text.
-    spread = np.linspace(0, len(case.token_id) - 1, len(stopped)).astype(np.int64)
+    spread = spread_over(len(case.token_id), len(stopped))
     if len(counts) > MOST * len(np.unique(case.token_id[spread])):
         return None
     return Suspicion(

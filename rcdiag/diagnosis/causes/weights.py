@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from rcdiag.diagnosis.case import Array, Case, Counts, Flags
+from rcdiag.diagnosis.case import Array, Case, Counts, Flags, rms
 from rcdiag.diagnosis.causes.cause import (
     CLEAR,
     EXACT,
@@ -298,8 +298,7 @@ def _in_flight(features: Features) -> Suspicion | None:
     old = version < newest[part]
     if min(old.sum(), (~old).sum()) < FEWEST:
         return None
-    before = float(np.sqrt(np.mean(log_ratios.values[old] ** 2)))
-    after = float(np.sqrt(np.mean(log_ratios.values[~old] ** 2)))
+    before, after = rms(log_ratios.values[old]), rms(log_ratios.values[~old])
     rows = len(np.unique(tokens.owner[old])) / max(int((tokens.per_row > 0).sum()), 1)
     if before < LARGER * after and after < LARGER * before:
         return None

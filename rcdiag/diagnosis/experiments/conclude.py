@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Case, rms
 from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.experiment_fit import NO_RIVAL, ExperimentFit
 from rcdiag.diagnosis.experiments.checkpoint_causes import single_checkpoint
@@ -182,12 +182,8 @@ def _apart(sides: Sequence[Side]) -> float | None:
     if not known.any():
         return None
     off = [np.clip((side.recorded - side.expected)[known], -LARGEST, LARGEST) for side in sides]
-    nearer = min(_rms(values) for values in off)
-    return _rms(off[0] - off[1]) / max(nearer, 1e-12)
-
-
-def _rms(values: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.square(values))))
+    nearer = min(rms(values) for values in off)
+    return rms(off[0] - off[1]) / max(nearer, 1e-12)
 
 
 def _conclude_both(

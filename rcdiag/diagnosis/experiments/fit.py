@@ -15,7 +15,7 @@ from math import floor, log10
 import numpy as np
 from msgspec import Struct
 
-from rcdiag.diagnosis.case import Array, Counts
+from rcdiag.diagnosis.case import Array, Counts, rms
 
 # Error of a float32 sum of a few hundred terms, nats: the finest resolution.
 FLOAT32 = 2e-6
@@ -61,7 +61,7 @@ class Residual(Struct, frozen=True):
         if not unsure.any():
             return 0.0
         width = self.scale * self.sensitivity[unsure] + self.resolution[unsure]
-        return float(np.sqrt(np.mean((self.values[unsure] / width) ** 2)))
+        return rms(self.values[unsure] / width)
 
     def within(self, noise: float, outlying: float = 0.05) -> bool:
         """Tell whether the residual is engine noise, but for a share `outlying` of the tokens."""
@@ -103,7 +103,7 @@ def fit_residual(
     return Residual(
         nats=nats,
         scale=float(np.exp(log_scale)),
-        rms=float(np.sqrt(np.mean(residual**2))),
+        rms=rms(residual),
         values=residual,
         sensitivity=sensitivity,
         resolution=resolution,

@@ -21,10 +21,8 @@ Decode = Callable[[Sequence[int]], str]
 Coders = Callable[[], tuple[Encode | None, Decode | None]]
 Edit = Callable[[int], Passage | None]  # row -> what the model reads of it; None: not possible
 
-SCREEN_ROWS = 6
-CONFIRM_ROWS = 32
-
-
+SCREEN_ROWS, CONFIRM_ROWS = 6, 32  # rows on which a hypothesis is tested, at first and again
+CHEAP = 1.0  # passes below which an experiment takes none
 # Nats per token that a test gains over the unchanged model: from the first on it is repeated on
 # more rows, from the second on if it is the only one, and below the last it gains nothing.
 GAIN, SLIGHT_GAIN, LEAST_GAIN = 0.3, 0.05, 0.02
@@ -95,12 +93,10 @@ class HypothesisTester(Struct, dict=True):
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def has_time_for(self, passes: float) -> bool:
-        """Tell whether `passes` forward passes over a few rows are likely to end before the
-        deadline.
-        """
-        if self.deadline is None:
-            return True
-        return not self.out_of_time and self.deadline - time.monotonic() > passes * self._pass_time
+        """Tell whether forward passes over a few rows are likely to end before the deadline."""
+        if self.deadline is None or passes < CHEAP or self.out_of_time:
+            return not self.out_of_time
+        return self.deadline - time.monotonic() > passes * self._pass_time
 
     @cached_property
     def _pass_time(self) -> float:

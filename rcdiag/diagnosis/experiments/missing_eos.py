@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rcdiag.diagnosis.case import spread_over
 from rcdiag.diagnosis.causes.cause import Suspicion
 from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, passage_of
@@ -28,7 +29,7 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
     whole = sample.rows[sampled[last]]
     if not ends or len(whole) < FEWEST or np.isin(case.token_id[last], ends).any():
         return None
-    asked = whole[np.unique(np.linspace(0, len(whole) - 1, ASKED).astype(np.int64))]
+    asked = whole[spread_over(len(whole), ASKED)]
     room = forward.tensors.context
     asked = np.array(
         [

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from rcdiag.diagnosis.case import rms
 from rcdiag.diagnosis.experiment_fit import NO_RIVAL
 from rcdiag.diagnosis.experiments.checkpoint_causes import cause_by_row, cause_of_weights
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
@@ -96,7 +97,7 @@ def _certain(tests: Sequence[HypothesisTest], tester: HypothesisTester) -> list[
         if explains(test, tester.sample.noise)
         and test.z > CERTAIN
         and (test.explained > MOST or test.gain > MUCH)
-        and float(np.sqrt(np.mean((test.predicted - expected[test.at]) ** 2))) > MATTERS
+        and rms(test.predicted - expected[test.at]) > MATTERS
     ]
 
 

@@ -7,12 +7,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Array, Counts, Flags
-from rcdiag.diagnosis.experiments.fit import fit_residual
+from rcdiag.diagnosis.case import Array, Counts, Flags, rms
+from rcdiag.diagnosis.experiments.fit import OUTLYING, fit_residual
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTester
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 
 ROW_OFF = 0.03  # share of a row's tokens from which on it is off
+NOT_ROUNDING = 1e-3  # nats beyond an engine's noise, from which on a single token tells
 NEAR = 8  # tokens whose positions are alike
 FEW = 0.02  # share of the tokens of a part of a row that may be off where the part is in order
 # Expected number of off tokens in that part, if they were spread as in all rows: by chance none
@@ -50,7 +51,7 @@ def pattern_of(tester: HypothesisTester) -> Pattern:
     bad = share > ROW_OFF
     position = sample.position[at]
     early, late = residual[position < 8], residual[position >= 24]
-    ratio = _rms(early) / max(_rms(late), 1e-9) if len(early) and len(late) else 1.0
+    ratio = rms(early) / max(rms(late), 1e-9) if len(early) and len(late) else 1.0
     ends, begins = _within_rows(off, row, count, _usual(off, position, bad[row]))
     chosen = np.flatnonzero(bad)
     return Pattern(
@@ -75,11 +76,14 @@ def rows_off(sample: RescoredSample, side: Side) -> Flags:
 
 def _tokens_off(sample: RescoredSample, side: Side) -> Flags:
     """Flag tokens that are off by more than an engine's noise, [known tokens]."""
-    at = side.known_at
-    return (
-        np.abs(side.residual.values)
-        > 10.0 * sample.noise * side.sensitivity[at] + side.resolution[at] + 1e-4
-    )
+    return _off(sample, side, side.known_at, 1e-4)
+
+
+def _off(sample: RescoredSample, side: Side, at: Counts, least: float) -> Flags:
+    """Flag tokens that are off by more than an engine's noise and `least` nats, [at]."""
+    width = OUTLYING * sample.noise * side.sensitivity[at] + side.resolution[at]
+    flags: Flags = np.abs(side.recorded[at] - side.expected[at]) > width + least
+    return flags
 
 
 def _share_off(sample: RescoredSample, side: Side) -> Array:
@@ -89,10 +93,6 @@ def _share_off(sample: RescoredSample, side: Side) -> Array:
     off = np.bincount(row, _tokens_off(sample, side), minlength=count)
     values: Array = off / np.maximum(np.bincount(row, minlength=count), 1)
     return values
-
-
-def _rms(values: Array) -> float:
-    return float(np.sqrt(np.mean(values**2))) if len(values) else 0.0
 
 
 def _z(values: Array, row: Counts) -> float:
@@ -120,18 +120,11 @@ def _by_chance(sample: RescoredSample, side: Side) -> float | None:
         known = [place for place in places if side.known[place]]
         if len(known) < 2:
             continue
-        values = side.recorded[known]
-        expected = side.expected[known]
-        sensitivity = side.sensitivity[known]
-        resolution = side.resolution[known]
-        far = np.abs(values - expected) > 10.0 * sample.noise * sensitivity + resolution + 1e-3
-        if not far.any():
+        if not _off(sample, side, np.array(known), NOT_ROUNDING).any():
             continue
-        spread = np.abs(values - np.median(values))
-        if (
-            np.median(spread)
-            > 5.0 * sample.noise * float(sensitivity.mean()) + resolution.max() + 1e-3
-        ):
+        values, sensitivity = side.recorded[known], float(side.sensitivity[known].mean())
+        width = OUTLYING / 2 * sample.noise * sensitivity + side.resolution[known].max()
+        if np.median(np.abs(values - np.median(values))) > width + NOT_ROUNDING:
             differ += 1
         else:
             same += 1
@@ -234,11 +227,7 @@ def retokenised(tester: HypothesisTester) -> float | None:
     for row in sample.rows:
         tokens = sample.tokens_of([int(row)])
         ids = sample.response(int(row))
-        known = side.known[tokens]
-        far = np.abs(side.recorded[tokens] - side.expected[tokens])
-        off = known & (
-            far > 10.0 * sample.noise * side.sensitivity[tokens] + side.resolution[tokens] + 1e-3
-        )
+        off = side.known[tokens] & _off(sample, side, tokens, NOT_ROUNDING)
         began = int(np.argmax(off)) if off.any() else None
         differs = _differs(tester, ids, sample.case.mask[sample.place[tokens]])
         if differs is None and began is None:

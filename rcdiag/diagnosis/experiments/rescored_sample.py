@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Array, Case, Counts, Flags
+from rcdiag.diagnosis.case import Array, Case, Counts, Flags, spread_over
 from rcdiag.diagnosis.experiments.fit import FLOAT32, Residual, fit_residual
 from rcdiag.diagnosis.experiments.rounding import Rounding, rounding_of
 from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
@@ -220,14 +220,12 @@ def _distribution_tokens(reading: Reading, sampled: Flags, vocabulary: int) -> C
     """Choose tokens whose contexts are unsure, whatever was sampled there."""
     unsure = np.flatnonzero(sampled & (-np.expm1(reading.top) > UNSURE))
     most = max(min(DISTRIBUTION_TOKENS, DISTRIBUTION_LOGITS // vocabulary), 64)
-    if len(unsure) <= most:
-        return unsure
-    return unsure[np.linspace(0, len(unsure) - 1, most).astype(np.int64)]
+    return unsure[spread_over(len(unsure), most)]
 
 
 def _rounding(case: Case, rows: Counts, forward: Forward, reading: Reading) -> Rounding:
     """Measure what the same weights in bfloat16 leave on some rows."""
-    few = np.unique(np.linspace(0, len(rows) - 1, min(NOISE_ROWS, len(rows))).astype(np.int64))
+    few = spread_over(len(rows), NOISE_ROWS)
     lengths = case.lengths[rows]
     ends = np.cumsum(lengths)
     at = np.concatenate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.diagnosis.case import Array, Counts, Flags, spread_over
-from rcdiag.diagnosis.experiment_fit import NO_RIVAL, ExperimentFit
+from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.experiments.fit import (
     FLOAT32,
     SCANNED,
@@ -104,46 +104,23 @@ def scanned_temperature(sample: RescoredSample, side: Side) -> float | None:
         return None
     few = chosen[spread_over(len(chosen), SCANNED)]
     distribution, at = sample.distribution.take(few), sample.distribution_at[few]
-    recorded, sensitivity, resolution = (
-        side.recorded[at],
-        sample.reading.reach[at],
-        side.resolution[at],
+
+    def loss(expected: Array) -> float:
+        reach, resolution = sample.reading.reach[at], side.resolution[at]
+        return fit_residual(side.recorded[at], expected, reach, resolution).nats
+
+    log_temperature, least = searched(
+        lambda log_t: loss(distribution.log_prob_at(float(np.exp(log_t)))),
+        np.log(TEMPERATURES).tolist(),
     )
-
-    def loss(log_temperature: float) -> float:
-        return fit_residual(
-            recorded,
-            distribution.log_prob_at(float(np.exp(log_temperature))),
-            sensitivity,
-            resolution,
-        ).nats
-
-    log_temperature, least = searched(loss, np.log(TEMPERATURES).tolist(), steps=14)
-    own = fit_residual(recorded, side.expected[at], sensitivity, resolution).nats
-    return float(np.exp(log_temperature)) if least < own - 0.1 else None
+    return float(np.exp(log_temperature)) if least < loss(side.expected[at]) - 0.1 else None
 
 
 def fit_of_side(
-    sample: RescoredSample,
-    side: Side,
-    kind: str,
-    *,
-    explained: float,
-    z: float = 0.0,
-    lead: float = NO_RIVAL,
-    not_run: float = 0.0,
+    sample: RescoredSample, side: Side, kind: str, *, explained: float, **more: float
 ) -> ExperimentFit:
     """Return the evidence of a conclusion on a column, as the unchanged model explains it."""
-    return fit_of_residual(
-        sample,
-        side.residual,
-        side.known_at,
-        kind,
-        explained=explained,
-        z=z,
-        lead=lead,
-        not_run=not_run,
-    )
+    return fit_of_residual(sample, side.residual, side.known_at, kind, explained=explained, **more)
 
 
 def fit_of_residual(
@@ -153,21 +130,20 @@ def fit_of_residual(
     kind: str,
     *,
     explained: float,
-    z: float,
-    lead: float,
-    not_run: float,
+    **more: float,
 ) -> ExperimentFit:
-    """Return the evidence of a conclusion that leaves a residual at some tokens."""
+    """Return the evidence of a conclusion that leaves a residual at some tokens.
+
+    `more` are z, lead and not_run of `ExperimentFit`.
+    """
     own, rounding = by_token(residual, sample.token[at], sample.owner[at]), sample.rounding
     return ExperimentFit(
         kind=kind,
         explained=float(np.clip(explained, 0.0, 1.0)),
-        z=z,
-        lead=lead,
         scale=residual.scale / sample.noise,
         tail=residual.tail / max(rounding.tail, LIGHTEST),
         by_token=0.0 if own is None else max(own - (rounding.by_token or 0.0), 0.0),
         tokens=len(at),
         rows=len(np.unique(sample.owner[at])),
-        not_run=not_run,
+        **more,
     )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import cached_property
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Case, rms
 from rcdiag.diagnosis.features.alignment import Alignment
 from rcdiag.diagnosis.features.declared import Declared
 from rcdiag.diagnosis.features.location import MismatchLocation, Onset
@@ -74,7 +73,7 @@ class Features(Struct, frozen=True, dict=True):
         first = self.alignment.first_turn[self.alignment.turn]
         if min(int(first.sum()), int((~first).sum())) < FEWEST_OF_TURNS:
             return None
-        before, after = (float(np.sqrt(np.mean(values[part] ** 2))) for part in (first, ~first))
+        before, after = (rms(values[part]) for part in (first, ~first))
         return (before, after) if before <= ENGINE_NOISE and after >= 5 * before else None
 
     @cached_property

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Array, Case, Counts, Flags, PairTokens
+from rcdiag.diagnosis.case import Array, Case, Counts, Flags, PairTokens, spread_over
 from rcdiag.diagnosis.features.log_ratios import cross_fitted
 from rcdiag.diagnosis.thresholds import EQUAL, RELATED, SAME, SURELY, UNRELATED
 
@@ -185,8 +185,7 @@ class Alignment(Struct, frozen=True, dict=True):
         suspects = np.flatnonzero(own > OWN_FITS)
         if not len(suspects):
             return partner
-        spread = np.linspace(0, len(suspects) - 1, min(len(suspects), ROWS_SEARCHED))
-        chosen = suspects[spread.astype(np.int64)]
+        chosen = suspects[spread_over(len(suspects), ROWS_SEARCHED)]
         common = known[chosen] @ known.T
         squares = (sampler[chosen] ** 2) @ known.T + known[chosen] @ (trainer**2).T
         distance = (squares - 2 * sampler[chosen] @ trainer.T) / np.maximum(common, 1)

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Array, Counts, Flags, PairTokens
+from rcdiag.diagnosis.case import Array, Counts, Flags, PairTokens, rms
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, EQUAL, FEWEST, TINY
 from rcdiag.diagnosis.validity import LARGEST
 
@@ -163,7 +163,7 @@ class LogRatios(Struct, frozen=True, dict=True):
             return 1.0
         size = np.sort(np.abs(self.values[first]))
         size[-1] = size[-2]
-        return _rms(size) / max(_rms(self.values[~first]), TINY)
+        return rms(size) / max(rms(self.values[~first]), TINY)
 
     @cached_property
     def late(self) -> float:
@@ -171,7 +171,7 @@ class LogRatios(Struct, frozen=True, dict=True):
         late = self.tokens.position > np.median(self.tokens.position)
         if min(late.sum(), (~late).sum()) < FEWEST:
             return 1.0
-        return _rms(self.values[late]) / max(_rms(self.values[~late]), TINY)
+        return rms(self.values[late]) / max(rms(self.values[~late]), TINY)
 
     @cached_property
     def repeated(self) -> Flags:
@@ -201,8 +201,7 @@ class LogRatios(Struct, frozen=True, dict=True):
     @cached_property
     def rms_of_bulk(self) -> float:
         """Return the rms log-ratio without the largest hundredth of the tokens, nats."""
-        bulk = self.values[~self._tail]
-        return _rms(bulk) if len(bulk) else 0.0
+        return rms(self.values[~self._tail])
 
     @cached_property
     def rows_of_tail(self) -> float:
@@ -269,7 +268,3 @@ def cross_fitted(
         explained=shared / float(weight.sum()) / max(float(np.var(values)), TINY),
         labels=float(weight.sum() ** 2 / np.dot(weight, weight)),
     )
-
-
-def _rms(values: Array) -> float:
-    return float(np.sqrt(np.mean(values**2)))
