@@ -73,7 +73,8 @@ def suspicions(features: Features) -> list[tuple[Cause, Suspicion]]:
                 )
         if stage == "difference" and any(cause.stage == "law" for cause, _ in named):
             return [*named, *_beside_sampling_cause(features, named)]
-        if stage in EXCLUSIVE_STAGES and any(_is_broken(*entry) for entry in named):
+        broken = any(found.verdict == "broken" and found.mended is None for _, found in named)
+        if stage in EXCLUSIVE_STAGES and broken:
             break  # nothing can be read off a column that holds something else
         here = _weigh_stage(features, stage)
         if onset is not None and onset.last is not None:
@@ -120,12 +121,6 @@ def _without_generic_causes(
     if not len(rms) or float(np.mean(rms < ENGINE_NOISE)) < MOSTLY_REALIGNED:
         return here
     return [entry for entry in here if entry[0].name not in GENERIC_CAUSES]
-
-
-def _is_broken(cause: Cause, suspicion: Suspicion) -> bool:
-    """Tell whether a fault makes a column unusable and cannot be repaired."""
-    verdict = suspicion.verdict or cause.words.verdict
-    return verdict == "broken" and suspicion.mended is None
 
 
 def _merged(named: Named, cause: Cause, suspicion: Suspicion) -> list[tuple[Cause, Suspicion]]:

@@ -173,10 +173,11 @@ def _by_rescore(features: Features) -> tuple[str, Suspicion] | None:
         )
     ]
     if trainer.rms > MUCH_LARGER * max(noise, sampler.rms):
-        named = _trainer_fault(trainer)
+        named = _fault(trainer, "reference-as-old", "forwards-differ")
         text = f"`{case.trainer}` is not what the trainer's model gives (`{model}`)"
     elif sampler.rms > max(LARGER * noise, MUCH_LARGER * trainer.rms):
-        named = _sampler_fault(sampler)
+        coarse = "quantised-weights" if sampler.rms < COARSE else "forwards-differ"
+        named = _fault(sampler, "weights-differ", coarse)
         text = (
             f"`{case.sampler}` is not what the engine gives with the trainer's weights (`{engine}`)"
         )
@@ -198,18 +199,11 @@ def _by_rescore(features: Features) -> tuple[str, Suspicion] | None:
     )
 
 
-def _trainer_fault(log_ratios: LogRatios) -> str:
+def _fault(log_ratios: LogRatios, of_weights: str, otherwise: str) -> str:
+    """Name the fault of a column that differs from its re-score, by where it differs."""
     if log_ratios.first_tokens > FIRST_APART:
         return "context-differs"
-    return "reference-as-old" if looks_like_other_weights(log_ratios) else "forwards-differ"
-
-
-def _sampler_fault(log_ratios: LogRatios) -> str:
-    if log_ratios.first_tokens > FIRST_APART:
-        return "context-differs"
-    if looks_like_other_weights(log_ratios):
-        return "weights-differ"
-    return "quantised-weights" if log_ratios.rms < COARSE else "forwards-differ"
+    return of_weights if looks_like_other_weights(log_ratios) else otherwise
 
 
 def _declared_quantisation(features: Features) -> tuple[str, str] | None:

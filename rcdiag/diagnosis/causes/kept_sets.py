@@ -69,14 +69,6 @@ def declared_kept_set(features: Features) -> str | None:
     return None
 
 
-def _renormalised(features: Features) -> bool:
-    """Tell whether E[ratio] < 1 and log-ratios have one sign up to noise: the recorded distribution
-    lacks a part of the trainer's support.
-    """
-    low, high = np.quantile(features.log_ratios.values, [1 - ALL, ALL])
-    return bool(features.validity.lacks_support and high <= max(NOISE, OTHER_SIGN * abs(low)))
-
-
 def _kept_set(features: Features) -> Suspicion | None:
     """Detect log-probs that were renormalised over a kept set at all positions."""
     if not features.log_ratios.show_sampling:
@@ -85,13 +77,14 @@ def _kept_set(features: Features) -> Suspicion | None:
         features, features.case.trainer
     ):
         return _from_certain_tokens(features)
-    if not _renormalised(features):
+    log_ratios = features.log_ratios
+    mean, z = log_ratios.ratio_mean
+    # The record lacks a part of the trainer's support: log-ratios have one sign up to noise.
+    low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
+    if not features.validity.lacks_support or high > max(NOISE, OTHER_SIGN * abs(low)):
         return None
     if features.shared_prefixes is not None and features.shared_prefixes.is_one_power:
         return None  # a kept set does not change the log-prob differences within one context
-    log_ratios = features.log_ratios
-    mean, z = log_ratios.ratio_mean
-    low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
     return Suspicion(
         confidence=CLEAR,
         message="Recorded log-probs lack a part of what the trainer expects, as over a kept set: "
@@ -164,7 +157,11 @@ def banned(features: Features) -> tuple[str, Suspicion] | None:
     # The end token is banned up to a length: nothing happens after it.
     last_place = float(tokens.position[strong].max())
     beyond = float(np.mean(tokens.position > last_place)) > FEW
-    ends = beyond and _stops_at_a_position(tokens, strong) and _none_ends_before(tokens, last_place)
+    ends = beyond and _stops_at_a_position(tokens, strong)
+    # Hardly a response ends before a position up to which its end is banned.
+    row_ends = np.zeros(tokens.rows, np.int64)
+    np.maximum.at(row_ends, tokens.owner, tokens.position)
+    ends &= bool(np.mean(row_ends[tokens.per_row > 0] < EARLIER * last_place) <= FEW)
     if not ends and z > -SURELY:
         # min-tokens ends at a position, which is evidence of its own; logit-bias needs more
         return None
@@ -198,13 +195,6 @@ def _stops_at_a_position(tokens: PairTokens, strong: np.ndarray) -> bool:
     return bool(
         after.sum() > FEWEST_BEYOND and RARER * strong[after].mean() < strong[~after].mean()
     )
-
-
-def _none_ends_before(tokens: PairTokens, place: float) -> bool:
-    """Tell whether hardly a response ends before a position, up to which its end was banned."""
-    last = np.zeros(tokens.rows, np.int64)
-    np.maximum.at(last, tokens.owner, tokens.position)
-    return bool(np.mean(last[tokens.per_row > 0] < EARLIER * place) <= FEW)
 
 
 KEPT_SETS = (

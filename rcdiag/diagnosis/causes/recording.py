@@ -241,16 +241,13 @@ def holds_entropy(features: Features, policy: str) -> bool:
 
 def _states_entropy(features: Features, policy: str) -> bool:
     """Tell whether a policy's values are those of its column of entropies."""
-    entropy = features.case.entropy.get(policy)
+    if policy not in features.case.entropy:
+        return False
+    entropy = features.case.entropy[policy][features.case.mask]
     values = np.abs(features.columns[policy].values)
-    return entropy is not None and _equal(values, entropy[features.case.mask])
-
-
-def _equal(values: Array, entropy: Array) -> bool:
     usable = np.isfinite(values) & np.isfinite(entropy) & (entropy > COARSE)
-    return (
-        usable.sum() > FEWEST and float(np.median(np.abs(values - entropy)[usable])) < EQUAL_ENTROPY
-    )
+    apart = np.abs(values - entropy)[usable]
+    return len(apart) > FEWEST and float(np.median(apart)) < EQUAL_ENTROPY
 
 
 def _like_entropy(values: Array, other: Array) -> bool:

@@ -96,6 +96,7 @@ def _stored(slug: str) -> Callable[[Features], Suspicion | None]:
         if not names:
             return None
         grids = [grid for policy in names if (grid := coarse[policy])]
+        differs = features.case.trainer is not None and len(features.case.tokens) > 0
         what = " and ".join(f"`{name}`" for name in names)
         error = max(
             grid.rounding_error(features.columns[name].values)
@@ -116,17 +117,11 @@ def _stored(slug: str) -> Callable[[Features], Suspicion | None]:
             side="storage",
             also_possible=[],
             verdict="healthy" if error < HARMLESS else "broken",
-            mended=features.case if _more_than(features, error) else None,
+            # More than rounding is between the two sides: it is weighed as it is.
+            mended=features.case if differs and features.log_ratios.rms > LARGER * error else None,
         )
 
     return weigh
-
-
-def _more_than(features: Features, error: float) -> bool:
-    """Tell whether the two sides differ by more than rounding moves log-probs."""
-    if features.case.trainer is None or not len(features.case.tokens):
-        return False
-    return features.log_ratios.rms > LARGER * error
 
 
 FLOOR_CLIP = shipped("floor-clip", "storage", _floor)

@@ -172,22 +172,16 @@ def _stated(features: Features, seen: Power | None) -> tuple[str, Power, str] | 
     far = max(A_POWER, AGREES * abs(np.log(power)))
     if seen is not None and abs(np.log(seen.value / power)) > far:
         return None
-    if (
-        seen is None
-        and features.shared_prefixes is not None
-        and not _between(features.shared_prefixes, power)
-    ):
+    # A power may be too near to 1 to show in shared prefixes.
+    near_1, prefixes = abs(np.log(power)) < 2 * A_POWER, features.shared_prefixes
+    hidden = prefixes is None or (near_1 and prefixes.residual < 2 * ROUNDING)
+    if seen is None and not hidden:
         return None
     seen = seen or Power(power, BY_METADATA)
     if sampled == trained:
         return "temperature-raw-recorded", seen, "metadata: recorded at another temperature"
     slug = "sampler-ignores-temperature" if recorded == 1.0 else "trainer-without-temperature"
     return slug, seen, "metadata: the trainer's temperature is not the sampler's"
-
-
-def _between(prefixes: SharedPrefixes, power: float) -> bool:
-    """Tell whether a power may be too near to 1 to show in shared prefixes."""
-    return bool(abs(np.log(power)) < 2 * A_POWER and prefixes.residual < 2 * ROUNDING)
 
 
 def _temperature_fault(features: Features) -> tuple[str, Suspicion] | None:
@@ -199,10 +193,8 @@ def _temperature_fault(features: Features) -> tuple[str, Suspicion] | None:
     declared, log_ratios = features.declared.row_temperature, features.log_ratios
     estimate = seen.value if slug != "trainer-without-temperature" else 1 / seen.value
     known = declared is not None and declared != 1.0
-    agrees = (
-        known
-        and declared is not None
-        and abs(np.log(estimate / declared)) < AGREES * abs(np.log(declared))
+    agrees = declared not in (None, 1.0) and bool(
+        abs(np.log(estimate / declared)) < AGREES * abs(np.log(declared))
     )
     raw = slug == "temperature-raw-recorded"
     either = not (raw or features.case.picked_tokens) and _likelier(features) is None

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from rcdiag.diagnosis.case import Array, Case, Counts, Flags, rms
+from rcdiag.diagnosis.case import Array, Case, rms
 from rcdiag.diagnosis.causes.cause import (
     CLEAR,
     EXACT,
@@ -288,7 +288,9 @@ def _in_flight(features: Features) -> Suspicion | None:
         return None
     tokens = features.case.tokens
     version = facts.policy_version[tokens.place]
-    if len(np.unique(tokens.owner[_changes_within(tokens.owner, version)])) < FEWEST_OF_PATTERN:
+    same_row = np.diff(tokens.owner, prepend=-1) == 0
+    changes = same_row & (np.diff(version, prepend=version[:1]) != 0)
+    if len(np.unique(tokens.owner[changes])) < FEWEST_OF_PATTERN:
         return None
     # Rows that ended before the weights changed are of older versions as well.
     step = np.zeros(tokens.rows, np.int64) if facts.step is None else facts.step
@@ -317,13 +319,6 @@ def _in_flight(features: Features) -> Suspicion | None:
         share_of_rows=rows,
         also_possible=["stale-weights"],
     )
-
-
-def _changes_within(owner: Counts, version: Counts) -> Flags:
-    """Flag the tokens before which the version changes within their row, [tokens]."""
-    same_row = np.diff(owner, prepend=-1) == 0
-    flags: Flags = same_row & (np.diff(version, prepend=version[:1]) != 0)
-    return flags
 
 
 def looks_like_other_weights(log_ratios: LogRatios, share: float = EXPLAINED) -> bool:

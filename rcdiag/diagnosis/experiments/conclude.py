@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case, rms
 from rcdiag.diagnosis.confidence import calibrated
-from rcdiag.diagnosis.experiment_fit import NO_RIVAL, ExperimentFit
+from rcdiag.diagnosis.experiment_fit import NO_RIVAL
 from rcdiag.diagnosis.experiments.checkpoint_causes import single_checkpoint
 from rcdiag.diagnosis.experiments.fit import MOST_NOISE
 from rcdiag.diagnosis.experiments.missing_eos import cause_in_missing_eos
@@ -206,17 +206,15 @@ def _conclude_both(
             replace(found.fit, kind="unchanged"), words, evidence, side="none", verdict="healthy"
         )
         return [("engine-noise", noise)]
-    if slug in OF_WEIGHTS or _falls_short(found.fit):
+    # A cause may explain less than the agreement of the two columns does.
+    if found.fit.kind == "pattern":
+        falls_short = found.fit.explained < MOST_EXPLAINED
+    else:
+        falls_short = found.fit.lead < CLEAR_LEAD or found.fit.scale > MOST_NOISE
+    if slug in OF_WEIGHTS or falls_short:
         return [_name_agreement(outcome, names)]
     words = f"{names} agree with each other and not with the stored tokens' context: "
     return [(slug, replace(found, message=f"{words}{found.message}", side="recorder"))]
-
-
-def _falls_short(fit: ExperimentFit) -> bool:
-    """Tell whether a cause explains less than the agreement of the two columns does."""
-    if fit.kind == "pattern":
-        return fit.explained < MOST_EXPLAINED
-    return fit.lead < CLEAR_LEAD or fit.scale > MOST_NOISE
 
 
 def _name_agreement(outcome: Outcome, names: str) -> Named:

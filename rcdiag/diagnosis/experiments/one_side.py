@@ -200,6 +200,7 @@ def _name_best(
     """Name the cause of the best test, with its lead over those of other causes."""
     best = order[0]
     slug = _slug(best, tester)
+    recorded = any(word in slug for word in WORDS_OF_RECORDER)
     rivals = [test for test in order[1:] if _slug(test, tester) != slug]
     leads = [common_margin(best, test, tester) for test in rivals]
     close = [test for test, lead in zip(rivals, leads, strict=True) if lead < CLEAR_LEAD]
@@ -222,7 +223,8 @@ def _name_best(
         fit,
         message,
         [_evidence(test, tester) for test in [best, *close[:2]]],
-        side=_side_at_fault(slug, tester),
+        # Who recorded what is at fault where the column alone is wrong.
+        side="recorder" if recorded and tester.side.name == "sampler" else tester.side.name,
         also_possible=list(dict.fromkeys(_slug(test, tester) for test in close)),
     )
 
@@ -239,12 +241,6 @@ def _slug(test: HypothesisTest, tester: HypothesisTester) -> str:
     sums = np.bincount(row, np.clip(ahead, -LARGEST, LARGEST))
     z = float(sums.sum() / max(np.sqrt(np.sum(sums**2)), 1e-12))
     return "draft-recorded" if z < OF_OTHER_WEIGHTS else "stale-weights"
-
-
-def _side_at_fault(slug: str, tester: HypothesisTester) -> str:
-    """Return who is at fault: who recorded what, where the column alone is wrong."""
-    by_recorder = any(word in slug for word in WORDS_OF_RECORDER)
-    return "recorder" if tester.side.name == "sampler" and by_recorder else tester.side.name
 
 
 def _evidence(test: HypothesisTest, tester: HypothesisTester) -> dict[str, Any]:

@@ -171,17 +171,7 @@ def rescore(case: Case, rows: Counts, forward: Forward) -> RescoredSample:
     """Re-score rows of a case; rows without a prompt or response, or too long, are left out."""
     assert case.prompt_ids is not None
     vocabulary, context = forward.tensors.vocabulary, forward.tensors.context
-    fits = np.array(
-        [
-            len(case.prompt_ids.row(row)) > 0
-            and case.lengths[row] > 0
-            and (context is None or len(case.prompt_ids.row(row)) + case.lengths[row] <= context)
-            and _largest_id(case, row) < vocabulary
-            for row in rows
-        ],
-        dtype=np.bool_,
-    )
-    rows = rows[fits]
+    rows = np.array([row for row in rows if _fits(case, row, vocabulary, context)], np.int64)
     place = np.concatenate(
         [np.arange(case.start[row], case.start[row] + case.lengths[row]) for row in rows]
         or [np.zeros(0, np.int64)]
@@ -209,11 +199,15 @@ def rescore(case: Case, rows: Counts, forward: Forward) -> RescoredSample:
     )
 
 
-def _largest_id(case: Case, row: int) -> int:
+def _fits(case: Case, row: int, vocabulary: int, context: int | None) -> bool:
+    """Tell whether a row has a prompt and a response that the model can read."""
     assert case.prompt_ids is not None
-    start = case.start[row]
+    prompt, start = case.prompt_ids.row(row), case.start[row]
     response = case.token_id[start : start + case.lengths[row]]
-    return int(max(case.prompt_ids.row(row).max(initial=0), response.max(initial=0)))
+    if not len(prompt) or not len(response):
+        return False
+    short = context is None or len(prompt) + len(response) <= context
+    return bool(short and max(prompt.max(), response.max()) < vocabulary)
 
 
 def _distribution_tokens(reading: Reading, sampled: Flags, vocabulary: int) -> Counts:

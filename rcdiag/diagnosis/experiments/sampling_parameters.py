@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -61,7 +62,7 @@ def seen_before(tester: HypothesisTester, chosen: Counts) -> SeenTokens:
 Logits = NDArray[np.float32]
 # Name -> cause, strengths that are tried, and logits under a penalty of a strength.
 PENALTIES_TRIED: dict[
-    str, tuple[str, Sequence[float], Callable[[Logits, np.float32, SeenTokens], Logits]]
+    str, tuple[str, Sequence[float], Callable[[Logits, float, SeenTokens], NDArray[Any]]]
 ] = {
     "repetition penalty": (
         "repetition-penalty",
@@ -75,19 +76,19 @@ PENALTIES_TRIED: dict[
     "presence penalty": (
         "presence-penalty",
         ADDED,
-        lambda logits, strength, seen: logits - np.where(seen.counts > 0, strength, 0),
+        lambda logits, strength, seen: logits - np.float32(strength) * (seen.counts > 0),
     ),
     "presence penalty, prompt counted": (
         "presence-penalty",
         ADDED,
         lambda logits, strength, seen: (
-            logits - np.where(seen.prompt | (seen.counts > 0), strength, 0)
+            logits - np.float32(strength) * (seen.prompt | (seen.counts > 0))
         ),
     ),
     "frequency penalty": (
         "penalty",
         ADDED,
-        lambda logits, strength, seen: logits - strength * seen.counts,
+        lambda logits, strength, seen: logits - np.float32(strength) * seen.counts,
     ),
 }
 
@@ -100,7 +101,7 @@ def run_penalties(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
     def predicted(kind: str, strength: float, seen: SeenTokens) -> Array:
         penalised = PENALTIES_TRIED[kind][2]
-        logits = penalised(distribution.logits[seen.at], np.float32(strength), seen)
+        logits = penalised(distribution.logits[seen.at], strength, seen)
         temperature = tester.distribution_temperature[seen.at]
         return log_prob(scaled(logits, temperature), distribution.token[seen.at])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -197,20 +196,16 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         small = float(np.min(parts.rms))
         # A single row can dominate the rms of its engine; a fault of the engine shows in the median
         # row.
-        typical = self._typical_rows(engine, parts.labels)
+        names = np.asarray(engine, dtype=str)
+        typical = np.array([np.nanmedian(self.rms_of_rows[names == one]) for one in parts.labels])
         large = (parts.rms > max(MUCH_LARGER * small, ENGINE_NOISE)) & (
             typical > LARGER * np.nanmin(typical)
         )
         if not large.any() or large.all():
             return None
-        names = [label for label, flag in zip(parts.labels, large, strict=True) if flag]
-        of_engine = np.isin(np.asarray(engine, dtype=str), names)
-        return OutlierRows(of_engine, names, float(np.max(parts.rms[large])), small)
-
-    def _typical_rows(self, engine: Sequence[str], labels: Sequence[str]) -> Array:
-        """Return the median rms log-ratio of each engine's rows, nats, [labels]."""
-        rms, names = self.rms_of_rows, np.asarray(engine, dtype=str)
-        return np.array([np.nanmedian(rms[names == label]) for label in labels])
+        engines = [label for label, flag in zip(parts.labels, large, strict=True) if flag]
+        largest = float(np.max(parts.rms[large]))
+        return OutlierRows(np.isin(names, engines), engines, largest, small)
 
     def _outlier_cluster(self) -> OutlierRows | None:
         rms = self.rms_of_rows
