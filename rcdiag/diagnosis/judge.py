@@ -14,9 +14,10 @@ from rcdiag.diagnosis.causes.difference import beside_sampling_cause
 from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, Onset
 from rcdiag.diagnosis.guides import beyond_guides
-from rcdiag.diagnosis.next_experiment import ENOUGH, can_be_scored, here, next_experiment
+from rcdiag.diagnosis.next_experiment import can_be_scored, here, next_experiment
 from rcdiag.diagnosis.over_steps import over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
+from rcdiag.diagnosis.thresholds import ENOUGH, MOST
 from rcdiag.diagnosis.validity import INVALID, UNKNOWN
 from rcdiag.formats import effective, plural, rough
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
@@ -28,11 +29,6 @@ EXCLUSIVE_STAGES = ("law", "difference")
 # KL per sequence below which uncorrected gradients are off by less than their noise: the total
 # variation is then at most 0.1, by Pinsker's inequality.
 COSTS_NOTHING = 0.02
-# Share of rows that agree to rounding after a realignment, above which the remaining mismatch comes
-# from rows that could not be realigned.
-MOSTLY_REALIGNED = 0.8
-# Share of effective sequences below which whole-sequence weights are of little use.
-MOST_LOST = 0.5
 # Causes that say no more than that the two sides differ.
 GENERIC = "forwards-differ"
 GENERIC_CAUSES = (GENERIC, "context-differs")
@@ -118,7 +114,7 @@ def _without_generic_causes(
     moved = any(cause.stage == "alignment" and found.mended is not None for cause, found in named)
     rms = features.location.rms_of_rows if moved else np.empty(0)
     rms = rms[np.isfinite(rms)]
-    if not len(rms) or float(np.mean(rms < ENGINE_NOISE)) < MOSTLY_REALIGNED:
+    if not len(rms) or float(np.mean(rms < ENGINE_NOISE)) < MOST:
         return here
     return [entry for entry in here if entry[0].name not in GENERIC_CAUSES]
 
@@ -405,7 +401,7 @@ def _usefulness(features: Features) -> str:
     weights = np.exp(log_weights - log_weights.max())
     ess, rows = float(weights.sum() ** 2 / np.sum(weights**2)), len(weights)
     found = f"leave an ESS of {effective(ess)} of {plural(rows, 'sequence')}"
-    if ess < MOST_LOST * rows:
+    if ess < 0.5 * rows:  # weights of whole sequences are of little use
         return f"Importance weights are valid but {found}: remove the cause first."
     return f"Importance weights are valid and {found}."
 

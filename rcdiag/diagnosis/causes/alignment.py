@@ -30,9 +30,9 @@ from rcdiag.diagnosis.thresholds import (
 )
 from rcdiag.table.schema import REENCODED
 
-# Share of the rows without a fit that swapped rows make up: with few swapped rows, and with a part
-# of the table, which are too many to fit each other by chance.
-EXPLAINED_BY_FEW, EXPLAINED_BY_MANY = 0.5, 0.3
+# Share of the rows without a fit that swapped rows make up, where they are a part of the table: too
+# many to fit each other by chance.
+EXPLAINED_BY_MANY = 0.3
 
 
 def _shift(features: Features) -> tuple[str, Suspicion] | None:
@@ -137,7 +137,7 @@ def _rows_swapped(features: Features) -> Suspicion | None:
     misfit = alignment.misfit & full
     explained = float((exchanged & misfit).sum() / max(misfit.sum(), 1)) if misfit.any() else 1.0
     # Near-certain rows fit several others, so that not every swapped row finds its partner.
-    if explained < (EXPLAINED_BY_MANY if share > PART else EXPLAINED_BY_FEW):
+    if explained < (EXPLAINED_BY_MANY if share > PART else 0.5):
         return None
     first = int(np.flatnonzero(exchanged)[0])
     moved = alignment.misplaced_policy(exchanged[features.case.tokens.owner])

@@ -16,13 +16,14 @@ from rcdiag.diagnosis.causes.cause import (
     shipped_family,
 )
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE
 from rcdiag.diagnosis.thresholds import (
     ALL,
     BY_ITS_ERROR,
     CERTAIN,
     FEW,
     FEWEST,
+    LARGE,
+    MUCH_LARGER,
     NEARLY_ALL,
     ONE_SIDED,
     PART,
@@ -35,8 +36,6 @@ from rcdiag.formats import mean_ratio
 # Log-ratios of the other sign are at most those that engines in bfloat16 leave (nats, where their
 # rms is 0.03), or this share of the largest.
 NOISE, OTHER_SIGN = 0.12, 0.35
-# Nats: log-ratios where the sampler was kept from the token that was due.
-STRONG = -1.0
 # Where the end token was banned up to a position, hardly a response ends before this share of it,
 # and strong log-ratios are RARER times as rare beyond it, which takes FEWEST_BEYOND tokens to see.
 EARLIER, FEWEST_BEYOND, RARER = 0.9, 100, 10.0
@@ -148,9 +147,9 @@ def banned(features: Features) -> tuple[str, Suspicion] | None:
     log_ratios, tokens = features.log_ratios, features.case.tokens
     z = log_ratios.ratio_mean[1]
     low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
-    if z > -BY_ITS_ERROR or low > RARE or high > NOISE or log_ratios.first_tokens > AT_A_PLACE:
+    if z > -BY_ITS_ERROR or low > RARE or high > NOISE or log_ratios.first_tokens > MUCH_LARGER:
         return None
-    strong = log_ratios.values < STRONG
+    strong = log_ratios.values < -LARGE
     share = float(strong.mean())
     if share > PART or log_ratios.one_sided < ONE_SIDED:
         return None

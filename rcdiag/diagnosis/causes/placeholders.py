@@ -27,6 +27,7 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST,
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
+    LARGE,
     NEARLY_ALL,
     PART,
     RARE,
@@ -37,7 +38,6 @@ from rcdiag.diagnosis.thresholds import (
 )
 
 LOWEST = -8.0  # nats; no frequent token has less, so that equal values below are a sentinel
-OTHER_TOKENS = 1.0  # nats; two forward passes over one token differ by less on the median
 
 
 def _nan_log_probs(features: Features) -> Suspicion | None:
@@ -223,7 +223,7 @@ def _nothing_but_zeros(features: Features, policy: str, column: StoredColumn) ->
 
 def _do_not_belong(values: Array, other: Array) -> bool:
     """Tell whether two columns of tokens that are no zeros hardly have to do with each other."""
-    if np.median(np.abs(values - other)) > OTHER_TOKENS:
+    if np.median(np.abs(values - other)) > LARGE:
         return True
     one, two = sqrt_surprisal(values), sqrt_surprisal(other)
     if len(one) < FEWEST or min(np.std(one), np.std(two)) < EQUAL:

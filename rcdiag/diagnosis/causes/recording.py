@@ -19,27 +19,25 @@ from rcdiag.diagnosis.thresholds import (
     FEW,
     FEWEST,
     FEWEST_ROWS,
+    HARDLY_EVER,
+    LARGE,
+    LARGER,
+    LOST_IN_NOISE,
     NEARLY_ALL,
     PART,
     RARE,
     RELATED,
     SAME,
     SURE,
+    TWICE,
     UNSURE,
 )
 
 # Rows with a log-prob sum below this do not occur twice by chance.
 UNLIKELY = -9.0
-# Most nats that one token counts: a sentinel must not make a row look unlikely, and fewer than
-# MOST_BELOW of the tokens of a correct column are as rare.
-MOST_SURPRISAL, MOST_BELOW = 6.0, 0.05
-# Nats: two sides differ by less over one likely token, and a probability is at most doubled.
-CLOSE, TWICE = 0.02, np.log(2.0)
-MAJORITY = -np.log(2.0)  # nats; a token with more than half of the mass is the likeliest one
+MAJORITY = -TWICE  # nats; a token with more than half of the mass is the likeliest one
 # Entropies, nats: equal ones differ by less than the first, and contexts have at most the second.
 EQUAL_ENTROPY, LARGEST_ENTROPY = 1e-3, 8.0
-# Entropy over surprisal of likely tokens, and nats by which it is nearer to 0 for rare ones.
-TIMES_SURPRISAL, BELOW_SURPRISAL = 1.5, 1.0
 
 
 def _columns_identical(features: Features) -> Suspicion | None:
@@ -137,7 +135,7 @@ def _surprise(values: Array, *, tools_masked: bool) -> Array:
     Tool text is much less likely than sampled text: without a mask only ordinary tokens count.
     """
     least = -np.inf if tools_masked else RARE
-    return np.where((values < 0) & (values > least), np.maximum(values, -MOST_SURPRISAL), 0.0)
+    return np.where((values < 0) & (values > least), np.maximum(values, HARDLY_EVER), 0.0)
 
 
 def _top_one(features: Features) -> Suspicion | None:
@@ -148,9 +146,9 @@ def _top_one(features: Features) -> Suspicion | None:
         (str(case.trainer), tokens.trainer, tokens.sampler),
     ):
         likely = other > MAJORITY
-        rare = (other > -MOST_SURPRISAL) & (other < UNSURE)
+        rare = (other > HARDLY_EVER) & (other < UNSURE)
         # In a correct column few tokens are rarer than 1 in 400.
-        if min(likely.sum(), rare.sum()) < FEWEST or np.mean(other < -MOST_SURPRISAL) > MOST_BELOW:
+        if min(likely.sum(), rare.sum()) < FEWEST or np.mean(other < HARDLY_EVER) > 1 - NEARLY_ALL:
             continue
         if np.median(own[rare] - other[rare]) < TWICE:
             continue
@@ -165,7 +163,7 @@ def _top_one(features: Features) -> Suspicion | None:
         apart = np.abs(1.0 - own[likeliest] / other[likeliest])
         if len(apart) >= FEWEST_ROWS and np.median(apart) > 0.5:
             continue
-        if close < CLOSE and min(fits, above) > NEARLY_ALL and not follows > SAME:
+        if close < LOST_IN_NOISE and min(fits, above) > NEARLY_ALL and not follows > SAME:
             return Suspicion(
                 confidence=CLEAR,
                 message=f"`{policy}` gives rare tokens the probability of the likeliest one: "
@@ -263,9 +261,9 @@ def _like_entropy(values: Array, other: Array) -> bool:
     return (
         alike < RELATED
         and lower > NEARLY_ALL
-        and float(np.median(values[rare] - other[rare])) > BELOW_SURPRISAL
+        and float(np.median(values[rare] - other[rare])) > LARGE
         and float(np.min(values)) > -LARGEST_ENTROPY
-        and float(np.median(values[likely] / other[likely])) > TIMES_SURPRISAL
+        and float(np.median(values[likely] / other[likely])) > LARGER
     )
 
 

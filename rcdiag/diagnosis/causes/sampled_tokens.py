@@ -18,6 +18,7 @@ from rcdiag.diagnosis.thresholds import (
     FEW,
     FEWEST,
     FEWEST_OF_PATTERN,
+    HARDLY_EVER,
     LARGER,
     MOST,
     NEARLY_ALL,
@@ -314,9 +315,8 @@ def _mask_includes_tool(features: Features) -> Suspicion | None:
     return _nobody_samples(features)
 
 
-# Occurrences, and log-prob (nats) that the id hardly exceeds, from which it may be a tool's marker;
-# and the least share of rows that have it.
-OFTEN, NEVER, LEAST_ROWS = 12, -6.0, 0.1
+# Occurrences of an id, and share of rows that have it, from which on it may be a tool's marker.
+OFTEN, LEAST_ROWS = 12, 0.1
 # Occurrences over the number expected if every position offered the id with its median probability.
 TOO_OFTEN = 4.0
 
@@ -330,7 +330,7 @@ def _nobody_samples(features: Features) -> Suspicion | None:
     """
     tokens = features.case.tokens
     likelier = np.minimum(np.maximum(tokens.sampler, tokens.trainer), 0.0)
-    rare, times = np.unique(tokens.token_id[likelier < NEVER], return_counts=True)
+    rare, times = np.unique(tokens.token_id[likelier < HARDLY_EVER], return_counts=True)
     rare = rare[times >= OFTEN - OFTEN // 10]
     if not len(rare):
         return None
@@ -342,7 +342,7 @@ def _nobody_samples(features: Features) -> Suspicion | None:
     high = likelier[order][ends - 1 - counts // 10]
     middle = likelier[order][ends - 1 - counts // 2]
     too_often = counts / 2 >= TOO_OFTEN * len(tokens) * np.exp(middle)
-    foreign = (counts >= OFTEN) & too_often & (high < NEVER)
+    foreign = (counts >= OFTEN) & too_often & (high < HARDLY_EVER)
     for index in np.flatnonzero(foreign):
         rows = np.unique(tokens.owner[order[ends[index] - counts[index] : ends[index]]])
         foreign[index] = len(rows) >= LEAST_ROWS * (tokens.per_row > 0).sum()

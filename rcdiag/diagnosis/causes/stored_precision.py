@@ -23,13 +23,13 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
     LARGER,
+    LOST_IN_NOISE,
     MOST,
     MUCH_LARGER,
     SLIGHT,
 )
 
 HIGHEST_FLOOR = -0.2  # nats; nobody sets a floor for likely tokens
-HARMLESS = 0.02  # nats, rms: rounding that is lost in the noise of two engines
 
 
 @by_column
@@ -116,7 +116,7 @@ def _stored(slug: str) -> Callable[[Features], Suspicion | None]:
             ],
             side="storage",
             also_possible=[],
-            verdict="healthy" if error < HARMLESS else "broken",
+            verdict="healthy" if error < LOST_IN_NOISE else "broken",
             # More than rounding is between the two sides: it is weighed as it is.
             mended=features.case if differs and features.log_ratios.rms > LARGER * error else None,
         )

@@ -25,7 +25,7 @@ from rcdiag.diagnosis.causes.cause import (
 )
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
 from rcdiag.diagnosis.features.log_ratios import VISIBLE
-from rcdiag.diagnosis.features.shared_prefixes import A_POWER, ROUNDING, SharedPrefixes
+from rcdiag.diagnosis.features.shared_prefixes import A_POWER, SharedPrefixes
 from rcdiag.diagnosis.thresholds import (
     CERTAIN,
     EQUAL,
@@ -34,6 +34,7 @@ from rcdiag.diagnosis.thresholds import (
     MUCH_LARGER,
     ONE_SIDED,
     SAME,
+    SLIGHT,
     SURE,
     SURELY,
 )
@@ -174,7 +175,7 @@ def _stated(features: Features, seen: Power | None) -> tuple[str, Power, str] | 
         return None
     # A power may be too near to 1 to show in shared prefixes.
     near_1, prefixes = abs(np.log(power)) < 2 * A_POWER, features.shared_prefixes
-    hidden = prefixes is None or (near_1 and prefixes.residual < 2 * ROUNDING)
+    hidden = prefixes is None or (near_1 and prefixes.residual < 2 * SLIGHT)
     if seen is None and not hidden:
         return None
     seen = seen or Power(power, BY_METADATA)
@@ -281,7 +282,7 @@ def _divided(features: Features) -> Suspicion | None:
             also_possible=["log-base"],
         )
     # Two tokens of one context share the sum: what parts them is the same on both sides.
-    if features.shared_prefixes is not None and features.shared_prefixes.distance > ROUNDING:
+    if features.shared_prefixes is not None and features.shared_prefixes.distance > SLIGHT:
         return None
     # The sum is e^((1 - 1/T) H) for a Renyi entropy H, which is of the size of the surprisal.
     if abs(float(log_ratios.values.mean())) > MUCH_LARGER * -float(tokens.sampler.mean()):

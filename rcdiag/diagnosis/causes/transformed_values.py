@@ -12,14 +12,23 @@ from rcdiag.diagnosis.causes.columns import by_column, repaired
 from rcdiag.diagnosis.causes.recording import holds_entropy
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.storage import LOG_BASES, StoredColumn
-from rcdiag.diagnosis.thresholds import CERTAIN, EQUAL, FEW, FEWEST, NEARLY_ALL, RARE, RELATED
+from rcdiag.diagnosis.thresholds import (
+    CERTAIN,
+    EQUAL,
+    FEW,
+    FEWEST,
+    NEARLY_ALL,
+    RARE,
+    RELATED,
+    TWICE,
+)
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
 # Nats: the entropy of a context is a nat or two, the surprisal of a rare token more.
 ABOVE_ENTROPIES = 2.2
 # Log-probs of one token on both sides are within a factor of two on the median, or their quantiles
 # at some odds are within the second bound; both as logarithms.
-FACTOR_OF_TWO, ODDS, ALIKE = np.log(2.0), (0.02, 0.05, 0.1, 0.2), 0.35
+ODDS, ALIKE = (0.02, 0.05, 0.1, 0.2), 0.35
 # Another base makes values = factor * other up to noise: tolerance on the log of the median factor,
 # and the largest residual rms / rms.
 NEAR_THE_BASE, MOST_LEFT_BY_BASE = 0.05, 0.35
@@ -86,10 +95,7 @@ def _like(values: Array, other: Array) -> bool:
     if usable.sum() < FEWEST:
         return False
     one, two = np.log(-values[usable]), np.log(-other[usable])
-    if (
-        float(np.corrcoef(one, two)[0, 1]) > RELATED
-        and abs(float(np.median(one - two))) < FACTOR_OF_TWO
-    ):
+    if float(np.corrcoef(one, two)[0, 1]) > RELATED and abs(float(np.median(one - two))) < TWICE:
         return True
     # Beside the wrong tokens they are of the same sizes still.
     every = [values[np.isfinite(values)], other[np.isfinite(other)]]

@@ -9,11 +9,18 @@ import numpy as np
 from rcdiag.diagnosis.causes.cause import LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features, LogRatios
 from rcdiag.diagnosis.features.log_ratios import FIRST_APART
-from rcdiag.diagnosis.thresholds import FEWEST, FEWEST_OF_PATTERN, MOST, NEARLY_ALL, PART, SURELY
+from rcdiag.diagnosis.thresholds import (
+    FEWEST,
+    FEWEST_OF_PATTERN,
+    LARGE,
+    MOST,
+    NEARLY_ALL,
+    PART,
+    SURELY,
+)
 from rcdiag.formats import mean_ratio
 
-# Nats: the mean log-ratio of wrong ids is below the first, of half of them below the other.
-LOW, FAR_TOO_LOW = -1.0, -3.0
+FAR_TOO_LOW = -3.0  # nats: the mean log-ratio of half of the wrong ids is lower
 
 
 def _vocab_shard(features: Features) -> Suspicion | None:
@@ -88,7 +95,7 @@ def _id_block(features: Features) -> tuple[int, int] | None:
     counts = np.bincount(tokens.token_id)
     means = np.bincount(tokens.token_id, log_ratios.values) / np.maximum(counts, 1)
     seen = np.flatnonzero(counts >= 2)
-    bad = seen[means[seen] < LOW]
+    bad = seen[means[seen] < -LARGE]
     if (
         len(bad) < FEWEST_OF_PATTERN
         or len(seen) < 2 * FEWEST
@@ -100,9 +107,9 @@ def _id_block(features: Features) -> tuple[int, int] | None:
     wide = (last - first) / max(int(seen.max()), 1)
     # A wide range is one only if many ids lie before or after it, of which hardly one is too low.
     outside = seen[(seen < bad.min()) | (seen > bad.max())]
-    if wide > PART and (len(outside) < FEWEST or np.mean(means[outside] > LOW) <= NEARLY_ALL):
+    if wide > PART and (len(outside) < FEWEST or np.mean(means[outside] > -LARGE) <= NEARLY_ALL):
         return None
-    if np.mean(means[inside] < LOW) < MOST or len(inside) < MOST * len(bad):
+    if np.mean(means[inside] < -LARGE) < MOST or len(inside) < MOST * len(bad):
         return None
     return int(bad.min()), int(bad.max())
 

@@ -21,7 +21,6 @@ from rcdiag.diagnosis.causes.cause import (
 from rcdiag.diagnosis.causes.noise import is_engine_noise
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, LogRatios
 from rcdiag.diagnosis.features.location import trend
-from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE
 from rcdiag.diagnosis.thresholds import (
     COARSE,
     FEWEST,
@@ -180,7 +179,11 @@ def _as_far_behind(features: Features, lag: int, before: Array) -> Suspicion | N
     """
     log_ratios = features.log_ratios
     since = features.onset is not None and len(before) > 0 and float(before.max()) < lag
-    if (lag < 1 and not since) or is_engine_noise(features) or log_ratios.first_tokens > AT_A_PLACE:
+    if (
+        (lag < 1 and not since)
+        or is_engine_noise(features)
+        or log_ratios.first_tokens > MUCH_LARGER
+    ):
         return None
     surer = looks_like_other_weights(log_ratios) or since
     updates = "update" if lag == 1 else "updates"
@@ -329,8 +332,8 @@ def looks_like_other_weights(log_ratios: LogRatios, share: float = EXPLAINED) ->
         and seen.beyond_chance
         and seen.explained > share
         and log_ratios.rms < LARGEST_DRIFT
-        and log_ratios.first_tokens < AT_A_PLACE
-        and log_ratios.late < AT_A_PLACE
+        and log_ratios.first_tokens < MUCH_LARGER
+        and log_ratios.late < MUCH_LARGER
     )
 
 

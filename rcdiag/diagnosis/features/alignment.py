@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array, Case, Counts, Flags, PairTokens, spread_over
 from rcdiag.diagnosis.features.log_ratios import cross_fitted
-from rcdiag.diagnosis.thresholds import EQUAL, RELATED, SAME, SURELY, UNRELATED
+from rcdiag.diagnosis.thresholds import EQUAL, FEWEST_OF_ROW, RELATED, SAME, SURELY, UNRELATED
 
 LAGS = (-2, -1, 0, 1, 2)
-# Fewest tokens of a turn whose shift can be detected.
-SHORTEST = 8
 # A turn is shifted where the two columns have the correlation of the same tokens at another lag,
 # and one lower by this at lag 0. With a second fault no lag fits as well: then the correlation may
 # be lower, but the gain must be significant (Fisher's z).
@@ -256,7 +254,7 @@ def _correlation_with_id_means(token_id: NDArray[np.int32], values: Array, part:
     means = np.bincount(token_id[~part], values[~part], len(counts)) / np.maximum(counts, 1)
     known = part & (counts[token_id] > 0)
     expected, found = means[token_id[known]], values[known]
-    if len(found) < SHORTEST or min(np.ptp(expected), np.ptp(found)) < EQUAL:
+    if len(found) < FEWEST_OF_ROW or min(np.ptp(expected), np.ptp(found)) < EQUAL:
         return 0.0
     return float(np.corrcoef(expected, found)[0, 1])
 
@@ -282,7 +280,7 @@ def _by_turn(sampler: Array, trainer: Array, place: Counts, turn: Counts, lag: i
     first, second = mean(one), mean(two)
     variances = [mean(one**2) - first**2, mean(two**2) - second**2]
     spread = np.sqrt(np.maximum(variances[0], 0.0) * np.maximum(variances[1], 0.0))
-    usable = (count >= SHORTEST - abs(lag)) & (spread > EQUAL)
+    usable = (count >= FEWEST_OF_ROW - abs(lag)) & (spread > EQUAL)
     value = np.full(turns, np.nan)
     np.divide(mean(one * two) - first * second, spread, out=value, where=usable)
     return value

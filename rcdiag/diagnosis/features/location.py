@@ -17,6 +17,8 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
     LARGER,
+    MANY_TIMES,
+    MOST_IDS,
     MUCH_LARGER,
     PART,
     TINY,
@@ -24,14 +26,13 @@ from rcdiag.diagnosis.thresholds import (
 
 # Multiple of other steps' k3 from which a step's is large, and the least k3 that counts, nats per
 # token, of a large step and of the others.
-STEPS_APART, LARGE_K3, SMALL_K3 = 5.0, 1e-4, 1e-5
+STEPS_APART, LARGE_K3, SMALL_K3 = MANY_TIMES, 1e-4, 1e-5
 MOST_PARTS = 2000  # steps or engines that are compared
 ROWS_OF_TWO_KINDS = 32  # fewest rows that are split into two kinds
-# Token ids that stand out: mean log-ratio (nats), spread over the mean, and number at most.
-FAR_OFF, SPREAD, MOST_IDS = 2.5, 0.4, 8
-KINDS_APART = 5.0  # times the rms of the first kind
+# Token ids that stand out: mean log-ratio (nats), and spread over the mean.
+FAR_OFF, SPREAD = 2.5, 0.4
 # Floor of a row's rms: rows below it count as equal.
-SMALLEST = LARGE_MISMATCH / KINDS_APART  # nats rms
+SMALLEST = LARGE_MISMATCH / MANY_TIMES  # nats rms
 
 
 class MismatchByGroup(Struct, frozen=True):
@@ -224,7 +225,7 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         below, above = sizes[:split], sizes[split:]
         small, large = float(np.median(below)), float(np.median(above))
         if min(len(below), len(above)) < FEWEST_ROWS or large < max(
-            KINDS_APART * small, LARGE_MISMATCH
+            MANY_TIMES * small, LARGE_MISMATCH
         ):
             return None
         if np.quantile(above, 0.1) < LARGER * np.quantile(below, 0.9):

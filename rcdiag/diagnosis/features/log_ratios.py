@@ -19,9 +19,7 @@ ENGINE_NOISE, LARGE_MISMATCH = 0.016, 0.03
 # Below this rms log-ratio, nats, no sampling cause stands out from engine noise.
 VISIBLE = 0.012
 FIRST_TOKENS = 3  # of a response, at which another prompt shows most
-# Ratio of rms log-ratios, first tokens / others or later half / earlier half, from which position
-# matters, and from which the first tokens saw another prompt.
-AT_A_PLACE, FIRST_APART = 3.0, 4.0
+FIRST_APART = 4.0  # ratio of rms log-ratios, first tokens / others, where these saw another prompt
 FEWEST_TO_JUDGE = 400  # fewest tokens to judge the sampling distribution
 SOMETIMES = -1.5  # nats; whatever the sampling distribution, some tokens have less
 PARTS = 40  # of the tokens, by a log-prob

@@ -9,7 +9,17 @@ import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Case, Counts, Flags
-from rcdiag.diagnosis.thresholds import CERTAIN, EQUAL, FEWEST, NEARLY_ALL, RARE, SURE, TINY, UNSURE
+from rcdiag.diagnosis.thresholds import (
+    CERTAIN,
+    EQUAL,
+    FEWEST,
+    FEWEST_OF_ROW,
+    NEARLY_ALL,
+    RARE,
+    SURE,
+    TINY,
+    UNSURE,
+)
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
 # Ranges of surprisal, nats, in which tokens are compared.
@@ -19,7 +29,6 @@ BY_OTHERS = 0.3
 # Range of values, nats, in which decimals are counted, and the most that count as rounding.
 DECIMALS_FROM, DECIMALS_TO, MOST_DECIMALS = -8.0, -0.02, 5
 LEAST_FLOAT16 = -65_000.0  # float16 ends at 65,504
-LONG_ROW = 8  # tokens of a row whose values can be the same, or fall, by a fault alone
 LOG_BASES = {2: 1 / np.log(2.0), 10: 1 / np.log(10.0)}
 
 
@@ -167,7 +176,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def constant_rows(self) -> float:
         """Return the share of rows with at least 8 tokens whose values are all the same."""
-        long = self.row_lengths >= LONG_ROW
+        long = self.row_lengths >= FEWEST_OF_ROW
         if not long.any():
             return 0.0
         values = np.where(self.finite, self.values, np.nan)
@@ -179,13 +188,15 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
     def one_value(self) -> float | None:
         """Return the number that all tokens of several rows hold; None where they hold several."""
         numbers = self.values[self.finite]
-        same = len(numbers) >= LONG_ROW and len(self.row_lengths) >= 3 and np.ptp(numbers) == 0.0
+        same = (
+            len(numbers) >= FEWEST_OF_ROW and len(self.row_lengths) >= 3 and np.ptp(numbers) == 0.0
+        )
         return float(numbers[0]) if same else None
 
     @cached_property
     def falling_rows(self) -> float:
         """Return the share of rows with at least 8 tokens in which the values never rise."""
-        long = self.row_lengths >= LONG_ROW
+        long = self.row_lengths >= FEWEST_OF_ROW
         if not long.any():
             return 0.0
         values = np.where(self.finite, self.values, np.nan)
