@@ -16,16 +16,12 @@ import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Counts, rms
+from rcdiag.diagnosis.experiments.thresholds import MOST_NOISE, OUTLYING, UNSURE
 
 # Error of a float32 sum of a few hundred terms, nats: the finest resolution.
 FLOAT32 = 2e-6
 SCALES = np.geomspace(1e-5, 10.0, 13)  # of logit noise, between which the best is searched
-SCANNED = 1_500  # tokens of a distribution on which a setting is searched
-UNSURE = 0.02  # sensitivity from which on noise of the logits shows in a token
-OUTLYING = 10.0  # noise scales from which a residual is an outlier
 LARGEST = 1e4  # nats: beyond it a residual counts as this
-# Times an engine's noise up to which the scale of a residual is that noise: it is estimated.
-MOST_NOISE = 1.3
 
 
 class Residual(Struct, frozen=True):

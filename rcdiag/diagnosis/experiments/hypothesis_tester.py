@@ -14,6 +14,7 @@ from rcdiag.diagnosis.case import Array, Counts, Flags, spread_over
 from rcdiag.diagnosis.experiments.fit import Residual, fit_residual, margin
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
+from rcdiag.diagnosis.thresholds import SURELY
 from rcdiag.engines.changes import Change, Forward, Passage
 
 Encode = Callable[[str], list[int]]
@@ -22,6 +23,7 @@ Coders = Callable[[], tuple[Encode | None, Decode | None]]
 Edit = Callable[[int], Passage | None]  # row -> what the model reads of it; None: not possible
 
 SCREEN_ROWS, CONFIRM_ROWS = 6, 32  # rows on which a hypothesis is tested, at first and again
+FINER = 0.4  # scale of the residual over that of the unchanged model, where much is explained
 CHEAP = 1.0  # passes below which an experiment takes none
 # Nats per token that a test gains over the unchanged model: from the first on it is repeated on
 # more rows, from the second on if it is the only one, and below the last it gains nothing.
@@ -65,9 +67,9 @@ class HypothesisTest(Struct, frozen=True, kw_only=True):
 
     @property
     def is_significant(self) -> bool:
-        """Tell whether the hypothesis explains much more than the baseline, with z above 4."""
-        much = self.explained > 0.5 or self.residual.scale < 0.4 * self.baseline.scale
-        return much and self.gain > 0.01 and self.z > 4.0
+        """Tell whether the hypothesis surely explains much more than the baseline."""
+        much = self.explained > 0.5 or self.residual.scale < FINER * self.baseline.scale
+        return much and self.gain > LEAST_GAIN / 2 and self.z > SURELY
 
 
 def smallest(tests: Iterable[HypothesisTest | None]) -> HypothesisTest | None:

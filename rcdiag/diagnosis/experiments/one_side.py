@@ -23,25 +23,18 @@ from rcdiag.diagnosis.experiments.outcome import ExperimentOptions, Outcome
 from rcdiag.diagnosis.experiments.patterns import only_rows_off, pattern_of
 from rcdiag.diagnosis.experiments.rescored_sample import Side
 from rcdiag.diagnosis.experiments.sides import EXACT, at_temperature, fit_of_residual, side_of
+from rcdiag.diagnosis.experiments.thresholds import CERTAIN, LARGEST_DIFFERENCE, MANY, NOT_ROUNDING
 from rcdiag.diagnosis.experiments.unexplained import name_chance, name_unexplained
 from rcdiag.diagnosis.experiments.unlogged_sampling import Named, cause_in_sampling, make_suspicion
 from rcdiag.diagnosis.experiments.weights_by_row import weights_by_row
 from rcdiag.diagnosis.features.declared import Declared
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST
 from rcdiag.engines.changes import Forward
 from rcdiag.formats import share_of
 
 # Share of tokens beyond float32 rounding up to which a column counts as the model's own in float32.
 FEW_INEXACT = 1e-3
-PARTLY = 0.8  # share of squares from which on a hypothesis is named though more than noise is left
-CLEAR_LEAD = 3.0  # standard errors over the best test of another cause, below which both are named
-# A column that the unchanged model explains has another cause beside noise only where a test beats
-# the model by CERTAIN standard errors, moves the column by more than MATTERS, and explains most.
-CERTAIN = 6.0  # standard errors
-MATTERS = 1e-3  # nats, rms
-MOST = 0.7  # share of the squares
-MUCH = 0.5  # nats per token: a gain of this size counts like MOST of the squares
-OF_OTHER_WEIGHTS = -3.0  # z of predicted - expected log-prob, below which others sampled the tokens
-LARGEST = 5.0  # nats: a larger distance counts as this one
+MUCH = 0.5  # nats per token: a gain of this size counts like most of the squares
 WORDS_OF_RECORDER = (
     "recorded",
     "stored",
@@ -89,15 +82,18 @@ def _beside_noise(
 
 
 def _certain(tests: Sequence[HypothesisTest], tester: HypothesisTester) -> list[HypothesisTest]:
-    """Return tests that explain a column for certain, though the unchanged model is near."""
+    """Return tests that explain a column for certain, though the unchanged model is near.
+
+    They move the column by more than rounding, and explain most of its distance from the model.
+    """
     expected = tester.side.expected
     return [
         test
         for test in tests
         if explains(test, tester.sample.noise)
         and test.z > CERTAIN
-        and (test.explained > MOST or test.gain > MUCH)
-        and rms(test.predicted - expected[test.at]) > MATTERS
+        and (test.explained > MANY or test.gain > MUCH)
+        and rms(test.predicted - expected[test.at]) > NOT_ROUNDING
     ]
 
 
@@ -128,7 +124,7 @@ def _cause_of_mismatch(
         tests += outcome.record(run_with_passes(tester, given.progress, of_batch=of_batch))
         found = [test for test in tests if explains(test, noise)]
         order = ranked(found or [test for test in tests if test.is_significant])
-        if not found and not (order and order[0].explained > PARTLY):
+        if not found and not (order and order[0].explained > MOST):
             close = [_evidence(test, tester) for test in order]
             return by_chance or name_unexplained(outcome, tester, pattern, order, close)
     else:
@@ -203,7 +199,7 @@ def _name_best(
     recorded = any(word in slug for word in WORDS_OF_RECORDER)
     rivals = [test for test in order[1:] if _slug(test, tester) != slug]
     leads = [common_margin(best, test, tester) for test in rivals]
-    close = [test for test, lead in zip(rivals, leads, strict=True) if lead < CLEAR_LEAD]
+    close = [test for test, lead in zip(rivals, leads, strict=True) if lead < BY_ITS_ERROR]
     message = (
         f"{best.setting[0].upper()}{best.setting[1:]} explains {tester.side.policy}_log_probs: rms "
         f"of what is left falls from {best.baseline.rms:.2g} to {best.residual.rms:.2g} nats, by "
@@ -238,9 +234,9 @@ def _slug(test: HypothesisTest, tester: HypothesisTester) -> str:
     # The weights that sampled give the tokens a higher log-prob than other weights do.
     ahead = test.predicted - tester.side.expected[test.at]
     _, row = np.unique(tester.sample.owner[test.at], return_inverse=True)
-    sums = np.bincount(row, np.clip(ahead, -LARGEST, LARGEST))
+    sums = np.bincount(row, np.clip(ahead, -LARGEST_DIFFERENCE, LARGEST_DIFFERENCE))
     z = float(sums.sum() / max(np.sqrt(np.sum(sums**2)), 1e-12))
-    return "draft-recorded" if z < OF_OTHER_WEIGHTS else "stale-weights"
+    return "draft-recorded" if z < -BY_ITS_ERROR else "stale-weights"
 
 
 def _evidence(test: HypothesisTest, tester: HypothesisTester) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array, Counts, spread_over
-from rcdiag.diagnosis.experiments.fit import SCANNED, searched
+from rcdiag.diagnosis.experiments.fit import searched
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
     LEAST_GAIN,
     Experiment,
@@ -16,6 +16,7 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
     HypothesisTester,
     smallest,
 )
+from rcdiag.diagnosis.experiments.thresholds import SCANNED
 from rcdiag.diagnosis.experiments.trainer_distribution import log_sum, scaled
 
 CAPS = tuple(np.geomspace(2.0, 200.0, 12).tolist())

@@ -8,14 +8,21 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array, Counts, Flags, rms
-from rcdiag.diagnosis.experiments.fit import OUTLYING, fit_residual
+from rcdiag.diagnosis.experiments.fit import fit_residual
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTester
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
+from rcdiag.diagnosis.experiments.thresholds import (
+    EARLY,
+    LARGEST_DIFFERENCE,
+    LATE,
+    MANY,
+    NOT_ROUNDING,
+    OUTLYING,
+)
+from rcdiag.diagnosis.thresholds import FEW, FEWEST_ROWS, MOST, NEARLY_ALL, RELATED
 
 ROW_OFF = 0.03  # share of a row's tokens from which on it is off
-NOT_ROUNDING = 1e-3  # nats beyond an engine's noise, from which on a single token tells
 NEAR = 8  # tokens whose positions are alike
-FEW = 0.02  # share of the tokens of a part of a row that may be off where the part is in order
 # Expected number of off tokens in that part, if they were spread as in all rows: by chance none
 # occurs with probability e^-2, in a seventh of the rows.
 NOT_CHANCE = 2.0
@@ -50,7 +57,7 @@ def pattern_of(tester: HypothesisTester) -> Pattern:
     share = _share_off(sample, side)
     bad = share > ROW_OFF
     position = sample.position[at]
-    early, late = residual[position < 8], residual[position >= 24]
+    early, late = residual[position < EARLY], residual[position >= LATE]
     ratio = rms(early) / max(rms(late), 1e-9) if len(early) and len(late) else 1.0
     ends, begins = _within_rows(off, row, count, _usual(off, position, bad[row]))
     chosen = np.flatnonzero(bad)
@@ -96,7 +103,7 @@ def _share_off(sample: RescoredSample, side: Side) -> Array:
 
 
 def _z(values: Array, row: Counts) -> float:
-    sums = np.bincount(row, np.clip(values, -5.0, 5.0))
+    sums = np.bincount(row, np.clip(values, -LARGEST_DIFFERENCE, LARGEST_DIFFERENCE))
     error = float(np.sqrt(np.sum(sums**2)))
     return float(sums.sum() / error) if error > 0 else 0.0
 
@@ -112,7 +119,7 @@ def _by_chance(sample: RescoredSample, side: Side) -> float | None:
         prompt, response = sample.prompt(int(row)), sample.response(int(row))
         tokens = sample.tokens_of([int(row)])
         base = prompt.tobytes()
-        for position in range(min(len(response), 24)):
+        for position in range(min(len(response), LATE)):
             key = base + b"|" + response[: position + 1].tobytes()
             seen.setdefault(key, []).append(int(tokens[position]))
     differ, same = 0, 0
@@ -189,7 +196,7 @@ def _later_turns(sample: RescoredSample, at: Counts, off: Flags) -> bool:
     first = np.flatnonzero(sample.position == 0)
     lengths = np.diff(np.append(first, len(sampled)))
     after_tool = before - np.repeat(before[first], lengths) > 0
-    return bool(off.sum() > 10 and (off & ~after_tool[at]).sum() < 0.02 * off.sum())
+    return bool(off.sum() > 10 and (off & ~after_tool[at]).sum() < FEW * off.sum())
 
 
 def _by_engine(sample: RescoredSample, bad: Flags) -> bool:
@@ -199,7 +206,7 @@ def _by_engine(sample: RescoredSample, bad: Flags) -> bool:
         return False
     names = np.array([str(engines[int(row)]) for row in sample.rows])
     rates = [float(bad[names == name].mean()) for name in np.unique(names)]
-    return len(rates) > 1 and max(rates) > 0.7 and min(rates) < 0.1
+    return len(rates) > 1 and max(rates) > MANY and min(rates) < 0.1
 
 
 def _by_prompt(sample: RescoredSample, bad: Flags) -> bool:
@@ -208,11 +215,11 @@ def _by_prompt(sample: RescoredSample, bad: Flags) -> bool:
     for row, flag in zip(sample.rows, bad, strict=True):
         groups.setdefault(sample.prompt(int(row)).tobytes(), []).append(bool(flag))
     large = [np.mean(flags) for flags in groups.values() if len(flags) >= 3]
-    if len(large) < 8 or not 0.05 < float(np.mean(bad)) < 0.95:
+    if len(large) < FEWEST_ROWS or not 1 - NEARLY_ALL < float(np.mean(bad)) < NEARLY_ALL:
         return False
     rate = float(np.mean(bad))
     spread = float(np.var(large))
-    return spread > 0.6 * rate * (1.0 - rate)
+    return spread > RELATED * rate * (1.0 - rate)
 
 
 def retokenised(tester: HypothesisTester) -> float | None:
@@ -258,13 +265,13 @@ def _differs(tester: HypothesisTester, ids: NDArray[np.int32], mask: Flags) -> i
     return best
 
 
-FEWEST_OFF, MOST_OFF = 6, 0.8  # rows that are off, and the share that they are at most
+FEWEST_OFF = 6  # rows that are off
 
 
 def only_rows_off(sample: RescoredSample, side: Side) -> RescoredSample | None:
     """Return the sample of the rows that are off; None if the model does not explain the others."""
     off = rows_off(sample, side)
-    if not FEWEST_OFF <= off.sum() <= MOST_OFF * len(off):
+    if not FEWEST_OFF <= off.sum() <= MOST * len(off):
         return None
     at = side.known_at
     others = at[~np.isin(sample.owner[at], sample.rows[off])]

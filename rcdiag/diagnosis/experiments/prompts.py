@@ -18,14 +18,12 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
     HypothesisTest,
     HypothesisTester,
 )
+from rcdiag.diagnosis.experiments.thresholds import EARLY, LATE
 from rcdiag.engines.changes import Passage
 
 Ids = NDArray[np.int32]
 Turn = tuple[int, int, bool]  # first token, the one after the last, whether it was sampled
 
-# Tokens at the beginning of a response, where another prompt shows, and from which on it hardly
-# does; fewer tokens than the former show no difference.
-EARLY, LATE = 8, 24
 LONGEST_SCAN = 200  # prompt tokens up to which every truncation is tried
 COARSE_SCAN = 24  # truncations that are tried of longer prompts
 SCANNED_TOKENS = 48  # of a response, on which truncations are tried

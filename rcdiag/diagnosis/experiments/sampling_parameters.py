@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array, Counts, Flags, spread_over
 from rcdiag.diagnosis.experiments.fit import (
-    SCANNED,
     Estimate,
     golden,
     interval,
@@ -26,6 +25,7 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
     HypothesisTest,
     HypothesisTester,
 )
+from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, SCANNED
 from rcdiag.diagnosis.experiments.trainer_distribution import Ranked, log_prob, scaled, softmax
 
 REPETITION = (0.8, 0.9, 0.97, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)
@@ -36,7 +36,6 @@ HELD_BACK = -3.0  # start of the search for the bias of an id that is rarely sam
 GAIN_OF_BIAS = 0.003  # nats per token: a bias that gains less explains nothing
 # Times that an id with a bias is expected, and share of them, below which it hardly occurs.
 FEWEST_FAVOURED, MUCH_RARER = 10.0, 0.3
-FEW = 3  # occurrences from which on an id's own bias is estimated
 
 
 class SeenTokens(Struct, frozen=True):
@@ -230,7 +229,7 @@ class BiasedColumn(Struct, frozen=True, kw_only=True):
         order = np.argsort(of_id, kind="stable")
         parts = np.split(residual[order], np.cumsum(count)[:-1])
         middle = np.array([np.median(part) for part in parts])
-        strength = np.where(count >= FEW, np.abs(middle) * np.sqrt(count), 0.0)
+        strength = np.where(count >= FEWEST_OF_ID, np.abs(middle) * np.sqrt(count), 0.0)
         for index in np.argsort(-strength)[:6]:
             if strength[index] > 0 and int(ids[index]) not in biases:
                 found.append((int(ids[index]), float(middle[index])))

@@ -6,15 +6,10 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, Counts, Flags, spread_over
 from rcdiag.diagnosis.experiment_fit import ExperimentFit
-from rcdiag.diagnosis.experiments.fit import (
-    FLOAT32,
-    SCANNED,
-    Residual,
-    fit_residual,
-    searched,
-)
+from rcdiag.diagnosis.experiments.fit import FLOAT32, Residual, fit_residual, searched
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.diagnosis.experiments.rounding import LIGHTEST, by_token
+from rcdiag.diagnosis.experiments.thresholds import SCANNED
 from rcdiag.diagnosis.features.storage import StoredColumn
 
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.8, 2.2, 3.0)

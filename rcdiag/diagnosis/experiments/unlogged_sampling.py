@@ -17,18 +17,17 @@ from rcdiag.diagnosis.experiments.sampling_estimates import (
     temperature_of_tokens,
 )
 from rcdiag.diagnosis.experiments.sides import fit_of_side
+from rcdiag.diagnosis.experiments.thresholds import DECISIVE, SOME, WITH_A_CHOICE
+from rcdiag.diagnosis.thresholds import PART, SURELY
 
 Named = tuple[str, Suspicion]  # slug of a cause, and what speaks for it
 
 FEWEST = 100  # tokens in unsure contexts that tell of a temperature
 DIFFER = 0.02  # log of the ratio of two columns' temperatures from which on they are two
 UNSURE_OF_TEMPERATURE = 0.03  # temperature up to which a difference may be the engine's noise
-OFF_ERRORS = 4.0  # standard errors from a temperature that are no chance
-# Nats of log-likelihood, of all tokens together, by which a temperature, and a kept set, must
-# explain them better than the columns' distribution; a kept set also has more to choose from.
-MORE_OF_TEMPERATURE, MORE_OF_KEPT_SET, AHEAD = 10.0, 12.0, 4.0
-FEW_OUTSIDE = 0.2  # of the tokens expected outside a kept set that engine noise may put there
-SPANS_EXPLAIN = 0.3  # distance in temperature that is left without spans of foreign tokens
+# Nats of log-likelihood, of all tokens together, by which a temperature must explain them better
+# than the columns' distribution.
+MORE_OF_TEMPERATURE = 10.0
 
 
 def make_suspicion(
@@ -118,7 +117,7 @@ def _columns_differ(
             f"Tokens were sampled at {at} and recorded so; the trainer's log-probs are of "
             f"T = {trained:.2f}"
         )
-    off = max(abs(tokens.value - nearer) - OFF_ERRORS * _error(tokens), 0.0)
+    off = max(abs(tokens.value - nearer) - SURELY * _error(tokens), 0.0)
     explained = 1.0 - off / abs(trained - recorded)
     z = _z_of(abs(likelier))
     fit = fit_of_side(sample, sampler, "tokens", explained=explained, z=z)
@@ -143,9 +142,10 @@ def _columns_agree(
         sample.distribution.log_prob_at(tokens.value).sum()
         - sample.distribution.log_prob_at(recorded).sum()
     )
-    strict = kept.gain > MORE_OF_KEPT_SET and kept.outside <= FEW_OUTSIDE * kept.expected
+    # Engine noise puts a part of the tokens outside that are expected there.
+    strict = kept.gain > WITH_A_CHOICE and kept.outside <= PART * kept.expected
     ahead = kept.gain - gain_of_temperature
-    if strict and ahead > AHEAD:
+    if strict and ahead > DECISIVE:
         fit = fit_of_side(
             sample,
             sampler,
@@ -168,14 +168,14 @@ def _columns_agree(
         }
         return "top-p-silent", make_suspicion(fit, message, [found])
     other, errors = abs(tokens.value - recorded), abs(tokens.value - recorded) / _error(tokens)
-    certain = errors > OFF_ERRORS and gain_of_temperature > MORE_OF_TEMPERATURE
+    certain = errors > SURELY and gain_of_temperature > MORE_OF_TEMPERATURE
     if other <= UNSURE_OF_TEMPERATURE or not certain:
         return None
     foreign = foreign_tokens(sample.reading.log_prob, sample.reading.entropy, sample.owner)
     foreign &= sample.usable
     without = temperature_of_tokens(sample.distribution.take(~foreign[sample.distribution_at]))
     share_left = abs(without.value - recorded) / other
-    if foreign.any() and share_left < SPANS_EXPLAIN:
+    if foreign.any() and share_left < SOME:
         fit = fit_of_side(sample, sampler, "tokens", explained=1.0 - share_left, z=errors)
         return _masked_in(sample, fit, foreign, without, _written(tokens))
     fit = fit_of_side(

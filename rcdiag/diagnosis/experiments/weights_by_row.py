@@ -12,11 +12,10 @@ from msgspec import Struct
 from rcdiag.diagnosis.case import Array, Counts, Flags
 from rcdiag.diagnosis.experiments.fit import residuals
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
+from rcdiag.diagnosis.experiments.thresholds import DECISIVE, WITH_A_CHOICE
 from rcdiag.engines.changes import Change, Forward, Moved
 
-SWITCHED = 12.0  # nats by which two checkpoints must explain a row better than one
 EXPLAINED = 1.0  # mean loss of a row's tokens below which an engine's noise is all that is left
-DECISIVE = 4.0  # nats by which one checkpoint's weights must explain a row better
 LEAST_PART = 4  # tokens on either side of a switch
 
 
@@ -145,7 +144,7 @@ def _switches(losses: Array, row: Counts, count: int) -> tuple[Counts, Counts, C
         inner = slice(LEAST_PART, size - LEAST_PART + 1)
         total = (first + last)[inner]
         best = int(np.argmin(total))
-        if whole - total[best] > SWITCHED:
+        if whole - total[best] > WITH_A_CHOICE:
             place = best + LEAST_PART
             switch[index] = place
             before[index] = int(np.argmin(sums[:, place]))
