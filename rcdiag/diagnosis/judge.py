@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.case import Array, Case
+from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
 from rcdiag.diagnosis.causes.difference import beside_sampling_cause
@@ -242,19 +242,16 @@ def _steps_of_onset(case: Case, onset: Onset) -> Case:
     if step is None:
         return case
     last = onset.steps.labels[-1 if onset.last is None else onset.last]
-    outside, facts = (step < onset.step) | (step > int(last)), case.facts
-
-    def inside(values: Array | None) -> Array | None:
-        return None if values is None else np.where(outside, np.nan, values)
-
-    stated = replace(
-        facts,
-        temperature=inside(facts.temperature),
-        top_p=inside(facts.top_p),
-        top_k=inside(facts.top_k),
-        min_p=inside(facts.min_p),
-    )
-    return replace(case.without_rows(outside), facts=stated)
+    outside = (step < onset.step) | (step > int(last))
+    stated = {
+        name: getattr(case.facts, name) for name in ("temperature", "top_p", "top_k", "min_p")
+    }
+    inside = {
+        name: np.where(outside, np.nan, values)
+        for name, values in stated.items()
+        if values is not None
+    }
+    return replace(case.without_rows(outside), facts=replace(case.facts, **inside))
 
 
 def diagnosis_of(features: Features, named: Named) -> Diagnosis:

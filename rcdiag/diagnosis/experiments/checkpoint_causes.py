@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.experiment_fit import NO_RIVAL, ExperimentFit
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
 from rcdiag.diagnosis.experiments.patterns import pattern_of
 from rcdiag.diagnosis.experiments.sides import fit_of_side
 from rcdiag.diagnosis.experiments.thresholds import DECISIVE, MANY, SEVERAL, SOME
-from rcdiag.diagnosis.experiments.unlogged_sampling import Named, make_suspicion
+from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_suspicion
 from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow, rows_of_changes
 from rcdiag.diagnosis.thresholds import FEW, MOST, SURELY
 from rcdiag.engines.changes import Moved
@@ -23,7 +24,7 @@ from rcdiag.formats import share_of
 LEAST_OF_STEP, NEARLY = 0.25, 0.9
 
 
-def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> Named | None:
+def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> Conclusion | None:
     """Find the rows that other weights explain, where they explain the column as a whole better.
 
     That is also so if some rows, steps or ends of rows are of the trainer's weights.
@@ -36,7 +37,7 @@ def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> Named | None
     return cause_of_weights(tester, weights) or _never_synced(tester, weights)
 
 
-def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> Named | None:
+def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> Conclusion | None:
     """Name `weights-never-synced` if all rows from some step on, and none before, fit one
     checkpoint better than the trainer's weights.
     """
@@ -49,11 +50,7 @@ def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> Named | No
         f"From step {over_steps[1]} on {tester.side.policy}_log_probs are nearer to "
         f"{weights.names[1]} than to the trainer's weights, and before it of the trainer's."
     )
-    evidence = {
-        "name": "share of rows nearer to other weights",
-        "value": nearer,
-        "reads": "from one step on",
-    }
+    evidence = fact("share of rows nearer to other weights", "from one step on", value=nearer)
     return over_steps[0], make_suspicion(
         _fit(tester, weights),
         message,
@@ -63,7 +60,7 @@ def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> Named | No
     )
 
 
-def cause_of_weights(tester: HypothesisTester, weights: WeightsByRow) -> Named | None:
+def cause_of_weights(tester: HypothesisTester, weights: WeightsByRow) -> Conclusion | None:
     """Name the cause where checkpoints explain the rows of a column."""
     evidence = _counted(weights)
     sampler = tester.side.name == "sampler"
@@ -110,16 +107,16 @@ def _counted(weights: WeightsByRow) -> dict[str, Any]:
         "both, one after the other": int(switched.sum()),
         "no checkpoint": int((~weights.explained & ~switched).sum()),
     }
-    return {
-        "name": "rows by the weights that explain them",
+    return fact(
+        "rows by the weights that explain them",
+        "by the likelihood of the recorded log-probs",
         **{name: count for name, count in counts.items() if count},
-        "reads": "by the likelihood of the recorded log-probs",
-    }
+    )
 
 
 def _within_rows(
     tester: HypothesisTester, weights: WeightsByRow, evidence: Mapping[str, Any]
-) -> Named | None:
+) -> Conclusion | None:
     """Name the cause where one row is of several weights: one after the other, or mixed."""
     switched = float((weights.switch >= 0).mean())
     if switched > SEVERAL and weights.explained.mean() + switched > MANY:

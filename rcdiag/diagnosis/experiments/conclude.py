@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case, rms
+from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.experiment_fit import NO_RIVAL
 from rcdiag.diagnosis.experiments.checkpoint_causes import single_checkpoint
@@ -23,7 +24,11 @@ from rcdiag.diagnosis.experiments.outcome import (
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side, rescore, rows_in_time
 from rcdiag.diagnosis.experiments.sides import EXACT, fit_of_side, side_of
 from rcdiag.diagnosis.experiments.thresholds import LARGEST_DIFFERENCE, MOST_NOISE, SOME
-from rcdiag.diagnosis.experiments.unlogged_sampling import Named, cause_in_sampling, make_suspicion
+from rcdiag.diagnosis.experiments.unlogged_sampling import (
+    Conclusion,
+    cause_in_sampling,
+    make_suspicion,
+)
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST, SURELY
 from rcdiag.engines.changes import Forward
@@ -109,19 +114,14 @@ def _ruled_out(outcome: Outcome) -> list[str]:
 # Columns that the unchanged model explains.
 
 
-def _name_noise(sample: RescoredSample, sides: Sequence[Side]) -> Named:
+def _name_noise(sample: RescoredSample, sides: Sequence[Side]) -> Conclusion:
     """Name the noise where the model explains both columns."""
     exact = all(side.residual.scale <= EXACT for side in sides)
     worst = max(sides, key=lambda side: side.residual.rms)
     reads = "float32 rounding" if exact else "within the noise of an engine in bfloat16"
     doubt = next((words for side in sides if (words := doubt_of(sample, side))), None)
-    evidence = [
-        {
-            "name": "rms of recorded - honest log-prob",
-            **{side.policy: side.residual.rms for side in sides},
-            "reads": reads,
-        }
-    ]
+    left = {side.policy: side.residual.rms for side in sides}
+    evidence = [fact("rms of recorded - honest log-prob", reads, **left)]
     message = f"The checkpoint explains every column to {worst.residual.rms:.2g} nats (rms)."
     possible = None
     if doubt is not None:
@@ -183,7 +183,7 @@ def _apart(sides: Sequence[Side]) -> float | None:
 
 def _conclude_both(
     outcome: Outcome, forward: Forward, given: ExperimentOptions
-) -> list[Named | None]:
+) -> list[Conclusion | None]:
     """Explain two columns that differ from the model in the same way, using the sampler's."""
     one, other = outcome.sides
     named = conclude_side(outcome, one, None, forward, given)
@@ -212,7 +212,7 @@ def _conclude_both(
     return [(slug, replace(found, message=f"{words}{found.message}", side="recorder"))]
 
 
-def _name_agreement(outcome: Outcome, names: str) -> Named:
+def _name_agreement(outcome: Outcome, names: str) -> Conclusion:
     """Name the noise between two columns that are of the same weights, though not the model's."""
     one, other = outcome.sides
     weights = outcome.weights.get(one.name)
@@ -226,11 +226,10 @@ def _name_agreement(outcome: Outcome, names: str) -> Named:
         lead=0.0 if name is None else NO_RIVAL,
         not_run=outcome.not_run(one),
     )
-    evidence = {
-        "name": "rms of recorded - the given model's log-prob",
-        one.policy: one.residual.rms,
-        other.policy: other.residual.rms,
-        "reads": f"weights of both: {reads}",
-    }
+    evidence = fact(
+        "rms of recorded - the given model's log-prob",
+        f"weights of both: {reads}",
+        **{one.policy: one.residual.rms, other.policy: other.residual.rms},
+    )
     message = f"{names} agree with each other; their weights are {reads}."
     return "engine-noise", make_suspicion(fit, message, [evidence], side="none")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.diagnosis.case import spread_over
-from rcdiag.diagnosis.causes.cause import Suspicion
+from rcdiag.diagnosis.causes.cause import Suspicion, fact
 from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, passage_of
 from rcdiag.diagnosis.experiments.unlogged_sampling import make_suspicion
@@ -59,12 +59,11 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
         f"the model would end, with probability {median:.2f} on the median: the end token was cut "
         "off, so that the policy is not trained to end.",
         [
-            {
-                "name": "probability of the end token after the last stored token",
-                "value": median,
-                "share of responses that were to end": share,
-                "reads": "the end token is missing",
-            }
+            fact(
+                "probability of the end token after the last stored token",
+                "the end token is missing",
+                **{"value": median, "share of responses that were to end": share},
+            )
         ],
         side="recorder",
         share_of_rows=share,

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import rms
+from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.experiment_fit import NO_RIVAL
 from rcdiag.diagnosis.experiments.checkpoint_causes import cause_by_row, cause_of_weights
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
@@ -25,7 +26,11 @@ from rcdiag.diagnosis.experiments.rescored_sample import Side
 from rcdiag.diagnosis.experiments.sides import EXACT, at_temperature, fit_of_residual, side_of
 from rcdiag.diagnosis.experiments.thresholds import CERTAIN, LARGEST_DIFFERENCE, MANY, NOT_ROUNDING
 from rcdiag.diagnosis.experiments.unexplained import name_chance, name_unexplained
-from rcdiag.diagnosis.experiments.unlogged_sampling import Named, cause_in_sampling, make_suspicion
+from rcdiag.diagnosis.experiments.unlogged_sampling import (
+    Conclusion,
+    cause_in_sampling,
+    make_suspicion,
+)
 from rcdiag.diagnosis.experiments.weights_by_row import weights_by_row
 from rcdiag.diagnosis.features.declared import Declared
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST
@@ -49,7 +54,7 @@ WORDS_OF_RECORDER = (
 
 def conclude_side(
     outcome: Outcome, side: Side, other: Side | None, forward: Forward, given: ExperimentOptions
-) -> Named | None:
+) -> Conclusion | None:
     """Name the cause of one side's column; None where the unchanged model explains it."""
     if side.residual.scale <= EXACT and side.residual.outlying(EXACT) < FEW_INEXACT:
         return None
@@ -71,7 +76,7 @@ def conclude_side(
 
 def _beside_noise(
     outcome: Outcome, tester: HypothesisTester, given: ExperimentOptions
-) -> Named | None:
+) -> Conclusion | None:
     """Name a cause that certainly moves a column whose rest the unchanged model explains."""
     tests = outcome.record(run_without_passes(tester))
     certain = _certain(tests, tester)
@@ -99,7 +104,7 @@ def _certain(tests: Sequence[HypothesisTest], tester: HypothesisTester) -> list[
 
 def _cause_of_mismatch(
     outcome: Outcome, tester: HypothesisTester, given: ExperimentOptions
-) -> Named:
+) -> Conclusion:
     """Name the cause of a column that the unchanged model does not explain.
 
     In this order: weights that the metadata declare, what takes no forward pass, other checkpoints,
@@ -133,7 +138,7 @@ def _cause_of_mismatch(
     return of_rows or _name_best(outcome, order, tester)
 
 
-def _in_some_rows(outcome: Outcome, tester: HypothesisTester) -> Named | None:
+def _in_some_rows(outcome: Outcome, tester: HypothesisTester) -> Conclusion | None:
     """Name the cause of a subset of rows if only these are off; None if nothing explains them."""
     part = only_rows_off(tester.sample, tester.side)
     if part is None:
@@ -165,7 +170,7 @@ def _try_checkpoints(
     given: ExperimentOptions,
     *,
     declared: bool = False,
-) -> Named | None:
+) -> Conclusion | None:
     """Score the rows with all checkpoints, and name whose weights made a column; None for none.
 
     Unless metadata declare other weights, the worst rows are scored first: if no checkpoint
@@ -192,7 +197,7 @@ def _try_checkpoints(
 
 def _name_best(
     outcome: Outcome, order: Sequence[HypothesisTest], tester: HypothesisTester
-) -> Named:
+) -> Conclusion:
     """Name the cause of the best test, with its lead over those of other causes."""
     best = order[0]
     slug = _slug(best, tester)
@@ -243,11 +248,9 @@ def _evidence(test: HypothesisTest, tester: HypothesisTester) -> dict[str, Any]:
     """Return the numbers of a test, and how much of a column it explains."""
     whole = explains(test, tester.sample.noise)
     share = f"explains {max(test.explained, 0.0):.0%} of the squares"
-    return {
-        "name": test.setting,
+    numbers = {
         "rms of the honest column": test.baseline.rms,
         "rms left": test.residual.rms,
         "z": test.z,
-        **test.values,
-        "reads": "explained" if whole else share,
     }
+    return fact(test.setting, "explained" if whole else share, **numbers, **test.values)

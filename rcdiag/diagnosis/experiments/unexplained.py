@@ -7,13 +7,14 @@ from typing import Any
 
 from msgspec import Struct
 
+from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
 from rcdiag.diagnosis.experiments.outcome import Outcome
 from rcdiag.diagnosis.experiments.patterns import ROW_OFF, Pattern, retokenised
 from rcdiag.diagnosis.experiments.rounding import LIGHTEST, by_token
 from rcdiag.diagnosis.experiments.sides import fit_of_side
 from rcdiag.diagnosis.experiments.thresholds import CERTAIN, MANY, SOME
-from rcdiag.diagnosis.experiments.unlogged_sampling import Named, make_suspicion
+from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_suspicion
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST, MUCH_LARGER
 from rcdiag.formats import share_of
 
@@ -39,7 +40,7 @@ class Guess(Struct, frozen=True):
     z: float = 0.0  # standard errors of the pattern, or times that of rounding
 
 
-def name_chance(tester: HypothesisTester, pattern: Pattern) -> Named | None:
+def name_chance(tester: HypothesisTester, pattern: Pattern) -> Conclusion | None:
     """Name dropout where equal contexts got different values."""
     share, side = pattern.differs_by_chance, tester.side
     # Dropout hits every row, but short ones may escape it.
@@ -54,7 +55,7 @@ def name_chance(tester: HypothesisTester, pattern: Pattern) -> Named | None:
     return "dropout-in-trainer", make_suspicion(
         fit_of_side(tester.sample, side, "pattern", explained=share),
         message,
-        [{"name": "same context, other value", "value": share, "reads": "made by chance"}],
+        [fact("same context, other value", "made by chance", value=share)],
         side="trainer",
     )
 
@@ -65,7 +66,7 @@ def name_unexplained(
     pattern: Pattern,
     order: Sequence[HypothesisTest],
     close: Sequence[Mapping[str, Any]],
-) -> Named:
+) -> Conclusion:
     """Name the best guess for a column; `close` is the evidence of the best tests, in `order`."""
     side = tester.side
     guess = _by_elimination(tester, pattern)
@@ -74,11 +75,8 @@ def name_unexplained(
         f"{_unsuccessful(outcome.experiments_of(side), not_run)} {side.policy}_log_probs (rms "
         f"{side.residual.rms:.2g} nats from the checkpoint's); {guess.words}."
     )
-    evidence = {
-        "name": "rms of recorded - honest log-prob",
-        side.policy: side.residual.rms,
-        "reads": guess.words,
-    }
+    left = {side.policy: side.residual.rms}
+    evidence = fact("rms of recorded - honest log-prob", guess.words, **left)
     worth = [
         dict(numbers)
         for test, numbers in zip(order[:2], close, strict=False)

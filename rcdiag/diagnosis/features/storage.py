@@ -176,13 +176,12 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def constant_rows(self) -> float:
         """Return the share of rows with at least 8 tokens whose values are all the same."""
-        long = self.row_lengths >= FEWEST_OF_ROW
-        if not long.any():
-            return 0.0
         values = np.where(self.finite, self.values, np.nan)
+        if not len(values):
+            return 0.0
         high = np.maximum.reduceat(values, self.row_starts)
         low = np.minimum.reduceat(values, self.row_starts)
-        return _share((high - low <= EQUAL * (1 + np.abs(low)))[long])
+        return self._share_of_long_rows(high - low <= EQUAL * (1 + np.abs(low)))
 
     @cached_property
     def one_value(self) -> float | None:
@@ -196,13 +195,15 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def falling_rows(self) -> float:
         """Return the share of rows with at least 8 tokens in which the values never rise."""
-        long = self.row_lengths >= FEWEST_OF_ROW
-        if not long.any():
-            return 0.0
         values = np.where(self.finite, self.values, np.nan)
+        if not len(values):
+            return 0.0
         rises = np.diff(values, prepend=values[:1]) > EQUAL
         rises[self.row_starts] = False
-        return _share((np.add.reduceat(rises.astype(np.int64), self.row_starts) == 0)[long])
+        return self._share_of_long_rows(~np.logical_or.reduceat(rises, self.row_starts))
+
+    def _share_of_long_rows(self, rows: Flags) -> float:
+        return _share(rows[self.row_lengths >= FEWEST_OF_ROW])
 
     def multiple(self) -> tuple[float, float]:
         """Return k = median(values / other), and rms(values - k * other) / rms(values).
