@@ -29,6 +29,12 @@ def rms(values: Array) -> float:
     return float(np.sqrt(np.mean(np.square(values)))) if len(values) else 0.0
 
 
+def z_of_sums(sums: NDArray[Any]) -> float:
+    """Return the z of the mean of clusters' sums against 0; 0 where all of them are 0."""
+    error = np.sqrt(np.sum(sums**2))
+    return float(sums.sum() / error) if error > 0 else 0.0
+
+
 class RowFacts(Struct, frozen=True, kw_only=True):
     """What the table's columns state of each row besides its tokens; None where absent."""
 
@@ -293,9 +299,7 @@ class PairTokens(Struct, frozen=True, kw_only=True, dict=True):
 
     def z(self, values: Array) -> float:
         """Return the z of the mean of values [tokens] against 0, with rows as clusters."""
-        sums = self.row_sums(values)
-        error = np.sqrt(np.sum(sums**2))
-        return float(sums.sum() / error) if error > 0 else 0.0
+        return z_of_sums(self.row_sums(values))
 
     def as_far(self, z: float) -> float:
         """Return the z that is as unlikely with this many rows as `z` is with infinitely many.

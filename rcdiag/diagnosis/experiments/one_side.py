@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.case import rms
+from rcdiag.diagnosis.case import rms, z_of_sums
 from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.experiment_fit import NO_RIVAL
 from rcdiag.diagnosis.experiments.checkpoint_causes import cause_by_row, cause_of_weights
@@ -239,8 +239,7 @@ def _slug(test: HypothesisTest, tester: HypothesisTester) -> str:
     # The weights that sampled give the tokens a higher log-prob than other weights do.
     ahead = test.predicted - tester.side.expected[test.at]
     _, row = np.unique(tester.sample.owner[test.at], return_inverse=True)
-    sums = np.bincount(row, np.clip(ahead, -LARGEST_DIFFERENCE, LARGEST_DIFFERENCE))
-    z = float(sums.sum() / max(np.sqrt(np.sum(sums**2)), 1e-12))
+    z = z_of_sums(np.bincount(row, np.clip(ahead, -LARGEST_DIFFERENCE, LARGEST_DIFFERENCE)))
     return "draft-recorded" if z < -BY_ITS_ERROR else "stale-weights"
 
 

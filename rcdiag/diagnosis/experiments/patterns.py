@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Array, Counts, Flags, rms
+from rcdiag.diagnosis.case import Array, Counts, Flags, rms, z_of_sums
 from rcdiag.diagnosis.experiments.fit import fit_residual
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTester
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
@@ -26,6 +26,8 @@ NEAR = 8  # tokens whose positions are alike
 # Expected number of off tokens in that part, if they were spread as in all rows: by chance none
 # occurs with probability e^-2, in a seventh of the rows.
 NOT_CHANCE = 2.0
+FEWEST_OFF, FEWEST_TOKENS_OFF = 6, 10  # rows, and tokens, that are off
+LEAST_PART = 8  # tokens of a row before, and after, the one from or up to which it is off
 REPEATED = 12  # pairs of tokens with one context from which on they tell
 
 
@@ -103,9 +105,8 @@ def _share_off(sample: RescoredSample, side: Side) -> Array:
 
 
 def _z(values: Array, row: Counts) -> float:
-    sums = np.bincount(row, np.clip(values, -LARGEST_DIFFERENCE, LARGEST_DIFFERENCE))
-    error = float(np.sqrt(np.sum(sums**2)))
-    return float(sums.sum() / error) if error > 0 else 0.0
+    """Return the z of the mean of values against 0, rows as clusters."""
+    return z_of_sums(np.bincount(row, np.clip(values, -LARGEST_DIFFERENCE, LARGEST_DIFFERENCE)))
 
 
 def _by_chance(sample: RescoredSample, side: Side) -> float | None:
@@ -158,10 +159,10 @@ def _within_rows(off: Flags, row: Counts, count: int, usual: Array) -> tuple[Arr
         inside = slice(borders[index], borders[index + 1])
         flags = off[inside].astype(np.float64)
         size = len(flags)
-        if size < 16 or flags.sum() < 3:
+        if size < 2 * LEAST_PART or flags.sum() < 3:
             continue
         sums = np.cumsum(flags)
-        places = np.arange(8, size - 7)
+        places = np.arange(LEAST_PART, size - LEAST_PART + 1)
         first = sums[places - 1] / places
         last = (sums[-1] - sums[places - 1]) / (size - places)
         # As many as there are in the row, spread as in all rows.
@@ -196,7 +197,7 @@ def _later_turns(sample: RescoredSample, at: Counts, off: Flags) -> bool:
     first = np.flatnonzero(sample.position == 0)
     lengths = np.diff(np.append(first, len(sampled)))
     after_tool = before - np.repeat(before[first], lengths) > 0
-    return bool(off.sum() > 10 and (off & ~after_tool[at]).sum() < FEW * off.sum())
+    return bool(off.sum() > FEWEST_TOKENS_OFF and (off & ~after_tool[at]).sum() < FEW * off.sum())
 
 
 def _by_engine(sample: RescoredSample, bad: Flags) -> bool:
@@ -263,9 +264,6 @@ def _differs(tester: HypothesisTester, ids: NDArray[np.int32], mask: Flags) -> i
         if place is not None and (best is None or place < best):
             best = place
     return best
-
-
-FEWEST_OFF = 6  # rows that are off
 
 
 def only_rows_off(sample: RescoredSample, side: Side) -> RescoredSample | None:

@@ -22,7 +22,7 @@ from rcdiag.engines.changes import Forward, LowPrecision, Passage, Reading
 DISTRIBUTION_TOKENS = 6_144  # whose logits are held
 DISTRIBUTION_LOGITS = 1 << 26  # logits that are held at most, of any vocabulary
 # 1 - p of the likeliest token from which a context is informative about the temperature
-UNSURE = 1e-3
+LEAST_UNSURE = 1e-3
 NOISE_ROWS = 32  # spread over the sample, on which rounding is measured
 
 
@@ -131,16 +131,17 @@ def passage_of(case: Case, row: int, temperature: float = 1.0) -> Passage:
 
 
 FEWEST_ROWS = 16  # that are read, however short the time
+BLOCK = 16  # neighbours that are read together: rows are exchanged with, or packed after, these
 TIMED = 4  # rows on which the time of a pass is measured
 
 
 def chosen_rows(case: Case, most: int) -> Counts:
-    """Choose at most `most` rows spread over a case, in blocks of 16 neighbours."""
+    """Choose at most `most` rows spread over a case, in blocks of neighbours."""
     count = len(case.lengths)
     if count <= most:
         return np.arange(count)
-    starts = np.linspace(0, count - 16, max(most // 16, 1)).astype(np.int64)
-    return np.unique((starts[:, None] + np.arange(16)).ravel())
+    starts = np.linspace(0, count - BLOCK, max(most // BLOCK, 1)).astype(np.int64)
+    return np.unique((starts[:, None] + np.arange(BLOCK)).ravel())
 
 
 def rows_in_time(
@@ -212,7 +213,7 @@ def _fits(case: Case, row: int, vocabulary: int, context: int | None) -> bool:
 
 def _distribution_tokens(reading: Reading, sampled: Flags, vocabulary: int) -> Counts:
     """Choose tokens whose contexts are unsure, whatever was sampled there."""
-    unsure = np.flatnonzero(sampled & (-np.expm1(reading.top) > UNSURE))
+    unsure = np.flatnonzero(sampled & (-np.expm1(reading.top) > LEAST_UNSURE))
     most = max(min(DISTRIBUTION_TOKENS, DISTRIBUTION_LOGITS // vocabulary), 64)
     return unsure[spread_over(len(unsure), most)]
 

@@ -34,6 +34,8 @@ MOST_BIASED = 6  # most token ids with a bias; if as many are found the column h
 BANNED = -30.0  # the bias of a token that cannot be sampled
 HELD_BACK = -3.0  # start of the search for the bias of an id that is rarely sampled
 GAIN_OF_BIAS = 0.003  # nats per token: a bias that gains less explains nothing
+# Nats around a start in which a bias is searched, at first and once all are found.
+FAR_SEARCH, NEAR_SEARCH = 2.5, 1.5
 # Times that an id with a bias is expected, and share of them, below which it hardly occurs.
 FEWEST_FAVOURED, MUCH_RARER = 10.0, 0.3
 
@@ -194,7 +196,7 @@ class BiasedColumn(Struct, frozen=True, kw_only=True):
         if not starts:
             return None
         _, token, start = min((self.loss({**biases, one: at}), one, at) for one, at in starts)
-        return token, self.fitted(biases, token, start, 2.5) if start > BANNED else start
+        return token, self.fitted(biases, token, start, FAR_SEARCH) if start > BANNED else start
 
     def never_sampled(self, token: int, bias: float) -> bool:
         """Tell whether a favoured id is hardly sampled, as it would be with that bias."""
@@ -266,7 +268,7 @@ def run_biases(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     # The first ids were fitted while others were still off.
     for token in list(biases) if len(biases) > 1 else []:
         if biases[token] > BANNED:
-            biases[token] = column.fitted(biases, token, biases[token], 1.5)
+            biases[token] = column.fitted(biases, token, biases[token], NEAR_SEARCH)
     names = ", ".join(
         f"{token} {'banned' if bias <= BANNED / 2 else f'{bias:+.2f}'}"
         for token, bias in biases.items()

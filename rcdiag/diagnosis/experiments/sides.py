@@ -14,7 +14,10 @@ from rcdiag.diagnosis.features.storage import StoredColumn
 
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.8, 2.2, 3.0)
 # Share of tokens that an honest engine leaves far off: more are a fault of few tokens.
-FEW_OFF = 0.004
+FEW_OFF, FAR_TIMES = 0.004, 2.5  # the latter times the bound of an outlier
+# Nats per token by which the stated temperature must fit better than 1, and a searched one better
+# than both; and the contexts that a search needs.
+BETTER, SURELY_BETTER, FEWEST_CONTEXTS = 0.01, 0.1, 50
 EXACT = 3e-5  # scale of the noise of two float32 passes
 # tail above which a dense trainer's column is more than the rounding of its own model
 UNEVEN = 10.0
@@ -28,7 +31,7 @@ def side_of(sample: RescoredSample, name: str, policy: str) -> Side:
     stated = sample.stated_temperature
     if np.any(stated != 1.0):
         other = _side(sample, name, policy, recorded, known, stated)
-        if other.residual.nats < made.residual.nats - 0.01:
+        if other.residual.nats < made.residual.nats - BETTER:
             made = other
     if made.explained:
         return made
@@ -77,7 +80,7 @@ def _side(
         explained=(
             residual.scale <= sample.noise
             and residual.within(sample.noise)
-            and residual.outlying(2.5 * sample.noise) < FEW_OFF
+            and residual.outlying(FAR_TIMES * sample.noise) < FEW_OFF
             and not uneven
         ),
     )
@@ -95,7 +98,7 @@ def _resolution(sample: RescoredSample, recorded: Array, known: Flags) -> Array:
 def scanned_temperature(sample: RescoredSample, side: Side) -> float | None:
     """Find one temperature that explains a column better than 1 does; None without one."""
     chosen = np.flatnonzero(side.known[sample.distribution_at])
-    if len(chosen) < 50:
+    if len(chosen) < FEWEST_CONTEXTS:
         return None
     few = chosen[spread_over(len(chosen), SCANNED)]
     distribution, at = sample.distribution.take(few), sample.distribution_at[few]
@@ -108,7 +111,9 @@ def scanned_temperature(sample: RescoredSample, side: Side) -> float | None:
         lambda log_t: loss(distribution.log_prob_at(float(np.exp(log_t)))),
         np.log(TEMPERATURES).tolist(),
     )
-    return float(np.exp(log_temperature)) if least < loss(side.expected[at]) - 0.1 else None
+    return (
+        float(np.exp(log_temperature)) if least < loss(side.expected[at]) - SURELY_BETTER else None
+    )
 
 
 def fit_of_side(
