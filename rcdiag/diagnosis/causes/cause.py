@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.causes.cause_words import CauseWords, words_of
+from rcdiag.diagnosis.causes.cause_words import CauseWords, cause_words
 from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.features import Features, LogRatios
 from rcdiag.registry import Registry
@@ -68,7 +68,7 @@ def shipped(
     slug: str, stage: str, weigh: Callable[[Features], Suspicion | None], *, needs_two: bool = True
 ) -> Cause:
     """Make a cause whose words stand in one of the files in `words/`."""
-    return Cause(words=words_of(slug), stage=stage, weigh=weigh, needs_two=needs_two)
+    return Cause(words=cause_words()[slug], stage=stage, weigh=weigh, needs_two=needs_two)
 
 
 def one_of(

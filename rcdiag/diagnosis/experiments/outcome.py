@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import Cause
-from rcdiag.diagnosis.causes.cause_words import words_of
+from rcdiag.diagnosis.causes.cause_words import cause_words
 from rcdiag.diagnosis.experiments.fit import Estimate
 from rcdiag.diagnosis.experiments.hypothesis_tester import Coders, HypothesisTest, no_coders
 from rcdiag.diagnosis.experiments.order import RunSummary
@@ -63,4 +63,4 @@ def cause_of(slug: str) -> Cause:
     """Return the cause of a slug; one that only experiments detect has nothing but words."""
     if slug in CAUSES:
         return CAUSES[slug]
-    return Cause(words=words_of(slug), stage="difference", weigh=lambda features: None)
+    return Cause(words=cause_words()[slug], stage="difference", weigh=lambda features: None)
