@@ -14,7 +14,7 @@ from rcdiag.diagnosis.experiments.patterns import pattern_of
 from rcdiag.diagnosis.experiments.sides import fit_of_side
 from rcdiag.diagnosis.experiments.thresholds import DECISIVE, MANY, SEVERAL, SOME
 from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_suspicion
-from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow, rows_of_changes
+from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow, weights_by_row
 from rcdiag.diagnosis.thresholds import FEW, MOST, SURELY
 from rcdiag.engines.changes import Moved
 from rcdiag.formats import share_of
@@ -31,7 +31,7 @@ def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> Conclusion |
     """
     if not isinstance(test.change, Moved) or tester.side.name != "sampler":
         return None
-    weights = rows_of_changes(
+    weights = weights_by_row(
         tester.sample, tester.side, tester.forward, {test.setting: test.change}
     )
     return cause_of_weights(tester, weights) or _never_synced(tester, weights)

@@ -34,7 +34,7 @@ from rcdiag.diagnosis.experiments.unlogged_sampling import (
 from rcdiag.diagnosis.experiments.weights_by_row import weights_by_row
 from rcdiag.diagnosis.features.declared import Declared
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST
-from rcdiag.engines.changes import Forward
+from rcdiag.engines.changes import Forward, Moved
 from rcdiag.formats import share_of
 
 # Share of tokens beyond float32 rounding up to which a column counts as the model's own in float32.
@@ -179,9 +179,10 @@ def _try_checkpoints(
     given.progress(f"weights of {len(given.checkpoints)} checkpoints")
     sample = outcome.sample
     some = None if declared or len(sample.rows) < 2 * len(tester.confirm) else tester.confirm
-    weights = weights_by_row(sample, tester.side, tester.forward, given.checkpoints, some)
+    moved = {folder.name: Moved(folder) for folder in given.checkpoints}
+    weights = weights_by_row(sample, tester.side, tester.forward, moved, some)
     if some is not None and weights.by_other_weights.any():
-        weights = weights_by_row(sample, tester.side, tester.forward, given.checkpoints)
+        weights = weights_by_row(sample, tester.side, tester.forward, moved)
     outcome.weights[tester.side.name] = weights
     scored = np.flatnonzero(np.isin(sample.owner, weights.rows))
     for name, column in list(zip(weights.names, weights.columns, strict=True))[1:]:

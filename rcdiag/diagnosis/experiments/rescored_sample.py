@@ -26,6 +26,12 @@ LEAST_UNSURE = 1e-3
 NOISE_ROWS = 32  # spread over the sample, on which rounding is measured
 
 
+def ranges(starts: Counts, lengths: Counts) -> Counts:
+    """Return the integers of several ranges, one after the other."""
+    parts = [np.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
 class RescoredSample(Struct, frozen=True, dict=True):
     """Whole rows of a case with the model's own log-probs of all response tokens."""
 
@@ -99,12 +105,7 @@ class RescoredSample(Struct, frozen=True, dict=True):
 
     def tokens_of(self, rows: Sequence[int] | Counts) -> Counts:
         """Return the indices of some rows' tokens, in the order of the rows."""
-        starts = self.index_of_place[self.case.start[rows]]
-        lengths = self.case.lengths[rows]
-        return np.concatenate(
-            [np.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)]
-            or [np.zeros(0, np.int64)]
-        ).astype(np.int64)
+        return ranges(self.index_of_place[self.case.start[rows]], self.case.lengths[rows])
 
     def prompt(self, row: int) -> NDArray[np.int32]:
         """Return the prompt of a row of the case."""
@@ -173,10 +174,7 @@ def rescore(case: Case, rows: Counts, forward: Forward) -> RescoredSample:
     assert case.prompt_ids is not None
     vocabulary, context = forward.tensors.vocabulary, forward.tensors.context
     rows = np.array([row for row in rows if _fits(case, row, vocabulary, context)], np.int64)
-    place = np.concatenate(
-        [np.arange(case.start[row], case.start[row] + case.lengths[row]) for row in rows]
-        or [np.zeros(0, np.int64)]
-    ).astype(np.int64)
+    place = ranges(case.start[rows], case.lengths[rows])
     reading = forward.read([passage_of(case, int(row)) for row in rows])
     owner, position = case.owner[place], case.position[place]
     token, usable = case.token_id[place].astype(np.int64), case.mask[place]
@@ -222,18 +220,12 @@ def _rounding(case: Case, rows: Counts, forward: Forward, reading: Reading) -> R
     """Measure what the same weights in bfloat16 leave on some rows."""
     few = spread_over(len(rows), NOISE_ROWS)
     lengths = case.lengths[rows]
-    ends = np.cumsum(lengths)
-    at = np.concatenate(
-        [np.arange(ends[row] - lengths[row], ends[row]) for row in few] or [np.zeros(0, np.int64)]
-    ).astype(np.int64)
-    passages = [passage_of(case, int(rows[row])) for row in few]
+    at = ranges((np.cumsum(lengths) - lengths)[few], lengths[few])
+    places = ranges(case.start[rows[few]], lengths[few])
+    passages = [passage_of(case, int(row)) for row in rows[few]]
     made = forward.log_probs(passages, LowPrecision()) if passages else np.zeros(0)
     exact = np.full(len(at), FLOAT32)
     residual = fit_residual(made, reading.log_prob[at], reading.reach[at], exact)
-    places = np.concatenate(
-        [np.arange(case.start[rows[row]], case.start[rows[row]] + lengths[row]) for row in few]
-        or [np.zeros(0, np.int64)]
-    ).astype(np.int64)
     return rounding_of(residual, case.token_id[places].astype(np.int64), case.owner[places])
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
@@ -13,7 +12,7 @@ from rcdiag.diagnosis.case import Array, Counts, Flags
 from rcdiag.diagnosis.experiments.fit import residuals
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.diagnosis.experiments.thresholds import DECISIVE, WITH_A_CHOICE
-from rcdiag.engines.changes import Change, Forward, Moved
+from rcdiag.engines.changes import Change, Forward
 
 EXPLAINED = 1.0  # mean loss of a row's tokens below which an engine's noise is all that is left
 LEAST_PART = 4  # tokens on either side of a switch
@@ -72,22 +71,13 @@ def weights_by_row(
     sample: RescoredSample,
     side: Side,
     forward: Forward,
-    checkpoints: Sequence[Path],
-    rows: Counts | None = None,
-) -> WeightsByRow:
-    """Score rows with every checkpoint and compare the side's column with each; None = all rows."""
-    moved = {checkpoint.name: Moved(checkpoint) for checkpoint in checkpoints}
-    return rows_of_changes(sample, side, forward, moved, rows)
-
-
-def rows_of_changes(
-    sample: RescoredSample,
-    side: Side,
-    forward: Forward,
     changes: Mapping[str, Change],
     rows: Counts | None = None,
 ) -> WeightsByRow:
-    """Score rows under every change of the weights and compare the column with each."""
+    """Score rows under every change of the weights and compare the side's column with each.
+
+    `changes` are by name; without `rows` all are scored.
+    """
     rows = sample.rows if rows is None else rows
     temperature = {
         int(row): float(t) for row, t in zip(sample.owner, side.temperature, strict=True)
