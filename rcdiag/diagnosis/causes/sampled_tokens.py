@@ -257,62 +257,69 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
 
 
 def _mask_includes_tool(features: Features) -> Suspicion | None:
-    """Look for long runs of tokens that no policy would have sampled."""
+    """Look for tokens that no policy would have sampled."""
     case = features.case
     if (spans := tool_spans(case)) is not None:
-        return Suspicion(
-            confidence=EXACT,
-            message=f"The response mask is missing: {int(spans.sum()):,} tokens have NaN log-probs "
-            "in spans inside responses, as tool and template tokens do.",
-            evidence=[
-                fact(
-                    "NaN tokens in spans between sampled tokens",
-                    "no token is masked",
-                    tokens=spans.sum(),
-                    rows=len(np.unique(case.owner[spans])),
-                )
-            ],
-            side="recorder",
-            share_of_rows=len(np.unique(case.owner[spans])) / max(len(case.lengths), 1),
-            also_possible=["nan-log-probs"],
-            mended=replace(_parted_by(case, spans), not_numbers={}),
-        )
-    if case.trainer is None:
+        return _missing_mask(case, spans)
+    if case.trainer is None or len(case.tokens) < 10 * FEWEST:
         return None
-    tokens = case.tokens
-    if len(tokens) < 10 * FEWEST:
-        return None
-    trainer = np.minimum(tokens.trainer, 0.0)
-    zero = tokens.sampler == 0.0
-    placeholder = (
-        bool(zero.any()) and float(np.median(trainer[zero])) < UNSURE and zero.mean() > FEW
+    return _runs_of_zeros(features) or _nobody_samples(features)
+
+
+def _missing_mask(case: Case, spans: Flags) -> Suspicion:
+    """Report spans of NaN inside the responses of a table without a mask."""
+    rows = len(np.unique(case.owner[spans]))
+    return Suspicion(
+        confidence=EXACT,
+        message=f"The response mask is missing: {int(spans.sum()):,} tokens have NaN log-probs "
+        "in spans inside responses, as tool and template tokens do.",
+        evidence=[
+            fact(
+                "NaN tokens in spans between sampled tokens",
+                "no token is masked",
+                tokens=spans.sum(),
+                rows=rows,
+            )
+        ],
+        side="recorder",
+        share_of_rows=rows / max(len(case.lengths), 1),
+        also_possible=["nan-log-probs"],
+        mended=replace(_parted_by(case, spans), not_numbers={}),
     )
-    runs = _long_runs(tokens.owner, zero) if placeholder else np.zeros(len(tokens), np.bool_)
+
+
+def _runs_of_zeros(features: Features) -> Suspicion | None:
+    """Look for runs of recorded zeros at tokens of which the trainer is unsure.
+
+    Placeholder zeros are scattered; tool text is a run of zeros.
+    """
+    tokens = features.case.tokens
+    trainer, zero = np.minimum(tokens.trainer, 0.0), tokens.sampler == 0.0
+    if zero.mean() <= FEW or np.median(trainer[zero]) >= UNSURE:
+        return None
+    runs = _long_runs(tokens.owner, zero)
     # Where a whole response has no log-probs nobody recorded them: a tool writes a part of it.
     runs &= (tokens.row_sums(zero) < tokens.per_row)[tokens.owner]
-    if placeholder and runs.sum() > 0.5 * zero.sum():
-        # Placeholder zeros are scattered; tool text is a run of zeros.
-        stretches = float(np.mean(runs[zero & (trainer < UNSURE)]))
-        return Suspicion(
-            confidence=EXACT if stretches > NEARLY_ALL else LIKELY,
-            message=f"{int(runs.sum()):,} tokens stand in runs with a recorded value of exactly "
-            f"0 and probability {np.exp(np.median(trainer[runs])):.2g} for the trainer: text of "
-            "tools or templates that the mask counts as sampled.",
-            evidence=[
-                fact(
-                    "tokens in runs of zeros",
-                    "nobody sampled them",
-                    tokens=runs.sum(),
-                    trainer=np.median(trainer[runs]),
-                )
-            ],
-            side="recorder",
-            also_possible=["zero-placeholder"],
-            mended=_parted_by(
-                features.case, features.case.flagged(runs | _short_runs(features, zero))
-            ),
-        )
-    return _nobody_samples(features)
+    if runs.sum() <= 0.5 * zero.sum():
+        return None
+    stretches = float(np.mean(runs[zero & (trainer < UNSURE)]))
+    return Suspicion(
+        confidence=EXACT if stretches > NEARLY_ALL else LIKELY,
+        message=f"{int(runs.sum()):,} tokens stand in runs with a recorded value of exactly "
+        f"0 and probability {np.exp(np.median(trainer[runs])):.2g} for the trainer: text of "
+        "tools or templates that the mask counts as sampled.",
+        evidence=[
+            fact(
+                "tokens in runs of zeros",
+                "nobody sampled them",
+                tokens=runs.sum(),
+                trainer=np.median(trainer[runs]),
+            )
+        ],
+        side="recorder",
+        also_possible=["zero-placeholder"],
+        mended=_parted_by(features.case, features.case.flagged(runs | _short_runs(features, zero))),
+    )
 
 
 # Occurrences of an id, and share of rows that have it, from which on it may be a tool's marker.
