@@ -91,7 +91,14 @@ def suspicions(features: Features) -> list[tuple[Cause, Suspicion]]:
             if suspicion.mended is not None:
                 repaired = suspicion.mended.without_tokens(~features.case.mask)
                 features = Features(repaired, features.onset)
-                here = _weigh_stages(features, stage)
+                # For example, another base of the logarithm shows only once a shift is undone.
+                until = STAGES[: STAGES.index(stage) + 1]
+                here = [
+                    entry
+                    for one in until
+                    if one not in EXCLUSIVE_STAGES
+                    for entry in _weigh_stage(features, one)
+                ]
             here = [] if stage in EXCLUSIVE_STAGES else _not_yet_named(here, named)
     return named
 
@@ -187,15 +194,6 @@ def weight(cause: Cause, suspicion: Suspicion) -> float:
     if cause.name == GENERIC or (umbrella and suspicion.verdict == "inconclusive"):
         return suspicion.confidence - 1.0
     return suspicion.confidence - MUCH_LESS * (2 if cause.name in NOTHING_WRONG else umbrella)
-
-
-def _weigh_stages(features: Features, last: str) -> list[tuple[Cause, Suspicion]]:
-    """Weigh all stages up to `last` again, on a table in which one cause is repaired.
-
-    For example, another base of the logarithm shows only once a shift of tokens is undone.
-    """
-    stages = [stage for stage in STAGES[: STAGES.index(last) + 1] if stage not in EXCLUSIVE_STAGES]
-    return [entry for stage in stages for entry in _weigh_stage(features, stage)]
 
 
 def _weigh_outlier_rows(features: Features) -> list[tuple[Cause, Suspicion]]:

@@ -91,26 +91,27 @@ def _stored(slug: str) -> Callable[[Features], Suspicion | None]:
     """Make the question whether a column was stored with few digits."""
 
     def weigh(features: Features) -> Suspicion | None:
-        coarse = {policy: column.grid for policy, column in columns_of_pair(features)}
-        names = [policy for policy, grid in coarse.items() if grid and grid.slug == slug]
-        if not names:
+        grids = {
+            policy: column.grid
+            for policy, column in columns_of_pair(features)
+            if column.grid is not None and column.grid.slug == slug
+        }
+        if not grids:
             return None
-        grids = [grid for policy in names if (grid := coarse[policy])]
-        differs = features.case.trainer is not None and len(features.case.tokens) > 0
-        what = " and ".join(f"`{name}`" for name in names)
+        name, what = next(iter(grids.values())).name, " and ".join(f"`{one}`" for one in grids)
         error = max(
-            grid.rounding_error(features.columns[name].values)
-            for name, grid in zip(names, grids, strict=True)
+            grid.rounding_error(features.columns[policy].values) for policy, grid in grids.items()
         )
+        differs = features.case.trainer is not None and len(features.case.tokens) > 0
         return Suspicion(
             confidence=EXACT,
-            message=f"All values of {what} lie on the grid of {grids[0].name}; rounding to it "
+            message=f"All values of {what} lie on the grid of {name}; rounding to it "
             f"moves a log-prob by {error:.2g} nats rms.",
             evidence=[
                 fact(
                     "values on the grid",
-                    grids[0].name,
-                    **dict.fromkeys(names, 1.0),
+                    name,
+                    **dict.fromkeys(grids, 1.0),
                     rounding_rms=error,
                 )
             ],

@@ -110,9 +110,9 @@ def _log_base(features: Features, policy: str, column: StoredColumn) -> Suspicio
         # Without noise the factor is exact: 0.7, a usual temperature, is not ln 2.
         if max(column.positive.mean(), np.mean(column.other > LARGEST_LOG_PROB)) > FEW:
             continue  # no logarithm of a probability, whatever the base
-        if residual > MOST_LEFT_BY_BASE or not _nearest_to_base(k, ratio):
+        if residual > MOST_LEFT_BY_BASE or not _is_base(features, k, ratio):
             continue
-        if column.is_no_factor(ratio) or _by_temperature(features, k, ratio):
+        if column.is_no_factor(ratio):
             continue
         return Suspicion(
             confidence=EXACT,
@@ -125,22 +125,18 @@ def _log_base(features: Features, policy: str, column: StoredColumn) -> Suspicio
     return None
 
 
-def _nearest_to_base(k: float, ratio: float) -> bool:
-    """Tell whether a factor is near that of a base, and nearer than to that of a temperature."""
+def _is_base(features: Features, k: float, ratio: float) -> bool:
+    """Tell whether a factor is near that of a base, and nearer than to that of a temperature.
+
+    Temperatures are those that runs are set to, and the one that rows declare.
+    """
     if not k > 0:
         return False
-    off = abs(np.log(k / ratio))
+    off, declared = abs(np.log(k / ratio)), features.declared.row_temperature
     others = np.abs(np.log(np.concatenate([TEMPERATURES, 1 / TEMPERATURES]) / k))
-    return bool(off < NEAR_THE_BASE and off < others.min())
-
-
-def _by_temperature(features: Features, k: float, ratio: float) -> bool:
-    """Tell whether the temperature that rows declare is as near to a factor as the base is."""
-    declared = features.declared.row_temperature
-    if declared is None or declared <= 0 or not k > 0:
-        return False
-    found: bool = abs(abs(np.log(k)) - abs(np.log(declared))) <= abs(np.log(k / ratio))
-    return found
+    if declared is not None and declared > 0:
+        others = np.append(others, abs(abs(np.log(k)) - abs(np.log(declared))))
+    return bool(off < min(NEAR_THE_BASE, others.min()))
 
 
 @by_column
