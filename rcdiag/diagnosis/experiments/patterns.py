@@ -19,7 +19,8 @@ from rcdiag.diagnosis.experiments.thresholds import (
     NOT_ROUNDING,
     OUTLYING,
 )
-from rcdiag.diagnosis.thresholds import FEW, FEWEST_ROWS, MOST, NEARLY_ALL, RELATED
+from rcdiag.diagnosis.features.shared_prefixes import FEWEST_PAIRS
+from rcdiag.diagnosis.thresholds import FEW, FEWEST_OF_ROW, FEWEST_ROWS, MOST, NEARLY_ALL, RELATED
 
 ROW_OFF = 0.03  # share of a row's tokens from which on it is off
 NEAR = 8  # tokens whose positions are alike
@@ -27,8 +28,6 @@ NEAR = 8  # tokens whose positions are alike
 # occurs with probability e^-2, in a seventh of the rows.
 NOT_CHANCE = 2.0
 FEWEST_OFF, FEWEST_TOKENS_OFF = 6, 10  # rows, and tokens, that are off
-LEAST_PART = 8  # tokens of a row before, and after, the one from or up to which it is off
-REPEATED = 12  # pairs of tokens with one context from which on they tell
 
 
 class Pattern(Struct, frozen=True, kw_only=True):
@@ -136,7 +135,7 @@ def _by_chance(sample: RescoredSample, side: Side) -> float | None:
             differ += 1
         else:
             same += 1
-    return differ / (differ + same) if differ + same >= REPEATED else None
+    return differ / (differ + same) if differ + same >= FEWEST_PAIRS else None
 
 
 def _usual(off: Flags, position: Counts, counted: Flags) -> Array:
@@ -159,10 +158,10 @@ def _within_rows(off: Flags, row: Counts, count: int, usual: Array) -> tuple[Arr
         inside = slice(borders[index], borders[index + 1])
         flags = off[inside].astype(np.float64)
         size = len(flags)
-        if size < 2 * LEAST_PART or flags.sum() < 3:
+        if size < 2 * FEWEST_OF_ROW or flags.sum() < 3:
             continue
         sums = np.cumsum(flags)
-        places = np.arange(LEAST_PART, size - LEAST_PART + 1)
+        places = np.arange(FEWEST_OF_ROW, size - FEWEST_OF_ROW + 1)
         first = sums[places - 1] / places
         last = (sums[-1] - sums[places - 1]) / (size - places)
         # As many as there are in the row, spread as in all rows.

@@ -131,8 +131,9 @@ def passage_of(case: Case, row: int, temperature: float = 1.0) -> Passage:
     return Passage(ids, places[places > 0], row, None, len(prompt), temperature)
 
 
-FEWEST_ROWS = 16  # that are read, however short the time
-BLOCK = 16  # neighbours that are read together: rows are exchanged with, or packed after, these
+# Rows that are read together, one block however short the time: rows are exchanged with neighbours,
+# or packed after them.
+BLOCK = 16
 TIMED = 4  # rows on which the time of a pass is measured
 
 
@@ -154,7 +155,7 @@ def rows_in_time(
     for that.
     """
     rows = chosen_rows(case, most)
-    if deadline is None or len(rows) <= FEWEST_ROWS:
+    if deadline is None or len(rows) <= BLOCK:
         return rows
     assert case.prompt_ids is not None
     first = [row for row in rows if len(case.prompt_ids.row(row)) and case.lengths[row]][:TIMED]
@@ -165,7 +166,7 @@ def rows_in_time(
     now = time.monotonic()
     of_row = (now - began) / max(len(first), 1)
     budget = 0.5 * (deadline - now) / (2 + checkpoints)
-    in_time = max(int(budget / max(of_row, 1e-9)), FEWEST_ROWS)
+    in_time = max(int(budget / max(of_row, 1e-9)), BLOCK)
     return rows if in_time >= len(rows) else chosen_rows(case, in_time)
 
 

@@ -15,7 +15,7 @@ from rcdiag.table.hashing import mixed
 Hashes = NDArray[np.uint64]
 
 FAR = 0.7  # nats between two tokens of one context, from which on their ratio says something
-FEWEST_PAIRS = 12
+FEWEST_PAIRS = 12  # of tokens with one context, from which on they tell
 # Bounds on the median residual of sampler = power * trainer beyond rounding: shares of the median
 # difference without the power, for large and for all differences.
 FAR_APART, LEFT_OVER = 0.11, 0.25
